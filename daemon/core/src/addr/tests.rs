@@ -1,0 +1,45 @@
+use super::{Addr, AddrError, Family, L4Addr, Protocol};
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+#[test]
+fn text_form_is_canonical_and_round_trips() {
+    for text in ["10.96.7.7:80/TCP", "[2001:db8::7]:53/UDP", "0.0.0.0:30080/TCP", "[::]:30080/SCTP"] {
+        assert_eq!(l4(text).to_string(), text);
+    }
+    assert_eq!(l4("192.0.2.1:80").to_string(), "192.0.2.1:80/TCP");
+    assert_eq!(l4("[2001:DB8:0::7]:80/tcp").to_string(), "[2001:db8::7]:80/TCP");
+}
+
+/// A dual-stack socket dials `::ffff:192.0.2.1`; it must meet the same frontend as an IPv4 socket.
+#[test]
+fn mapped_ipv6_is_the_ipv4_address() {
+    assert_eq!(l4("[::ffff:192.0.2.1]:80"), l4("192.0.2.1:80"));
+    assert_eq!(l4("[::ffff:192.0.2.1]:80").addr.family(), Family::Ipv4);
+}
+
+#[test]
+fn the_two_wildcards_differ() {
+    assert_ne!(Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6);
+    assert!(Addr::UNSPECIFIED_V4.is_unspecified() && Addr::UNSPECIFIED_V6.is_unspecified());
+}
+
+#[test]
+fn bad_text_is_refused_with_the_text_quoted() {
+    assert_eq!("10.0.0.01".parse::<Addr>(), Err(AddrError::Address("10.0.0.01".into())));
+    assert_eq!("192.0.2.1:0".parse::<L4Addr>(), Err(AddrError::PortZero("192.0.2.1:0".into())));
+    assert_eq!("192.0.2.1:80/ICMP".parse::<L4Addr>(), Err(AddrError::Protocol("ICMP".into())));
+    for text in ["192.0.2.1", "[fe80::1%2]:80", "host:80", "", "/TCP", "192.0.2.1:65536"] {
+        assert!(text.parse::<L4Addr>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn protocol_numbers_are_ianas() {
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        assert_eq!(Protocol::from_number(protocol.number()), Some(protocol));
+    }
+    assert_eq!(Protocol::from_number(1), None);
+}

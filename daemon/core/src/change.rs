@@ -1,0 +1,44 @@
+//! The only way in: what a source or the node can tell the table. Serialisable, so that it can be logged, recorded and
+//! replayed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::addr::Addr;
+use crate::service::{Service, ServiceName, Slice, SliceName, Source};
+
+/// One fact from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// The service is as given, whatever it was before.
+    UpsertService(Service),
+    /// The source no longer has the service.
+    RemoveService(ServiceName, Source),
+    /// The slice is as given, also if it belonged to another service before.
+    UpsertSlice(Slice),
+    /// The source no longer has the slice.
+    RemoveSlice(SliceName, Source),
+    /// What is known about this node.
+    Node(NodeFacts),
+    /// The source has told everything it had at the start, except what it names. Until every source is synced, and for
+    /// as long as one is incomplete, nothing is pruned from the kernel.
+    Synced {
+        /// Who is synced.
+        source: Source,
+        /// What could not be read, so that what the kernel still holds may belong to it; `None` if nothing is missing.
+        incomplete: Option<Arc<str>>,
+    },
+}
+
+/// What selection and compilation need to know about the node they run on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// Node name, compared with [`crate::service::Backend::node`].
+    pub name: Arc<str>,
+    /// Zone; empty where unknown.
+    pub zone: Arc<str>,
+    /// The node's own addresses, where NodePorts are answered.
+    pub addresses: BTreeSet<Addr>,
+}

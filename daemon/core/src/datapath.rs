@@ -1,0 +1,65 @@
+//! What nodelb asks of whatever holds the maps: the kernel, or memory ([`crate::memory`]).
+
+use crate::state::{MapOp, Realised};
+
+/// Milliseconds on a clock that never goes back. The caller's clock: the core reads none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// The moment `millis` later.
+    pub const fn plus(self, millis: u64) -> Self {
+        Self(self.0 + millis)
+    }
+}
+
+/// How many entries each map can hold, fixed when the maps are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries of `frontends`; config key `datapath.max-frontends`.
+    pub frontends: u32,
+    /// Entries of `services`; config key `datapath.max-services`.
+    pub services: u32,
+    /// Entries of `slots`; config key `datapath.max-slots`.
+    pub slots: u32,
+    /// Entries of `affinity`; config key `datapath.max-affinity`. When full, the client seen longest ago loses its
+    /// affinity.
+    pub affinity: u32,
+}
+
+/// Why an operation was not carried out. The map is as it was before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// No room. The operator's remedy is the named key.
+    #[error("map {map} is full ({limit} entries): raise datapath.max-{map} and restart nodelb")]
+    Full {
+        /// Which map.
+        map: &'static str,
+        /// How many entries it can hold.
+        limit: u32,
+    },
+    /// Anything else; the text names the map and what the kernel said.
+    #[error("map {map}: {reason}")]
+    Failed {
+        /// Which map.
+        map: &'static str,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// The holder of the maps. One owner calls it; operations are idempotent, and deleting what is absent succeeds.
+pub trait Datapath {
+    /// The sizes of the maps.
+    fn limits(&self) -> Limits;
+
+    /// Carries the operations out in order and tells how each went; the result has the length of `ops`. A failed
+    /// operation does not keep later ones from being tried.
+    fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>>;
+
+    /// What the maps hold, read back from them.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    fn dump(&self) -> Result<Realised, MapError>;
+}

@@ -1,0 +1,20 @@
+//! The pure part of nodelb: from services and endpoint slices to the state the kernel should hold.
+//!
+//! No I/O, no clock, no environment, no threads: everything comes in as an argument and goes out as a value, so that
+//! all of it can be tested by properties and scenarios. `clippy.toml` beside this package checks it.
+//!
+//! ```text
+//! Change --> table --dirty--> select + compile --> Desired --diff(Realised)--> MapOp --> Datapath
+//!                                  `------------------- engine ------------------'
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod change;
+pub mod datapath;
+pub mod engine;
+pub mod report;
+pub mod runs;
+pub mod service;
+pub mod state;

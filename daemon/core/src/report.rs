@@ -1,0 +1,151 @@
+//! What readers see: one row type per question, built from a [`crate::engine::Snapshot`]. The admin API, the command
+//! line and the scenario tests print these rows and nothing else, so they cannot disagree.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::addr::L4Addr;
+use crate::datapath::Moment;
+use crate::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
+
+/// Where a frontend stands between what the sources ask for and what the kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Status {
+    /// Not yet in the kernel.
+    Pending,
+    /// The kernel has exactly what the sources ask for.
+    Done,
+    /// Kept although the source emptied it.
+    Held,
+    /// Refused, or the kernel would not take it; the row's error says why.
+    Error,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Pending => "Pending",
+            Self::Done => "Done",
+            Self::Held => "Held",
+            Self::Error => "Error",
+        })
+    }
+}
+
+/// A row of `/frontends`: one claim of one service to one address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FrontendReport {
+    /// What a client dials.
+    pub address: L4Addr,
+    /// Which kind of address.
+    #[serde(rename = "type")]
+    pub kind: FrontendKind,
+    /// Whose.
+    pub service: ServiceName,
+    /// Port name, empty for an unnamed port.
+    pub port: Arc<str>,
+    /// Whom a client on this node reaches, each backend once, in address order.
+    pub backends: Vec<L4Addr>,
+    /// What is special about it, such as `Affinity=10800s` or `Local`; in alphabetical order.
+    pub flags: Vec<String>,
+    /// Whether the kernel has it.
+    pub status: Status,
+    /// Since when it has this status.
+    #[serde(skip)]
+    pub since: Moment,
+    /// Why not, with the remedy.
+    pub error: Option<String>,
+}
+
+/// A row of `/services`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServiceReport {
+    /// Full name.
+    pub service: ServiceName,
+    /// Who describes it.
+    pub source: Source,
+    /// Which file or object.
+    pub origin: Arc<str>,
+    /// `http=80/TCP` for each port; a port of an unnamed port is `80/TCP`.
+    pub ports: Vec<String>,
+    /// For clients inside the cluster.
+    pub internal_policy: TrafficPolicy,
+    /// For clients outside the cluster.
+    pub external_policy: TrafficPolicy,
+    /// Session affinity in seconds.
+    pub affinity_seconds: Option<u32>,
+    /// How many addresses it claims.
+    pub frontends: usize,
+    /// How many different backends its slices name, and how many of them new connections can reach.
+    pub backends: usize,
+    /// See `backends`.
+    pub selectable: usize,
+    /// The worst status of its frontends.
+    pub status: Status,
+    /// The first error of its frontends, or why the whole service is not served.
+    pub error: Option<String>,
+}
+
+/// A row of `/backends`: one backend of one service port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BackendReport {
+    /// Where it listens.
+    pub address: L4Addr,
+    /// Whose.
+    pub service: ServiceName,
+    /// Port name, empty for an unnamed port.
+    pub port: Arc<str>,
+    /// As the source says.
+    pub state: BackendState,
+    /// Share of new connections.
+    pub weight: u16,
+    /// Node, empty where unknown.
+    pub node: Arc<str>,
+    /// Zone, empty where unknown.
+    pub zone: Arc<str>,
+    /// Whether new connections can reach it; if not, why.
+    pub choice: Choice,
+    /// Which file or object says so.
+    pub origin: Arc<str>,
+}
+
+/// Whether a backend may get a new connection, and if not, the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Choice {
+    /// In the cluster view.
+    Selected,
+    /// Not ready and not serving.
+    NotReady,
+    /// Terminating, and an active backend exists.
+    Terminating,
+    /// Drained by the operator, or of weight 0.
+    Maintenance,
+    /// Hints keep the clients of this node in other zones or on other nodes.
+    NotHinted,
+    /// It is one of nodelb's own admin addresses, or not an address a connection can reach.
+    Refused,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Selected => "Selected",
+            Self::NotReady => "NotReady",
+            Self::Terminating => "Terminating",
+            Self::Maintenance => "Maintenance",
+            Self::NotHinted => "NotHinted",
+            Self::Refused => "Refused",
+        })
+    }
+}
+
+/// Narrows a report. An empty filter lets everything through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only this service.
+    pub service: Option<ServiceName>,
+    /// Only rows whose address is this one, whatever the port.
+    pub address: Option<crate::addr::Addr>,
+}

@@ -1,0 +1,126 @@
+//! What the kernel should hold and what it holds, as one type; and the operations that lead from one to the other.
+//! Logical content only: where in the `slots` map a list lives is the datapath's business ([`crate::runs`]).
+
+use std::fmt;
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+
+use crate::addr::{Addr, L4Addr};
+
+/// Index into the kernel's `services` map. One per [`crate::service::PortKey`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u32);
+
+impl ServiceId {
+    /// The canary's service: never has a backend, so a connection to a canary frontend is always refused.
+    pub const CANARY: Self = Self(0);
+}
+
+impl fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A stable number for one backend address, the same in every service that has it. 0 is no backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackendId(pub u32);
+
+/// One selectable place in a backend list. A backend of weight 3 has three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    /// Whom.
+    pub backend: BackendId,
+    /// Where.
+    pub addr: L4Addr,
+}
+
+/// The most slots one view can have: its count is 16 bits in the kernel's view word.
+pub const MAX_VIEW_SLOTS: usize = u16::MAX as usize;
+
+/// What the kernel holds for one service id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceEntry {
+    /// The view that holds every selected backend, in address order; at most [`MAX_VIEW_SLOTS`].
+    pub cluster: Arc<[Slot]>,
+    /// The view that holds the selected backends on this node.
+    pub local: Arc<[Slot]>,
+    /// Whether any backend is usable at all, here or elsewhere: what an empty view answers, EHOSTUNREACH or
+    /// ECONNREFUSED, hangs on it.
+    pub has_backends: bool,
+    /// Seconds a client keeps its backend; 0 without session affinity.
+    pub affinity_seconds: u32,
+}
+
+/// What the kernel holds for one frontend address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrontendEntry {
+    /// Index of the service entry.
+    pub service: ServiceId,
+    /// A client on this node gets the local view instead of the cluster view.
+    pub inside_local: bool,
+    /// A client from outside the node gets the local view instead of the cluster view. Read by the packet path only.
+    pub outside_local: bool,
+}
+
+/// The content of nodelb's maps: desired, or realised. Equality is the definition of converged. Cloning is cheap
+/// (shared structure), which is how readers get their copy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MapState {
+    /// By the address a client dials; a NodePort under the unspecified address of its family.
+    pub frontends: OrdMap<L4Addr, FrontendEntry>,
+    /// By id.
+    pub services: OrdMap<ServiceId, Arc<ServiceEntry>>,
+    /// The addresses a NodePort is answered on.
+    pub node_addrs: OrdSet<Addr>,
+}
+
+/// What the sources ask for.
+pub type Desired = MapState;
+/// What the kernel has.
+pub type Realised = MapState;
+
+/// One change to the kernel. Each may be repeated without harm, and each leaves every service that it does not name
+/// as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapOp {
+    /// Publish the service entry: readers see the old lists or the new ones, never a mixture within one view.
+    PutService(ServiceId, Arc<ServiceEntry>),
+    /// Point the address at the service.
+    PutFrontend(L4Addr, FrontendEntry),
+    /// Stop translating the address. Deleting what is absent succeeds.
+    DeleteFrontend(L4Addr),
+    /// Empty the service entry. Only after nothing points at it.
+    DeleteService(ServiceId),
+    /// Answer NodePorts on the address.
+    PutNodeAddr(Addr),
+    /// Stop doing so.
+    DeleteNodeAddr(Addr),
+}
+
+impl MapState {
+    /// What the state is after the operation succeeds.
+    pub fn apply(&mut self, op: &MapOp) {
+        match op {
+            MapOp::PutService(id, entry) => {
+                self.services.insert(*id, Arc::clone(entry));
+            }
+            MapOp::PutFrontend(key, entry) => {
+                self.frontends.insert(*key, *entry);
+            }
+            MapOp::DeleteFrontend(key) => {
+                self.frontends.remove(key);
+            }
+            MapOp::DeleteService(id) => {
+                self.services.remove(id);
+            }
+            MapOp::PutNodeAddr(addr) => {
+                self.node_addrs.insert(*addr);
+            }
+            MapOp::DeleteNodeAddr(addr) => {
+                self.node_addrs.remove(addr);
+            }
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! nodelb's edges: configuration, sources, the owner task, the admin API and the command line.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The `nodelb` binary.
+
+fn main() {}
