@@ -1,38 +1,273 @@
-//! The owner's state machine; see the drawing in the crate's documentation. (Being written.)
+//! The owner's state machine, without the owner: takes changes, knows what the kernel has, says what to do next, takes
+//! note of how it went. Everything a node does follows from the calls made here, so tests replay them without a task,
+//! a clock or a kernel.
+//!
+//! One round: any number of [`Engine::change`], then [`Engine::reconcile`], which for each [`Step`] plans operations,
+//! hands them to the datapath and commits what succeeded. What failed stays touched and is tried again.
 
-use crate::datapath::Moment;
-use crate::report::{BackendReport, Filter, FrontendReport, ServiceReport};
-use crate::state::{Desired, Realised, ServiceId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-/// An immutable picture of everything the owner knows, cheap to take and to keep.
+use imbl::OrdMap;
+use smallvec::SmallVec;
+
+use crate::addr::{Addr, L4Addr};
+use crate::change::Change;
+use crate::claims::Row;
+use crate::compile::Guard;
+use crate::datapath::{Datapath, MapError, Moment};
+use crate::diff::{Step, Touched};
+use crate::ids::{BackendIds, ServiceIds};
+use crate::service::{PortKey, ServiceName, Source};
+use crate::state::{CANARIES, Desired, FrontendEntry, Realised, ServiceEntry, ServiceId};
+use crate::table::{Effect, Table};
+
+pub use crate::snapshot::Snapshot;
+
+mod desire;
+mod round;
+
+/// What the engine is told once.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    /// When it was taken.
-    pub at: Moment,
-    /// What the kernel should hold.
-    pub desired: Desired,
-    /// What the kernel holds, as far as successful operations tell.
-    pub realised: Realised,
+pub struct EngineConfig {
+    /// What no service may do.
+    pub guard: Guard,
+    /// The sources that will report. Nothing is pruned, and the engine is not ready, before all of them are synced.
+    pub sources: BTreeSet<Source>,
+    /// Entries of the `services` map.
+    pub max_services: u32,
 }
 
-impl Snapshot {
-    /// The rows of `/services`, by name.
-    pub fn services(&self, _filter: &Filter) -> Vec<ServiceReport> {
-        Vec::new()
+/// A service as the kernel knows it: its ports' ids and the addresses it claims.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Compiled {
+    pub(crate) ports: Vec<CompiledPort>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct CompiledPort {
+    pub(crate) key: Arc<PortKey>,
+    pub(crate) id: Option<ServiceId>,
+    pub(crate) frontends: SmallVec<[L4Addr; 2]>,
+}
+
+/// Whose a service id is.
+#[derive(Clone, Debug)]
+pub(crate) struct IdOwner {
+    pub(crate) key: Arc<PortKey>,
+    pub(crate) source: Source,
+}
+
+/// What one round did, for the journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Operations the datapath carried out.
+    pub done: usize,
+    /// Operations it did not.
+    pub failed: usize,
+    /// Services compiled again, by name.
+    pub compiled: Vec<ServiceName>,
+    /// Service ports that lost their last usable backend.
+    pub emptied: Vec<Arc<PortKey>>,
+    /// Frontends that went into the status Error, each with its error.
+    pub errors: Vec<(L4Addr, Arc<str>)>,
+    /// Frontends that came out of it.
+    pub healed: Vec<L4Addr>,
+    /// Entries the kernel held and nobody wanted: removed now that every source has told all it has.
+    pub pruned: usize,
+}
+
+/// See the module.
+pub struct Engine {
+    config: Arc<EngineConfig>,
+    table: Table,
+    ids: ServiceIds,
+    backends: BackendIds,
+    compiled: OrdMap<ServiceName, Arc<Compiled>>,
+    rows: OrdMap<L4Addr, Arc<Row>>,
+    owners: OrdMap<ServiceId, IdOwner>,
+    desired: Desired,
+    realised: Realised,
+    /// How many realised frontends point at each service entry.
+    references: HashMap<ServiceId, u32>,
+    dirty: BTreeSet<ServiceName>,
+    /// Services that found no free id.
+    waiting: BTreeSet<ServiceName>,
+    touched: Touched,
+    /// Touched, but not to be changed before their source has synced.
+    deferred: Touched,
+    failed_services: BTreeMap<ServiceId, MapError>,
+    failed_frontends: BTreeMap<L4Addr, MapError>,
+    failed_node_addrs: BTreeMap<Addr, MapError>,
+    retry: Option<Retry>,
+    is_pruned: bool,
+    is_ready: bool,
+    round: Round,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Moment,
+    wait: u64,
+}
+
+impl Engine {
+    /// An engine beside a kernel with this content.
+    pub fn new(config: EngineConfig, realised: Realised) -> Self {
+        let mut references = HashMap::new();
+        for entry in realised.frontends.values() {
+            *references.entry(entry.service).or_insert(0) += 1;
+        }
+        let mut engine = Self {
+            ids: ServiceIds::new(config.max_services, &realised),
+            backends: BackendIds::new(&realised),
+            config: Arc::new(config),
+            table: Table::default(),
+            compiled: OrdMap::new(),
+            rows: OrdMap::new(),
+            owners: OrdMap::new(),
+            desired: Desired::default(),
+            realised,
+            references,
+            dirty: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            touched: Touched::default(),
+            deferred: Touched::default(),
+            failed_services: BTreeMap::new(),
+            failed_frontends: BTreeMap::new(),
+            failed_node_addrs: BTreeMap::new(),
+            retry: None,
+            is_pruned: false,
+            is_ready: false,
+            round: Round::default(),
+        };
+        engine.want_canary();
+        engine
     }
 
-    /// The rows of `/frontends`, by address, then service.
-    pub fn frontends(&self, _filter: &Filter) -> Vec<FrontendReport> {
-        Vec::new()
+    fn want_canary(&mut self) {
+        self.desired.services.insert(ServiceId::CANARY, Arc::new(ServiceEntry::default()));
+        self.touched.services.insert(ServiceId::CANARY);
+        for address in CANARIES {
+            let entry = FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
+            self.desired.frontends.insert(address, entry);
+            self.touched.frontends.insert(address);
+        }
     }
 
-    /// The rows of `/backends`, by service, port and address.
-    pub fn backends(&self, _filter: &Filter) -> Vec<BackendReport> {
-        Vec::new()
+    /// Takes in one change. Nothing reaches the kernel before the next round.
+    pub fn change(&mut self, change: Change) {
+        match self.table.apply(change) {
+            Effect::None => {}
+            Effect::Services(names) => self.dirty.extend(names),
+            Effect::AllServices => {
+                self.dirty.extend(self.table.services().map(|service| service.name.clone()));
+                self.want_node_addresses();
+            }
+            Effect::NodeAddresses => self.want_node_addresses(),
+            Effect::Synced => {
+                let deferred = std::mem::take(&mut self.deferred);
+                self.touch(deferred);
+                self.is_pruned = false;
+            }
+        }
     }
 
-    /// What a service id stands for, as `shop/web:http/TCP/IPv4`; `None` for an id nobody owns.
-    pub fn service_of(&self, _id: ServiceId) -> Option<String> {
-        None
+    /// Replaces what no service may do, at a reload.
+    pub fn set_guard(&mut self, guard: Guard) {
+        self.config = Arc::new(EngineConfig { guard, ..EngineConfig::clone(&self.config) });
+        self.dirty.extend(self.table.services().map(|service| service.name.clone()));
+    }
+
+    fn want_node_addresses(&mut self) {
+        let wanted = self.table.node().addresses.iter().copied().collect();
+        let before = std::mem::replace(&mut self.desired.node_addrs, wanted);
+        self.touched.node_addrs.extend(before);
+        self.touched.node_addrs.extend(self.desired.node_addrs.iter().copied());
+    }
+
+    fn touch(&mut self, more: Touched) {
+        self.touched.services.extend(more.services);
+        self.touched.frontends.extend(more.frontends);
+        self.touched.node_addrs.extend(more.node_addrs);
+    }
+
+    /// One round: brings the datapath as near to what the sources ask for as it lets itself be brought.
+    pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
+        self.begin(now);
+        for step in Step::ALL {
+            let ops = self.plan(step);
+            if !ops.is_empty() {
+                let results = datapath.apply(&ops, now);
+                self.commit(&ops, results);
+            }
+        }
+        self.finish(now)
+    }
+
+    /// When a round is due although no change came in: something failed, or waits for an id to come free.
+    pub fn next_round(&self) -> Option<Moment> {
+        self.retry.map(|retry| retry.at)
+    }
+
+    /// Whether every source has synced and the first full reconcile after that is done.
+    pub fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    /// A picture for readers; costs a few reference counts, not a copy.
+    pub fn snapshot(&self, now: Moment) -> Snapshot {
+        Snapshot {
+            at: now,
+            desired: self.desired.clone(),
+            realised: self.realised.clone(),
+            is_ready: self.is_ready,
+            config: Arc::clone(&self.config),
+            table: self.table.clone(),
+            compiled: self.compiled.clone(),
+            rows: self.rows.clone(),
+            owners: self.owners.clone(),
+        }
+    }
+
+    /// What the engine holds, in numbers: all 0 but for the canary's once every service is gone, or something leaks.
+    pub fn holdings(&self) -> Holdings {
+        Holdings {
+            services: self.compiled.len(),
+            slices: self.table.slice_count(),
+            rows: self.rows.len(),
+            service_ids: self.ids.used() as usize,
+            id_owners: self.owners.len(),
+            backend_ids: self.backends.used(),
+            references: self.references.values().filter(|count| **count > 0).count(),
+            waiting: self.waiting.len() + self.dirty.len(),
+            failed: self.failed_services.len() + self.failed_frontends.len() + self.failed_node_addrs.len(),
+        }
     }
 }
+
+/// See [`Engine::holdings`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Services compiled.
+    pub services: usize,
+    /// Slices in the table.
+    pub slices: usize,
+    /// Frontend addresses somebody claims.
+    pub rows: usize,
+    /// Service ids in use.
+    pub service_ids: usize,
+    /// Service ids with a name.
+    pub id_owners: usize,
+    /// Backend addresses with a number.
+    pub backend_ids: usize,
+    /// Service ids a realised frontend points at; the canary's is one.
+    pub references: usize,
+    /// Services that wait to be compiled.
+    pub waiting: usize,
+    /// Entries whose last operation failed.
+    pub failed: usize,
+}
+
+#[cfg(test)]
+mod tests;

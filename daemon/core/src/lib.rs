@@ -12,9 +12,20 @@
 
 pub mod addr;
 pub mod change;
+mod claims;
+pub mod compile;
 pub mod datapath;
+pub mod diff;
+pub mod dump;
 pub mod engine;
+pub mod ids;
+pub mod memory;
 pub mod report;
 pub mod runs;
+pub mod select;
 pub mod service;
+mod snapshot;
 pub mod state;
+pub mod table;
+pub mod trace;
+mod weight;

@@ -312,7 +312,8 @@ pub struct PortKey {
 
 impl fmt::Display for PortKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}/{}/{}", self.service, self.port, self.protocol, self.family)
+        let separator = if self.port.is_empty() { "" } else { ":" };
+        write!(f, "{}{separator}{}/{}/{}", self.service, self.port, self.protocol, self.family)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
-use crate::addr::{Addr, L4Addr};
+use crate::addr::{Addr, L4Addr, Protocol};
 
 /// Index into the kernel's `services` map. One per [`crate::service::PortKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +22,13 @@ impl fmt::Display for ServiceId {
         self.0.fmt(f)
     }
 }
+
+/// The frontends of the proof of life: addresses no service may have, answered with a refusal by the hooks alone.
+/// 192.0.0.8 is the IPv4 dummy address (RFC 7600), 100::/64 the discard-only prefix (RFC 6666).
+pub const CANARIES: [L4Addr; 2] = [
+    L4Addr::new(Addr::from_octets([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 0, 8]), 9, Protocol::Udp),
+    L4Addr::new(Addr::from_octets([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]), 9, Protocol::Udp),
+];
 
 /// A stable number for one backend address, the same in every service that has it. 0 is no backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,190 @@
+//! From one service and its slices to what the kernel should hold for it, before ids are given out. Pure; depends on
+//! nothing but its arguments, so compiling one service again is enough when one of its slices changes.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::addr::{Addr, Family, L4Addr, Protocol};
+use crate::change::NodeFacts;
+use crate::select::{self, Candidate};
+use crate::service::{Backend, FrontendKind, FrontendSpec, PortKey, Service, Slice};
+use crate::state::CANARIES;
+use crate::weight::slot_counts;
+
+/// What no service may do on this node, whatever the sources say.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// nodelb's own admin addresses: never a backend, so that no translated connection ends at nodelb itself.
+    pub admin: Vec<(Addr, u16)>,
+    /// Destinations that are never translated; config key `datapath.bypass`.
+    pub bypass: Vec<IpNet>,
+    /// Ports a NodePort may have; config key `datapath.nodeport-range`.
+    pub nodeport_range: RangeInclusive<u16>,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self { admin: Vec::new(), bypass: Vec::new(), nodeport_range: 30_000..=32_767 }
+    }
+}
+
+/// Why a frontend address is not translated. The text is what `/frontends` shows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not an address a client dials as a service.
+    #[error("{0} address: a service address must be a unicast address other than loopback and link-local")]
+    NotUnicast(&'static str),
+    /// In the bypass list.
+    #[error("inside {0} of datapath.bypass: never translated")]
+    Bypassed(IpNet),
+    /// A NodePort nodelb would never look up.
+    #[error("NodePort outside {start}-{end}: change the port, or widen datapath.nodeport-range and restart nodelb", start = .0.start(), end = .0.end())]
+    NodePortOutsideRange(RangeInclusive<u16>),
+    /// SCTP has no connect() hook that could rewrite every address of an association.
+    #[error("SCTP is not translated for sockets on this node")]
+    UnsupportedProtocol,
+    /// The canary's.
+    #[error("reserved for nodelb's proof of life")]
+    Reserved,
+    /// No free service id.
+    #[error("map services is full ({0} entries): raise datapath.max-services and restart nodelb")]
+    NoServiceId(u32),
+}
+
+impl Guard {
+    /// Whether the address may be translated, and why not.
+    ///
+    /// # Errors
+    /// The first reason that applies.
+    pub fn check_frontend(&self, spec: &FrontendSpec, protocol: Protocol) -> Result<(), Refusal> {
+        let (addr, is_nodeport) = (spec.addr, spec.kind == FrontendKind::NodePort);
+        if protocol == Protocol::Sctp {
+            Err(Refusal::UnsupportedProtocol)
+        } else if is_nodeport && !self.nodeport_range.contains(&spec.port) {
+            Err(Refusal::NodePortOutsideRange(self.nodeport_range.clone()))
+        } else if is_nodeport {
+            Ok(())
+        } else if CANARIES.iter().any(|canary| canary.addr == addr) {
+            Err(Refusal::Reserved)
+        } else if let Some(word) = not_unicast(addr) {
+            Err(Refusal::NotUnicast(word))
+        } else if let Some(net) = self.bypass.iter().find(|net| net.contains(&addr.ip())) {
+            Err(Refusal::Bypassed(*net))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a connection may be sent to the backend.
+    pub fn admits_backend(&self, backend: &Backend) -> bool {
+        let unreachable = backend.port == 0 || backend.addr.is_unspecified() || backend.addr.is_multicast();
+        !unreachable && !self.admin.contains(&(backend.addr, backend.port))
+    }
+}
+
+fn not_unicast(addr: Addr) -> Option<&'static str> {
+    if addr.is_unspecified() {
+        Some("unspecified")
+    } else if addr.is_loopback() {
+        Some("loopback")
+    } else if addr.is_link_local() {
+        Some("link-local")
+    } else if addr.is_multicast() {
+        Some("multicast")
+    } else {
+        None
+    }
+}
+
+/// A service port in one family, compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    /// What it is.
+    pub key: PortKey,
+    /// The cluster view: each backend once with its number of slots, in address order.
+    pub cluster: Vec<(L4Addr, u16)>,
+    /// The local view likewise.
+    pub local: Vec<(L4Addr, u16)>,
+    /// See [`select::Selection::has_backends`].
+    pub has_backends: bool,
+    /// 0 without affinity.
+    pub affinity_seconds: u32,
+    /// The addresses the port is dialled at.
+    pub frontends: Vec<FrontendPlan>,
+}
+
+/// One address of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontendPlan {
+    /// What a client dials.
+    pub address: L4Addr,
+    /// Which kind of address.
+    pub kind: FrontendKind,
+    /// See [`select::is_inside_local`].
+    pub inside_local: bool,
+    /// See [`select::is_outside_local`].
+    pub outside_local: bool,
+    /// Why it is not translated.
+    pub refusal: Option<Refusal>,
+}
+
+/// Compiles every port of the service, in the order of its description.
+pub fn compile(service: &Service, slices: &[Arc<Slice>], node: &NodeFacts, guard: &Guard) -> Vec<PortPlan> {
+    let mut plans = Vec::with_capacity(service.ports.len());
+    for port in &service.ports {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let mut frontends = Vec::new();
+            for spec in port.frontends.iter().filter(|spec| spec.addr.family() == family) {
+                frontends.push(FrontendPlan {
+                    address: spec.l4(port.protocol),
+                    kind: spec.kind,
+                    inside_local: select::is_inside_local(service, spec.kind),
+                    outside_local: select::is_outside_local(service, spec.kind),
+                    refusal: guard.check_frontend(spec, port.protocol).err(),
+                });
+            }
+            if frontends.is_empty() {
+                continue;
+            }
+            let key = PortKey {
+                service: service.name.clone(),
+                port: Arc::clone(&port.name),
+                protocol: port.protocol,
+                family,
+            };
+            let candidates = admitted(slices, &key, guard);
+            plans.push(plan_port(key, &candidates, node, service.affinity_seconds.unwrap_or(0), frontends));
+        }
+    }
+    plans
+}
+
+/// The candidates of a port that a connection may be sent to.
+pub fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, guard: &Guard) -> Vec<Candidate<'a>> {
+    let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
+    candidates.retain(|candidate| guard.admits_backend(candidate.backend));
+    candidates
+}
+
+fn plan_port(
+    key: PortKey,
+    candidates: &[Candidate<'_>],
+    node: &NodeFacts,
+    affinity_seconds: u32,
+    frontends: Vec<FrontendPlan>,
+) -> PortPlan {
+    let backends: Vec<&Backend> = candidates.iter().map(|candidate| candidate.backend).collect();
+    let selection = select::select(&backends, node);
+    let view = |indexes: &[usize]| -> Vec<(L4Addr, u16)> {
+        let weights: Vec<u16> = indexes.iter().map(|&index| backends[index].weight).collect();
+        let addresses = indexes.iter().map(|&i| L4Addr::new(backends[i].addr, backends[i].port, key.protocol));
+        addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0).collect()
+    };
+    let (cluster, local) = (view(&selection.cluster), view(&selection.local));
+    PortPlan { cluster, local, has_backends: selection.has_backends, affinity_seconds, frontends, key }
+}
+
+#[cfg(test)]
+mod tests;

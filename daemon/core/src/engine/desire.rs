@@ -1,0 +1,127 @@
+//! The first half of a round: from dirty services to the desired state, with ids given out and addresses claimed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Compiled, CompiledPort, Engine, IdOwner};
+use crate::addr::L4Addr;
+use crate::claims::Claim;
+use crate::compile::{PortPlan, Refusal, compile};
+use crate::datapath::Moment;
+use crate::service::{PortKey, Service, ServiceName, Slice};
+use crate::state::{ServiceEntry, ServiceId, Slot};
+
+impl Engine {
+    /// Compiles one service again and notes which entries that touches.
+    pub(super) fn recompile(&mut self, name: &ServiceName, now: Moment) {
+        let old = self.compiled.get(name).cloned().unwrap_or_default();
+        let owner = self.table.owner(name).cloned();
+        let mut new = Compiled::default();
+        let mut claims: BTreeMap<L4Addr, SmallVec<[Claim; 1]>> = BTreeMap::new();
+        if let Some(service) = &owner {
+            let slices: Vec<Arc<Slice>> = self.table.slices(name, service.source).cloned().collect();
+            for plan in compile(service, &slices, self.table.node(), &self.config.guard) {
+                let port = self.adopt_port(&old, service, &plan, now);
+                for frontend in &plan.frontends {
+                    let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
+                    claims.entry(frontend.address).or_default().push(Claim::new(service, &plan, frontend, id));
+                }
+                new.ports.push(port);
+            }
+        }
+        self.retire_ports(&old, &new);
+        for port in &old.ports {
+            for address in &port.frontends {
+                claims.entry(*address).or_default();
+            }
+        }
+        for (address, claims) in claims {
+            self.claim(name, address, claims, now);
+        }
+        if owner.is_some() {
+            self.compiled.insert(name.clone(), Arc::new(new));
+        } else {
+            self.compiled.remove(name);
+        }
+    }
+
+    /// The port with its id, old or new, and its entry in the desired state.
+    fn adopt_port(&mut self, old: &Compiled, service: &Service, plan: &PortPlan, now: Moment) -> CompiledPort {
+        let frontends: SmallVec<[L4Addr; 2]> = plan.frontends.iter().map(|f| f.address).collect();
+        let before = old.ports.iter().find(|port| *port.key == plan.key);
+        let id = before.and_then(|port| port.id).or_else(|| self.ids.allocate(frontends.iter().copied(), now));
+        let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
+        match id {
+            Some(id) => {
+                self.owners.insert(id, IdOwner { key: Arc::clone(&key), source: service.source });
+                self.want_service(id, &key, plan);
+            }
+            None => {
+                self.waiting.insert(service.name.clone());
+            }
+        }
+        CompiledPort { key, id, frontends }
+    }
+
+    fn want_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan) {
+        let entry = ServiceEntry {
+            cluster: self.slots(&plan.cluster),
+            local: self.slots(&plan.local),
+            has_backends: plan.has_backends,
+            affinity_seconds: plan.affinity_seconds,
+        };
+        let before = self.desired.services.get(&id).cloned();
+        if let Some(before) = &before {
+            self.backends.release(&before.cluster);
+            self.backends.release(&before.local);
+            if **before == entry {
+                return;
+            }
+            if before.has_backends && !entry.has_backends {
+                self.round.emptied.push(Arc::clone(key));
+            }
+        }
+        self.desired.services.insert(id, Arc::new(entry));
+        self.touched.services.insert(id);
+    }
+
+    fn slots(&mut self, view: &[(L4Addr, u16)]) -> Arc<[Slot]> {
+        let mut slots = Vec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
+        for &(addr, count) in view {
+            let backend = self.backends.acquire(addr);
+            slots.extend(std::iter::repeat_n(Slot { backend, addr }, usize::from(count)));
+        }
+        slots.into()
+    }
+
+    fn retire_ports(&mut self, old: &Compiled, new: &Compiled) {
+        for port in old.ports.iter().filter(|port| !new.ports.iter().any(|kept| kept.key == port.key)) {
+            if let Some(id) = port.id
+                && let Some(entry) = self.desired.services.remove(&id)
+            {
+                self.backends.release(&entry.cluster);
+                self.backends.release(&entry.local);
+                self.touched.services.insert(id);
+            }
+        }
+    }
+
+    /// Puts the service's claims in line for the address; whoever owns it then is desired.
+    fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: SmallVec<[Claim; 1]>, now: Moment) {
+        let row = Arc::make_mut(self.rows.entry(address).or_default());
+        row.replace(name, claims, now);
+        let entry = row.entry();
+        if row.claims().is_empty() {
+            self.rows.remove(&address);
+        }
+        let before = match entry {
+            Some(entry) => self.desired.frontends.insert(address, entry),
+            None => self.desired.frontends.remove(&address),
+        };
+        if before != entry {
+            self.touched.frontends.insert(address);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Engine, EngineConfig};
+use crate::addr::{L4Addr, Protocol};
+use crate::change::Change;
+use crate::datapath::{Datapath, Limits, Moment};
+use crate::dump::dump;
+use crate::memory::MemoryDatapath;
+use crate::report::{Filter, Status};
+use crate::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
+    Source, TrafficPolicy,
+};
+
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn name(text: &str) -> ServiceName {
+    text.parse().expect("valid in a test")
+}
+
+fn service(full: &str, frontend: &str) -> Service {
+    let address = l4(frontend);
+    Service {
+        name: name(full),
+        source: Source::Files,
+        origin: Origin::default(),
+        created: None,
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol: address.protocol,
+            frontends: vec![FrontendSpec { addr: address.addr, port: address.port, kind: FrontendKind::Static }],
+        }],
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+    }
+}
+
+fn slice(full: &str, slice: &str, backends: &[&str]) -> Slice {
+    let service = name(full);
+    Slice {
+        name: SliceName::new(&service.namespace, slice),
+        service,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            backends: backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect(),
+        }],
+    }
+}
+
+fn engine_beside(datapath: &MemoryDatapath) -> Engine {
+    let config = EngineConfig {
+        sources: BTreeSet::from([Source::Files]),
+        max_services: datapath.limits().services,
+        ..EngineConfig::default()
+    };
+    Engine::new(config, datapath.dump().expect("memory can be read"))
+}
+
+fn new_pair() -> (Engine, MemoryDatapath) {
+    let datapath = MemoryDatapath::new(LIMITS);
+    (engine_beside(&datapath), datapath)
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+fn text(engine: &Engine, datapath: &MemoryDatapath) -> String {
+    let snapshot = engine.snapshot(Moment(0));
+    dump(&datapath.dump().expect("memory can be read"), |id| snapshot.service_of(id))
+        .lines()
+        .filter(|line| !line.contains("canary"))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+#[test]
+fn a_service_reaches_the_kernel_in_one_round() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080", "192.0.2.2:8080"])));
+    engine.change(synced());
+    let round = engine.reconcile(&mut datapath, Moment(0));
+    assert_eq!(round.failed, 0);
+    assert!(engine.is_ready());
+    assert_eq!(
+        text(&engine, &datapath),
+        "frontend 198.51.100.10:80/TCP  shop/web:http/TCP/IPv4  inside=cluster outside=cluster\n\
+         service  shop/web:http/TCP/IPv4  cluster=[192.0.2.1:8080/TCP, 192.0.2.2:8080/TCP]\n"
+    );
+    let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Done, 2));
+}
+
+/// Step 4 of the incident: an annotation must not reach the kernel.
+#[test]
+fn a_change_that_changes_nothing_is_no_operation() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let mut again = service("shop/web", "198.51.100.10:80/TCP");
+    again.origin.resource_version = "2".into();
+    engine.change(Change::UpsertService(again));
+    let mut again = slice("shop/web", "a", &["192.0.2.1:8080"]);
+    again.origin.resource_version = "3".into();
+    engine.change(Change::UpsertSlice(again));
+    let round = engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!((round.done, round.compiled.len()), (0, 0));
+}
+
+#[test]
+fn everything_is_given_back_when_the_last_service_goes() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let empty = engine.holdings();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::RemoveSlice(SliceName::new("shop", "a"), Source::Files));
+    engine.change(Change::RemoveService(name("shop/web"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(engine.holdings(), empty);
+    assert_eq!(datapath.slots_used().0, 0);
+    assert_eq!(text(&engine, &datapath), "");
+}
+
+/// What the kernel holds is nobody's until every source has told all it has.
+#[test]
+fn nothing_is_pruned_before_the_source_is_synced_and_complete() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = text(&engine, &datapath);
+
+    let mut engine = engine_beside(&datapath);
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(text(&engine, &datapath), before, "known again, but its slices are not there yet");
+
+    let incomplete = Some(Arc::from("web.toml: line 3"));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::Synced { source: Source::Files, incomplete });
+    engine.reconcile(&mut datapath, Moment(3));
+    assert!(engine.is_ready());
+    assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "kept: the unread file may own it");
+
+    engine.change(synced());
+    let round = engine.reconcile(&mut datapath, Moment(4));
+    assert_eq!(round.pruned, 1);
+    assert_eq!(text(&engine, &datapath), "");
+}
+
+/// A client's affinity and a socket's sticky choice are by id.
+#[test]
+fn ids_survive_a_restart() {
+    let (mut engine, mut datapath) = new_pair();
+    for (index, full) in ["a/one", "a/two", "a/three"].iter().enumerate() {
+        engine.change(Change::UpsertService(service(full, &format!("198.51.100.{index}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(full, full, &[&format!("192.0.2.{index}:80/TCP")])));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = datapath.dump().expect("readable");
+
+    let mut engine = engine_beside(&datapath);
+    for (index, full) in ["a/three", "a/two"].iter().enumerate() {
+        let index = 2 - index;
+        engine.change(Change::UpsertService(service(full, &format!("198.51.100.{index}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(full, full, &[&format!("192.0.2.{index}:80/TCP")])));
+    }
+    engine.change(synced());
+    let round = engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!((round.done, round.pruned), (2, 1), "only the one that is gone: its frontend and its entry");
+    let after = datapath.dump().expect("readable");
+    assert!(after.services.iter().all(|(id, entry)| before.services.get(id) == Some(entry)));
+}
+
+#[test]
+fn the_older_service_owns_an_address_and_the_other_takes_over() {
+    let (mut engine, mut datapath) = new_pair();
+    let mut young = service("a/young", "198.51.100.10:80/TCP");
+    young.created = Some(200);
+    let mut old = service("b/old", "198.51.100.10:80/TCP");
+    old.created = Some(100);
+    for service in [young, old] {
+        let full = service.name.to_string();
+        engine.change(Change::UpsertSlice(slice(&full, &full, &["192.0.2.1:80/TCP"])));
+        engine.change(Change::UpsertService(service));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+    let seen: Vec<_> = rows.iter().map(|row| (row.service.to_string(), row.status)).collect();
+    assert_eq!(seen, [("b/old".into(), Status::Done), ("a/young".into(), Status::Error)]);
+    assert!(rows[1].error.as_ref().is_some_and(|error| error.contains("owned by b/old")), "{rows:?}");
+
+    engine.change(Change::RemoveService(name("b/old"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(1));
+    let rows = engine.snapshot(Moment(1)).frontends(&Filter::default());
+    assert_eq!((rows.len(), rows[0].service.to_string(), rows[0].status), (1, "a/young".into(), Status::Done));
+}
+
+#[test]
+fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
+    let mut datapath = MemoryDatapath::new(Limits { slots: 2, ..LIMITS });
+    let mut engine = engine_beside(&datapath);
+    for index in 1..=3 {
+        let full = format!("a/s{index}");
+        engine.change(Change::UpsertService(service(&full, &format!("198.51.100.{index}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(&full, &full, &["192.0.2.1:80/TCP"])));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+    let errors: Vec<_> = rows.iter().filter_map(|row| row.error.clone()).collect();
+    assert_eq!(errors, ["map slots is full (2 entries): raise datapath.max-slots and restart nodelb"]);
+
+    engine.change(Change::RemoveService(name("a/s1"), Source::Files));
+    let mut now = Moment(1);
+    engine.reconcile(&mut datapath, now);
+    while let Some(at) = engine.next_round() {
+        assert!(at < Moment(60_000), "never converges");
+        now = at.max(now.plus(1));
+        engine.reconcile(&mut datapath, now);
+    }
+    let rows = engine.snapshot(now).frontends(&Filter::default());
+    assert!(rows.iter().all(|row| row.status == Status::Done), "{rows:?}");
+}

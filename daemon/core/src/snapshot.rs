@@ -1,0 +1,245 @@
+//! The readers' side: an immutable picture of the engine and the rows it answers with. Taking one stalls nobody, keeping
+//! one keeps nobody else from going on.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::addr::{Addr, L4Addr, Protocol};
+use crate::claims::{Claim, Row};
+use crate::compile::Guard;
+use crate::datapath::Moment;
+use crate::engine::{Compiled, EngineConfig, IdOwner};
+use crate::report::{BackendReport, Choice, Filter, FrontendReport, ServiceReport, Status};
+use crate::select;
+use crate::service::{Backend, PortKey, Service, ServiceName, Slice};
+use crate::state::{Desired, Realised, ServiceId, Slot};
+use crate::table::Table;
+use crate::trace::{Verdict, trace};
+
+/// An immutable picture of everything the owner knows, cheap to take and to keep.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub at: Moment,
+    /// What the kernel should hold.
+    pub desired: Desired,
+    /// What the kernel holds, as far as successful operations tell.
+    pub realised: Realised,
+    /// See [`crate::engine::Engine::is_ready`].
+    pub is_ready: bool,
+    pub(crate) config: Arc<EngineConfig>,
+    pub(crate) table: Table,
+    pub(crate) compiled: OrdMap<ServiceName, Arc<Compiled>>,
+    pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
+    pub(crate) owners: OrdMap<ServiceId, IdOwner>,
+}
+
+impl Snapshot {
+    /// What the sources say.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// What a service id stands for, as `shop/web:http/TCP/IPv4`; `None` for an id nobody owns.
+    pub fn service_of(&self, id: ServiceId) -> Option<String> {
+        if id == ServiceId::CANARY {
+            return Some("canary".into());
+        }
+        self.owners.get(&id).map(|owner| owner.key.to_string())
+    }
+
+    /// What happens to a connection to this address from a process on this node.
+    pub fn trace(&self, to: L4Addr) -> Verdict<'_> {
+        trace(&self.desired, &self.config.guard.nodeport_range, to)
+    }
+
+    /// The rows of `/frontends`, by address, then in line of ownership.
+    pub fn frontends(&self, filter: &Filter) -> Vec<FrontendReport> {
+        let mut reports = Vec::new();
+        let mut add = |address: L4Addr, row: &Row| {
+            for (place, claim) in row.claims().iter().enumerate() {
+                if filter.service.as_ref().is_none_or(|service| claim.service == *service) {
+                    reports.push(self.frontend(address, row, place, claim));
+                }
+            }
+        };
+        if let Some(service) = &filter.service {
+            for address in self.addresses_of(service) {
+                if filter.address.is_none_or(|addr| address.addr == addr)
+                    && let Some(row) = self.rows.get(&address)
+                {
+                    add(address, row);
+                }
+            }
+        } else if let Some(addr) = filter.address {
+            let first = L4Addr::new(addr, 0, Protocol::Tcp);
+            let last = L4Addr::new(addr, u16::MAX, Protocol::Sctp);
+            self.rows.range(first..=last).for_each(|(address, row)| add(*address, row));
+        } else {
+            self.rows.iter().for_each(|(address, row)| add(*address, row));
+        }
+        reports
+    }
+
+    fn addresses_of(&self, service: &ServiceName) -> BTreeSet<L4Addr> {
+        let compiled = self.compiled.get(service).into_iter();
+        compiled.flat_map(|compiled| compiled.ports.iter().flat_map(|port| port.frontends.iter().copied())).collect()
+    }
+
+    fn frontend(&self, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
+        let status = row.status_of(place, address);
+        let entry = claim.target.as_ref().ok().and_then(|id| self.desired.services.get(id));
+        let is_owner = place == 0;
+        let backends = match entry {
+            Some(entry) if is_owner => distinct(if claim.inside_local { &entry.local } else { &entry.cluster }),
+            _ => Vec::new(),
+        };
+        let mut flags = Vec::new();
+        if let Some(entry) = entry.filter(|entry| entry.affinity_seconds > 0) {
+            flags.push(format!("Affinity={}s", entry.affinity_seconds));
+        }
+        if claim.outside_local && claim.kind.is_external() {
+            flags.push("ExternalLocal".into());
+        }
+        if claim.inside_local {
+            flags.push("Local".into());
+        }
+        FrontendReport {
+            address,
+            kind: claim.kind,
+            service: claim.service.clone(),
+            port: Arc::clone(&claim.port),
+            backends,
+            flags,
+            status: status.status,
+            since: status.since,
+            error: status.error.map(|error| error.to_string()),
+        }
+    }
+
+    /// The rows of `/services`, by name, then source.
+    pub fn services(&self, filter: &Filter) -> Vec<ServiceReport> {
+        let wanted = |service: &&Arc<Service>| {
+            filter.service.as_ref().is_none_or(|name| service.name == *name)
+                && filter.address.is_none_or(|addr| claims_addr(service, addr))
+        };
+        self.table.services().filter(wanted).map(|service| self.service(service)).collect()
+    }
+
+    fn service(&self, service: &Arc<Service>) -> ServiceReport {
+        let mut report = ServiceReport {
+            service: service.name.clone(),
+            source: service.source,
+            origin: Arc::clone(&service.origin.object),
+            ports: port_texts(service),
+            internal_policy: service.internal_policy,
+            external_policy: service.external_policy,
+            affinity_seconds: service.affinity_seconds,
+            frontends: 0,
+            backends: 0,
+            selectable: 0,
+            status: Status::Done,
+            error: None,
+        };
+        match self.table.owner(&service.name) {
+            Some(owner) if !Arc::ptr_eq(owner, service) => {
+                report.status = Status::Error;
+                report.error = Some(format!(
+                    "source {} describes {} too and is older: remove one of the two",
+                    owner.source, owner.name
+                ));
+            }
+            _ => self.add_use(&mut report),
+        }
+        report
+    }
+
+    fn add_use(&self, report: &mut ServiceReport) {
+        let filter = Filter { service: Some(report.service.clone()), address: None };
+        let frontends = self.frontends(&filter);
+        report.frontends = frontends.len();
+        report.status = frontends.iter().map(|f| f.status).max_by_key(|s| severity(*s)).unwrap_or(Status::Done);
+        report.error = frontends.into_iter().find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
+        let backends = self.backends(&filter);
+        let count =
+            |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
+        report.backends = count(&mut backends.iter());
+        report.selectable = count(&mut backends.iter().filter(|b| b.choice == Choice::Selected));
+    }
+
+    /// The rows of `/backends`, by service, port and address.
+    pub fn backends(&self, filter: &Filter) -> Vec<BackendReport> {
+        let mut reports = Vec::new();
+        let bounds = match &filter.service {
+            Some(name) => (Bound::Included(name), Bound::Included(name)),
+            None => (Bound::Unbounded, Bound::Unbounded),
+        };
+        for (name, compiled) in self.compiled.range::<_, ServiceName>(bounds) {
+            let Some(owner) = self.table.owner(name) else { continue };
+            let slices: Vec<Arc<Slice>> = self.table.slices(name, owner.source).cloned().collect();
+            for port in &compiled.ports {
+                self.port_backends(&slices, &port.key, &mut reports);
+            }
+        }
+        reports.retain(|report| filter.address.is_none_or(|addr| report.address.addr == addr));
+        reports
+    }
+
+    fn port_backends(&self, slices: &[Arc<Slice>], key: &PortKey, reports: &mut Vec<BackendReport>) {
+        let guard: &Guard = &self.config.guard;
+        let (admitted, refused): (Vec<_>, Vec<_>) = select::merge(slices.iter(), &key.port, key.protocol, key.family)
+            .into_iter()
+            .partition(|candidate| guard.admits_backend(candidate.backend));
+        let backends: Vec<&Backend> = admitted.iter().map(|candidate| candidate.backend).collect();
+        let choices = select::explain(&backends, self.table.node());
+        let chosen = admitted.iter().zip(choices).chain(refused.iter().map(|c| (c, Choice::Refused)));
+        let start = reports.len();
+        for (candidate, choice) in chosen {
+            let backend = candidate.backend;
+            reports.push(BackendReport {
+                address: L4Addr::new(backend.addr, backend.port, key.protocol),
+                service: key.service.clone(),
+                port: Arc::clone(&key.port),
+                state: select::effective_state(backend),
+                weight: backend.weight,
+                node: backend.node.clone().unwrap_or_default(),
+                zone: backend.zone.clone().unwrap_or_default(),
+                choice,
+                origin: Arc::clone(&candidate.slice.origin.object),
+            });
+        }
+        reports[start..].sort_by_key(|report| report.address);
+    }
+}
+
+fn severity(status: Status) -> u8 {
+    match status {
+        Status::Done => 0,
+        Status::Pending => 1,
+        Status::Held => 2,
+        Status::Error => 3,
+    }
+}
+
+fn claims_addr(service: &Service, addr: Addr) -> bool {
+    service.ports.iter().flat_map(|port| &port.frontends).any(|frontend| frontend.addr == addr)
+}
+
+fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
+    slots.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr).collect()
+}
+
+/// `http=80/TCP` for each port and port number; without the name where there is none.
+fn port_texts(service: &Service) -> Vec<String> {
+    let mut texts = BTreeSet::new();
+    for port in &service.ports {
+        for frontend in &port.frontends {
+            let number = format!("{}/{}", frontend.port, port.protocol);
+            texts.insert(if port.name.is_empty() { number } else { format!("{}={number}", port.name) });
+        }
+    }
+    texts.into_iter().collect()
+}

@@ -1,0 +1,78 @@
+//! What happens to a connection, read off the state alone. Answers the operator's question, and is the oracle the BPF
+//! programs are tested against: `bpf/service.h` is the same decision in C.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::addr::{Addr, Family, L4Addr, Protocol};
+use crate::state::{FrontendEntry, MapState, ServiceId, Slot};
+
+/// What becomes of a connection from a process on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Goes to one of these slots, each equally likely.
+    Forwarded(ServiceId, &'a [Slot]),
+    /// Fails at once.
+    Refused(ServiceId, Errno),
+    /// Left alone.
+    PassedThrough,
+}
+
+/// The errors a refused connection sees. Never EPERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errno {
+    /// The service has no usable backend at all.
+    ConnectionRefused,
+    /// Policy keeps the client on this node, and no backend is here.
+    HostUnreachable,
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectionRefused => "ECONNREFUSED",
+            Self::HostUnreachable => "EHOSTUNREACH",
+        })
+    }
+}
+
+/// What happens to a connection to this address. The affinity and the sticky choice of a UDP socket may narrow a
+/// forwarded connection to one of the slots; they never widen it.
+pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Verdict<'a> {
+    let Some(frontend) = lookup_frontend(state, nodeport_range, to) else { return Verdict::PassedThrough };
+    let service = frontend.service;
+    let Some(entry) = state.services.get(&service) else {
+        return Verdict::Refused(service, Errno::ConnectionRefused);
+    };
+    let view = if frontend.inside_local { &entry.local } else { &entry.cluster };
+    if !view.is_empty() {
+        Verdict::Forwarded(service, view)
+    } else if frontend.inside_local && entry.has_backends {
+        Verdict::Refused(service, Errno::HostUnreachable)
+    } else {
+        Verdict::Refused(service, Errno::ConnectionRefused)
+    }
+}
+
+fn lookup_frontend<'a>(
+    state: &'a MapState,
+    nodeport_range: &RangeInclusive<u16>,
+    to: L4Addr,
+) -> Option<&'a FrontendEntry> {
+    if to.protocol == Protocol::Sctp {
+        return None;
+    }
+    state.frontends.get(&to).or_else(|| {
+        if !nodeport_range.contains(&to.port) || !state.node_addrs.contains(&to.addr) {
+            return None;
+        }
+        let wildcard = match to.addr.family() {
+            Family::Ipv4 => Addr::UNSPECIFIED_V4,
+            Family::Ipv6 => Addr::UNSPECIFIED_V6,
+        };
+        state.frontends.get(&L4Addr::new(wildcard, to.port, to.protocol))
+    })
+}
+
+#[cfg(test)]
+mod tests;
