@@ -82,7 +82,7 @@ impl Default for RowStatus {
 
 impl Row {
     /// Puts these in place of the service's claims so far. An unchanged claim keeps its age.
-    pub(crate) fn replace(&mut self, service: &ServiceName, claims: SmallVec<[Claim; 1]>, now: Moment) {
+    pub(crate) fn replace(&mut self, service: &ServiceName, claims: impl Iterator<Item = Claim>, now: Moment) {
         let mut old: SmallVec<[Claim; 1]> = SmallVec::new();
         self.claims.retain(|claim| {
             let is_replaced = claim.service == *service;

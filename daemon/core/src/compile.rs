@@ -154,6 +154,11 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], node: &NodeFacts, guard
                 protocol: port.protocol,
                 family,
             };
+            // Two entries of one name and protocol are one port with the addresses of both.
+            if let Some(plan) = plans.iter_mut().find(|plan: &&mut PortPlan| plan.key == key) {
+                plan.frontends.append(&mut frontends);
+                continue;
+            }
             let candidates = admitted(slices, &key, guard);
             plans.push(plan_port(key, &candidates, node, service.affinity_seconds.unwrap_or(0), frontends));
         }

@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use imbl::OrdMap;
+use indexmap::IndexSet;
 use smallvec::SmallVec;
 
 use crate::addr::{Addr, L4Addr};
@@ -40,15 +42,15 @@ pub struct EngineConfig {
 
 /// A service as the kernel knows it: its ports' ids and the addresses it claims.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Compiled {
-    pub(crate) ports: Vec<CompiledPort>,
+struct Compiled {
+    ports: SmallVec<[CompiledPort; 1]>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct CompiledPort {
-    pub(crate) key: Arc<PortKey>,
-    pub(crate) id: Option<ServiceId>,
-    pub(crate) frontends: SmallVec<[L4Addr; 2]>,
+struct CompiledPort {
+    key: Arc<PortKey>,
+    id: Option<ServiceId>,
+    frontends: SmallVec<[L4Addr; 2]>,
 }
 
 /// Whose a service id is.
@@ -83,14 +85,15 @@ pub struct Engine {
     table: Table,
     ids: ServiceIds,
     backends: BackendIds,
-    compiled: OrdMap<ServiceName, Arc<Compiled>>,
+    compiled: HashMap<ServiceName, Compiled, RandomState>,
     rows: OrdMap<L4Addr, Arc<Row>>,
     owners: OrdMap<ServiceId, IdOwner>,
     desired: Desired,
     realised: Realised,
     /// How many realised frontends point at each service entry.
-    references: HashMap<ServiceId, u32>,
-    dirty: BTreeSet<ServiceName>,
+    references: HashMap<ServiceId, u32, RandomState>,
+    /// In the order they became dirty, which is the order they lie in memory at a start.
+    dirty: IndexSet<ServiceName, RandomState>,
     /// Services that found no free id.
     waiting: BTreeSet<ServiceName>,
     touched: Touched,
@@ -114,7 +117,7 @@ struct Retry {
 impl Engine {
     /// An engine beside a kernel with this content.
     pub fn new(config: EngineConfig, realised: Realised) -> Self {
-        let mut references = HashMap::new();
+        let mut references = HashMap::default();
         for entry in realised.frontends.values() {
             *references.entry(entry.service).or_insert(0) += 1;
         }
@@ -123,13 +126,13 @@ impl Engine {
             backends: BackendIds::new(&realised),
             config: Arc::new(config),
             table: Table::default(),
-            compiled: OrdMap::new(),
+            compiled: HashMap::default(),
             rows: OrdMap::new(),
             owners: OrdMap::new(),
             desired: Desired::default(),
             realised,
             references,
-            dirty: BTreeSet::new(),
+            dirty: IndexSet::default(),
             waiting: BTreeSet::new(),
             touched: Touched::default(),
             deferred: Touched::default(),
@@ -161,7 +164,7 @@ impl Engine {
             Effect::None => {}
             Effect::Services(names) => self.dirty.extend(names),
             Effect::AllServices => {
-                self.dirty.extend(self.table.services().map(|service| service.name.clone()));
+                self.dirty.extend(self.table.names().cloned());
                 self.want_node_addresses();
             }
             Effect::NodeAddresses => self.want_node_addresses(),
@@ -176,7 +179,7 @@ impl Engine {
     /// Replaces what no service may do, at a reload.
     pub fn set_guard(&mut self, guard: Guard) {
         self.config = Arc::new(EngineConfig { guard, ..EngineConfig::clone(&self.config) });
-        self.dirty.extend(self.table.services().map(|service| service.name.clone()));
+        self.dirty.extend(self.table.names().cloned());
     }
 
     fn want_node_addresses(&mut self) {
@@ -224,7 +227,6 @@ impl Engine {
             is_ready: self.is_ready,
             config: Arc::clone(&self.config),
             table: self.table.clone(),
-            compiled: self.compiled.clone(),
             rows: self.rows.clone(),
             owners: self.owners.clone(),
         }

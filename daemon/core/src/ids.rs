@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use foldhash::fast::RandomState;
+
 use crate::addr::L4Addr;
 use crate::datapath::Moment;
 use crate::state::{BackendId, Realised, ServiceId, Slot};
@@ -106,7 +108,7 @@ impl ServiceIds {
 /// Gives every backend address its number, and keeps it for as long as a service has the backend.
 #[derive(Clone, Debug, Default)]
 pub struct BackendIds {
-    by_address: HashMap<L4Addr, (BackendId, u32)>,
+    by_address: HashMap<L4Addr, (BackendId, u32), RandomState>,
     next: u32,
 }
 

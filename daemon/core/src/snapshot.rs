@@ -2,7 +2,6 @@
 //! one keeps nobody else from going on.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -11,7 +10,7 @@ use crate::addr::{Addr, L4Addr, Protocol};
 use crate::claims::{Claim, Row};
 use crate::compile::Guard;
 use crate::datapath::Moment;
-use crate::engine::{Compiled, EngineConfig, IdOwner};
+use crate::engine::{EngineConfig, IdOwner};
 use crate::report::{BackendReport, Choice, Filter, FrontendReport, ServiceReport, Status};
 use crate::select;
 use crate::service::{Backend, PortKey, Service, ServiceName, Slice};
@@ -32,7 +31,6 @@ pub struct Snapshot {
     pub is_ready: bool,
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) table: Table,
-    pub(crate) compiled: OrdMap<ServiceName, Arc<Compiled>>,
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
     pub(crate) owners: OrdMap<ServiceId, IdOwner>,
 }
@@ -84,9 +82,18 @@ impl Snapshot {
         reports
     }
 
-    fn addresses_of(&self, service: &ServiceName) -> BTreeSet<L4Addr> {
-        let compiled = self.compiled.get(service).into_iter();
-        compiled.flat_map(|compiled| compiled.ports.iter().flat_map(|port| port.frontends.iter().copied())).collect()
+    /// The addresses the service claims, by whichever source's description counts.
+    fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
+        let ports = self.table.owner(name).into_iter().flat_map(|(service, _)| &service.ports);
+        ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
+    }
+
+    /// The names a report is about, in order.
+    fn names(&self, filter: &Filter) -> BTreeSet<&ServiceName> {
+        match &filter.service {
+            Some(name) => self.table.claims(name).first().map(|service| &service.name).into_iter().collect(),
+            None => self.table.names().collect(),
+        }
     }
 
     fn frontend(&self, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
@@ -122,11 +129,12 @@ impl Snapshot {
 
     /// The rows of `/services`, by name, then source.
     pub fn services(&self, filter: &Filter) -> Vec<ServiceReport> {
-        let wanted = |service: &&Arc<Service>| {
-            filter.service.as_ref().is_none_or(|name| service.name == *name)
-                && filter.address.is_none_or(|addr| claims_addr(service, addr))
-        };
-        self.table.services().filter(wanted).map(|service| self.service(service)).collect()
+        self.names(filter)
+            .into_iter()
+            .flat_map(|name| self.table.claims(name))
+            .filter(|service| filter.address.is_none_or(|addr| claims_addr(service, addr)))
+            .map(|service| self.service(service))
+            .collect()
     }
 
     fn service(&self, service: &Arc<Service>) -> ServiceReport {
@@ -145,7 +153,7 @@ impl Snapshot {
             error: None,
         };
         match self.table.owner(&service.name) {
-            Some(owner) if !Arc::ptr_eq(owner, service) => {
+            Some((owner, _)) if !Arc::ptr_eq(owner, service) => {
                 report.status = Status::Error;
                 report.error = Some(format!(
                     "source {} describes {} too and is older: remove one of the two",
@@ -173,15 +181,10 @@ impl Snapshot {
     /// The rows of `/backends`, by service, port and address.
     pub fn backends(&self, filter: &Filter) -> Vec<BackendReport> {
         let mut reports = Vec::new();
-        let bounds = match &filter.service {
-            Some(name) => (Bound::Included(name), Bound::Included(name)),
-            None => (Bound::Unbounded, Bound::Unbounded),
-        };
-        for (name, compiled) in self.compiled.range::<_, ServiceName>(bounds) {
-            let Some(owner) = self.table.owner(name) else { continue };
-            let slices: Vec<Arc<Slice>> = self.table.slices(name, owner.source).cloned().collect();
-            for port in &compiled.ports {
-                self.port_backends(&slices, &port.key, &mut reports);
+        for name in self.names(filter) {
+            let Some((owner, slices)) = self.table.owner(name) else { continue };
+            for key in port_keys(owner) {
+                self.port_backends(slices, &key, &mut reports);
             }
         }
         reports.retain(|report| filter.address.is_none_or(|addr| report.address.addr == addr));
@@ -222,6 +225,20 @@ fn severity(status: Status) -> u8 {
         Status::Held => 2,
         Status::Error => 3,
     }
+}
+
+/// The service's ports by family, as the compiler makes them.
+fn port_keys(service: &Service) -> BTreeSet<PortKey> {
+    let mut keys = BTreeSet::new();
+    for port in &service.ports {
+        keys.extend(port.frontends.iter().map(|frontend| PortKey {
+            service: service.name.clone(),
+            port: Arc::clone(&port.name),
+            protocol: port.protocol,
+            family: frontend.addr.family(),
+        }));
+    }
+    keys
 }
 
 fn claims_addr(service: &Service, addr: Addr) -> bool {

@@ -4,23 +4,44 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use imbl::OrdMap;
+use foldhash::fast::RandomState;
+use imbl::GenericHashMap;
+use imbl::shared_ptr::DefaultSharedPtr;
 use smallvec::{SmallVec, smallvec};
 
 use crate::change::{Change, NodeFacts};
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
+/// Seeded at random, as every table that hostile names go into.
+type HashMap<K, V> = GenericHashMap<K, V, RandomState, DefaultSharedPtr>;
+
 /// What the sources say now. Cloning is cheap: readers get a clone.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// By full name, then source: two sources may describe one name, and one of them owns it.
-    services: OrdMap<(ServiceName, Source), Arc<Service>>,
-    /// By the service they belong to, so that a service's slices lie together.
-    slices: OrdMap<(ServiceName, Source, SliceName), Arc<Slice>>,
+    records: HashMap<ServiceName, Arc<Record>>,
     /// Which service a slice belongs to: a slice may move to another service, and is removed by its own name only.
-    service_of: OrdMap<(Source, SliceName), ServiceName>,
+    service_of: HashMap<(Source, SliceName), ServiceName>,
     node: Arc<NodeFacts>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
+}
+
+/// All that the sources say under one service name, the slices of a service nobody describes included.
+#[derive(Clone, Debug, Default)]
+struct Record {
+    /// One description per source, the one that counts first.
+    claims: SmallVec<[Arc<Service>; 1]>,
+    /// By source, then name.
+    slices: SmallVec<[Arc<Slice>; 1]>,
+}
+
+impl Record {
+    fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.slices.is_empty()
+    }
+
+    fn find_slice(&self, source: Source, name: &SliceName) -> Result<usize, usize> {
+        self.slices.binary_search_by(|slice| (slice.source, &slice.name).cmp(&(source, name)))
+    }
 }
 
 /// What a change makes necessary.
@@ -43,14 +64,11 @@ impl Table {
     pub fn apply(&mut self, change: Change) -> Effect {
         match change {
             Change::UpsertService(service) => self.upsert_service(service),
-            Change::RemoveService(name, source) => match self.services.remove(&(name.clone(), source)) {
-                Some(_removed) => Effect::Services(smallvec![name]),
-                None => Effect::None,
-            },
+            Change::RemoveService(name, source) => self.remove_service(name, source),
             Change::UpsertSlice(slice) => self.upsert_slice(slice),
             Change::RemoveSlice(name, source) => match self.service_of.remove(&(source, name.clone())) {
                 Some(service) => {
-                    self.slices.remove(&(service.clone(), source, name));
+                    self.take_slice(&service, source, &name);
                     Effect::Services(smallvec![service])
                 }
                 None => Effect::None,
@@ -65,28 +83,64 @@ impl Table {
 
     fn upsert_service(&mut self, service: Service) -> Effect {
         let name = service.name.clone();
-        let service = Arc::new(service);
-        match self.services.insert((name.clone(), service.source), Arc::clone(&service)) {
-            Some(old) if same_service(&old, &service) => Effect::None,
-            _ => Effect::Services(smallvec![name]),
+        let record = Arc::make_mut(self.records.entry(name.clone()).or_default());
+        let old = record.claims.iter().position(|claim| claim.source == service.source);
+        let is_known = old.is_some_and(|place| same_service(&record.claims[place], &service));
+        if let Some(place) = old {
+            record.claims.remove(place);
         }
+        record.claims.push(Arc::new(service));
+        record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
+        if is_known { Effect::None } else { Effect::Services(smallvec![name]) }
+    }
+
+    fn remove_service(&mut self, name: ServiceName, source: Source) -> Effect {
+        let Some(record) = self.records.get_mut(&name) else { return Effect::None };
+        let Some(place) = record.claims.iter().position(|claim| claim.source == source) else {
+            return Effect::None;
+        };
+        Arc::make_mut(record).claims.remove(place);
+        if record.is_empty() {
+            self.records.remove(&name);
+        }
+        Effect::Services(smallvec![name])
     }
 
     fn upsert_slice(&mut self, slice: Slice) -> Effect {
         let (name, service, source) = (slice.name.clone(), slice.service.clone(), slice.source);
-        let slice = Arc::new(slice);
         let mut dirty = SmallVec::new();
         if let Some(before) = self.service_of.insert((source, name.clone()), service.clone())
             && before != service
         {
-            self.slices.remove(&(before.clone(), source, name.clone()));
+            self.take_slice(&before, source, &name);
             dirty.push(before);
         }
-        match self.slices.insert((service.clone(), source, name), Arc::clone(&slice)) {
-            Some(old) if same_slice(&old, &slice) && dirty.is_empty() => return Effect::None,
-            _ => dirty.push(service),
+        let record = Arc::make_mut(self.records.entry(service.clone()).or_default());
+        let is_known = match record.find_slice(source, &name) {
+            Ok(place) => {
+                let is_known = same_slice(&record.slices[place], &slice);
+                record.slices[place] = Arc::new(slice);
+                is_known
+            }
+            Err(place) => {
+                record.slices.insert(place, Arc::new(slice));
+                false
+            }
+        };
+        if !is_known {
+            dirty.push(service);
         }
-        Effect::Services(dirty)
+        if dirty.is_empty() { Effect::None } else { Effect::Services(dirty) }
+    }
+
+    fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {
+        let Some(record) = self.records.get_mut(service) else { return };
+        if let Ok(place) = record.find_slice(source, name) {
+            Arc::make_mut(record).slices.remove(place);
+        }
+        if record.is_empty() {
+            self.records.remove(service);
+        }
     }
 
     fn set_node(&mut self, facts: NodeFacts) -> Effect {
@@ -100,34 +154,28 @@ impl Table {
         }
     }
 
-    /// The description of the service that counts: the oldest, then the first source.
-    pub fn owner(&self, name: &ServiceName) -> Option<&Arc<Service>> {
-        self.claims(name).min_by_key(|service| (service.created.unwrap_or(0), service.source))
+    /// The description of the service that counts, and the slices of the same source in name order.
+    pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
+        let record = self.records.get(name)?;
+        let owner = record.claims.first()?;
+        let first = record.slices.partition_point(|slice| slice.source < owner.source);
+        let end = record.slices.partition_point(|slice| slice.source <= owner.source);
+        Some((owner, &record.slices[first..end]))
     }
 
-    /// Every description of the service, one per source.
-    pub fn claims(&self, name: &ServiceName) -> impl Iterator<Item = &Arc<Service>> {
-        let bounds = (name.clone(), Source::Files)..=(name.clone(), Source::Kubernetes);
-        self.services.range(bounds).map(|(_key, service)| service)
+    /// Every description of the service, one per source, the one that counts first.
+    pub fn claims(&self, name: &ServiceName) -> &[Arc<Service>] {
+        self.records.get(name).map_or(&[], |record| &record.claims)
     }
 
-    /// The slices of the service that its source named, in name order.
-    pub fn slices(&self, name: &ServiceName, source: Source) -> impl Iterator<Item = &Arc<Slice>> {
-        let first = (name.clone(), source, SliceName::new("", ""));
-        self.slices
-            .range(first..)
-            .take_while(move |((service, of, _), _)| service == name && *of == source)
-            .map(|(_key, slice)| slice)
-    }
-
-    /// Every description of every service, by name.
-    pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
-        self.services.values()
+    /// The names under which there is a description, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &ServiceName> {
+        self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
     }
 
     /// How many slices there are.
     pub fn slice_count(&self) -> usize {
-        self.slices.len()
+        self.service_of.len()
     }
 
     /// What is known about this node.

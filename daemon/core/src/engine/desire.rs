@@ -1,6 +1,5 @@
 //! The first half of a round: from dirty services to the desired state, with ids given out and addresses claimed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -10,40 +9,40 @@ use crate::addr::L4Addr;
 use crate::claims::Claim;
 use crate::compile::{PortPlan, Refusal, compile};
 use crate::datapath::Moment;
-use crate::service::{PortKey, Service, ServiceName, Slice};
+use crate::service::{PortKey, Service, ServiceName};
 use crate::state::{ServiceEntry, ServiceId, Slot};
 
 impl Engine {
     /// Compiles one service again and notes which entries that touches.
     pub(super) fn recompile(&mut self, name: &ServiceName, now: Moment) {
-        let old = self.compiled.get(name).cloned().unwrap_or_default();
-        let owner = self.table.owner(name).cloned();
+        let old = self.compiled.remove(name).unwrap_or_default();
         let mut new = Compiled::default();
-        let mut claims: BTreeMap<L4Addr, SmallVec<[Claim; 1]>> = BTreeMap::new();
-        if let Some(service) = &owner {
-            let slices: Vec<Arc<Slice>> = self.table.slices(name, service.source).cloned().collect();
-            for plan in compile(service, &slices, self.table.node(), &self.config.guard) {
-                let port = self.adopt_port(&old, service, &plan, now);
+        let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
+        let owner = self.table.owner(name).map(|(service, slices)| {
+            (Arc::clone(service), compile(service, slices, self.table.node(), &self.config.guard))
+        });
+        let is_described = owner.is_some();
+        if let Some((service, plans)) = owner {
+            for plan in plans {
+                let port = self.adopt_port(&old, &service, &plan, now);
                 for frontend in &plan.frontends {
                     let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
-                    claims.entry(frontend.address).or_default().push(Claim::new(service, &plan, frontend, id));
+                    claims.push((frontend.address, Some(Claim::new(&service, &plan, frontend, id))));
                 }
                 new.ports.push(port);
             }
         }
         self.retire_ports(&old, &new);
         for port in &old.ports {
-            for address in &port.frontends {
-                claims.entry(*address).or_default();
-            }
+            claims.extend(port.frontends.iter().map(|address| (*address, None)));
         }
-        for (address, claims) in claims {
-            self.claim(name, address, claims, now);
+        claims.sort_by_key(|(address, _)| *address);
+        for claims in claims.chunk_by_mut(|a, b| a.0 == b.0) {
+            let address = claims[0].0;
+            self.claim(name, address, claims.iter_mut().filter_map(|(_, claim)| claim.take()), now);
         }
-        if owner.is_some() {
-            self.compiled.insert(name.clone(), Arc::new(new));
-        } else {
-            self.compiled.remove(name);
+        if is_described {
+            self.compiled.insert(name.clone(), new);
         }
     }
 
@@ -109,7 +108,7 @@ impl Engine {
     }
 
     /// Puts the service's claims in line for the address; whoever owns it then is desired.
-    fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: SmallVec<[Claim; 1]>, now: Moment) {
+    fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
         let row = Arc::make_mut(self.rows.entry(address).or_default());
         row.replace(name, claims, now);
         let entry = row.entry();

@@ -29,7 +29,7 @@ impl Engine {
             let names = self.failed_services.keys().filter_map(|id| self.desired_frontends_of(*id)).flatten();
             let frontends: Vec<L4Addr> = names.collect();
             self.touched.frontends.extend(frontends);
-            self.dirty.append(&mut self.waiting);
+            self.dirty.extend(std::mem::take(&mut self.waiting));
         }
         for name in std::mem::take(&mut self.dirty) {
             self.recompile(&name, now);
