@@ -4,6 +4,7 @@
 
 pub mod admin;
 pub mod canary;
+pub mod cli;
 pub mod exit;
 pub mod log;
 pub mod notify;
