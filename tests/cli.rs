@@ -98,11 +98,22 @@ fn filters_and_form_reach_the_daemon() {
     let (address, task) = answering("rows\n".into());
     let admin = address.to_string();
     let said = nodelb(&[
-        "frontends", "--service", "shop/web", "--address", "2001:db8::7", "--output", "json", "--admin", &admin,
+        "frontends",
+        "--service",
+        "shop/web",
+        "--address",
+        "2001:db8::7",
+        "--output",
+        "json",
+        "--admin",
+        &admin,
     ]);
     assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "rows\n", ""));
     let asked = task.join().expect("the server ends");
-    assert!(asked.starts_with("GET /frontends?output=json&service=shop/web&address=2001:db8::7 HTTP/1.1\r\n"), "{asked}");
+    assert!(
+        asked.starts_with("GET /frontends?output=json&service=shop/web&address=2001:db8::7 HTTP/1.1\r\n"),
+        "{asked}"
+    );
 }
 
 #[test]
