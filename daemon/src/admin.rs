@@ -1,0 +1,56 @@
+//! The admin API: what nodelb knows, over read-only HTTP on loopback. Owns the listeners' life and the form of every
+//! answer; every fact is read from the values in [`AdminState`], which others publish. Knows neither the sources nor
+//! the datapath.
+//!
+//! A request is guarded ([`guard`]), routed and parsed ([`routes`], [`query`]), answered with a [`table::Page`]
+//! (`tables`, `sources`, `maps`, `health`) and rendered as text or JSON ([`table`]).
+
+use std::sync::Arc;
+
+use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::engine::Snapshot;
+use nodelb_core::state::MapState;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+pub mod age;
+mod guard;
+pub mod health;
+pub mod maps;
+mod query;
+mod routes;
+mod server;
+pub mod sources;
+pub mod table;
+pub mod tables;
+
+pub use health::{Check, Health};
+pub use sources::SourceReport;
+
+/// Where the API listens unless the configuration says otherwise, and where the command line looks for it.
+pub const DEFAULT_ADDRESSES: [&str; 2] = ["127.0.0.1:9890", "[::1]:9890"];
+
+/// Reads the maps back from whatever holds them; may block. The error says what could not be read.
+pub type ReadMaps = Arc<dyn Fn() -> Result<MapState, String> + Send + Sync>;
+
+/// Everything the API can tell, as others publish it.
+#[derive(Clone)]
+pub struct AdminState {
+    /// The table and the maps, from the reconcile loop.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// The sources, from themselves.
+    pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+    /// Health, from the reconcile loop.
+    pub health: watch::Receiver<Arc<Health>>,
+    /// What the kernel holds now.
+    pub maps: ReadMaps,
+    /// How much it can hold.
+    pub limits: Limits,
+    /// The clock that `since` moments come from.
+    pub clock: Arc<dyn Fn() -> Moment + Send + Sync>,
+}
+
+/// Serves the API on every listener until `shutdown` resolves.
+pub async fn serve(listeners: Vec<TcpListener>, state: AdminState, shutdown: impl Future<Output = ()>) {
+    server::serve(listeners, routes::router(state), server::Bounds::default(), shutdown).await;
+}

@@ -1,0 +1,42 @@
+//! How long something has lasted, as people read it: the form `kubectl get` uses in its AGE column, so that the two
+//! can be compared at a glance.
+
+const SECONDS_PER_MINUTE: u64 = 60;
+const MINUTES_PER_HOUR: u64 = 60;
+const HOURS_PER_DAY: u64 = 24;
+const DAYS_PER_YEAR: u64 = 365;
+
+/// `4m20s`, `3h12m`, `5d`: the larger unit, and the smaller one while it still says something.
+pub fn human(millis: u64) -> String {
+    let seconds = millis / 1000;
+    let minutes = seconds / SECONDS_PER_MINUTE;
+    let hours = minutes / MINUTES_PER_HOUR;
+    let days = hours / HOURS_PER_DAY;
+    if minutes < 2 {
+        format!("{seconds}s")
+    } else if minutes < 10 {
+        two_units((minutes, "m"), (seconds % SECONDS_PER_MINUTE, "s"))
+    } else if hours < 3 {
+        format!("{minutes}m")
+    } else if hours < 8 {
+        two_units((hours, "h"), (minutes % MINUTES_PER_HOUR, "m"))
+    } else if days < 2 {
+        format!("{hours}h")
+    } else if days < 8 {
+        two_units((days, "d"), (hours % HOURS_PER_DAY, "h"))
+    } else if days < 2 * DAYS_PER_YEAR {
+        format!("{days}d")
+    } else {
+        two_units((days / DAYS_PER_YEAR, "y"), (days % DAYS_PER_YEAR, "d"))
+    }
+}
+
+fn two_units((large, large_unit): (u64, &str), (small, small_unit): (u64, &str)) -> String {
+    match small {
+        0 => format!("{large}{large_unit}"),
+        _ => format!("{large}{large_unit}{small}{small_unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! Who may ask. The API listens on loopback only, but a browser on this host can be led there by a foreign page (DNS
+//! rebinding), so a request must name a loopback host and must not come from a page of another site. Owns these checks
+//! and the headers every answer carries.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use axum::extract::Request;
+use axum::http::header::{CACHE_CONTROL, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::query::{Output, Problem};
+use super::routes;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Lets a request pass or answers in its place; either way sets the headers every answer carries.
+pub(super) async fn guard(request: Request, next: Next) -> Response {
+    let mut response = match check(request.version(), request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => routes::problem_response(&problem, Output::accepted(request.headers())),
+    };
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => check_host(host.to_str().unwrap_or_default())?,
+        // A browser never sends a request without a host, so it cannot be used to get around the check.
+        (None, _) if version < Version::HTTP_11 => {}
+        (None, _) => return Err(Problem::new(StatusCode::BAD_REQUEST, "the request has no Host header: send one")),
+        (Some(_), Some(_)) => {
+            return Err(Problem::new(StatusCode::BAD_REQUEST, "the request has several Host headers: send one"));
+        }
+    }
+    // `GET http://name/ HTTP/1.1`: the name in the request line counts as much as the header.
+    if let Some(authority) = uri.authority() {
+        check_host(authority.as_str())?;
+    }
+    if headers.contains_key(ORIGIN) {
+        return Err(forbidden("requests of web pages are refused (the request has an Origin header)"));
+    }
+    match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
+        None | Some(b"none" | b"same-origin") => Ok(()),
+        Some(_) => Err(forbidden("requests of web pages of another site are refused (see Sec-Fetch-Site)")),
+    }
+}
+
+fn check_host(host: &str) -> Result<(), Problem> {
+    if is_loopback(host) {
+        return Ok(());
+    }
+    let message = format!("`{host}` is not a name of this host: ask for localhost, 127.0.0.1 or [::1]");
+    Err(forbidden(&message))
+}
+
+fn forbidden(message: &str) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, message)
+}
+
+/// Whether `host` is `localhost` or a loopback address, with or without a port. Every loopback address will do: an
+/// address, unlike a name, leads where it says.
+fn is_loopback(host: &str) -> bool {
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(rest) = host.strip_prefix('[') {
+        let Some((address, port)) = rest.split_once(']') else { return false };
+        return address.parse::<Ipv6Addr>().is_ok_and(|v6| v6.is_loopback())
+            && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
+    }
+    let name = match host.split_once(':') {
+        Some((name, port)) if is_port(port) => name,
+        Some(_) => return false,
+        None => host,
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<Ipv4Addr>().is_ok_and(|v4| v4.is_loopback())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! `/maps`: what the kernel holds now, read back from it, with the names of services where the table knows them.
+//! Owns the columns; reading the maps is the caller's business.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodelb_core::addr::Addr;
+use nodelb_core::datapath::Limits;
+use nodelb_core::report::Filter;
+use nodelb_core::service::ServiceName;
+use nodelb_core::state::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+
+use super::table::{Cell, Page, Table};
+
+/// The answer of `/maps`: frontends, services, slots, node addresses, and how full each map is. The filter narrows all
+/// but the last: a frontend's address shows its service and slots, a backend's address every service and frontend that
+/// leads to it. `name_of` tells what a service id stands for, as `shop/web:http/TCP/IPv4`.
+pub fn maps(held: &MapState, name_of: &dyn Fn(ServiceId) -> Option<String>, limits: Limits, filter: &Filter) -> Page {
+    let shown = Shown::new(held, name_of, filter);
+    Page(vec![
+        shown.frontends(held),
+        shown.services(held),
+        shown.slots(held),
+        node_addresses(held, filter),
+        usage(held, limits),
+    ])
+}
+
+/// What passes the filter, and the names to show it under.
+struct Shown<'a> {
+    names: BTreeMap<ServiceId, String>,
+    /// Services a frontend of the wanted address points at.
+    reached: BTreeSet<ServiceId>,
+    /// Services with a slot of the wanted address.
+    holding: BTreeSet<ServiceId>,
+    filter: &'a Filter,
+}
+
+impl<'a> Shown<'a> {
+    fn new(held: &MapState, name_of: &dyn Fn(ServiceId) -> Option<String>, filter: &'a Filter) -> Self {
+        let known = held.services.keys().chain(held.frontends.values().map(|entry| &entry.service));
+        let names = known.filter_map(|&id| Some((id, canary_or(name_of, id)?))).collect();
+        let mut shown = Self { names, reached: BTreeSet::new(), holding: BTreeSet::new(), filter };
+        let frontends = held.frontends.iter().filter(|(key, _)| shown.shows_address(key.addr));
+        let reached = frontends.map(|(_, entry)| entry.service).filter(|&id| shown.names_service(id)).collect();
+        let entries = held.services.iter().filter(|(_, entry)| shown.shows_some_slot(entry));
+        let holding = entries.map(|(&id, _)| id).filter(|&id| shown.names_service(id)).collect();
+        shown.reached = reached;
+        shown.holding = holding;
+        shown
+    }
+
+    fn shows_some_slot(&self, entry: &ServiceEntry) -> bool {
+        let mut slots = entry.cluster.iter().chain(entry.local.iter());
+        self.filter.address.is_none() || slots.any(|slot| self.shows_address(slot.addr.addr))
+    }
+
+    fn shows_address(&self, addr: Addr) -> bool {
+        self.filter.address.is_none_or(|wanted| wanted == addr)
+    }
+
+    /// Compared as a full name: the text before the `:` that no name contains.
+    fn names_service(&self, id: ServiceId) -> bool {
+        self.filter.service.as_ref().is_none_or(|wanted| {
+            let named = self.names.get(&id).and_then(|name| name.split(':').next());
+            named.and_then(|name| name.parse::<ServiceName>().ok()).as_ref() == Some(wanted)
+        })
+    }
+
+    fn shows_service(&self, id: ServiceId) -> bool {
+        self.reached.contains(&id) || self.holding.contains(&id)
+    }
+
+    fn name(&self, id: ServiceId) -> Cell {
+        Cell::optional(self.names.get(&id))
+    }
+
+    fn frontends(&self, held: &MapState) -> Table {
+        let rows = held
+            .frontends
+            .iter()
+            .filter(|(key, entry)| match self.shows_address(key.addr) {
+                true => self.reached.contains(&entry.service),
+                false => self.holding.contains(&entry.service),
+            })
+            .map(|(key, entry)| {
+                let FrontendEntry { service, inside_local, outside_local } = *entry;
+                [Cell::text(&key), id(service), self.name(service), view(inside_local), view(outside_local)]
+            });
+        Table::new("frontends", ["Address", "Id", "Service", "Inside", "Outside"], rows)
+    }
+
+    fn services(&self, held: &MapState) -> Table {
+        let rows = held.services.iter().filter(|(key, _)| self.shows_service(**key)).map(|(&key, entry)| {
+            [
+                id(key),
+                self.name(key),
+                Cell::count(entry.cluster.len()),
+                Cell::count(entry.local.len()),
+                Cell::Flag(entry.has_backends),
+                Cell::Number(entry.affinity_seconds.into()),
+            ]
+        });
+        Table::new("services", ["Id", "Service", "Cluster", "Local", "Has-Backends", "Affinity"], rows)
+    }
+
+    /// One row per backend of a view: a backend of weight 3 has three slots.
+    fn slots(&self, held: &MapState) -> Table {
+        let mut rows = Vec::new();
+        for (&key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(**key)) {
+            for (name, slots) in [("cluster", &entry.cluster), ("local", &entry.local)] {
+                let runs = slots.chunk_by(|left, right| left == right);
+                rows.extend(
+                    runs.filter(|run| self.reached.contains(&key) || self.shows_address(run[0].addr.addr)).map(|run| {
+                        let Slot { backend, addr } = run[0];
+                        [
+                            id(key),
+                            self.name(key),
+                            Cell::text(name),
+                            Cell::text(&addr),
+                            Cell::Number(backend.0.into()),
+                            Cell::count(run.len()),
+                        ]
+                    }),
+                );
+            }
+        }
+        Table::new("slots", ["Id", "Service", "View", "Backend", "Backend-Id", "Slots"], rows)
+    }
+}
+
+/// The canary's entry is nodelb's own.
+fn canary_or(name_of: &dyn Fn(ServiceId) -> Option<String>, id: ServiceId) -> Option<String> {
+    if id == ServiceId::CANARY { Some("(canary)".into()) } else { name_of(id) }
+}
+
+fn id(id: ServiceId) -> Cell {
+    Cell::Number(id.0.into())
+}
+
+fn view(local: bool) -> Cell {
+    Cell::text(if local { "local" } else { "cluster" })
+}
+
+fn node_addresses(held: &MapState, filter: &Filter) -> Table {
+    let shown = held.node_addrs.iter().filter(|addr| filter.address.is_none_or(|wanted| wanted == **addr));
+    Table::new("node_addresses", ["Address"], shown.map(|addr| [Cell::text(addr)]))
+}
+
+/// Slots are counted as the views refer to them; runs that rest before reuse are not.
+fn usage(held: &MapState, limits: Limits) -> Table {
+    let slots: usize = held.services.values().map(|entry| entry.cluster.len() + entry.local.len()).sum();
+    let row = |map, used: Option<usize>, limit: u32, key| {
+        [Cell::text(map), used.map_or(Cell::None, Cell::count), Cell::Number(limit.into()), Cell::text(key)]
+    };
+    let rows = [
+        row("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
+        row("services", Some(held.services.len()), limits.services, "datapath.max-services"),
+        row("slots", Some(slots), limits.slots, "datapath.max-slots"),
+        row("affinity", None, limits.affinity, "datapath.max-affinity"),
+    ];
+    Table::new("limits", ["Map", "Used", "Limit", "Config-Key"], rows)
+}
+
+#[cfg(test)]
+mod tests;

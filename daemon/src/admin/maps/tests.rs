@@ -1,0 +1,109 @@
+use std::sync::Arc;
+
+use nodelb_core::datapath::Limits;
+use nodelb_core::report::Filter;
+use nodelb_core::service::ServiceName;
+use nodelb_core::state::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+
+use super::maps;
+
+const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40 };
+
+fn name_of(id: ServiceId) -> Option<String> {
+    let name = match id.0 {
+        1 => "shop/web:http/TCP/IPv4",
+        2 => "shop/web-admin:/TCP/IPv4",
+        _ => return None,
+    };
+    Some(name.into())
+}
+
+/// A service with a weight-2 backend, one whose name the other's is a prefix of, and one nobody knows.
+fn held() -> MapState {
+    let slot = |id, addr: &str| Slot { backend: BackendId(id), addr: addr.parse().unwrap() };
+    let shared = [slot(1, "10.1.0.1:80"), slot(1, "10.1.0.1:80"), slot(2, "10.1.0.2:80")];
+    let entry = |cluster: &[Slot]| ServiceEntry { cluster: cluster.into(), has_backends: true, ..Default::default() };
+    let mut state = MapState::default();
+    state.services.insert(ServiceId(0), Arc::new(ServiceEntry::default()));
+    state.services.insert(ServiceId(1), Arc::new(entry(&shared)));
+    state.services.insert(ServiceId(2), Arc::new(entry(&shared[2..])));
+    state.services.insert(ServiceId(3), Arc::new(entry(&[])));
+    for (address, id) in [("192.0.0.8:9", 0), ("10.96.7.7:80", 1), ("10.96.7.8:80", 2), ("10.96.7.9:80", 3)] {
+        let entry = FrontendEntry { service: ServiceId(id), inside_local: id == 2, outside_local: false };
+        state.frontends.insert(address.parse().unwrap(), entry);
+    }
+    state.node_addrs.insert("192.0.2.10".parse().unwrap());
+    state
+}
+
+fn text(filter: &Filter) -> String {
+    maps(&held(), &name_of, LIMITS, filter).to_text()
+}
+
+#[test]
+fn shows_everything_the_kernel_holds() {
+    let expected = "\
+frontends:
+Address           Id  Service                   Inside   Outside
+10.96.7.7:80/TCP  1   shop/web:http/TCP/IPv4    cluster  cluster
+10.96.7.8:80/TCP  2   shop/web-admin:/TCP/IPv4  local    cluster
+10.96.7.9:80/TCP  3   -                         cluster  cluster
+192.0.0.8:9/TCP   0   (canary)                  cluster  cluster
+
+services:
+Id  Service                   Cluster  Local  Has-Backends  Affinity
+0   (canary)                  0        0      no            0
+1   shop/web:http/TCP/IPv4    3        0      yes           0
+2   shop/web-admin:/TCP/IPv4  1        0      yes           0
+3   -                         0        0      yes           0
+
+slots:
+Id  Service                   View     Backend          Backend-Id  Slots
+1   shop/web:http/TCP/IPv4    cluster  10.1.0.1:80/TCP  1           2
+1   shop/web:http/TCP/IPv4    cluster  10.1.0.2:80/TCP  2           1
+2   shop/web-admin:/TCP/IPv4  cluster  10.1.0.2:80/TCP  2           1
+
+node_addresses:
+Address
+192.0.2.10
+
+limits:
+Map        Used  Limit  Config-Key
+frontends  4     10     datapath.max-frontends
+services   4     20     datapath.max-services
+slots      4     30     datapath.max-slots
+affinity   -     40     datapath.max-affinity
+";
+    assert_eq!(text(&Filter::default()), expected);
+}
+
+#[test]
+fn a_service_is_matched_by_its_full_name() {
+    let text = text(&Filter { service: Some(ServiceName::new("shop", "web")), address: None });
+    assert!(text.contains("10.96.7.7:80/TCP  1"), "{text}");
+    for other in ["web-admin", "canary", "10.96.7.8", "10.96.7.9"] {
+        assert!(!text.contains(other), "{other} in {text}");
+    }
+}
+
+#[test]
+fn a_frontend_address_shows_where_it_leads() {
+    let text = text(&Filter { service: None, address: Some("10.96.7.7".parse().unwrap()) });
+    for shown in ["10.96.7.7:80/TCP  1", "10.1.0.1:80/TCP", "10.1.0.2:80/TCP"] {
+        assert!(text.contains(shown), "{shown} not in {text}");
+    }
+    for other in ["10.96.7.8", "10.96.7.9", "web-admin", "canary", "192.0.2.10"] {
+        assert!(!text.contains(other), "{other} in {text}");
+    }
+}
+
+#[test]
+fn a_backend_address_shows_what_leads_to_it() {
+    let text = text(&Filter { service: None, address: Some("10.1.0.1".parse().unwrap()) });
+    for shown in ["10.96.7.7:80/TCP  1", "10.1.0.1:80/TCP"] {
+        assert!(text.contains(shown), "{shown} not in {text}");
+    }
+    for other in ["10.1.0.2", "10.96.7.8", "10.96.7.9", "web-admin", "canary"] {
+        assert!(!text.contains(other), "{other} in {text}");
+    }
+}

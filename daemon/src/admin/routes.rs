@@ -1,0 +1,259 @@
+//! The routes: one table that registers them, lists them under `/` and says which parameters each takes. Owns how a
+//! question becomes an answer; never a fact of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use nodelb_core::datapath::Moment;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::query::{Output, Parameter, Problem, Query};
+use super::table::{Cell, Page, Table};
+use super::{AdminState, guard, health, maps, sources, tables};
+
+/// How many long answers are rendered at a time: readers never take all cores from the work itself.
+const RENDERINGS: usize = 2;
+/// How much of rendered answers may wait for slow readers at a time, in KiB.
+const UNREAD_KIB: u32 = 128 * 1024;
+/// How long an answer may take to render, or to find room.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+type Answer = fn(&AdminState, &Query, Moment) -> Result<(StatusCode, Page), Problem>;
+
+struct Route {
+    path: &'static str,
+    parameters: &'static [Parameter],
+    shows: &'static str,
+    /// Whether the answer may be long, or waits for the kernel.
+    long: bool,
+    answer: Answer,
+}
+
+const FILTERS: &[Parameter] = &[Parameter::Service, Parameter::Address, Parameter::Output];
+const OUTPUT: &[Parameter] = &[Parameter::Output];
+
+static ROUTES: &[Route] = &[
+    Route { path: "/", parameters: OUTPUT, shows: "this list", long: false, answer: list_routes },
+    Route {
+        path: "/services",
+        parameters: FILTERS,
+        shows: "every service, where it was read and how it stands",
+        long: true,
+        answer: |state, query, _| ok(tables::services(latest(&state.snapshot).services(&query.filter))),
+    },
+    Route {
+        path: "/frontends",
+        parameters: FILTERS,
+        shows: "every address a client may dial, whom it reaches and since when",
+        long: true,
+        answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now)),
+    },
+    Route {
+        path: "/backends",
+        parameters: FILTERS,
+        shows: "every backend of every service, and whether it may be chosen",
+        long: true,
+        answer: |state, query, _| ok(tables::backends(latest(&state.snapshot).backends(&query.filter))),
+    },
+    Route {
+        path: "/maps",
+        parameters: FILTERS,
+        shows: "what the kernel holds now, read back from it, and how full each map is",
+        long: true,
+        answer: read_maps,
+    },
+    Route {
+        path: "/sources",
+        parameters: OUTPUT,
+        shows: "every place services are read from, and what is wrong with it",
+        long: true,
+        answer: |state, _, now| ok(sources::sources(&latest(&state.sources), now)),
+    },
+    Route {
+        path: "/healthz",
+        parameters: OUTPUT,
+        shows: "whether the daemon does its work (200 or 503)",
+        long: false,
+        answer: |state, _, now| checks("healthz", &[latest(&state.health).alive(now)]),
+    },
+    Route {
+        path: "/readyz",
+        parameters: OUTPUT,
+        shows: "whether this node's connections are translated (200, or 503 with the reasons)",
+        long: false,
+        answer: |state, _, now| checks("readyz", &latest(&state.health).ready(now)),
+    },
+];
+
+/// The value last published, taken out at once: a reader never keeps the publisher waiting.
+fn latest<T>(published: &watch::Receiver<Arc<T>>) -> Arc<T> {
+    Arc::clone(&published.borrow())
+}
+
+fn ok(page: impl Into<Page>) -> Result<(StatusCode, Page), Problem> {
+    Ok((StatusCode::OK, page.into()))
+}
+
+fn checks(name: &'static str, checks: &[health::Check]) -> Result<(StatusCode, Page), Problem> {
+    let all_passed = checks.iter().all(|check| check.passed);
+    let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Ok((status, health::checks(name, checks).into()))
+}
+
+fn list_routes(_: &AdminState, _: &Query, _: Moment) -> Result<(StatusCode, Page), Problem> {
+    let cells =
+        |route: &Route| [Cell::text(route.path), Cell::text(route.shows), Cell::list(route.parameters.iter().copied())];
+    ok(Table::new("routes", ["Route", "Shows", "Parameters"], ROUTES.iter().map(cells)))
+}
+
+fn read_maps(state: &AdminState, query: &Query, _: Moment) -> Result<(StatusCode, Page), Problem> {
+    let held = (state.maps)().map_err(|reason| {
+        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    let snapshot = latest(&state.snapshot);
+    ok(maps::maps(&held, &|id| snapshot.service_of(id), state.limits, &query.filter))
+}
+
+/// What every request shares.
+#[derive(Clone)]
+struct Shared {
+    state: Arc<AdminState>,
+    renderings: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
+}
+
+/// The routes over `state`, behind the guard.
+pub(super) fn router(state: AdminState) -> Router {
+    let shared = Shared {
+        state: Arc::new(state),
+        renderings: Arc::new(Semaphore::new(RENDERINGS)),
+        unread: Arc::new(Semaphore::new(UNREAD_KIB as usize)),
+    };
+    let mut router = Router::new();
+    for route in ROUTES {
+        let handler = move |State(shared): State<Shared>, uri: Uri, headers: HeaderMap| async move {
+            respond(route, shared, &uri, &headers).await
+        };
+        router = router.route(route.path, get(handler));
+    }
+    router
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(shared)
+        .layer(axum::middleware::from_fn(guard::guard))
+}
+
+async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
+    let paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+    let message = format!("no route `{}`: there are {}", uri.path(), paths.join(" "));
+    problem_response(&Problem::new(StatusCode::NOT_FOUND, message), Output::accepted(&headers))
+}
+
+async fn wrong_method(method: Method, headers: HeaderMap) -> Response {
+    let message = format!("{method} is not answered: the API only reads, use GET");
+    problem_response(&Problem::new(StatusCode::METHOD_NOT_ALLOWED, message), Output::accepted(&headers))
+}
+
+async fn respond(route: &'static Route, shared: Shared, uri: &Uri, headers: &HeaderMap) -> Response {
+    let accepted = Output::accepted(headers);
+    let query = match Query::parse(uri, route.parameters) {
+        Ok(query) => query,
+        Err(problem) => return problem_response(&problem, accepted),
+    };
+    let output = query.output.unwrap_or(accepted);
+    let answer = match tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await {
+        Ok(answer) => answer,
+        Err(_elapsed) => Err(busy(route)),
+    };
+    match answer {
+        Ok((status, body)) => (status, [(CONTENT_TYPE, content_type(output))], Body::from(body)).into_response(),
+        Err(problem) => problem_response(&problem, output),
+    }
+}
+
+fn busy(route: &Route) -> Problem {
+    let message = format!(
+        "{} took longer than {} s: other readers are busy, or do not read what they asked for; try again",
+        route.path,
+        ANSWER_TIME.as_secs()
+    );
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+/// Short answers are given at once; long ones are rendered beside the workers, few at a time.
+async fn answer(
+    route: &'static Route,
+    shared: &Shared,
+    query: Query,
+    output: Output,
+) -> Result<(StatusCode, Bytes), Problem> {
+    if !route.long {
+        let (status, text) = render(route, &shared.state, &query, output)?;
+        return Ok((status, text.into()));
+    }
+    let rendering = acquire(&shared.renderings, 1).await?;
+    let state = Arc::clone(&shared.state);
+    let rendered = tokio::task::spawn_blocking(move || {
+        let _rendering = rendering;
+        render(route, &state, &query, output)
+    });
+    let (status, text) = rendered.await.map_err(|error| internal(route, &error.to_string()))??;
+    let kib = u32::try_from(text.len() / 1024 + 1).unwrap_or(u32::MAX).min(UNREAD_KIB);
+    let unread = acquire(&shared.unread, kib).await?;
+    Ok((status, Bytes::from_owner(Unread { text, _permit: unread })))
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>, permits: u32) -> Result<OwnedSemaphorePermit, Problem> {
+    let acquired = Arc::clone(semaphore).acquire_many_owned(permits).await;
+    acquired.map_err(|_closed| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nodelb is stopping"))
+}
+
+/// A rendered answer that counts as unread until its last byte has been handed to the kernel.
+struct Unread {
+    text: String,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+fn render(route: &Route, state: &AdminState, query: &Query, output: Output) -> Result<(StatusCode, String), Problem> {
+    let (status, page) = (route.answer)(state, query, (state.clock)())?;
+    let text = match output {
+        Output::Text => page.to_text(),
+        Output::Json => page.to_json().map_err(|error| internal(route, &error.to_string()))?,
+    };
+    Ok((status, text))
+}
+
+fn internal(route: &Route, reason: &str) -> Problem {
+    let message = format!("{} could not be rendered: {reason}; this is a bug of nodelb, please report it", route.path);
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+}
+
+fn content_type(output: Output) -> HeaderValue {
+    HeaderValue::from_static(match output {
+        Output::Text => "text/plain; charset=utf-8",
+        Output::Json => "application/json",
+    })
+}
+
+/// A problem as an answer: one line of text, or `{"error": "..."}`.
+pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
+    let body = match output {
+        Output::Text => format!("{}\n", problem.message.escape_debug()),
+        Output::Json => format!("{}\n", serde_json::json!({ "error": problem.message })),
+    };
+    (problem.status, [(CONTENT_TYPE, content_type(output))], body).into_response()
+}

@@ -1,0 +1,79 @@
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+
+use super::{get, refuse_while_running};
+use crate::exit::Code;
+
+/// Answers one connection with these bytes and hands back what was asked.
+fn answering(bytes: &'static str) -> (SocketAddr, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if stream.read(&mut byte).unwrap() == 0 {
+                break;
+            }
+            asked.push(byte[0]);
+        }
+        stream.write_all(bytes.as_bytes()).unwrap();
+        String::from_utf8(asked).unwrap()
+    });
+    (address, task)
+}
+
+/// An address nobody listens on.
+fn silent() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn asks_the_first_daemon_that_answers() {
+    let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nrows\n");
+    assert_eq!(&get(&[silent(), address], "/frontends?output=text").unwrap()[..], b"rows\n");
+    let asked = task.join().unwrap();
+    assert!(asked.starts_with("GET /frontends?output=text HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains(&format!("host: {address}\r\n")), "{asked}");
+}
+
+#[test]
+fn a_daemon_that_does_not_run_is_named_with_the_remedy() {
+    let address = silent();
+    let failure = get(&[address], "/frontends").unwrap_err();
+    assert_eq!(failure.code, Code::Unavailable);
+    let message = failure.to_string();
+    assert!(message.starts_with(&format!("no nodelb daemon answers at {address} (")), "{message}");
+    assert!(message.contains("refused") && message.contains("systemctl status nodelb"), "{message}");
+}
+
+#[test]
+fn what_the_daemon_refuses_is_told() {
+    let (address, task) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 9\r\n\r\nno maps.\n");
+    let failure = get(&[address], "/maps").unwrap_err();
+    assert_eq!(failure.code, Code::Unavailable);
+    assert!(failure.to_string().contains("answers 503 Service Unavailable: no maps.;"), "{failure}");
+    task.join().unwrap();
+    let (address, task) = answering("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Data);
+    task.join().unwrap();
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_no_answer() {
+    let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhalf");
+    assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Unavailable);
+    task.join().unwrap();
+}
+
+#[test]
+fn cleanup_is_refused_under_a_running_daemon() {
+    let (address, task) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
+    let failure = refuse_while_running(&[silent(), address], false).unwrap_err();
+    assert!(failure.to_string().contains("Nothing was removed"), "{failure}");
+    task.join().unwrap();
+    refuse_while_running(&[silent()], false).unwrap();
+    refuse_while_running(&[], true).unwrap();
+}

@@ -1,0 +1,45 @@
+use clap::{CommandFactory, Parser};
+
+use super::{Command, CommandLine, DatapathChoice, Output};
+
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    CommandLine::try_parse_from(line.split_whitespace()).map(|parsed| parsed.command)
+}
+
+#[test]
+fn the_definition_is_consistent() {
+    CommandLine::command().debug_assert();
+}
+
+#[test]
+fn reads_run_and_its_options() {
+    let Command::Run(options) = parse("nodelb run --config /tmp/a.toml --datapath memory").unwrap() else {
+        panic!("another command")
+    };
+    assert_eq!(options.config.unwrap().to_str(), Some("/tmp/a.toml"));
+    assert_eq!(options.datapath, Some(DatapathChoice::Memory));
+}
+
+#[test]
+fn reads_filters_as_typed_values() {
+    let line = "nodelb frontends --service shop/web --address ::ffff:10.0.0.1 --output json --admin 127.0.0.1:1";
+    let Command::Frontends(rows) = parse(line).unwrap() else { panic!("another command") };
+    assert_eq!(rows.service.unwrap().to_string(), "shop/web");
+    assert_eq!(rows.address.unwrap().to_string(), "10.0.0.1");
+    assert_eq!(rows.asking.output, Output::Json);
+}
+
+#[test]
+fn refuses_values_that_are_none() {
+    for (line, words) in [
+        ("nodelb frontends --service web", "`web` is not a service name"),
+        ("nodelb frontends --address 10.0.0.1:80", "`10.0.0.1:80` is not an IP address"),
+        ("nodelb frontends --output xml", "possible values: text, json"),
+        ("nodelb sources --service a/b", "unexpected argument '--service'"),
+        ("nodelb run --datapath magic", "possible values: kernel, memory"),
+        ("nodelb", "Usage:"),
+    ] {
+        let error = parse(line).unwrap_err().to_string();
+        assert!(error.contains(words), "{line}: {error}");
+    }
+}

@@ -1,0 +1,65 @@
+//! How the program ends: the exit codes of sysexits.h, and a failure that knows its own. Scripts and service units
+//! branch on these numbers, so each has one meaning, listed in nodelb(8).
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// An exit code. The numbers are those of sysexits.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    /// Wrong command line.
+    Usage = 64,
+    /// A service file, or an answer, has a problem.
+    Data = 65,
+    /// The daemon, or something it needs, does not answer.
+    Unavailable = 69,
+    /// A bug of nodelb, or something that should not happen.
+    Internal = 70,
+    /// The operating system refuses something that is not a matter of permission.
+    System = 71,
+    /// Permission or a capability is missing, or BPF may not be loaded here.
+    Permission = 77,
+    /// The configuration has a problem.
+    Config = 78,
+}
+
+/// Why a command failed, and the code to end with. Prints as the whole chain of causes on one line.
+#[derive(Debug)]
+pub struct Failure {
+    /// What the process ends with.
+    pub code: Code,
+    /// What is wrong and what to do.
+    pub error: anyhow::Error,
+}
+
+impl Failure {
+    /// The failure of this kind for this reason.
+    pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
+        Self { code, error: error.into() }
+    }
+
+    /// The failure of this kind, described in words.
+    pub fn message(code: Code, message: impl Into<String>) -> Self {
+        Self { code, error: anyhow::Error::msg(message.into()) }
+    }
+}
+
+/// Anything not given a kind is unexpected.
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self { code: Code::Internal, error }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
+    }
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code as u8)
+    }
+}

@@ -1,0 +1,63 @@
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry, reload};
+
+use super::{LevelControl, leads_to, plain, targets};
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn lines_are_plain_and_the_level_changes_while_running() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let (filter, handle) = reload::Layer::new(targets(LevelFilter::INFO));
+    let subscriber = Registry::default().with(plain(move || writer.clone(), false).with_filter(filter));
+    let control = LevelControl(handle);
+    tracing::subscriber::with_default(subscriber, || {
+        tracing::info!(service = %"shop/web", "backends changed");
+        tracing::debug!("not yet");
+        let line = lines.take();
+        assert!(line.ends_with("INFO backends changed service=shop/web\n"), "{line:?}");
+        assert!(!line.contains('\u{1b}'), "{line:?}");
+
+        control.set(LevelFilter::DEBUG);
+        tracing::debug!("now");
+        tracing::debug!(target: "hyper", "never");
+        assert!(lines.take().ends_with("DEBUG now\n"));
+
+        control.set(LevelFilter::ERROR);
+        tracing::warn!("hidden");
+        tracing::warn!(target: "hyper", "hidden");
+        assert_eq!(lines.take(), "");
+    });
+}
+
+#[test]
+fn the_journal_is_recognised_by_device_and_inode() {
+    let file = tempfile::tempfile().unwrap();
+    let stat = nix::sys::stat::fstat(file.as_fd()).unwrap();
+    assert!(leads_to(file.as_fd(), &format!("{}:{}", stat.st_dev, stat.st_ino)));
+    assert!(!leads_to(file.as_fd(), &format!("{}:{}", stat.st_dev, stat.st_ino + 1)));
+    assert!(!leads_to(file.as_fd(), ""));
+}

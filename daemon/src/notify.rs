@@ -1,0 +1,121 @@
+//! Tells the service manager how the daemon stands, by the sd_notify(3) protocol. Owns the notification socket; when to
+//! say what is the reconcile loop's business. The environment is a parameter, so that tests have their own manager.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+/// The line to the service manager. Without one (started by hand) every message is dropped.
+#[derive(Debug, Default)]
+pub struct Notifier {
+    socket: Option<UnixDatagram>,
+    watchdog: Option<Duration>,
+}
+
+/// What the service manager put into the environment.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `NOTIFY_SOCKET`: a path, or `@` and an abstract name.
+    pub socket: Option<OsString>,
+    /// `WATCHDOG_USEC`: microseconds of silence after which the manager restarts the daemon.
+    pub watchdog_usec: Option<String>,
+    /// `WATCHDOG_PID`: whom the watchdog is for, if not for everybody.
+    pub watchdog_pid: Option<String>,
+}
+
+impl Environment {
+    /// What this process was started with.
+    pub fn of_process() -> Self {
+        Self {
+            socket: std::env::var_os("NOTIFY_SOCKET"),
+            watchdog_usec: std::env::var("WATCHDOG_USEC").ok(),
+            watchdog_pid: std::env::var("WATCHDOG_PID").ok(),
+        }
+    }
+
+    fn watchdog(&self) -> Option<Duration> {
+        let for_us = self.watchdog_pid.as_ref().is_none_or(|pid| pid.parse() == Ok(std::process::id()));
+        let usec: u64 = self.watchdog_usec.as_ref()?.parse().ok()?;
+        (for_us && usec > 0).then(|| Duration::from_micros(usec))
+    }
+}
+
+impl Notifier {
+    /// Connects to the manager the environment names.
+    ///
+    /// # Errors
+    /// When a socket is named but cannot be reached. The daemon can do its work without: say so once and use
+    /// [`Notifier::default`].
+    pub fn connect(environment: &Environment) -> io::Result<Self> {
+        let socket = environment.socket.as_deref().filter(|name| !name.is_empty()).map(connect).transpose()?;
+        let watchdog = environment.watchdog().filter(|_| socket.is_some());
+        Ok(Self { socket, watchdog })
+    }
+
+    /// How often [`Notifier::watchdog`] must be called: half of what the manager allows. `None` without a watchdog.
+    pub fn watchdog_interval(&self) -> Option<Duration> {
+        self.watchdog.map(|allowed| allowed / 2)
+    }
+
+    /// Start, or a reload, is finished.
+    pub fn ready(&self, status: &str) {
+        self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+    }
+
+    /// The configuration is being read again; [`Notifier::ready`] ends it.
+    pub fn reloading(&self, status: &str) {
+        // The time is the promise of Type=notify-reload: without it systemd 253 and newer would wait for it in vain.
+        let Ok(time) = NotifyState::monotonic_usec_now() else { return };
+        self.send(&[NotifyState::Reloading, time, NotifyState::Status(&one_line(status))]);
+    }
+
+    /// The daemon is about to end.
+    pub fn stopping(&self, status: &str) {
+        self.send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
+    }
+
+    /// One line for `systemctl status`.
+    pub fn status(&self, status: &str) {
+        self.send(&[NotifyState::Status(&one_line(status))]);
+    }
+
+    /// The reconcile loop goes round.
+    pub fn watchdog(&self) {
+        if self.watchdog.is_some() {
+            self.send(&[NotifyState::Watchdog]);
+        }
+    }
+
+    /// A manager that does not read must not hold up the daemon: what it has no room for is dropped.
+    fn send(&self, states: &[NotifyState<'_>]) {
+        let Some(socket) = &self.socket else { return };
+        let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+        if let Err(error) = socket.send(message.as_bytes()) {
+            tracing::debug!("the service manager did not take {:?}: {error}", message.trim_end());
+        }
+    }
+}
+
+/// A line break would end the value and begin another assignment.
+fn one_line(status: &str) -> String {
+    status.replace(['\n', '\r'], " ")
+}
+
+fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Black box: the `nodelb` binary as an operator's shell sees it, its exit codes and what it prints where. Needs no
+//! privilege and no daemon; the daemon's own life is in `netns.rs`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Output, Stdio};
+
+const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
+
+/// What one call came to.
+struct Said {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+fn nodelb(args: &[&str]) -> Said {
+    let Output { status, stdout, stderr } =
+        Command::new(NODELB).args(args).stdin(Stdio::null()).output().expect("the binary starts");
+    Said {
+        code: status.code().expect("the program ends by itself"),
+        stdout: String::from_utf8(stdout).expect("UTF-8"),
+        stderr: String::from_utf8(stderr).expect("UTF-8"),
+    }
+}
+
+/// A loopback address nobody listens on.
+fn silent() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    listener.local_addr().expect("bound").to_string()
+}
+
+/// Answers one connection with these rows, then ends.
+fn answering(rows: String) -> (SocketAddr, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let task = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut asked = Vec::new();
+        let mut byte = [0];
+        while !asked.ends_with(b"\r\n\r\n") && stream.read(&mut byte).expect("a request") > 0 {
+            asked.push(byte[0]);
+        }
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", rows.len());
+        stream.write_all((head + &rows).as_bytes()).expect("the client reads");
+        String::from_utf8(asked).expect("UTF-8")
+    });
+    (address, task)
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    let help = nodelb(&["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    for command in ["run", "check-config", "services", "frontends", "backends", "maps", "sources", "cleanup"] {
+        assert!(help.stdout.contains(&format!("  {command} ")), "{command} in {}", help.stdout);
+        let help = nodelb(&[command, "--help"]);
+        assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command}");
+        assert!(help.stdout.contains(&format!("nodelb {command} [OPTIONS]")), "{}", help.stdout);
+    }
+    assert!(help.stdout.contains("69  the daemon does not answer"), "{}", help.stdout);
+    let version = nodelb(&["--version"]);
+    assert_eq!((version.code, version.stdout.as_str()), (0, concat!("nodelb ", env!("CARGO_PKG_VERSION"), "\n")));
+}
+
+#[test]
+fn a_wrong_command_line_is_64() {
+    for args in [
+        &[][..],
+        &["frobnicate"],
+        &["frontends", "--no-such-flag"],
+        &["frontends", "--service", "no-namespace"],
+        &["frontends", "--address", "10.0.0.1:80"],
+        &["frontends", "--admin", "localhost"],
+        &["run", "--datapath", "magic"],
+        &["run", "extra"],
+    ] {
+        let said = nodelb(args);
+        assert_eq!((said.code, said.stdout.as_str()), (64, ""), "{args:?}");
+        assert!(!said.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn without_a_daemon_reading_is_69_and_says_what_to_do() {
+    for command in ["services", "frontends", "backends", "maps", "sources"] {
+        let address = silent();
+        let said = nodelb(&[command, "--admin", &address]);
+        assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{command}");
+        assert!(said.stderr.starts_with(&format!("nodelb: no nodelb daemon answers at {address}")), "{}", said.stderr);
+        assert!(said.stderr.contains("systemctl status nodelb"), "{}", said.stderr);
+        assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
+    }
+}
+
+#[test]
+fn filters_and_form_reach_the_daemon() {
+    let (address, task) = answering("rows\n".into());
+    let admin = address.to_string();
+    let said = nodelb(&[
+        "frontends",
+        "--service",
+        "shop/web",
+        "--address",
+        "2001:db8::7",
+        "--output",
+        "json",
+        "--admin",
+        &admin,
+    ]);
+    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "rows\n", ""));
+    let asked = task.join().expect("the server ends");
+    assert!(
+        asked.starts_with("GET /frontends?output=json&service=shop/web&address=2001:db8::7 HTTP/1.1\r\n"),
+        "{asked}"
+    );
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let (address, task) = answering("10.96.0.1:80/TCP  ClusterIP\n".repeat(100_000));
+    let mut child = Command::new(NODELB)
+        .args(["frontends", "--admin", &address.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut first = [0; 10];
+    child.stdout.take().expect("piped").read_exact(&mut first).expect("rows");
+    let ended = child.wait_with_output().expect("the program ends");
+    assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), &b""[..]));
+    task.join().expect("the server ends");
+}
