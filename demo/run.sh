@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 if [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null || { echo "make demo loads BPF programs: run it as root" >&2; exit 1; }
-    exec sudo "$0" "$bin"
+    exec sudo demo/run.sh "$bin"
 fi
 
 hierarchy=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)

@@ -24,7 +24,7 @@ lint   shellcheck       shellcheck
 
 present() {
     case $1 in
-    *.h) [ -e "/usr/include/$1" ] || pkg-config --exists libelf zlib 2>/dev/null ;;
+    *.h) [ -e "/usr/include/$1" ] ;;
     *) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
     esac
 }
