@@ -1,0 +1,56 @@
+# What CI does, a person does with one target. `make help` lists them.
+
+PREFIX ?= /usr
+SYSCONFDIR ?= /etc
+DESTDIR ?=
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+export PREFIX SYSCONFDIR DESTDIR CARGO TARGET
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build test test-unit lint fmt bench demo install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
+	    printf '  make %-11s %s\n' "$$name" "$$text"; done
+
+deps: ## install the system packages that are missing (Debian; elsewhere it names them)
+	@scripts/deps.sh build run lint
+
+build: ## the daemon, optimised: target/release/nodelb
+	@scripts/deps.sh build
+	$(CARGO) build --locked --release -p nodelb
+
+test: ## every rung of tests; packets and netns need root (sudo is used)
+	@scripts/deps.sh build run
+	scripts/test.sh all
+
+test-unit: ## the rungs that need no privilege
+	@scripts/deps.sh build
+	scripts/test.sh unprivileged
+
+lint: ## formatting, clippy, shellcheck, budgets of size, the words of this project
+	@scripts/deps.sh build lint
+	scripts/lint.sh
+
+fmt: ## put Rust and C into form
+	@scripts/deps.sh build lint
+	$(CARGO) fmt --all
+	clang-format -i bpf/*.[ch]
+
+bench: ## measure, and print the figures of docs/benchmarks.md (needs root)
+	@scripts/deps.sh build run
+	$(CARGO) bench --locked -p nodelb --bench core
+	$(CARGO) bench --locked -p nodelb --bench datapath
+
+demo: ## watch connections being balanced, in namespaces of its own (needs root; about a minute after the build)
+	@scripts/deps.sh build run
+	$(CARGO) build --locked -p nodelb -p nodelb-prober
+	demo/run.sh $(TARGET)/debug
+
+install: build ## install the files of contrib/installed-files; knows DESTDIR, PREFIX, SYSCONFDIR
+	scripts/install.sh
+
+clean: ## remove what was built
+	$(CARGO) clean

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Tells demo/story.sh in a small world of its own: network, mounts, processes and a sub-cgroup that end with it, also
+# when it is interrupted or killed. Usage: demo/run.sh DIRECTORY-OF-BINARIES
+set -euo pipefail
+bin=$(realpath "$1")
+cd "$(dirname "$0")/.."
+
+if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || { echo "make demo loads BPF programs: run it as root" >&2; exit 1; }
+    exec sudo demo/run.sh "$bin"
+fi
+
+hierarchy=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+[ -n "$hierarchy" ] || { echo "no cgroup v2 is mounted: mount one, e.g. mount -t cgroup2 none /sys/fs/cgroup" >&2; exit 1; }
+cgroup=$hierarchy/nodelb-demo-$$
+mkdir "$cgroup"
+exec {alive}> >(exec setsid scripts/janitor.sh "$cgroup")
+janitor=$!
+
+verdict=0
+(
+    echo $BASHPID >"$cgroup/cgroup.procs"
+    exec {alive}>&-
+    exec unshare --mount --net --pid --fork --kill-child --mount-proc demo/story.sh "$bin" "$cgroup"
+) || verdict=$?
+
+exec {alive}>&-
+wait "$janitor" || verdict=1
+case $verdict in
+0) echo "The demo's cgroup and all its processes are gone." ;;
+130) echo "Interrupted; nothing is left behind." >&2 ;;
+*) echo "The demo failed." >&2 ;;
+esac
+exit "$verdict"

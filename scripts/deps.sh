@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Checks for the system packages a make target needs and installs the missing ones with apt; elsewhere says which.
+# Quiet when nothing is missing. Usage: scripts/deps.sh GROUP... with the groups below.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The only list: group, Debian package, and what proves that it is there (a command, or a file below /usr/include).
+packages="
+build  clang            clang
+build  gcc              cc
+build  libc6-dev        stdio.h
+build  linux-libc-dev   linux/bpf.h
+build  make             make
+build  pkg-config       pkg-config
+build  libelf-dev       gelf.h
+build  zlib1g-dev       zlib.h
+run    curl             curl
+run    iproute2         ip
+run    util-linux       unshare
+run    util-linux       setpriv
+lint   clang-format     clang-format
+lint   shellcheck       shellcheck
+"
+
+present() {
+    case $1 in
+    *.h) [ -e "/usr/include/$1" ] ;;
+    *) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+    esac
+}
+
+missing=()
+while read -r group package proof; do
+    [[ -n $group && " $* " == *" $group "* ]] || continue
+    present "$proof" || missing+=("$package")
+done <<<"$packages"
+
+if ((${#missing[@]})); then
+    if ! command -v apt-get >/dev/null; then
+        echo "Missing on this machine: ${missing[*]} (the names of the Debian packages)." >&2
+        echo "Install what your distribution calls them, then run make again." >&2
+        exit 1
+    fi
+    sudo=()
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || { echo "Missing: ${missing[*]}. As root: apt-get install ${missing[*]}" >&2; exit 1; }
+        sudo=(sudo)
+    fi
+    echo "Installing ${missing[*]}"
+    install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}")
+    # The package lists may be absent (a fresh container) or stale (a package has moved on): fetch them once, then retry.
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
+    if ! "${install[@]}" >"$log" 2>&1; then
+        { "${sudo[@]}" apt-get update -q && "${install[@]}"; } >"$log" 2>&1 || {
+            cat "$log" >&2
+            echo "apt could not install ${missing[*]}; see above." >&2
+            exit 1
+        }
+    fi
+fi
+
+[[ " $* " == *" build "* ]] || exit 0
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+if ! command -v cargo >/dev/null; then
+    echo "Missing: Rust $wanted or newer. Install it with rustup (https://rustup.rs), then run make again." >&2
+    exit 1
+fi
+read -r _ found _ < <(rustc --version)
+if [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
+    echo "Rust $found is too old: nodelb needs $wanted or newer. Run: rustup update stable" >&2
+    exit 1
+fi

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs the files of contrib/installed-files under DESTDIR. Prints each destination.
+# Paths in the unit and the man pages follow PREFIX and SYSCONFDIR.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+prefix=${PREFIX:-/usr}
+sysconfdir=${SYSCONFDIR:-/etc}
+sbindir=$prefix/sbin
+
+place() {
+    sed -e "s|@TARGET@|${TARGET:-target}|" -e "s|@SBINDIR@|$sbindir|" -e "s|@SYSCONFDIR@|$sysconfdir|" \
+        -e "s|@UNITDIR@|$prefix/lib/systemd/system|" -e "s|@MANDIR@|$prefix/share/man|" \
+        -e "s|@DOCDIR@|$prefix/share/doc/nodelb|" contrib/installed-files
+}
+
+put() {
+    local mode=$1 source=$2 destination=$3 note=$4
+    [[ $destination != */ ]] || destination+=${source##*/}
+    if [[ $note == keep && -e $DESTDIR$destination ]]; then
+        echo "$DESTDIR$destination (kept)"
+        return
+    fi
+    install -D -m "$mode" "$source" "$DESTDIR$destination"
+    case $source in
+    *.service | *.[58])
+        sed -i -e "s|/usr/sbin/nodelb|$sbindir/nodelb|g" -e "s|/etc/nodelb|$sysconfdir/nodelb|g" "$DESTDIR$destination"
+        ;;
+    esac
+    echo "$DESTDIR$destination"
+}
+
+DESTDIR=${DESTDIR:-}
+while read -r mode sources destination note; do
+    [[ -n $mode && $mode != '#'* ]] || continue
+    if [ "$sources" = - ]; then
+        install -d -m "$mode" "$DESTDIR$destination"
+        echo "$DESTDIR$destination"
+        continue
+    fi
+    # The pattern is expanded here, on purpose.
+    # shellcheck disable=SC2086
+    for source in $sources; do
+        put "$mode" "$source" "$destination" "$note"
+    done
+done < <(place)

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Waits until its standard input closes, that is, until the last process that held the other end is gone, however it
+# went. Then ends every process in the given cgroup and removes it. Usage: scripts/janitor.sh CGROUP
+cgroup=$1
+trap '' INT TERM HUP
+cat >/dev/null
+for ((i = 0; i < 100; i++)); do
+    [ -d "$cgroup" ] || exit 0
+    # cgroup.kill exists since Linux 5.14.
+    echo 1 2>/dev/null >"$cgroup/cgroup.kill"
+    rmdir "$cgroup" 2>/dev/null && exit 0
+    sleep 0.1
+done
+echo "cannot remove $cgroup: a process in it does not end" >&2
+exit 1

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Everything a reviewer should not have to say. Runs all checks, then fails if one did.
+# shellcheck disable=SC2317 # the checks are called by name
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+failed=0
+
+check() {
+    local what=$1
+    shift
+    if "$@"; then
+        echo "ok    $what"
+    else
+        echo "FAIL  $what"
+        failed=1
+    fi
+}
+
+# Prints what it reads, and fails if there was any.
+none() {
+    ! grep . >&2
+}
+
+sources() {
+    git ls-files --cached --others --exclude-standard -- "$@" | while read -r file; do
+        [ ! -e "$file" ] || echo "$file"
+    done
+}
+
+shell_scripts() {
+    sources | while read -r file; do
+        # Only whole scripts: a fixture may begin with anything.
+        if head -c 64 "$file" | head -n 1 | grep -qaE '^#!.*\b(bash|sh)$'; then echo "$file"; fi
+    done
+}
+
+shellcheck_all() {
+    shell_scripts | xargs --no-run-if-empty shellcheck
+}
+
+clang_format_all() {
+    sources '*.c' '*.h' | xargs --no-run-if-empty clang-format --dry-run -Werror
+}
+
+too_long() {
+    sources '*.rs' '*.c' '*.h' '*.sh' | grep -vE '(^|/)tests?(/|\.rs$)' | xargs --no-run-if-empty wc -l |
+        awk '$2 != "total" && $1 > 500 { print $2 ": " $1 " lines, the budget is 500: is it really one idea?" }' | none
+}
+
+# The word alone also occurs in prose and in `forbid(unsafe_code)`; these forms are code.
+unsafe_elsewhere() {
+    sources '*.rs' | grep -v '^daemon/datapath/' |
+        xargs --no-run-if-empty grep -nHE '\bunsafe +(\{|fn|impl|trait|extern)|(allow|expect)\(unsafe_code' | none
+}
+
+# DESIGN section 2: one word for one thing. Looks at file names, at what Rust code defines and at what C code names.
+words='vip|real|upstream|manager|handler|utils?|helpers?|common'
+
+word_in_file_names() {
+    sources | grep -iE "(^|[/_.-])($words)([/_.-]|$)" | none
+}
+
+word_in_rust() {
+    local definition='\b(fn|struct|enum|trait|mod|type|const|static|let( mut)?|macro_rules!)\s+'
+    local camel
+    camel=$(sed -E 's/(^|\|)(.)/\1\u\2/g' <<<"$words")
+    sources '*.rs' | xargs --no-run-if-empty grep -nHP \
+        "$definition(\w*_)?(?i:$words)(_\w*)?\b|$definition\w*($camel)([A-Z]\w*)?\b" | none
+}
+
+word_in_c() {
+    local code='^(?!\s*(#include|/?\*|//)).*'
+    sources 'bpf/*.c' 'bpf/*.h' |
+        xargs --no-run-if-empty grep -nHP "$code\b(\w*_)?($words)(_\w*)?\b\s*[(\[;={,]" | none
+}
+
+check "cargo fmt" cargo fmt --all --check
+check "cargo clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+check "clang-format" clang_format_all
+check "shellcheck" shellcheck_all
+check "files of at most 500 lines" too_long
+check "unsafe code only in nodelb-datapath" unsafe_elsewhere
+check "words: file names" word_in_file_names
+check "words: Rust" word_in_rust
+check "words: C" word_in_c
+exit $failed

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Runs the rungs of tests (tests/README.md). Usage: scripts/test.sh unprivileged | all
+# Root runs everything itself; anyone else builds as themselves and runs only the root rungs through sudo.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+
+# The rungs that need root; every other [[test]] of daemon/Cargo.toml needs nothing.
+root_rungs=(packets netns)
+
+unprivileged=()
+while read -r name; do
+    [[ " ${root_rungs[*]} " == *" $name "* ]] || unprivileged+=(--test "$name")
+done < <(sed -n '/^\[\[test\]\]/,/^$/s/^name = "\(.*\)"/\1/p' daemon/Cargo.toml)
+
+$cargo test --locked --workspace --lib --bins "${unprivileged[@]}"
+$cargo test --locked --workspace --doc --quiet
+[ "$1" = all ] || exit 0
+
+sudo=()
+if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo >/dev/null || { [ ! -t 0 ] && ! sudo -n true 2>/dev/null; }; then
+        echo "Not run: ${root_rungs[*]}. They load BPF programs and make namespaces, which needs root." >&2
+        echo "Run make test as root or where sudo works, or make test-unit for the rungs that have just passed." >&2
+        exit 1
+    fi
+    sudo=(sudo)
+fi
+
+targets=()
+for rung in "${root_rungs[@]}"; do targets+=(--test "$rung"); done
+mapfile -t binaries < <($cargo test --locked -p nodelb "${targets[@]}" --no-run --message-format=json |
+    grep -o '"executable":"[^"]*"' | cut -d '"' -f 4 | grep '/deps/')
+[ "${#binaries[@]}" = "${#root_rungs[@]}" ] || { echo "cargo built ${#binaries[@]} of: ${root_rungs[*]}" >&2; exit 1; }
+
+# Each test makes a cgroup nodelb-test-PID-N and takes it away again; what is there only afterwards was left behind.
+leftovers() {
+    local hierarchy
+    hierarchy=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+    find "$hierarchy" -maxdepth 1 -name 'nodelb-test-*' -printf 'cgroup %p\n'
+    find /sys/fs/bpf -maxdepth 2 -path '*nodelb*' -printf 'pin %p\n' 2>/dev/null || true
+}
+
+before=$(leftovers)
+for binary in "${binaries[@]}"; do
+    "${sudo[@]}" "$binary"
+done
+left=$(comm -13 <(sort <<<"$before") <(leftovers | sort))
+if [ -n "$left" ]; then
+    printf 'The tests left this behind:\n%s\n' "$left" >&2
+    exit 1
+fi

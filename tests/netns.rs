@@ -1,0 +1,22 @@
+//! Real sockets in network namespaces, through the real daemon binary: what a program on the node meets while nodelb
+//! starts, changes, dies and comes back. Needs root; every test has namespaces, a bpffs and a cgroup of its own.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
+
+mod sandbox;
+
+#[path = "netns/host.rs"]
+mod host;
+
+#[path = "netns/continuity.rs"]
+mod continuity;
+#[path = "netns/crash.rs"]
+mod crash;
+#[path = "netns/incident.rs"]
+mod incident;
+#[path = "netns/limits.rs"]
+mod limits;
+#[path = "netns/privilege.rs"]
+mod privilege;
+#[path = "netns/traffic.rs"]
+mod traffic;

@@ -1,0 +1,292 @@
+//! A node in a sandbox: its configuration, its service files, its daemon. Owns how a test starts the daemon and asks it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodelb_prober::{Backend, Plan, Tally, Transport, probe};
+use serde_json::Value;
+
+use crate::sandbox::Sandbox;
+
+/// How long anything may take that should happen at once, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The binary under test.
+const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
+
+/// Makes the daemon kill itself with SIGKILL after so many map, pin and link operations.
+const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
+
+/// A node with nothing running on it yet. Its files lie on a tmpfs that ends with the sandbox.
+pub(crate) struct Host {
+    dir: PathBuf,
+    cgroup: PathBuf,
+    pub(crate) pins: PathBuf,
+}
+
+impl Host {
+    pub(crate) fn new(sandbox: &Sandbox) -> Self {
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status().unwrap();
+        assert!(mounted.success(), "mounting a tmpfs");
+        let dir = PathBuf::from("/run/nodelb-test");
+        fs::create_dir_all(dir.join("services.d")).unwrap();
+        let host = Self { dir, cgroup: sandbox.cgroup.clone(), pins: sandbox.bpffs.join("nodelb") };
+        host.configure("");
+        host
+    }
+
+    /// Writes the configuration, with these lines added to its `[datapath]` section.
+    pub(crate) fn configure(&self, datapath: &str) {
+        let text = format!(
+            "[files]\ndirectory = {:?}\n[datapath]\ncgroup = {:?}\npin-directory = {:?}\n{datapath}\n",
+            self.dir.join("services.d"),
+            self.cgroup,
+            self.pins
+        );
+        self.write("nodelb.toml", &text);
+    }
+
+    /// Makes the text the content of a service file, in one step.
+    pub(crate) fn serve(&self, file: &str, text: &str) {
+        self.write(&format!("services.d/{file}"), text);
+    }
+
+    /// Removes a service file.
+    pub(crate) fn withdraw(&self, file: &str) {
+        fs::remove_file(self.dir.join("services.d").join(file)).unwrap();
+    }
+
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        let new = self.dir.join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.dir.join(file)).unwrap();
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    /// Starts the daemon and waits until it is ready.
+    pub(crate) fn start(&self) -> Daemon {
+        let mut daemon = self.spawn(None);
+        assert!(daemon.wait_ready(), "nodelb ended before it was ready: {:?}\n{}", daemon.child.wait(), self.log());
+        daemon
+    }
+
+    /// Starts the daemon, to crash after so many operations, and does not wait.
+    pub(crate) fn spawn(&self, crash_after: Option<u32>) -> Daemon {
+        self.launch(Command::new(NODELB), crash_after)
+    }
+
+    /// Starts the daemon through `command`, which ends where the daemon's arguments begin.
+    pub(crate) fn launch(&self, mut command: Command, crash_after: Option<u32>) -> Daemon {
+        let socket = self.dir.join("notify");
+        drop(fs::remove_file(&socket));
+        let notify = UnixDatagram::bind(&socket).unwrap();
+        notify.set_nonblocking(true).unwrap();
+        let log = fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
+        command.args(["run", "--config"]).arg(self.dir.join("nodelb.toml"));
+        command.env("NOTIFY_SOCKET", &socket).env_remove("JOURNAL_STREAM");
+        crash_at(&mut command, crash_after);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        Daemon { child: command.spawn().unwrap(), notify }
+    }
+
+    /// Runs another command of the binary to its end.
+    pub(crate) fn command(&self, name: &str, crash_after: Option<u32>) -> Output {
+        let mut command = Command::new(NODELB);
+        command.arg(name).arg("--config").arg(self.dir.join("nodelb.toml"));
+        crash_at(&mut command, crash_after);
+        command.output().unwrap()
+    }
+
+    /// Runs `nodelb cleanup` and checks that no pin is left.
+    pub(crate) fn cleanup(&self) {
+        let output = self.command("cleanup", None);
+        assert!(output.status.success(), "cleanup: {output:?}");
+        assert!(self.nothing_pinned(), "left in {}: {:?}", self.pins.display(), self.pinned());
+    }
+
+    pub(crate) fn nothing_pinned(&self) -> bool {
+        self.pinned().is_empty()
+    }
+
+    /// Everything below the pin directory's parent that is not a directory, and the pin directory itself.
+    pub(crate) fn pinned(&self) -> Vec<PathBuf> {
+        let parent = self.pins.parent().unwrap();
+        files_below(parent)
+    }
+
+    /// What the daemon has said so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+fn crash_at(command: &mut Command, operations: Option<u32>) {
+    match operations {
+        Some(n) => command.env(CRASH_AFTER, n.to_string()),
+        None => command.env_remove(CRASH_AFTER),
+    };
+}
+
+/// A running daemon; killed when dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    notify: UnixDatagram,
+}
+
+impl Daemon {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap())
+    }
+
+    /// Waits for READY=1; false if the daemon ended instead.
+    pub(crate) fn wait_ready(&mut self) -> bool {
+        self.wait_for("READY=1")
+    }
+
+    /// Waits for a line on the notify socket; false if the daemon ended instead.
+    pub(crate) fn wait_for(&mut self, line: &str) -> bool {
+        let mut buffer = [0; 4096];
+        let mut seen = false;
+        eventually(line, || {
+            while let Ok(length) = self.notify.recv(&mut buffer) {
+                seen |= String::from_utf8_lossy(&buffer[..length]).lines().any(|each| each == line);
+            }
+            seen || !self.is_alive()
+        });
+        seen
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    /// SIGTERM, and a clean end.
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait();
+        assert!(status.success(), "nodelb ended with {status} after SIGTERM");
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for the end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the end of nodelb", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Whether a process was killed by SIGKILL.
+pub(crate) fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::SIGKILL as i32)
+}
+
+/// Waits until `done` holds; panics after a long while.
+pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Asks the admin API; `None` while nobody answers with 200.
+pub(crate) fn get(path: &str) -> Option<Value> {
+    let mut stream = TcpStream::connect("127.0.0.1:9890").ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).unwrap())
+}
+
+/// The row of `/frontends` for an address such as `198.51.100.10:80/TCP`.
+pub(crate) fn frontend(address: &str) -> Option<Value> {
+    let answer = get("/frontends")?;
+    let rows = answer["frontends"].as_array().unwrap();
+    rows.iter().find(|row| row["address"] == address).cloned()
+}
+
+/// Whether the address is served by exactly these backends.
+pub(crate) fn is_done(address: &str, backends: &[&str]) -> bool {
+    frontend(address).is_some_and(|row| row["status"] == "Done" && row["backends"] == Value::from(backends.to_vec()))
+}
+
+/// A backend that answers over TCP and UDP on one address.
+pub(crate) fn backend(name: &str, address: &str) -> Backend {
+    let address = socket(address);
+    Backend::start(name, &[(Transport::Tcp, address), (Transport::Udp, address)]).unwrap()
+}
+
+pub(crate) fn socket(address: &str) -> SocketAddr {
+    address.parse().unwrap()
+}
+
+/// Dials so many times.
+pub(crate) fn dial(address: &str, transport: Transport, count: u32) -> Tally {
+    probe::dial_times(Plan::new(socket(address), transport), count)
+}
+
+/// The names of the backends that answer at the address, none of 20 connections failing.
+pub(crate) fn answering(address: &str) -> Vec<String> {
+    let tally = dial(address, Transport::Tcp, 20);
+    assert_eq!(tally.failures(), 0, "{address}: {tally}");
+    tally.answered.into_keys().collect()
+}
+
+/// The errno with which one connection fails; empty if it succeeds.
+pub(crate) fn errno(address: &str, transport: Transport) -> String {
+    dial(address, transport, 1).failed.into_keys().collect()
+}
+
+/// A service in nodelb's own form, the same over TCP and UDP: as `NAME-tcp` and `NAME-udp`.
+pub(crate) fn service(name: &str, frontends: &[&str], backends: &[&str]) -> String {
+    let one = |protocol: &str| {
+        let list = |addresses: &[&str]| {
+            addresses.iter().map(|address| format!("\"{address}/{protocol}\"")).collect::<Vec<_>>().join(", ")
+        };
+        let (frontends, backends) = (list(frontends), list(backends));
+        let name = format!("{name}-{}", protocol.to_lowercase());
+        format!("[[service]]\nname = \"{name}\"\nfrontends = [{frontends}]\nbackends = [{backends}]\n")
+    };
+    one("TCP") + &one("UDP")
+}

@@ -1,0 +1,61 @@
+//! What nodelb may do, and what it says when it may not.
+
+use std::fs;
+use std::process::Command;
+
+use crate::host::{Host, backend, eventually, is_done, service};
+use crate::sandbox;
+
+#[test]
+fn no_capability_is_left_after_the_start() {
+    sandbox::run("privilege::no_capability_is_left_after_the_start", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backend = backend("1", "192.0.2.11:8080");
+        let daemon = host.start();
+        for task in fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap() {
+            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+                let line = status.lines().find(|line| line.starts_with(set)).unwrap();
+                assert!(line.ends_with("\t0000000000000000"), "{line}");
+            }
+        }
+        host.serve("a.toml", &service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
+        eventually("it works without any", || is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));
+    });
+}
+
+#[test]
+fn the_memory_datapath_needs_no_privilege() {
+    sandbox::run("privilege::the_memory_datapath_needs_no_privilege", |sandbox| {
+        let host = Host::new(sandbox);
+        host.configure("mode = \"memory\"");
+        host.serve("a.toml", &service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
+        // The build directory may be closed to everybody else.
+        let binary = host.path("nodelb");
+        fs::copy(env!("CARGO_BIN_EXE_nodelb"), &binary).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]).arg(binary);
+        let mut daemon = host.launch(command, None);
+        // Nobody may write to root's socket: the API tells that it is ready.
+        eventually("it is ready", || crate::host::get("/readyz").is_some() || !daemon.is_alive());
+        assert!(is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]), "{}", host.log());
+        assert!(host.nothing_pinned());
+        daemon.stop();
+    });
+}
+
+#[test]
+fn says_what_is_missing_where_bpf_may_not_be_loaded() {
+    sandbox::run("privilege::says_what_is_missing_where_bpf_may_not_be_loaded", |sandbox| {
+        let host = Host::new(sandbox);
+        let everything_but_bpf = "--bounding-set=-bpf,-sys_admin,-perfmon,-net_admin";
+        let mut command = Command::new("setpriv");
+        command.args([everything_but_bpf, "--inh-caps=-all", env!("CARGO_BIN_EXE_nodelb")]);
+        let status = host.launch(command, None).wait();
+        assert_eq!(status.code(), Some(77), "{}", host.log());
+        for missing in ["CAP_BPF", "CAP_NET_ADMIN"] {
+            assert!(host.log().contains(missing), "{}", host.log());
+        }
+        assert!(host.nothing_pinned());
+    });
+}

@@ -1,0 +1,104 @@
+//! A backend: answers its name. Owns its listening sockets and one thread for each; they end when it is dropped.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use crate::exchange::Transport;
+
+/// Long enough for every connection that 1,000 clients a second can queue while the machine is busy elsewhere.
+const BACKLOG: i32 = 4096;
+
+/// How long a thread waits for a client before it looks whether it should end.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A running backend. Over TCP it sends its name and a newline and closes; over UDP it answers `NAME DATAGRAM`.
+#[derive(Debug)]
+pub struct Backend {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Backend {
+    /// Listens on every given address.
+    ///
+    /// # Errors
+    /// When an address cannot be bound; the text names it.
+    pub fn start(name: &str, listen: &[(Transport, SocketAddr)]) -> io::Result<Self> {
+        let mut backend = Self { stop: Arc::default(), threads: Vec::new() };
+        for &(transport, addr) in listen {
+            let socket = bind(transport, addr)
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")))?;
+            let (name, stop) = (name.to_owned(), Arc::clone(&backend.stop));
+            backend.threads.push(thread::spawn(move || match transport {
+                Transport::Tcp => answer_connections(&socket, &name, &stop),
+                Transport::Udp | Transport::UdpUnconnected => answer_datagrams(&socket.into(), &name, &stop),
+            }));
+        }
+        Ok(backend)
+    }
+
+    /// Serves until the process ends.
+    pub fn serve(mut self) {
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has printed why; the others still serve.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            drop(thread.join());
+        }
+    }
+}
+
+fn bind(transport: Transport, addr: SocketAddr) -> io::Result<Socket> {
+    let kind = if transport == Transport::Tcp { Type::STREAM } else { Type::DGRAM };
+    let socket = Socket::new(Domain::for_address(addr), kind, None)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if transport == Transport::Tcp {
+        // A backend that comes back takes its port again at once.
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(&addr.into())?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    if transport == Transport::Tcp {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket)
+}
+
+fn answer_connections(listener: &Socket, name: &str, stop: &AtomicBool) {
+    let line = format!("{name}\n");
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((mut client, _)) = listener.accept() {
+            // A client that is gone already has been counted on its own side.
+            drop(client.write_all(line.as_bytes()));
+        }
+    }
+}
+
+fn answer_datagrams(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
+    let mut buffer = [0; 512];
+    while !stop.load(Ordering::Relaxed) {
+        match socket.recv_from(&mut buffer) {
+            Ok((length, client)) => {
+                let answer = [name.as_bytes(), b" ", &buffer[..length]].concat();
+                drop(socket.send_to(&answer, client));
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => {}
+            Err(_) => thread::sleep(PATIENCE),
+        }
+    }
+}

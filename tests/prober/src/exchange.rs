@@ -1,0 +1,125 @@
+//! One client's whole business with one address: dial, check the peer's address, read the backend's name, hang up.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use socket2::SockRef;
+
+/// How a client dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A TCP connection.
+    Tcp,
+    /// A UDP socket that is connected first.
+    Udp,
+    /// A UDP socket that names the address with every datagram.
+    UdpUnconnected,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            "udp-unconnected" => Ok(Self::UdpUnconnected),
+            _ => Err(format!("`{text}` is not a transport (expected tcp, udp or udp-unconnected)")),
+        }
+    }
+}
+
+/// Why an exchange did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A system call failed so.
+    Os(Errno),
+    /// Nobody answered in time.
+    TimedOut,
+    /// The socket shows another peer than the address that was dialled: the backend shines through.
+    Peer(String),
+    /// What came back is not a backend's answer.
+    Answer(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Os(errno) => write!(f, "{errno:?}"),
+            Self::TimedOut => f.write_str("timed-out"),
+            Self::Peer(peer) => write!(f, "peer-is-{peer}"),
+            Self::Answer(answer) => write!(f, "answer-is-{answer:?}"),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match (error.kind(), error.raw_os_error()) {
+            (ErrorKind::TimedOut | ErrorKind::WouldBlock, _) => Self::TimedOut,
+            (_, Some(errno)) => Self::Os(Errno::from_raw(errno)),
+            (_, None) => Self::Answer(error.to_string()),
+        }
+    }
+}
+
+/// Dials the address and returns the name of the backend that answered. An IPv4-mapped address is dialled from an IPv6
+/// socket.
+///
+/// # Errors
+/// When no backend answered within the timeout, or when the peer's address is not the one that was dialled.
+pub fn exchange(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<String, Failure> {
+    match transport {
+        Transport::Tcp => over_tcp(to, timeout),
+        Transport::Udp | Transport::UdpUnconnected => over_udp(to, transport, timeout),
+    }
+}
+
+fn over_tcp(to: SocketAddr, timeout: Duration) -> Result<String, Failure> {
+    let stream = TcpStream::connect_timeout(&to, timeout)?;
+    // Closing resets: thousands of clients a second leave no TIME_WAIT behind that would run out of ports.
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+    stream.set_read_timeout(Some(timeout))?;
+    check_peer(to, stream.peer_addr()?)?;
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line)?;
+    match line.strip_suffix('\n') {
+        Some(name) => Ok(name.to_owned()),
+        None => Err(Failure::Answer(line)),
+    }
+}
+
+fn over_udp(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<String, Failure> {
+    static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+    let question = SEQUENCE.fetch_add(1, Ordering::Relaxed).to_string();
+    let any: SocketAddr =
+        if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = UdpSocket::bind(any)?;
+    socket.set_read_timeout(Some(timeout))?;
+    let mut buffer = [0; 512];
+    let length = if transport == Transport::Udp {
+        socket.connect(to)?;
+        check_peer(to, socket.peer_addr()?)?;
+        socket.send(question.as_bytes())?;
+        socket.recv(&mut buffer)?
+    } else {
+        socket.send_to(question.as_bytes(), to)?;
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        check_peer(to, from)?;
+        length
+    };
+    let answer = String::from_utf8_lossy(&buffer[..length]);
+    match answer.rsplit_once(' ') {
+        Some((name, echo)) if echo == question => Ok(name.to_owned()),
+        _ => Err(Failure::Answer(answer.into_owned())),
+    }
+}
+
+fn check_peer(dialled: SocketAddr, seen: SocketAddr) -> Result<(), Failure> {
+    if seen == dialled { Ok(()) } else { Err(Failure::Peer(seen.to_string())) }
+}

@@ -1,0 +1,39 @@
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use super::{Plan, Probe, dial_times};
+use crate::backend::Backend;
+use crate::exchange::Transport;
+
+/// An address nobody listens on a moment ago.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn every_transport_reaches_the_backend() {
+    let addr = free();
+    let _backend = Backend::start("here", &[(Transport::Tcp, addr), (Transport::Udp, addr)]).unwrap();
+    for transport in [Transport::Tcp, Transport::Udp, Transport::UdpUnconnected] {
+        let tally = dial_times(Plan::new(addr, transport), 10);
+        assert_eq!((tally.answered.get("here"), tally.failures()), (Some(&10), 0), "{transport:?}: {tally}");
+    }
+}
+
+#[test]
+fn nobody_listening_is_refused() {
+    let tally = dial_times(Plan::new(free(), Transport::Tcp), 1);
+    assert_eq!(tally.failed.get("ECONNREFUSED"), Some(&1), "{tally}");
+}
+
+#[test]
+fn keeps_its_pace_until_it_is_told_to_stop() {
+    let addr = free();
+    let _backend = Backend::start("here", &[(Transport::Tcp, addr)]).unwrap();
+    let probe = Probe::start(Plan { rate: 200, ..Plan::new(addr, Transport::Tcp) });
+    thread::sleep(Duration::from_millis(500));
+    let tally = probe.finish();
+    assert_eq!(tally.failures(), 0, "{tally}");
+    assert!((1..=120).contains(&tally.ok()), "{tally}");
+}
