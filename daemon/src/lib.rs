@@ -5,6 +5,8 @@
 pub mod admin;
 pub mod canary;
 pub mod cli;
+pub mod clock;
 pub mod exit;
 pub mod log;
 pub mod notify;
+pub mod reconcile;

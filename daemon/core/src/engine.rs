@@ -176,12 +176,6 @@ impl Engine {
         }
     }
 
-    /// Replaces what no service may do, at a reload.
-    pub fn set_guard(&mut self, guard: Guard) {
-        self.config = Arc::new(EngineConfig { guard, ..EngineConfig::clone(&self.config) });
-        self.dirty.extend(self.table.names().cloned());
-    }
-
     fn want_node_addresses(&mut self) {
         let wanted = self.table.node().addresses.iter().copied().collect();
         let before = std::mem::replace(&mut self.desired.node_addrs, wanted);
@@ -216,6 +210,11 @@ impl Engine {
     /// Whether every source has synced and the first full reconcile after that is done.
     pub fn is_ready(&self) -> bool {
         self.is_ready
+    }
+
+    /// The sources that have not told all they had at the start.
+    pub fn unsynced(&self) -> Vec<Source> {
+        self.config.sources.iter().copied().filter(|source| !self.table.is_synced(*source)).collect()
     }
 
     /// A picture for readers; costs a few reference counts, not a copy.

@@ -1,0 +1,202 @@
+//! The owner task: the only writer. Owns the engine and the datapath; everybody else sends it changes or reads what it
+//! publishes.
+//!
+//! ```text
+//!  files (1) ──┐  Vec<Change>,                        ┌── watch: Arc<Snapshot> ──> admin (n readers)
+//!              ├─ bounded queue ──> owner (1) ──ops──> datapath (kernel or memory)
+//!  node  (1) ──┘                        │             └── watch: Arc<Health> ────> admin, systemd
+//!                                       └── canary, every CANARY_EVERY; watchdog, from this loop only
+//! ```
+//!
+//! A change is applied at once when the owner is idle. Under load whatever queued up meanwhile goes into one round, so
+//! nobody waits for a timer and a storm costs one round per batch.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::change::Change;
+use nodelb_core::datapath::Datapath;
+use nodelb_core::engine::{Engine, Round, Snapshot};
+use nodelb_core::service::Source;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::{info, warn};
+
+use crate::admin::{Check, Health};
+use crate::clock::Clock;
+use crate::notify::Notifier;
+
+/// How many batches of changes may wait for the owner before a source has to.
+pub const QUEUE: usize = 64;
+
+/// The most changes taken into one round: bounds how long the loop is away from its watchdog.
+const ROUND_CHANGES: usize = 65_536;
+
+/// How often the hooks are tried out.
+const CANARY_EVERY: Duration = Duration::from_secs(10);
+
+/// How often the loop goes round when nothing happens.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+
+/// Tries whether the datapath is in effect, and says so in one check.
+pub type Probe = Box<dyn FnMut() -> Vec<Check> + Send>;
+
+/// Everything the loop works on.
+pub struct Owner<D> {
+    /// The state machine.
+    pub engine: Engine,
+    /// What it steers.
+    pub datapath: D,
+    /// From the sources and the node.
+    pub changes: mpsc::Receiver<Vec<Change>>,
+    /// For readers.
+    pub snapshot: watch::Sender<Arc<Snapshot>>,
+    /// For readers.
+    pub health: watch::Sender<Arc<Health>>,
+    /// To systemd.
+    pub notifier: Notifier,
+    /// Proof of life of the datapath; the checks of the memory datapath are empty.
+    pub probe: Probe,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// What the loop remembers between rounds.
+#[derive(Default)]
+struct Standing {
+    was_ready: bool,
+    probes: Vec<Check>,
+}
+
+impl<D: Datapath> Owner<D> {
+    /// Runs until `shutdown`. Leaves the datapath as it is: connections go on.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        let mut standing = Standing::default();
+        let mut beat = ticking(BEAT_EVERY);
+        let mut canary = ticking(CANARY_EVERY);
+        let mut watchdog = self.notifier.watchdog_interval().map(ticking);
+        tokio::pin!(shutdown);
+        self.round(&mut standing);
+        loop {
+            let retry = self.engine.next_round().map(|at| self.clock.instant_of(at));
+            tokio::select! {
+                () = &mut shutdown => return,
+                Some(batch) = self.changes.recv() => {
+                    self.take(batch);
+                    self.round(&mut standing);
+                }
+                () = at(retry) => self.round(&mut standing),
+                _ = canary.tick() => {
+                    self.try_canary(&mut standing);
+                    self.publish_health(&standing);
+                }
+                () = tick(&mut watchdog) => self.notifier.watchdog(),
+                _ = beat.tick() => self.publish_health(&standing),
+            }
+        }
+    }
+
+    /// The batch, and whatever else is waiting already.
+    fn take(&mut self, batch: Vec<Change>) {
+        let mut taken = batch.len();
+        batch.into_iter().for_each(|change| self.engine.change(change));
+        while taken < ROUND_CHANGES
+            && let Ok(batch) = self.changes.try_recv()
+        {
+            taken += batch.len();
+            batch.into_iter().for_each(|change| self.engine.change(change));
+        }
+    }
+
+    fn round(&mut self, standing: &mut Standing) {
+        let now = self.clock.now();
+        let round = self.engine.reconcile(&mut self.datapath, now);
+        report(&round);
+        self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
+        if self.engine.is_ready() && !standing.was_ready {
+            standing.was_ready = true;
+            self.try_canary(standing);
+            let services = self.engine.holdings().services;
+            info!(services, "every source is synced and the first full reconcile is done");
+            self.notifier.ready(&format!("serving {services} services"));
+        }
+        self.publish_health(standing);
+    }
+
+    /// Logs only what changed: a hook that stays broken is one line, not one every ten seconds.
+    fn try_canary(&mut self, standing: &mut Standing) {
+        let checks = (self.probe)();
+        for check in &checks {
+            let before = standing.probes.iter().find(|before| before.name == check.name);
+            if !check.passed && before.is_none_or(|before| before != check) {
+                warn!("{}: {}", check.name, check.detail);
+            } else if check.passed && before.is_some_and(|before| !before.passed) {
+                info!("{}: {}", check.name, check.detail);
+            }
+        }
+        standing.probes = checks;
+    }
+
+    fn publish_health(&self, standing: &Standing) {
+        let reconcile = if standing.was_ready {
+            Check::passed("reconcile", "every source is synced and the first full reconcile is done")
+        } else {
+            let waiting = self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
+            Check::failed("reconcile", format!("waiting for the first complete answer of: {waiting}"))
+        };
+        let mut checks = vec![reconcile];
+        checks.extend(standing.probes.iter().cloned());
+        self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks }));
+    }
+}
+
+/// One line per thing that matters to an operator; a steady state is silent.
+fn report(round: &Round) {
+    for key in &round.emptied {
+        warn!(service = %key.service, port = %key.port, "{key} has lost its last usable backend: connections are refused");
+    }
+    const SHOWN: usize = 8;
+    for (address, error) in round.errors.iter().take(SHOWN) {
+        warn!(frontend = %address, "{address} cannot be served: {error}");
+    }
+    if round.errors.len() > SHOWN {
+        warn!("{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN);
+    }
+    for address in round.healed.iter().take(SHOWN) {
+        info!(frontend = %address, "{address} is served again");
+    }
+    if round.pruned > 0 {
+        info!("{} frontends that no source asks for any more are removed", round.pruned);
+    }
+    if round.done > 0 {
+        let names: BTreeSet<String> = round.compiled.iter().take(SHOWN).map(ToString::to_string).collect();
+        let more = round.compiled.len().saturating_sub(SHOWN);
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        info!(operations = round.done, failed = round.failed, "applied: {names}{more}");
+    }
+}
+
+fn ticking(every: Duration) -> tokio::time::Interval {
+    let mut interval = interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn tick(interval: &mut Option<tokio::time::Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}
