@@ -2,37 +2,46 @@
 //! what points at them; first what stops pointing, then what it pointed at. A prefix of the operations, followed by a
 //! crash, leaves every service that stays with a live backend.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::addr::{Addr, L4Addr};
 use crate::state::{Desired, MapOp, Realised, ServiceId};
 
-/// The entries in which desired and realised may differ.
+/// The entries in which desired and realised may differ. Gathered in any order and any number of times;
+/// [`Touched::settle`] makes sets of them, which is what every function here expects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Entries of `services`.
-    pub services: BTreeSet<ServiceId>,
+    pub services: Vec<ServiceId>,
     /// Entries of `frontends`.
-    pub frontends: BTreeSet<L4Addr>,
+    pub frontends: Vec<L4Addr>,
     /// Entries of `node_addrs`.
-    pub node_addrs: BTreeSet<Addr>,
+    pub node_addrs: Vec<Addr>,
 }
 
 impl Touched {
     /// Every entry of either state: for a full reconcile.
     pub fn all(desired: &Desired, realised: &Realised) -> Self {
-        Self {
+        let mut all = Self {
             services: desired.services.keys().chain(realised.services.keys()).copied().collect(),
             frontends: desired.frontends.keys().chain(realised.frontends.keys()).copied().collect(),
             node_addrs: desired.node_addrs.iter().chain(realised.node_addrs.iter()).copied().collect(),
-        }
+        };
+        all.settle();
+        all
     }
 
-    /// Whether nothing may differ.
-    pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.frontends.is_empty() && self.node_addrs.is_empty()
+    /// Brings the entries in order, each once.
+    pub fn settle(&mut self) {
+        settle(&mut self.services);
+        settle(&mut self.frontends);
+        settle(&mut self.node_addrs);
     }
+}
+
+fn settle<T: Ord>(entries: &mut Vec<T>) {
+    entries.sort_unstable();
+    entries.dedup();
 }
 
 /// The four steps of a reconcile, in order. Each looks at what the one before really achieved.

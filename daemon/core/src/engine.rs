@@ -150,11 +150,11 @@ impl Engine {
 
     fn want_canary(&mut self) {
         self.desired.services.insert(ServiceId::CANARY, Arc::new(ServiceEntry::default()));
-        self.touched.services.insert(ServiceId::CANARY);
+        self.touched.services.push(ServiceId::CANARY);
         for address in CANARIES {
             let entry = FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
             self.desired.frontends.insert(address, entry);
-            self.touched.frontends.insert(address);
+            self.touched.frontends.push(address);
         }
     }
 

@@ -47,7 +47,7 @@ pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: 
     let view = if frontend.inside_local { &entry.local } else { &entry.cluster };
     if !view.is_empty() {
         Verdict::Forwarded(service, view)
-    } else if frontend.inside_local && entry.has_backends {
+    } else if entry.has_backends {
         Verdict::Refused(service, Errno::HostUnreachable)
     } else {
         Verdict::Refused(service, Errno::ConnectionRefused)

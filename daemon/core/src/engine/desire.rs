@@ -83,7 +83,7 @@ impl Engine {
             }
         }
         self.desired.services.insert(id, Arc::new(entry));
-        self.touched.services.insert(id);
+        self.touched.services.push(id);
     }
 
     fn slots(&mut self, view: &[(L4Addr, u16)]) -> Arc<[Slot]> {
@@ -102,7 +102,7 @@ impl Engine {
             {
                 self.backends.release(&entry.cluster);
                 self.backends.release(&entry.local);
-                self.touched.services.insert(id);
+                self.touched.services.push(id);
             }
         }
     }
@@ -120,7 +120,7 @@ impl Engine {
             None => self.desired.frontends.remove(&address),
         };
         if before != entry {
-            self.touched.frontends.insert(address);
+            self.touched.frontends.push(address);
         }
     }
 }

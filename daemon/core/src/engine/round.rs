@@ -38,6 +38,7 @@ impl Engine {
         if !self.is_pruned && self.may_prune() {
             self.prune();
         }
+        self.touched.settle();
     }
 
     fn may_prune(&self) -> bool {
@@ -66,15 +67,15 @@ impl Engine {
         let deferred = &mut self.deferred;
         ops.retain(|op| match op {
             MapOp::PutService(id, _) if realised.services.contains_key(id) => {
-                is_free(table, owners, *id) || !deferred.services.insert(*id)
+                is_free(table, owners, *id) || defer(&mut deferred.services, *id)
             }
-            MapOp::DeleteService(id) => is_free(table, owners, *id) || !deferred.services.insert(*id),
+            MapOp::DeleteService(id) => is_free(table, owners, *id) || defer(&mut deferred.services, *id),
             MapOp::PutFrontend(address, entry) if realised.frontends.contains_key(address) => {
-                is_free(table, owners, entry.service) || !deferred.frontends.insert(*address)
+                is_free(table, owners, entry.service) || defer(&mut deferred.frontends, *address)
             }
             MapOp::DeleteFrontend(address) => {
                 let id = realised.frontends.get(address).map(|entry| entry.service);
-                id.is_none_or(|id| is_free(table, owners, id)) || !deferred.frontends.insert(*address)
+                id.is_none_or(|id| is_free(table, owners, id)) || defer(&mut deferred.frontends, *address)
             }
             _ => true,
         });
@@ -125,14 +126,17 @@ impl Engine {
 
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let touched = std::mem::take(&mut self.touched);
-        let mut frontends = touched.frontends;
         for id in &touched.services {
-            frontends.extend(self.desired_frontends_of(*id).unwrap_or_default());
+            for address in self.desired_frontends_of(*id).unwrap_or_default() {
+                if touched.frontends.binary_search(&address).is_err() {
+                    self.refresh_status(address, now);
+                }
+            }
             if !self.desired.services.contains_key(id) {
                 self.forget_service(*id, now);
             }
         }
-        for address in frontends {
+        for address in touched.frontends {
             self.refresh_status(address, now);
         }
         self.schedule_retry(now);
@@ -211,6 +215,12 @@ impl Engine {
 /// Whether the source that owns the service id has synced, so that what it says may take something away.
 fn is_free(table: &Table, owners: &OrdMap<ServiceId, IdOwner>, id: ServiceId) -> bool {
     owners.get(&id).is_none_or(|owner| table.is_synced(owner.source))
+}
+
+/// Keeps the entry for later; false, since nothing is to be done about it now.
+fn defer<T>(deferred: &mut Vec<T>, entry: T) -> bool {
+    deferred.push(entry);
+    false
 }
 
 fn note<K: Ord>(failed: &mut BTreeMap<K, MapError>, key: K, error: Option<MapError>) {
