@@ -242,3 +242,24 @@ fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
     let rows = engine.snapshot(now).frontends(&Filter::default());
     assert!(rows.iter().all(|row| row.status == Status::Done), "{rows:?}");
 }
+
+/// Two ports of one name would otherwise each take an id, and the second one's would never come back.
+#[test]
+fn ports_of_equal_name_share_one_entry() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let empty = engine.holdings();
+    let mut twice = service("a/twice", "198.51.100.10:80/TCP");
+    twice.ports.extend(service("a/twice", "198.51.100.10:81/TCP").ports);
+    engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.1:80"])));
+    engine.change(Change::UpsertService(twice));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.holdings().service_ids, 1);
+    engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    engine.change(Change::RemoveSlice(SliceName::new("a", "a"), Source::Files));
+    engine.change(Change::RemoveService(name("a/twice"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(engine.holdings(), empty);
+}
