@@ -125,6 +125,7 @@ impl Engine {
 
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let touched = std::mem::take(&mut self.touched);
+        self.forget_failures(&touched);
         let mut frontends = touched.frontends;
         for id in &touched.services {
             frontends.extend(self.desired_frontends_of(*id).unwrap_or_default());
@@ -140,6 +141,22 @@ impl Engine {
             self.is_ready = true;
         }
         std::mem::take(&mut self.round)
+    }
+
+    /// An operation that failed and is no longer wanted has not failed: the kernel is as it should be.
+    fn forget_failures(&mut self, touched: &Touched) {
+        let (desired, realised) = (&self.desired, &self.realised);
+        for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
+            self.failed_services.remove(id);
+        }
+        for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {
+            self.failed_frontends.remove(address);
+        }
+        for addr in
+            touched.node_addrs.iter().filter(|a| desired.node_addrs.contains(*a) == realised.node_addrs.contains(*a))
+        {
+            self.failed_node_addrs.remove(addr);
+        }
     }
 
     /// Gives the id back once the kernel has nothing under it.

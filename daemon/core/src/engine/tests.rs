@@ -12,6 +12,7 @@ use crate::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
 };
+use crate::state::MapOp;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 
@@ -68,6 +69,11 @@ fn engine_beside(datapath: &MemoryDatapath) -> Engine {
 fn new_pair() -> (Engine, MemoryDatapath) {
     let datapath = MemoryDatapath::new(LIMITS);
     (engine_beside(&datapath), datapath)
+}
+
+/// Maps in which the next operations `fails` picks, and only these, fail.
+fn failing(fails: impl Fn(&MapOp) -> bool + Send + 'static) -> MemoryDatapath {
+    MemoryDatapath::new(LIMITS).with_fault(Box::new(move |op| fails(op)))
 }
 
 fn synced() -> Change {
@@ -262,4 +268,21 @@ fn ports_of_equal_name_share_one_entry() {
     engine.change(Change::RemoveService(name("a/twice"), Source::Files));
     engine.reconcile(&mut datapath, Moment(3));
     assert_eq!(engine.holdings(), empty);
+}
+
+/// A list that could not be written and is then taken back leaves nothing to be written, hence nothing in error.
+#[test]
+fn a_failure_is_forgotten_when_its_cause_goes_away() {
+    let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
+    assert_eq!(engine.reconcile(&mut datapath, Moment(1)).failed, 1);
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!((engine.holdings().failed, engine.next_round()), (0, None));
+    assert_eq!(engine.snapshot(Moment(2)).frontends(&Filter::default())[0].status, Status::Done);
 }
