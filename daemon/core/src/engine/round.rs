@@ -26,9 +26,6 @@ impl Engine {
             self.touched.services.extend(self.failed_services.keys());
             self.touched.frontends.extend(self.failed_frontends.keys());
             self.touched.node_addrs.extend(self.failed_node_addrs.keys());
-            let names = self.failed_services.keys().filter_map(|id| self.desired_frontends_of(*id)).flatten();
-            let frontends: Vec<L4Addr> = names.collect();
-            self.touched.frontends.extend(frontends);
             self.dirty.append(&mut self.waiting);
         }
         for name in std::mem::take(&mut self.dirty) {
@@ -38,6 +35,15 @@ impl Engine {
         if !self.is_pruned && self.may_prune() {
             self.prune();
         }
+        self.touch_waiting_frontends();
+    }
+
+    /// A frontend whose service entry could not be written waits for it: it must come along when the entry does.
+    fn touch_waiting_frontends(&mut self) {
+        let is_waiting = |a: &L4Addr| self.desired.frontends.get(a) != self.realised.frontends.get(a);
+        let frontends = self.touched.services.iter().filter_map(|id| self.desired_frontends_of(*id)).flatten();
+        let waiting: Vec<L4Addr> = frontends.filter(is_waiting).collect();
+        self.touched.frontends.extend(waiting);
     }
 
     fn may_prune(&self) -> bool {

@@ -286,3 +286,18 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
     assert_eq!((engine.holdings().failed, engine.next_round()), (0, None));
     assert_eq!(engine.snapshot(Moment(2)).frontends(&Filter::default())[0].status, Status::Done);
 }
+
+/// The entry comes in with a change of its list, before the retry of the failed operation is due.
+#[test]
+fn a_frontend_follows_its_entry_whenever_that_comes_in() {
+    let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 1));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.snapshot(Moment(1)).frontends(&Filter::default())[0].status, Status::Done);
+    assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
+}
