@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use crate::addr::{Addr, Family, L4Addr, Protocol};
 use crate::change::NodeFacts;
 use crate::select::{self, Candidate};
-use crate::service::{Backend, FrontendKind, FrontendSpec, PortKey, Service, Slice};
+use crate::service::{Backend, FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
 use crate::state::CANARIES;
 use crate::weight::slot_counts;
 
@@ -130,21 +130,13 @@ pub struct FrontendPlan {
     pub refusal: Option<Refusal>,
 }
 
-/// Compiles every port of the service, in the order of its description.
+/// Compiles every port of the service, in the order of its description. Ports of equal name and protocol are one: they
+/// have the same backends, so they share an entry in the kernel.
 pub fn compile(service: &Service, slices: &[Arc<Slice>], node: &NodeFacts, guard: &Guard) -> Vec<PortPlan> {
-    let mut plans = Vec::with_capacity(service.ports.len());
+    let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
-            let mut frontends = Vec::new();
-            for spec in port.frontends.iter().filter(|spec| spec.addr.family() == family) {
-                frontends.push(FrontendPlan {
-                    address: spec.l4(port.protocol),
-                    kind: spec.kind,
-                    inside_local: select::is_inside_local(service, spec.kind),
-                    outside_local: select::is_outside_local(service, spec.kind),
-                    refusal: guard.check_frontend(spec, port.protocol).err(),
-                });
-            }
+            let frontends = plan_frontends(service, port, family, guard);
             if frontends.is_empty() {
                 continue;
             }
@@ -154,9 +146,8 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], node: &NodeFacts, guard
                 protocol: port.protocol,
                 family,
             };
-            // Two entries of one name and protocol are one port with the addresses of both.
-            if let Some(plan) = plans.iter_mut().find(|plan: &&mut PortPlan| plan.key == key) {
-                plan.frontends.append(&mut frontends);
+            if let Some(plan) = plans.iter_mut().find(|plan| plan.key == key) {
+                plan.frontends.extend(frontends);
                 continue;
             }
             let candidates = admitted(slices, &key, guard);
@@ -164,6 +155,17 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], node: &NodeFacts, guard
         }
     }
     plans
+}
+
+fn plan_frontends(service: &Service, port: &ServicePort, family: Family, guard: &Guard) -> Vec<FrontendPlan> {
+    let plan = |spec: &FrontendSpec| FrontendPlan {
+        address: spec.l4(port.protocol),
+        kind: spec.kind,
+        inside_local: select::is_inside_local(service, spec.kind),
+        outside_local: select::is_outside_local(service, spec.kind),
+        refusal: guard.check_frontend(spec, port.protocol).err(),
+    };
+    port.frontends.iter().filter(|spec| spec.addr.family() == family).map(plan).collect()
 }
 
 /// The candidates of a port that a connection may be sent to.

@@ -26,9 +26,6 @@ impl Engine {
             self.touched.services.extend(self.failed_services.keys());
             self.touched.frontends.extend(self.failed_frontends.keys());
             self.touched.node_addrs.extend(self.failed_node_addrs.keys());
-            let names = self.failed_services.keys().filter_map(|id| self.desired_frontends_of(*id)).flatten();
-            let frontends: Vec<L4Addr> = names.collect();
-            self.touched.frontends.extend(frontends);
             self.dirty.extend(std::mem::take(&mut self.waiting));
         }
         for name in std::mem::take(&mut self.dirty) {
@@ -38,7 +35,17 @@ impl Engine {
         if !self.is_pruned && self.may_prune() {
             self.prune();
         }
+        self.touch_waiting_frontends();
         self.touched.settle();
+    }
+
+    /// A frontend whose service entry could not be written waits for it: it must come along when the entry does.
+    fn touch_waiting_frontends(&mut self) {
+        let is_waiting = |a: &L4Addr| self.desired.frontends.get(a) != self.realised.frontends.get(a);
+        let failed = self.touched.services.iter().filter(|id| self.failed_services.contains_key(id));
+        let frontends = failed.filter_map(|id| self.desired_frontends_of(*id)).flatten();
+        let waiting: Vec<L4Addr> = frontends.filter(is_waiting).collect();
+        self.touched.frontends.extend(waiting);
     }
 
     fn may_prune(&self) -> bool {
@@ -126,6 +133,7 @@ impl Engine {
 
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let touched = std::mem::take(&mut self.touched);
+        self.forget_failures(&touched);
         for id in &touched.services {
             for address in self.desired_frontends_of(*id).unwrap_or_default() {
                 if touched.frontends.binary_search(&address).is_err() {
@@ -144,6 +152,25 @@ impl Engine {
             self.is_ready = true;
         }
         std::mem::take(&mut self.round)
+    }
+
+    /// An operation that failed and is no longer wanted has not failed: the kernel is as it should be.
+    fn forget_failures(&mut self, touched: &Touched) {
+        if self.failed_services.is_empty() && self.failed_frontends.is_empty() && self.failed_node_addrs.is_empty() {
+            return;
+        }
+        let (desired, realised) = (&self.desired, &self.realised);
+        for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
+            self.failed_services.remove(id);
+        }
+        for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {
+            self.failed_frontends.remove(address);
+        }
+        for addr in
+            touched.node_addrs.iter().filter(|a| desired.node_addrs.contains(*a) == realised.node_addrs.contains(*a))
+        {
+            self.failed_node_addrs.remove(addr);
+        }
     }
 
     /// Gives the id back once the kernel has nothing under it.

@@ -12,6 +12,7 @@ use crate::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
 };
+use crate::state::MapOp;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 
@@ -68,6 +69,11 @@ fn engine_beside(datapath: &MemoryDatapath) -> Engine {
 fn new_pair() -> (Engine, MemoryDatapath) {
     let datapath = MemoryDatapath::new(LIMITS);
     (engine_beside(&datapath), datapath)
+}
+
+/// Maps in which the next operations `fails` picks, and only these, fail.
+fn failing(fails: impl Fn(&MapOp) -> bool + Send + 'static) -> MemoryDatapath {
+    MemoryDatapath::new(LIMITS).with_fault(Box::new(move |op| fails(op)))
 }
 
 fn synced() -> Change {
@@ -241,4 +247,57 @@ fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
     }
     let rows = engine.snapshot(now).frontends(&Filter::default());
     assert!(rows.iter().all(|row| row.status == Status::Done), "{rows:?}");
+}
+
+/// Two ports of one name would otherwise each take an id, and the second one's would never come back.
+#[test]
+fn ports_of_equal_name_share_one_entry() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let empty = engine.holdings();
+    let mut twice = service("a/twice", "198.51.100.10:80/TCP");
+    twice.ports.extend(service("a/twice", "198.51.100.10:81/TCP").ports);
+    engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.1:80"])));
+    engine.change(Change::UpsertService(twice));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.holdings().service_ids, 1);
+    engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    engine.change(Change::RemoveSlice(SliceName::new("a", "a"), Source::Files));
+    engine.change(Change::RemoveService(name("a/twice"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(engine.holdings(), empty);
+}
+
+/// A list that could not be written and is then taken back leaves nothing to be written, hence nothing in error.
+#[test]
+fn a_failure_is_forgotten_when_its_cause_goes_away() {
+    let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
+    assert_eq!(engine.reconcile(&mut datapath, Moment(1)).failed, 1);
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!((engine.holdings().failed, engine.next_round()), (0, None));
+    assert_eq!(engine.snapshot(Moment(2)).frontends(&Filter::default())[0].status, Status::Done);
+}
+
+/// The entry comes in with a change of its list, before the retry of the failed operation is due.
+#[test]
+fn a_frontend_follows_its_entry_whenever_that_comes_in() {
+    let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 1));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.snapshot(Moment(1)).frontends(&Filter::default())[0].status, Status::Done);
+    assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
 }
