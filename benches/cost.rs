@@ -1,0 +1,55 @@
+//! What nodelb costs, as ratios within one run: `make bench`. Prints docs/benchmarks.md to standard output.
+//!
+//! The method is that of the reference: variants interleaved in one process, many rounds, minimum and first quartile
+//! of the rounds. Absolute times are context; machines differ and neighbours are noisy. Needs root: runs in the tests'
+//! sandbox, on cgroups and addresses of its own.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops where it cannot go on, and prints")]
+
+#[path = "cost/connect.rs"]
+mod connect;
+#[path = "cost/control.rs"]
+mod control;
+#[path = "cost/rounds.rs"]
+mod rounds;
+#[path = "../tests/sandbox/mod.rs"]
+mod sandbox;
+#[path = "cost/world.rs"]
+mod world;
+
+use std::fs;
+
+use cap::Cap;
+
+/// Counts the heap, for the memory a service takes.
+#[global_allocator]
+static HEAP: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
+
+fn main() {
+    sandbox::run("cost", |sandbox| {
+        println!("# Benchmarks\n");
+        println!("Written by `make bench`; do not edit. Only figures of one run may be compared.\n");
+        machine();
+        connect::run(sandbox);
+        control::run(sandbox);
+        println!("\nLoad average at the end: {}", first_words("/proc/loadavg", 3));
+    });
+}
+
+fn machine() {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_start_matches([' ', '\t', ':']);
+    let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
+    println!("| | |\n|---|---|");
+    println!("| kernel | {} |", first_words("/proc/sys/kernel/osrelease", 1));
+    println!("| processor | {model}, {cores} cores |");
+    println!("| memory | {} kB |", fs::read_to_string("/proc/meminfo").unwrap().split_whitespace().nth(1).unwrap_or(""));
+    println!("| bpf_jit_harden | {} |", first_words("/proc/sys/net/core/bpf_jit_harden", 1));
+    println!("| clock | {} |", first_words("/sys/devices/system/clocksource/clocksource0/current_clocksource", 1));
+    println!("| load average at the start | {} |", first_words("/proc/loadavg", 3));
+}
+
+fn first_words(path: &str, count: usize) -> String {
+    let text = fs::read_to_string(path).unwrap_or_else(|_| "unknown".into());
+    text.split_whitespace().take(count).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,164 @@
+//! What the control plane costs: from a change to the kernel's maps.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Instant;
+
+use nodelb_core::addr::Protocol;
+use nodelb_core::change::Change;
+use nodelb_core::datapath::{Datapath, Moment};
+
+use crate::HEAP;
+use crate::rounds::{Times, verdict};
+use crate::sandbox::Sandbox;
+use crate::world::{World, engine, frontend, service, services, slice};
+
+const SERVICES: u32 = 50_000;
+const CHANGES: u32 = 5_000;
+const PORT: u16 = 8080;
+
+pub(crate) fn run(sandbox: &Sandbox) {
+    let mut world = World::new(&sandbox.bpffs, "control", &sandbox.cgroup);
+    bulk(&mut world);
+    one_endpoint(&mut world);
+    one_large_service(&mut world, sandbox);
+}
+
+/// A different backend for every service.
+fn backend(number: u32) -> (Ipv4Addr, u16) {
+    let [_, a, b, c] = number.to_be_bytes();
+    (Ipv4Addr::new(10, a, b, c), PORT)
+}
+
+/// 50,000 services with one endpoint each, from nothing: changes to table to real maps, and away again.
+fn bulk(world: &mut World) {
+    let changes = || -> Vec<Change> {
+        let both = |number| {
+            [service(number, Protocol::Udp), slice(number, Protocol::Udp, [backend(number)].into_iter())]
+        };
+        (0..SERVICES).flat_map(both).collect()
+    };
+    let mut nanos = Vec::new();
+    let mut heap = 0;
+    for round in 0..15_u64 {
+        let changes = changes();
+        let before = HEAP.allocated();
+        let start = Instant::now();
+        for change in changes {
+            world.engine.change(change);
+        }
+        let synced = Change::Synced { source: nodelb_core::service::Source::Files, incomplete: None };
+        world.engine.change(synced);
+        let now = Moment(round * 10_000);
+        let done = world.engine.reconcile(&mut world.datapath, now).done;
+        nanos.push(start.elapsed().as_nanos() as f64 / f64::from(SERVICES));
+        assert!(done >= 2 * SERVICES as usize, "{done} operations");
+        // What the changes themselves held is now in the table, so the difference counts them in.
+        heap = heap.max(HEAP.allocated().saturating_sub(before) + change_bytes());
+        forget(world, now);
+    }
+    let times = Times::new(nanos);
+    let per_service = heap / SERVICES as usize;
+    println!("\n## 50,000 services with one endpoint each\n");
+    println!("From changes in memory to the kernel's maps, one core, 15 rounds.\n");
+    println!("| | min | p25 | median |\n|---|---|---|---|\n| ns a service | {} |", times.cells());
+    println!("\nWithin 5,000 ns a service: {} (min).", verdict(times.min(), 5_000.0));
+    println!(
+        "Heap retained: **{per_service} bytes** a service. Within 2,048: {}.",
+        verdict(per_service as f64, 2_048.0)
+    );
+}
+
+/// Heap that the list of changes of one round holds before it is taken in.
+fn change_bytes() -> usize {
+    let before = HEAP.allocated();
+    let changes: Vec<Change> = (0..SERVICES)
+        .flat_map(|n| [service(n, Protocol::Udp), slice(n, Protocol::Udp, [backend(n)].into_iter())])
+        .collect();
+    let bytes = HEAP.allocated() - before - changes.capacity() * size_of::<Change>();
+    drop(changes);
+    bytes
+}
+
+/// Takes every service away and starts over with an engine that knows nothing, beside empty maps.
+fn forget(world: &mut World, now: Moment) {
+    let mut empty = engine(&world.datapath);
+    empty.change(Change::Synced { source: nodelb_core::service::Source::Files, incomplete: None });
+    empty.reconcile(&mut world.datapath, Moment(now.0 + 2_000));
+    world.engine = engine(&world.datapath);
+}
+
+/// One endpoint replaced by another at 50,000 services, until a client that connects reaches the new one.
+fn one_endpoint(world: &mut World) {
+    let receivers = [Ipv4Addr::new(192, 0, 2, 21), Ipv4Addr::new(192, 0, 2, 22)]
+        .map(|addr| UdpSocket::bind(SocketAddr::from((addr, PORT))).unwrap());
+    let addresses = receivers.each_ref().map(|socket| socket.local_addr().unwrap());
+    world.apply(services(SERVICES, Protocol::Udp, (Ipv4Addr::new(192, 0, 2, 21), PORT)));
+    let mut nanos = Vec::new();
+    let mut visible = Vec::new();
+    let mut snapshot = world.engine.snapshot(Moment(0));
+    for round in 0..CHANGES {
+        let number = (round * 7_919) % SERVICES;
+        let to = ((round / SERVICES) as usize + 1) % 2;
+        let SocketAddr::V4(new) = addresses[to] else { unreachable!("bound to IPv4") };
+        let change = slice(number, Protocol::Udp, [(*new.ip(), PORT)].into_iter());
+        let client = UdpSocket::bind("192.0.2.9:0").unwrap();
+        let target = frontend(number, Protocol::Udp);
+        let start = Instant::now();
+        world.engine.change(change);
+        let now = Moment(10_000_000 + u64::from(round) * 10);
+        let done = world.engine.reconcile(&mut world.datapath, now).done;
+        nanos.push(start.elapsed().as_nanos() as f64);
+        client.connect(SocketAddr::new(target.addr.ip(), target.port)).unwrap();
+        client.send(&round.to_be_bytes()).unwrap();
+        visible.push(start.elapsed().as_nanos() as f64);
+        assert_eq!(done, 1);
+        let mut answer = [0; 4];
+        receivers[to].recv(&mut answer).unwrap();
+        assert_eq!(answer, round.to_be_bytes(), "the datagram went to the backend of before");
+        // A reader keeps a picture all the while, as the admin API does.
+        snapshot = world.engine.snapshot(now);
+    }
+    drop(snapshot);
+    let (applied, visible) = (Times::new(nanos), Times::new(visible));
+    println!("\n## One endpoint changed at 50,000 services\n");
+    println!("{CHANGES} changes; microseconds. Visible: until a new client's datagram has been sent to the new backend.\n");
+    println!("| | p50 | p99 | max |\n|---|---|---|---|");
+    for (name, times) in [("in the kernel's maps", &applied), ("visible to a client", &visible)] {
+        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|fraction| times.quantile(fraction) / 1_000.0);
+        println!("| {name} | {p50:.1} | {p99:.1} | {max:.1} |");
+    }
+    println!("\np99 within 1 ms: {}.", verdict(visible.quantile(0.99), 1e6));
+    println!("System calls in the datapath for it: 0, counted by a test (`tests/packets.rs`).");
+}
+
+/// One endpoint added to a service of 10,000, alone and among 50,000 services.
+fn one_large_service(among_many: &mut World, sandbox: &Sandbox) {
+    let mut alone = World::new(&sandbox.bpffs, "alone", &sandbox.cgroup);
+    alone.apply(services(1, Protocol::Udp, (Ipv4Addr::new(192, 0, 2, 21), PORT)));
+    let endpoints = |count: u32| slice(1_000_000, Protocol::Udp, (0..count).map(backend));
+    let mut medians = Vec::new();
+    println!("\n## One endpoint added to a service of 10,000\n");
+    println!("Microseconds, from the changed slice in memory to the kernel's maps.\n");
+    println!("| other services | min | median |\n|---|---|---|");
+    for (name, world) in [("1", &mut alone), ("50,000", among_many)] {
+        world.apply([service(1_000_000 % 60_000, Protocol::Tcp), large_service(), endpoints(10_000)]);
+        let mut nanos = Vec::new();
+        for round in 0..100_u32 {
+            let change = endpoints(10_000 + 1 - round % 2);
+            let start = Instant::now();
+            world.apply([change]);
+            nanos.push(start.elapsed().as_nanos() as f64);
+        }
+        let times = Times::new(nanos);
+        println!("| {name} | {:.0} | {:.0} |", times.min() / 1_000.0, times.quantile(0.5) / 1_000.0);
+        medians.push(times.min());
+    }
+    println!("\nAmong 50,000 / alone: {:.2} (min): the cost is that of its own list.", medians[1] / medians[0]);
+    assert!(alone.datapath.limits().slots > 0);
+}
+
+fn large_service() -> Change {
+    let Change::UpsertService(mut large) = service(59_999, Protocol::Udp) else { unreachable!("it is one") };
+    large.name = nodelb_core::service::ServiceName::new("namespace-0", "service-1000000");
+    Change::UpsertService(large)
+}

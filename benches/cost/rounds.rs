@@ -1,0 +1,56 @@
+//! Interleaved rounds and what is read off them.
+
+use std::time::Instant;
+
+/// How many rounds a comparison takes at least.
+pub(crate) const ROUNDS: usize = 61;
+
+/// Nanoseconds per operation of one variant, one figure a round, ascending.
+pub(crate) struct Times(Vec<f64>);
+
+impl Times {
+    pub(crate) fn new(mut nanos: Vec<f64>) -> Self {
+        nanos.sort_by(f64::total_cmp);
+        Self(nanos)
+    }
+
+    /// The given fraction of the rounds took no longer.
+    pub(crate) fn quantile(&self, fraction: f64) -> f64 {
+        let place = (self.0.len() - 1) as f64 * fraction;
+        self.0[place.round() as usize]
+    }
+
+    pub(crate) fn min(&self) -> f64 {
+        self.quantile(0.0)
+    }
+
+    pub(crate) fn p25(&self) -> f64 {
+        self.quantile(0.25)
+    }
+
+    /// `min / p25 / median`.
+    pub(crate) fn cells(&self) -> String {
+        format!("{:.0} | {:.0} | {:.0}", self.min(), self.p25(), self.quantile(0.5))
+    }
+}
+
+/// Runs every variant `per_round` operations at a time, one after the other, for [`ROUNDS`] rounds. The order turns by
+/// one each round, so that no variant always follows the same one.
+pub(crate) fn interleave<const N: usize>(per_round: u32, mut variants: [&mut dyn FnMut(u32); N]) -> [Times; N] {
+    let mut nanos = [const { Vec::new() }; N];
+    variants.iter_mut().for_each(|variant| variant(per_round));
+    for round in 0..ROUNDS {
+        for turn in 0..N {
+            let index = (round + turn) % N;
+            let start = Instant::now();
+            variants[index](per_round);
+            nanos[index].push(start.elapsed().as_nanos() as f64 / f64::from(per_round));
+        }
+    }
+    nanos.map(Times::new)
+}
+
+/// Whether a figure is within its limit, in words for the table.
+pub(crate) fn verdict(figure: f64, limit: f64) -> &'static str {
+    if figure <= limit { "yes" } else { "**no**" }
+}

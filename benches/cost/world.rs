@@ -1,0 +1,110 @@
+//! Made-up services, and an engine beside a kernel datapath for them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::change::Change;
+use nodelb_core::datapath::{Datapath, Limits, Moment};
+use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
+    TrafficPolicy,
+};
+use nodelb_datapath::{KernelDatapath, Options};
+
+/// Room for everything that is measured.
+pub(crate) const LIMITS: Limits = Limits { frontends: 131_072, services: 65_536, slots: 524_288, affinity: 1_024 };
+
+/// An engine and the maps it steers.
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) datapath: KernelDatapath,
+    clock: u64,
+}
+
+impl World {
+    /// Empty maps under a pin directory of this name, attached to the cgroup.
+    pub(crate) fn new(bpffs: &Path, name: &str, cgroup: &Path) -> Self {
+        let options = Options {
+            pin_directory: bpffs.join(name),
+            cgroup: Some(cgroup.to_path_buf()),
+            limits: LIMITS,
+            nodeport_range: 30_000..=32_767,
+            crash_after: None,
+        };
+        let (datapath, _) = KernelDatapath::open(&options).unwrap();
+        Self { engine: engine(&datapath), datapath, clock: 0 }
+    }
+
+    /// Applies the changes in one round; none of it may fail.
+    pub(crate) fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        // Two seconds a round: a freed run has rested when it is wanted again.
+        self.clock += 2_000;
+        let round = self.engine.reconcile(&mut self.datapath, Moment(self.clock));
+        assert_eq!(round.failed, 0);
+    }
+}
+
+/// A new engine that knows nothing yet.
+pub(crate) fn engine(datapath: &impl Datapath) -> Engine {
+    let config = EngineConfig {
+        sources: BTreeSet::from([Source::Files]),
+        max_services: datapath.limits().services,
+        ..EngineConfig::default()
+    };
+    Engine::new(config, datapath.dump().unwrap())
+}
+
+/// The service of this number, with one port.
+pub(crate) fn service(number: u32, protocol: Protocol) -> Change {
+    let frontend = frontend(number, protocol);
+    Change::UpsertService(Service {
+        name: name(number),
+        source: Source::Files,
+        origin: Origin::default(),
+        created: Some(u64::from(number)),
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol,
+            frontends: vec![FrontendSpec { addr: frontend.addr, port: frontend.port, kind: FrontendKind::ClusterIP }],
+        }],
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+    })
+}
+
+/// Its one slice, with these backends.
+pub(crate) fn slice(number: u32, protocol: Protocol, backends: impl Iterator<Item = (Ipv4Addr, u16)>) -> Change {
+    let service = name(number);
+    let backends = backends.map(|(addr, port)| Backend::new(Addr::from(IpAddr::V4(addr)), port)).collect();
+    Change::UpsertSlice(Slice {
+        name: SliceName::new(&service.namespace, &format!("service-{number}-x7k2p")),
+        service,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "http".into(), protocol, backends }],
+    })
+}
+
+/// Services number `0..count` with one backend each.
+pub(crate) fn services(count: u32, protocol: Protocol, backend: (Ipv4Addr, u16)) -> Vec<Change> {
+    let both = |number| [service(number, protocol), slice(number, protocol, [backend].into_iter())];
+    let mut changes: Vec<Change> = (0..count).flat_map(both).collect();
+    changes.push(Change::Synced { source: Source::Files, incomplete: None });
+    changes
+}
+
+/// What is dialled for the service of this number: 198.51.100.0/24, 250 ports each.
+pub(crate) fn frontend(number: u32, protocol: Protocol) -> L4Addr {
+    let host = u8::try_from(number % 250).unwrap() + 1;
+    let port = u16::try_from(1_000 + number / 250).unwrap();
+    L4Addr::new(IpAddr::from([198, 51, 100, host]).into(), port, protocol)
+}
+
+fn name(number: u32) -> ServiceName {
+    ServiceName::new(&format!("namespace-{}", number % 100), &format!("service-{number}"))
+}
