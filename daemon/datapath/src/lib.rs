@@ -1,1 +1,36 @@
+//! nodelb's kernel side: loads the BPF programs, pins maps and links, writes and reads the maps. The only package with
+//! `unsafe` code, and the only one that knows libbpf.
+//!
+//! ```text
+//! open: probe -> pins -> load -> (copy) -> attach -> commit      cleanup: detach -> remove
+//! work: write --stores, batches--> maps <--read-- reader         own: registers nodelb's sockets
+//! ```
+//!
+//! Everything pinned survives the process, whenever it ends; [`CrashPoint`] lets tests end it after any operation.
 
+mod attach;
+mod cleanup;
+mod crash;
+mod error;
+mod kernel;
+mod layout;
+mod load;
+mod maps;
+mod own;
+mod pins;
+mod privilege;
+mod probe;
+mod read;
+mod skeleton;
+mod sys;
+mod write;
+
+pub use attach::{LinkFault, LinkState};
+pub use cleanup::{CleanupReport, cleanup};
+pub use crash::CrashPoint;
+pub use error::OpenError;
+pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, StartReport};
+pub use own::OwnSockets;
+pub use privilege::{Kept, PrivilegeError, drop_privileges, drop_thread_privileges};
+pub use probe::Features;
+pub use read::{KernelReader, MapUsage};

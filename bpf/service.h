@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * From a destination to a backend: find the frontend, choose a slot. Knows
+ * neither sockets nor packets, so that every path shares it.
+ */
+#ifndef NODELB_SERVICE_H
+#define NODELB_SERVICE_H
+
+#include "maps.h"
+
+#define NSEC_PER_SEC 1000000000ULL
+#define V4_MAPPED bpf_htonl(0x0000ffff)
+
+/* Both ends included; in host order. First > last: no NodePorts. */
+const volatile __u16 nodeport_first = 30000;
+const volatile __u16 nodeport_last = 32767;
+
+/* A chosen slot, and where in the view it is. */
+struct choice {
+	const struct slot *slot;
+	__u32 offset;
+};
+
+static __always_inline bool same_addr(const __u32 *a, const __u32 *b)
+{
+	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]));
+}
+
+static __always_inline bool
+same_frontend(const struct frontend_key *a, const struct frontend_key *b)
+{
+	return a->port_be == b->port_be && a->protocol == b->protocol &&
+	       same_addr(a->addr, b->addr);
+}
+
+static __always_inline bool is_v4(const __u32 *addr)
+{
+	return !(addr[0] | addr[1]) && addr[2] == V4_MAPPED;
+}
+
+/* The frontend that answers this port on every address of the node. */
+static __always_inline const struct frontend *
+find_nodeport(const struct frontend_key *to)
+{
+	struct frontend_key any = {.port_be = to->port_be,
+				   .protocol = to->protocol};
+	__u16 port = bpf_ntohs(to->port_be);
+
+	if (port < nodeport_first || port > nodeport_last)
+		return NULL;
+	if (!bpf_map_lookup_elem(&node_addrs, to->addr))
+		return NULL;
+	if (is_v4(to->addr))
+		any.addr[2] = V4_MAPPED;
+	return bpf_map_lookup_elem(&frontends, &any);
+}
+
+static __always_inline const struct frontend *
+find_frontend(const struct frontend_key *to)
+{
+	const struct frontend *frontend = bpf_map_lookup_elem(&frontends, to);
+
+	return frontend ? frontend : find_nodeport(to);
+}
+
+/*
+ * The view's word is read once; everything else follows from that value. The
+ * slot's index depends on it, which orders the two loads on every machine.
+ */
+static __always_inline struct view read_view(const struct view *from)
+{
+	union {
+		__u64 word;
+		struct view view;
+	} read = {.word = *(const volatile __u64 *)from};
+
+	return read.view;
+}
+
+static __always_inline const struct slot *
+slot_at(struct view view, __u32 offset)
+{
+	__u32 index = view.first + offset;
+
+	return bpf_map_lookup_elem(&slots, &index);
+}
+
+static __always_inline struct choice choose_any(struct view view)
+{
+	struct choice choice = {};
+
+	/* Scaled, not taken modulo: no division, and no bias worth naming. */
+	if (view.count > 1)
+		choice.offset =
+			((__u64)bpf_get_prandom_u32() * view.count) >> 32;
+	choice.slot = slot_at(view, choice.offset);
+	return choice;
+}
+
+struct search {
+	struct view view;
+	__u32 backend_id;
+	struct choice found;
+};
+
+static long search_step(__u32 offset, struct search *search)
+{
+	const struct slot *slot = slot_at(search->view, offset);
+
+	if (!slot || slot->backend_id != search->backend_id)
+		return 0;
+	search->found.slot = slot;
+	search->found.offset = offset;
+	return 1;
+}
+
+/*
+ * The backend's place in the view, if it still has one. The offset is right
+ * unless the list has changed since; then the whole list is searched, 65,535
+ * slots at worst.
+ */
+static __always_inline struct choice
+choose_again(struct view view, __u32 backend_id, __u32 offset)
+{
+	struct search search = {.view = view, .backend_id = backend_id};
+	struct choice choice = {.offset = offset};
+
+	if (offset < view.count) {
+		choice.slot = slot_at(view, offset);
+		if (choice.slot && choice.slot->backend_id == backend_id)
+			return choice;
+	}
+	bpf_loop(view.count, search_step, &search, 0);
+	return search.found;
+}
+
+/* The backend of the client's last connection, or a new one to remember. */
+static __always_inline struct choice choose_for(__u64 client, __u32 service_id,
+						const struct service *service,
+						struct view view)
+{
+	struct affinity_key key = {.client = client, .service_id = service_id};
+	__u64 keep = service->affinity_seconds * NSEC_PER_SEC;
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct affinity *last = bpf_map_lookup_elem(&affinity, &key);
+	struct affinity fresh = {.last_used_ns = now};
+	struct choice choice;
+
+	if (last && now - last->last_used_ns < keep) {
+		choice = choose_again(view, last->backend_id, last->offset);
+		if (choice.slot) {
+			last->last_used_ns = now;
+			last->offset = choice.offset;
+			return choice;
+		}
+	}
+	choice = choose_any(view);
+	if (!choice.slot)
+		return choice;
+	fresh.backend_id = choice.slot->backend_id;
+	fresh.offset = choice.offset;
+	bpf_map_update_elem(&affinity, &key, &fresh, BPF_ANY);
+	return choice;
+}
+
+#endif

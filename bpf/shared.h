@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Every struct, enum and limit that the BPF programs and the daemon share:
+ * the only definition. Rust gets it from BTF, so there are only fixed-width
+ * integers here, every pad is named, and enums are the type of some field.
+ *
+ * An address is four words of the 16 bytes in network order; IPv4 is
+ * ::ffff:a.b.c.d. Names ending in _be are in network order too.
+ *
+ * These layouts live in pinned maps. Changing one means a new layout version
+ * (LAYOUT in daemon/datapath/src/pins.rs), never a new reading of old bytes.
+ */
+#ifndef NODELB_SHARED_H
+#define NODELB_SHARED_H
+
+#include <linux/types.h>
+
+/* What a client dials. A NodePort has the unspecified address. */
+struct frontend_key {
+	__u32 addr[4];
+	__u16 port_be;
+	__u8 protocol;
+	__u8 pad;
+};
+_Static_assert(sizeof(struct frontend_key) == 20, "layout");
+
+enum frontend_flags {
+	/* A client on this node gets the local view, not the cluster view. */
+	FRONTEND_INSIDE_LOCAL = 1,
+	/* So does a client from elsewhere; for the packet path. */
+	FRONTEND_OUTSIDE_LOCAL = 2,
+};
+
+struct frontend {
+	__u32 service_id;
+	enum frontend_flags flags;
+};
+_Static_assert(sizeof(struct frontend) == 8, "layout");
+
+/*
+ * A list of backends: count slots from first. Read and written as one 8-byte
+ * word, so that a reader has the old list or the new one. The generation tells
+ * one publication from the next.
+ */
+struct view {
+	__u32 first;
+	__u16 count;
+	__u16 generation;
+};
+_Static_assert(sizeof(struct view) == 8, "layout");
+
+enum service_flags {
+	/* Some backend is usable, here or elsewhere. */
+	SERVICE_HAS_BACKENDS = 1,
+	/* The entry was put and not deleted: it may be empty all the same. */
+	SERVICE_IN_USE = 2,
+};
+
+/* One service port in one address family, whatever addresses it has. */
+struct service {
+	struct view cluster;
+	struct view local;
+	enum service_flags flags;
+	/* 0: every connection is free to choose. */
+	__u32 affinity_seconds;
+	__u64 reserved;
+};
+_Static_assert(sizeof(struct service) == 32, "layout");
+
+/* A selectable place. A backend of weight 3 has three. */
+struct slot {
+	__u32 addr[4];
+	__u16 port_be;
+	__u8 protocol;
+	__u8 pad;
+	__u32 backend_id;
+};
+_Static_assert(sizeof(struct slot) == 24, "layout");
+
+/* An address of this node. */
+struct node_addr {
+	__u32 addr[4];
+};
+_Static_assert(sizeof(struct node_addr) == 16, "layout");
+
+/* More addresses than any node has been seen with. */
+#define MAX_NODE_ADDRS 4096
+
+/* A client is a network namespace: the host, or a pod. */
+struct affinity_key {
+	__u64 client;
+	__u32 service_id;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct affinity_key) == 16, "layout");
+
+/*
+ * Which backend, and where in the view it was last seen. The offset is a
+ * guess that saves a search; the id decides.
+ */
+struct affinity {
+	__u64 last_used_ns;
+	__u32 backend_id;
+	__u32 offset;
+};
+_Static_assert(sizeof(struct affinity) == 16, "layout");
+
+enum socket_flags {
+	/* One of nodelb's own: never translated. */
+	SOCKET_OWN = 1,
+};
+
+/* What was dialled and what was reached. A backend port of 0: nothing. */
+struct translation {
+	struct frontend_key frontend;
+	__u32 backend[4];
+	__u16 backend_port_be;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct translation) == 40, "layout");
+
+/* A TCP socket has one peer. Kept small: it is allocated at each connect. */
+struct tcp_socket {
+	enum socket_flags flags;
+	struct translation peer;
+};
+_Static_assert(sizeof(struct tcp_socket) == 44, "layout");
+
+/* A service that a UDP socket talks to; offset as in struct affinity. */
+struct flow {
+	struct translation translation;
+	__u32 backend_id;
+	__u32 offset;
+	/* The socket's clock when the flow was last used. */
+	__u32 used;
+};
+_Static_assert(sizeof(struct flow) == 52, "layout");
+
+/* How many services a UDP socket can talk to at a time; a power of two. */
+#define MAX_FLOWS 8
+
+struct udp_socket {
+	enum socket_flags flags;
+	__u32 clock;
+	/* Index of the flow used last, which is likely the next one too. */
+	__u32 recent;
+	__u32 pad;
+	struct flow flows[MAX_FLOWS];
+};
+_Static_assert(sizeof(struct udp_socket) == 432, "layout");
+
+#endif

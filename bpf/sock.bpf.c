@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
+/*
+ * Services for the sockets of this node: the address is exchanged once, when
+ * it is dialled, and no packet is ever touched.
+ *
+ * connect and sendmsg turn a frontend into a backend; recvmsg and getpeername
+ * turn it back. A destination that is no frontend passes as it is. A service
+ * with nobody to answer refuses with ECONNREFUSED, or EHOSTUNREACH where only
+ * this node has nobody; never with EPERM.
+ *
+ * One implementation works on 16-byte addresses; the entries at the end only
+ * read and write the fields of their family. All programs of one socket run
+ * under its lock (the kernel's BPF_CGROUP_RUN_*_LOCK), so what is kept about a
+ * socket needs no lock of its own.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "service.h"
+
+#define REJECT 0
+#define ALLOW 1
+
+/* bpf_set_retval() is there since 5.18. Without it a refusal is an EPERM. */
+const volatile __u8 has_set_retval = 1;
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Where a socket is sent: nowhere else (no slot, no error), or refused. */
+struct answer {
+	const struct slot *slot;
+	int error;
+};
+
+static __always_inline bool
+is_backend(const struct translation *known, const struct frontend_key *addr)
+{
+	return known->backend_port_be == addr->port_be &&
+	       same_addr(known->backend, addr->addr);
+}
+
+static __always_inline void record(struct translation *known,
+				   const struct frontend_key *to,
+				   const struct slot *slot)
+{
+	known->frontend = *to;
+	__builtin_memcpy(known->backend, slot->addr, sizeof(slot->addr));
+	known->backend_port_be = slot->port_be;
+}
+
+static __always_inline struct flow *
+flow_at(struct udp_socket *socket, __u32 index)
+{
+	return &socket->flows[index & (MAX_FLOWS - 1)];
+}
+
+static __always_inline struct flow *
+use_flow(struct udp_socket *socket, __u32 index)
+{
+	struct flow *flow = flow_at(socket, index);
+
+	socket->recent = index;
+	flow->used = ++socket->clock;
+	return flow;
+}
+
+/* The flow to this frontend, else the one to overwrite. */
+static __always_inline struct flow *
+find_flow(struct udp_socket *socket, const struct frontend_key *to, bool *known)
+{
+	__u32 index = socket->recent, oldest = 0;
+	struct flow *flow = flow_at(socket, index);
+
+	*known = true;
+	if (same_frontend(&flow->translation.frontend, to))
+		return use_flow(socket, index);
+	for (index = 0; index < MAX_FLOWS; index++) {
+		flow = flow_at(socket, index);
+		if (same_frontend(&flow->translation.frontend, to))
+			return use_flow(socket, index);
+		if (flow->used < flow_at(socket, oldest)->used)
+			oldest = index;
+	}
+	*known = false;
+	return use_flow(socket, oldest);
+}
+
+/* The flow last used among those that reach this backend. */
+static __always_inline const struct flow *
+find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
+{
+	const struct flow *found = NULL;
+	__u32 index;
+
+	for (index = 0; index < MAX_FLOWS; index++) {
+		const struct flow *flow = flow_at(socket, index);
+
+		if (is_backend(&flow->translation, from) &&
+		    (!found || flow->used > found->used))
+			found = flow;
+	}
+	return found;
+}
+
+/*
+ * The socket now dials this address itself. If it is the backend of a service
+ * dialled before, answers from it are no longer that service's.
+ */
+static __always_inline void
+forget(struct udp_socket *socket, const struct frontend_key *to)
+{
+	__u32 index;
+
+	for (index = 0; index < MAX_FLOWS; index++) {
+		struct flow *flow = flow_at(socket, index);
+
+		if (is_backend(&flow->translation, to))
+			__builtin_memset(flow, 0, sizeof(*flow));
+	}
+}
+
+static __always_inline struct view
+view_of(const struct frontend *frontend, const struct service *service)
+{
+	return read_view(frontend->flags & FRONTEND_INSIDE_LOCAL
+				 ? &service->local
+				 : &service->cluster);
+}
+
+static __always_inline int refusal(const struct service *service)
+{
+	return service->flags & SERVICE_HAS_BACKENDS ? EHOSTUNREACH
+						     : ECONNREFUSED;
+}
+
+static __always_inline struct choice
+choose(struct bpf_sock_addr *ctx, const struct frontend *frontend,
+       const struct service *service, struct view view)
+{
+	if (!service->affinity_seconds)
+		return choose_any(view);
+	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
+			  service, view);
+}
+
+static __always_inline struct answer
+forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+{
+	const struct frontend *frontend = find_frontend(to);
+	struct answer answer = {};
+	struct tcp_socket *socket;
+	struct service *service;
+	struct view view;
+
+	socket = bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL, 0);
+	if (socket && socket->flags & SOCKET_OWN)
+		return answer;
+	if (!frontend) {
+		if (socket)
+			socket->peer.backend_port_be = 0;
+		return answer;
+	}
+	service = bpf_map_lookup_elem(&services, &frontend->service_id);
+	if (!service)
+		return answer;
+	view = view_of(frontend, service);
+	if (!view.count) {
+		answer.error = refusal(service);
+		return answer;
+	}
+	answer.slot = choose(ctx, frontend, service, view).slot;
+	if (!answer.slot)
+		return answer;
+	if (!socket)
+		socket = bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL,
+					    BPF_SK_STORAGE_GET_F_CREATE);
+	if (socket)
+		record(&socket->peer, to, answer.slot);
+	return answer;
+}
+
+/* Keeps what was chosen for the socket's next datagram to this frontend. */
+static __always_inline void keep_flow(struct flow *flow,
+				      const struct frontend_key *to,
+				      const struct choice *choice)
+{
+	record(&flow->translation, to, choice->slot);
+	flow->backend_id = choice->slot->backend_id;
+	flow->offset = choice->offset;
+}
+
+/*
+ * A UDP socket that dials the same service again, by connect or by sendmsg,
+ * keeps its backend for as long as the service has it.
+ */
+static __always_inline struct answer
+forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+{
+	const struct frontend *frontend = find_frontend(to);
+	struct choice choice = {};
+	struct answer answer = {};
+	struct udp_socket *socket;
+	struct service *service;
+	struct flow *flow;
+	struct view view;
+	bool known;
+
+	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+	if (!frontend) {
+		if (socket)
+			forget(socket, to);
+		return answer;
+	}
+	if (socket && socket->flags & SOCKET_OWN)
+		return answer;
+	service = bpf_map_lookup_elem(&services, &frontend->service_id);
+	if (!service)
+		return answer;
+	view = view_of(frontend, service);
+	if (!view.count) {
+		answer.error = refusal(service);
+		return answer;
+	}
+	if (!socket)
+		socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL,
+					    BPF_SK_STORAGE_GET_F_CREATE);
+	if (!socket) {
+		answer.slot = choose(ctx, frontend, service, view).slot;
+		return answer;
+	}
+	flow = find_flow(socket, to, &known);
+	if (known)
+		choice = choose_again(view, flow->backend_id, flow->offset);
+	if (!choice.slot)
+		choice = choose(ctx, frontend, service, view);
+	if (choice.slot)
+		keep_flow(flow, to, &choice);
+	answer.slot = choice.slot;
+	return answer;
+}
+
+static __always_inline struct answer
+forward(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+{
+	if (to->protocol == IPPROTO_UDP)
+		return forward_udp(ctx, to);
+	return forward_tcp(ctx, to);
+}
+
+/* What the socket dialled to get to this peer, if that was a service. */
+static __always_inline const struct frontend_key *
+dialled(struct bpf_sock_addr *ctx, const struct frontend_key *peer)
+{
+	struct tcp_socket *tcp;
+	struct udp_socket *udp;
+	const struct flow *flow;
+
+	if (peer->protocol != IPPROTO_UDP) {
+		tcp = bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL, 0);
+		if (!tcp || !is_backend(&tcp->peer, peer))
+			return NULL;
+		return &tcp->peer.frontend;
+	}
+	udp = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+	if (!udp)
+		return NULL;
+	flow = find_answering_flow(udp, peer);
+	return flow ? &flow->translation.frontend : NULL;
+}
+
+static __always_inline int refuse(int error)
+{
+	if (has_set_retval)
+		bpf_set_retval(-error);
+	return REJECT;
+}
+
+static __always_inline struct frontend_key addr_v4(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key addr = {.addr = {0, 0, V4_MAPPED, ctx->user_ip4},
+				    .port_be = ctx->user_port,
+				    .protocol = ctx->protocol};
+
+	return addr;
+}
+
+static __always_inline struct frontend_key addr_v6(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key addr = {.addr = {ctx->user_ip6[0], ctx->user_ip6[1],
+					     ctx->user_ip6[2],
+					     ctx->user_ip6[3]},
+				    .port_be = ctx->user_port,
+				    .protocol = ctx->protocol};
+
+	return addr;
+}
+
+static __always_inline void set_v6(struct bpf_sock_addr *ctx, const __u32 *addr)
+{
+	ctx->user_ip6[0] = addr[0];
+	ctx->user_ip6[1] = addr[1];
+	ctx->user_ip6[2] = addr[2];
+	ctx->user_ip6[3] = addr[3];
+}
+
+static __always_inline int forward_v4(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key to = addr_v4(ctx);
+	struct answer answer = forward(ctx, &to);
+
+	if (answer.error)
+		return refuse(answer.error);
+	if (answer.slot) {
+		ctx->user_ip4 = answer.slot->addr[3];
+		ctx->user_port = answer.slot->port_be;
+	}
+	return ALLOW;
+}
+
+static __always_inline int forward_v6(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key to = addr_v6(ctx);
+	struct answer answer = forward(ctx, &to);
+
+	if (answer.error)
+		return refuse(answer.error);
+	if (answer.slot) {
+		set_v6(ctx, answer.slot->addr);
+		ctx->user_port = answer.slot->port_be;
+	}
+	return ALLOW;
+}
+
+static __always_inline int reverse_v4(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key peer = addr_v4(ctx);
+	const struct frontend_key *frontend = dialled(ctx, &peer);
+
+	if (frontend) {
+		ctx->user_ip4 = frontend->addr[3];
+		ctx->user_port = frontend->port_be;
+	}
+	return ALLOW;
+}
+
+static __always_inline int reverse_v6(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key peer = addr_v6(ctx);
+	const struct frontend_key *frontend = dialled(ctx, &peer);
+
+	if (frontend) {
+		set_v6(ctx, frontend->addr);
+		ctx->user_port = frontend->port_be;
+	}
+	return ALLOW;
+}
+
+SEC("cgroup/connect4")
+int connect4(struct bpf_sock_addr *ctx)
+{
+	return forward_v4(ctx);
+}
+
+SEC("cgroup/connect6")
+int connect6(struct bpf_sock_addr *ctx)
+{
+	return forward_v6(ctx);
+}
+
+SEC("cgroup/sendmsg4")
+int sendmsg4(struct bpf_sock_addr *ctx)
+{
+	return forward_v4(ctx);
+}
+
+SEC("cgroup/sendmsg6")
+int sendmsg6(struct bpf_sock_addr *ctx)
+{
+	return forward_v6(ctx);
+}
+
+SEC("cgroup/recvmsg4")
+int recvmsg4(struct bpf_sock_addr *ctx)
+{
+	return reverse_v4(ctx);
+}
+
+SEC("cgroup/recvmsg6")
+int recvmsg6(struct bpf_sock_addr *ctx)
+{
+	return reverse_v6(ctx);
+}
+
+SEC("cgroup/getpeername4")
+int getpeername4(struct bpf_sock_addr *ctx)
+{
+	return reverse_v4(ctx);
+}
+
+SEC("cgroup/getpeername6")
+int getpeername6(struct bpf_sock_addr *ctx)
+{
+	return reverse_v6(ctx);
+}

@@ -1,0 +1,30 @@
+//! Compiles the BPF objects and generates their Rust skeletons. `CLANG` names another compiler than `clang`.
+
+use std::env;
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let bpf = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../bpf");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    for entry in std::fs::read_dir(&bpf)? {
+        println!("cargo::rerun-if-changed={}", entry?.path().display());
+    }
+    println!("cargo::rerun-if-env-changed=CLANG");
+
+    let mut args: Vec<OsString> = ["-Wall", "-Wextra", "-Werror"].map(OsString::from).to_vec();
+    // Debian keeps <asm/types.h> where clang does not look when the target is bpf.
+    let multiarch = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
+    if Path::new(&multiarch).is_dir() {
+        args.push(format!("-I{multiarch}").into());
+    }
+    let mut builder = SkeletonBuilder::new();
+    if let Some(clang) = env::var_os("CLANG") {
+        builder.clang(clang);
+    }
+    builder.source(bpf.join("sock.bpf.c")).clang_args(args).build_and_generate(out.join("sock.skel.rs"))?;
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Why the kernel side cannot start. Each variant is a different thing for the operator to do.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// Why [`crate::KernelDatapath::open`] or [`crate::cleanup`] did not succeed. Traffic is as it was before.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The process lacks capabilities.
+    #[error(
+        "BPF programs cannot be loaded: {} missing; start nodelb as root or give its unit \
+         AmbientCapabilities=CAP_BPF CAP_NET_ADMIN CAP_PERFMON",
+        are(.missing)
+    )]
+    NotPermitted {
+        /// Their names.
+        missing: Vec<&'static str>,
+    },
+    /// The capabilities are there and bpf(2) is refused all the same.
+    #[error(
+        "bpf(2) is refused ({reason}) although the capabilities are there: a seccomp filter (SystemCallFilter=bpf allows \
+         it), a container runtime or kernel lockdown forbids it"
+    )]
+    Forbidden {
+        /// What the kernel said.
+        reason: String,
+    },
+    /// The pin directory is on another kind of file system.
+    #[error("{} is not on a bpffs: mount -t bpf bpf /sys/fs/bpf", directory.display())]
+    NoBpffs {
+        /// The pin directory.
+        directory: PathBuf,
+    },
+    /// No cgroup v2 hierarchy is mounted.
+    #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another place, beside v1)")]
+    NoCgroup2,
+    /// The cgroup to attach to is not one.
+    #[error("{} is not a cgroup v2 directory: {reason}", path.display())]
+    BadCgroup {
+        /// As configured or found.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The kernel is too old, or built without something.
+    #[error("this kernel lacks {what}: nodelb needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF")]
+    Lacks {
+        /// What, and since when kernels have it.
+        what: String,
+    },
+    /// The kernel refused a program.
+    #[error("the kernel refuses nodelb's BPF programs ({reason}); the end of what it says:\n{log}")]
+    Refused {
+        /// What the load returned.
+        reason: String,
+        /// The last lines of the verifier's log.
+        log: String,
+    },
+    /// Another process holds the pins.
+    #[error("another nodelb works with {}: only one can; stop it first", directory.display())]
+    Busy {
+        /// The pin directory.
+        directory: PathBuf,
+    },
+    /// The limits were lowered below what is in use.
+    #[error(
+        "map {map} has more entries in use than the {limit} it would have room for: raise datapath.max-{map}; the maps \
+         and all connections stay as they are"
+    )]
+    TooSmall {
+        /// Which map.
+        map: &'static str,
+        /// The configured limit.
+        limit: u32,
+    },
+    /// Anything else.
+    #[error("{action} {}: {reason}", object.display())]
+    Failed {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or directory.
+        object: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// Turns an error into [`OpenError::Failed`].
+pub(crate) fn failed<E: Display>(action: &'static str, object: &Path) -> impl FnOnce(E) -> OpenError {
+    move |error| OpenError::Failed { action, object: object.to_path_buf(), reason: error.to_string() }
+}
+
+fn are(names: &[&str]) -> String {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", names.join(", "))
+}

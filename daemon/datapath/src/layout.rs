@@ -1,0 +1,203 @@
+//! The one place where nodelb's types and the kernel's bytes meet, and where byte order changes. Offsets and sizes come
+//! from `bpf/shared.h` through BTF; nothing here is `unsafe`.
+
+use std::mem::offset_of;
+
+use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::runs::Run;
+use nodelb_core::state::{BackendId, FrontendEntry, ServiceId, Slot};
+
+use crate::skeleton::types;
+
+// A changed layout must be changed in two places on purpose, and is then a new layout version.
+const _: () = assert!(size_of::<types::frontend_key>() == 20);
+const _: () = assert!(size_of::<types::frontend>() == 8);
+const _: () = assert!(size_of::<types::service>() == 32);
+const _: () = assert!(size_of::<types::slot>() == 24);
+const _: () = assert!(size_of::<types::node_addr>() == 16);
+const _: () = assert!(size_of::<types::affinity_key>() == 16);
+const _: () = assert!(size_of::<types::affinity>() == 16);
+const _: () = assert!(size_of::<types::tcp_socket>() == 44);
+const _: () = assert!(size_of::<types::udp_socket>() == 432);
+
+/// 8-byte words of one `services` entry: two views, flags and affinity, reserved.
+pub(crate) const SERVICE_WORDS: usize = size_of::<types::service>() / 8;
+/// Which word of it is the cluster view.
+pub(crate) const CLUSTER_WORD: usize = offset_of!(types::service, cluster) / 8;
+/// Which word of it is the local view.
+pub(crate) const LOCAL_WORD: usize = offset_of!(types::service, local) / 8;
+/// Which word of it holds flags and affinity, always stored together.
+pub(crate) const POLICY_WORD: usize = offset_of!(types::service, flags) / 8;
+/// 8-byte words of one `slots` entry.
+pub(crate) const SLOT_WORDS: usize = size_of::<types::slot>() / 8;
+
+pub(crate) type FrontendKeyBytes = [u8; size_of::<types::frontend_key>()];
+pub(crate) type FrontendBytes = [u8; size_of::<types::frontend>()];
+pub(crate) type NodeAddrBytes = [u8; size_of::<types::node_addr>()];
+pub(crate) type AffinityKeyBytes = [u8; size_of::<types::affinity_key>()];
+pub(crate) type AffinityBytes = [u8; size_of::<types::affinity>()];
+
+/// The bytes of a shared struct with the named fields set and all else zero, pads included.
+macro_rules! bytes_of {
+    ($type:ty { $($field:ident: $bytes:expr),* $(,)? }) => {{
+        let mut all = [0u8; size_of::<$type>()];
+        $(
+            let (at, field) = (offset_of!($type, $field), $bytes);
+            all[at..at + field.len()].copy_from_slice(&field);
+        )*
+        all
+    }};
+}
+
+/// The bytes of one field of a shared struct.
+macro_rules! field_of {
+    ($all:expr, $type:ty, $field:ident) => {{
+        let at = offset_of!($type, $field);
+        *$all[at..].first_chunk().expect("invariant: a field lies inside its struct")
+    }};
+}
+
+/// A view word taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// Where the list is. Never longer than `u16::MAX`.
+    pub(crate) run: Run,
+    /// Which publication it is; wraps.
+    pub(crate) generation: u16,
+}
+
+pub(crate) fn view_word(view: View) -> u64 {
+    let count = u16::try_from(view.run.len).expect("invariant: PutService refuses longer lists");
+    u64::from_ne_bytes(bytes_of!(types::view {
+        first: view.run.first.to_ne_bytes(),
+        count: count.to_ne_bytes(),
+        generation: view.generation.to_ne_bytes(),
+    }))
+}
+
+pub(crate) fn parse_view(word: u64) -> View {
+    let bytes = word.to_ne_bytes();
+    let first = u32::from_ne_bytes(field_of!(bytes, types::view, first));
+    let count = u16::from_ne_bytes(field_of!(bytes, types::view, count));
+    let generation = u16::from_ne_bytes(field_of!(bytes, types::view, generation));
+    View { run: Run { first, len: count.into() }, generation }
+}
+
+/// What the third word of a `services` entry says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Policy {
+    pub(crate) in_use: bool,
+    pub(crate) has_backends: bool,
+    pub(crate) affinity_seconds: u32,
+}
+
+pub(crate) fn policy_word(policy: Policy) -> u64 {
+    let flags = flag(policy.in_use, types::service_flags::SERVICE_IN_USE.0)
+        | flag(policy.has_backends, types::service_flags::SERVICE_HAS_BACKENDS.0);
+    let service = bytes_of!(types::service {
+        flags: flags.to_ne_bytes(),
+        affinity_seconds: policy.affinity_seconds.to_ne_bytes(),
+    });
+    u64::from_ne_bytes(*service[POLICY_WORD * 8..].first_chunk().expect("invariant: a word lies inside its struct"))
+}
+
+pub(crate) fn parse_policy(word: u64) -> Policy {
+    let mut service = [0u8; size_of::<types::service>()];
+    service[POLICY_WORD * 8..][..8].copy_from_slice(&word.to_ne_bytes());
+    let flags = u32::from_ne_bytes(field_of!(service, types::service, flags));
+    Policy {
+        in_use: flags & types::service_flags::SERVICE_IN_USE.0 != 0,
+        has_backends: flags & types::service_flags::SERVICE_HAS_BACKENDS.0 != 0,
+        affinity_seconds: u32::from_ne_bytes(field_of!(service, types::service, affinity_seconds)),
+    }
+}
+
+pub(crate) fn slot_words(slot: &Slot) -> [u64; SLOT_WORDS] {
+    let bytes = bytes_of!(types::slot {
+        addr: slot.addr.addr.octets(),
+        port_be: slot.addr.port.to_be_bytes(),
+        protocol: [slot.addr.protocol.number()],
+        backend_id: slot.backend.0.to_ne_bytes(),
+    });
+    let (words, _) = bytes.as_chunks::<8>();
+    std::array::from_fn(|i| u64::from_ne_bytes(words[i]))
+}
+
+/// `None` if the words were not written by nodelb.
+pub(crate) fn parse_slot(words: [u64; SLOT_WORDS]) -> Option<Slot> {
+    let mut bytes = [0u8; size_of::<types::slot>()];
+    for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_ne_bytes();
+    }
+    let [protocol] = field_of!(bytes, types::slot, protocol);
+    let addr = L4Addr::new(
+        Addr::from_octets(field_of!(bytes, types::slot, addr)),
+        u16::from_be_bytes(field_of!(bytes, types::slot, port_be)),
+        Protocol::from_number(protocol)?,
+    );
+    Some(Slot { backend: BackendId(u32::from_ne_bytes(field_of!(bytes, types::slot, backend_id))), addr })
+}
+
+pub(crate) fn frontend_key(addr: &L4Addr) -> FrontendKeyBytes {
+    bytes_of!(types::frontend_key {
+        addr: addr.addr.octets(),
+        port_be: addr.port.to_be_bytes(),
+        protocol: [addr.protocol.number()],
+    })
+}
+
+/// `None` if the bytes were not written by nodelb.
+pub(crate) fn parse_frontend_key(bytes: &FrontendKeyBytes) -> Option<L4Addr> {
+    let [protocol] = field_of!(bytes, types::frontend_key, protocol);
+    let [0] = field_of!(bytes, types::frontend_key, pad) else { return None };
+    Some(L4Addr::new(
+        Addr::from_octets(field_of!(bytes, types::frontend_key, addr)),
+        u16::from_be_bytes(field_of!(bytes, types::frontend_key, port_be)),
+        Protocol::from_number(protocol)?,
+    ))
+}
+
+pub(crate) fn frontend(entry: &FrontendEntry) -> FrontendBytes {
+    let flags = flag(entry.inside_local, types::frontend_flags::FRONTEND_INSIDE_LOCAL.0)
+        | flag(entry.outside_local, types::frontend_flags::FRONTEND_OUTSIDE_LOCAL.0);
+    bytes_of!(types::frontend { service_id: entry.service.0.to_ne_bytes(), flags: flags.to_ne_bytes() })
+}
+
+pub(crate) fn parse_frontend(bytes: &FrontendBytes) -> FrontendEntry {
+    let flags = u32::from_ne_bytes(field_of!(bytes, types::frontend, flags));
+    FrontendEntry {
+        service: ServiceId(u32::from_ne_bytes(field_of!(bytes, types::frontend, service_id))),
+        inside_local: flags & types::frontend_flags::FRONTEND_INSIDE_LOCAL.0 != 0,
+        outside_local: flags & types::frontend_flags::FRONTEND_OUTSIDE_LOCAL.0 != 0,
+    }
+}
+
+pub(crate) fn node_addr(addr: Addr) -> NodeAddrBytes {
+    bytes_of!(types::node_addr { addr: addr.octets() })
+}
+
+pub(crate) fn parse_node_addr(bytes: &NodeAddrBytes) -> Addr {
+    Addr::from_octets(field_of!(bytes, types::node_addr, addr))
+}
+
+/// A key of `affinity` that no client and no service has: a place to try whether the map can be written.
+pub(crate) fn unused_affinity_key() -> AffinityKeyBytes {
+    bytes_of!(types::affinity_key { service_id: u32::MAX.to_ne_bytes() })
+}
+
+/// The state of a TCP socket of nodelb's own.
+pub(crate) fn own_tcp_socket() -> [u8; size_of::<types::tcp_socket>()] {
+    bytes_of!(types::tcp_socket { flags: types::socket_flags::SOCKET_OWN.0.to_ne_bytes() })
+}
+
+/// The state of a UDP socket of nodelb's own.
+pub(crate) fn own_udp_socket() -> [u8; size_of::<types::udp_socket>()] {
+    bytes_of!(types::udp_socket { flags: types::socket_flags::SOCKET_OWN.0.to_ne_bytes() })
+}
+
+const fn flag(set: bool, bit: u32) -> u32 {
+    if set { bit } else { 0 }
+}
+
+#[cfg(test)]
+mod tests;

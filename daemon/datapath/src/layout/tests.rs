@@ -1,0 +1,65 @@
+use super::*;
+
+fn addresses() -> Vec<L4Addr> {
+    ["192.0.2.7:80/TCP", "255.255.255.255:65535/UDP", "[2001:db8::7]:443/TCP", "0.0.0.0:30080/UDP", "[::]:1/SCTP"]
+        .iter()
+        .map(|text| text.parse().unwrap())
+        .collect()
+}
+
+#[test]
+fn frontend_keys_are_network_order_bytes() {
+    let bytes = frontend_key(&"192.0.2.7:80/TCP".parse().unwrap());
+    assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7, 0, 80, 6, 0]);
+}
+
+#[test]
+fn frontend_keys_round_trip() {
+    for addr in addresses() {
+        assert_eq!(parse_frontend_key(&frontend_key(&addr)), Some(addr));
+    }
+    assert_eq!(parse_frontend_key(&[0xff; 20]), None, "no such protocol");
+}
+
+#[test]
+fn frontends_round_trip() {
+    for bits in 0..4 {
+        let entry =
+            FrontendEntry { service: ServiceId(70_000), inside_local: bits & 1 != 0, outside_local: bits & 2 != 0 };
+        assert_eq!(parse_frontend(&frontend(&entry)), entry);
+    }
+}
+
+#[test]
+fn slots_round_trip() {
+    for addr in addresses() {
+        let slot = Slot { backend: BackendId(0x0102_0304), addr };
+        assert_eq!(parse_slot(slot_words(&slot)), Some(slot));
+    }
+    assert_eq!(parse_slot([0; SLOT_WORDS]), None, "a slot never written");
+}
+
+#[test]
+fn views_round_trip_and_the_empty_word_is_the_empty_view() {
+    for (first, len, generation) in [(0, 0, 0), (1, 2, 3), (u32::MAX, 65_535, u16::MAX)] {
+        let view = View { run: Run { first, len }, generation };
+        assert_eq!(parse_view(view_word(view)), view);
+    }
+    assert_eq!(view_word(View { run: Run { first: 0, len: 0 }, generation: 0 }), 0);
+}
+
+#[test]
+fn policies_round_trip_and_the_empty_word_is_not_in_use() {
+    for bits in 0..4 {
+        let policy = Policy { in_use: bits & 1 != 0, has_backends: bits & 2 != 0, affinity_seconds: 86_400 };
+        assert_eq!(parse_policy(policy_word(policy)), policy);
+    }
+    assert_eq!(parse_policy(0), Policy::default());
+}
+
+#[test]
+fn node_addresses_round_trip() {
+    for addr in addresses() {
+        assert_eq!(parse_node_addr(&node_addr(addr.addr)), addr.addr);
+    }
+}

@@ -1,0 +1,164 @@
+//! Loads the BPF object: against maps that are pinned already, or with new ones. Owns what is decided before loading
+//! (sizes, features) and how a refusal is told; pins nothing, attaches nothing.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapHandle, OpenMapMut, OpenObject, PrintLevel, set_print};
+use nodelb_core::datapath::Limits;
+
+use crate::attach::HOOKS;
+use crate::error::{OpenError, failed};
+use crate::maps::{Handles, Spec, into_io};
+use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
+use crate::{Features, Options};
+
+/// The maps of per-socket state, by their names in `bpf/maps.h`.
+pub(crate) const SOCKET_MAPS: [&str; 2] = ["tcp_sockets", "udp_sockets"];
+
+/// How many lines of the verifier's log an error shows.
+const LOG_LINES: usize = 24;
+
+/// An opened object, sized but not loaded.
+pub(crate) struct Prepared<'o> {
+    skeleton: OpenSockSkel<'o>,
+    /// What the maps of a generation will be, in the order of [`crate::maps::NAMES`].
+    pub(crate) specs: [Spec; 5],
+    /// What the maps of per-socket state will be, in the order of [`SOCKET_MAPS`].
+    pub(crate) socket_specs: [Spec; 2],
+}
+
+/// A loaded object's maps and programs. All of them go with their descriptors unless pinned or attached.
+pub(crate) struct Loaded {
+    pub(crate) handles: Handles,
+    pub(crate) socket_maps: [MapHandle; 2],
+    /// In the order of [`HOOKS`].
+    pub(crate) programs: Vec<OwnedFd>,
+}
+
+/// Opens the object and sets what has to be set before loading.
+pub(crate) fn prepare<'o>(
+    object: &'o mut MaybeUninit<OpenObject>,
+    options: &Options,
+    features: Features,
+) -> Result<Prepared<'o>, OpenError> {
+    let mut skeleton = SockSkelBuilder::default().open(object).map_err(failed("opening", Path::new("sock.bpf.o")))?;
+    let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
+    rodata.nodeport_first = *options.nodeport_range.start();
+    rodata.nodeport_last = *options.nodeport_range.end();
+    rodata.has_set_retval = features.set_retval.into();
+    set_sizes(&mut skeleton, options.limits).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
+    let maps = &skeleton.maps;
+    let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);
+    let socket_specs = [&maps.tcp_sockets, &maps.udp_sockets].map(spec);
+    Ok(Prepared { skeleton, specs, socket_specs })
+}
+
+fn set_sizes(skeleton: &mut OpenSockSkel<'_>, limits: Limits) -> libbpf_rs::Result<()> {
+    skeleton.maps.frontends.set_max_entries(limits.frontends)?;
+    skeleton.maps.services.set_max_entries(limits.services)?;
+    skeleton.maps.slots.set_max_entries(limits.slots)?;
+    skeleton.maps.affinity.set_max_entries(limits.affinity)
+}
+
+fn spec(map: &OpenMapMut<'_>) -> Spec {
+    Spec {
+        map_type: map.map_type().into(),
+        key_size: map.key_size(),
+        value_size: map.value_size(),
+        flags: map.map_flags(),
+        max_entries: map.max_entries(),
+    }
+}
+
+impl Prepared<'_> {
+    /// Loads with these maps; those not given are made.
+    pub(crate) fn load(
+        mut self,
+        generation: Option<&Handles>,
+        socket_maps: &[Option<MapHandle>; 2],
+    ) -> Result<Loaded, OpenError> {
+        self.reuse(generation, socket_maps).map_err(failed("using the pinned maps with", Path::new("sock.bpf.o")))?;
+        let (loaded, log) = listening(|| self.skeleton.load());
+        let loaded = loaded.map_err(|error| refusal(&into_io(error), &log))?;
+        take(&loaded).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
+    }
+
+    fn reuse(&mut self, generation: Option<&Handles>, socket_maps: &[Option<MapHandle>; 2]) -> libbpf_rs::Result<()> {
+        let maps = &mut self.skeleton.maps;
+        if let Some(Handles(handles)) = generation {
+            let open =
+                [&mut maps.frontends, &mut maps.services, &mut maps.slots, &mut maps.node_addrs, &mut maps.affinity];
+            for (open, handle) in open.into_iter().zip(handles) {
+                open.reuse_fd(handle.as_fd())?;
+            }
+        }
+        for (open, handle) in [&mut maps.tcp_sockets, &mut maps.udp_sockets].into_iter().zip(socket_maps) {
+            if let Some(handle) = handle {
+                open.reuse_fd(handle.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
+    let (maps, progs) = (&skeleton.maps, &skeleton.progs);
+    let handle = |map| MapHandle::try_from(map).map_err(into_io);
+    let program = |name| {
+        let program = match name {
+            "recvmsg4" => &progs.recvmsg4,
+            "recvmsg6" => &progs.recvmsg6,
+            "getpeername4" => &progs.getpeername4,
+            "getpeername6" => &progs.getpeername6,
+            "connect4" => &progs.connect4,
+            "connect6" => &progs.connect6,
+            "sendmsg4" => &progs.sendmsg4,
+            "sendmsg6" => &progs.sendmsg6,
+            _ => return Err(io::ErrorKind::NotFound.into()),
+        };
+        program.as_fd().try_clone_to_owned()
+    };
+    Ok(Loaded {
+        handles: Handles([
+            handle(&maps.frontends)?,
+            handle(&maps.services)?,
+            handle(&maps.slots)?,
+            handle(&maps.node_addrs)?,
+            handle(&maps.affinity)?,
+        ]),
+        socket_maps: [handle(&maps.tcp_sockets)?, handle(&maps.udp_sockets)?],
+        programs: HOOKS.iter().map(|hook| program(hook.name)).collect::<io::Result<_>>()?,
+    })
+}
+
+fn refusal(error: &io::Error, log: &str) -> OpenError {
+    match error.raw_os_error() {
+        Some(libc::EPERM) if log.trim().is_empty() || !log.contains("processed") => {
+            OpenError::Forbidden { reason: error.to_string() }
+        }
+        Some(libc::ENOSYS) => OpenError::Lacks { what: "bpf(2)".into() },
+        _ => {
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+            OpenError::Refused { reason: error.to_string(), log: tail }
+        }
+    }
+}
+
+/// What libbpf says while `work` runs; it has one listener for the whole process, so one load at a time.
+fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
+    static HEARD: Mutex<String> = Mutex::new(String::new());
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = set_print(Some((PrintLevel::Info, |_, text| {
+        HEARD.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+    })));
+    let result = work();
+    set_print(before);
+    (result, std::mem::take(&mut HEARD.lock().unwrap_or_else(PoisonError::into_inner)))
+}

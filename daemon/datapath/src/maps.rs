@@ -1,0 +1,191 @@
+//! The maps of one generation: descriptors, and the two arrays that are shared memory. Owns how single words are read
+//! and published; [`crate::read`] and [`crate::write`] say what they mean.
+//!
+//! # Why a reader never sees a mixture
+//!
+//! A list is written into slots that no view points at, then the view's word is stored with release ordering. A BPF
+//! program loads the word once and computes the slot's index from it, so the slot's load depends on the word's and is
+//! ordered after it on every machine: it sees the slots as they were written before the word. The words are aligned
+//! and 8 bytes wide, so neither side sees half of one. What a program may still hold, an old word, points at slots
+//! that are left alone for [`nodelb_core::runs::REST_MILLIS`].
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapInfo};
+use nodelb_core::datapath::Limits;
+
+use crate::crash::CrashPoint;
+use crate::layout::{self, Policy, SERVICE_WORDS, SLOT_WORDS, View};
+use crate::sys::{self, SharedWords};
+
+/// The maps whose content is nodelb's, by their names in `bpf/maps.h`, which are their pins' names too.
+pub(crate) const NAMES: [&str; 5] = ["frontends", "services", "slots", "node_addrs", "affinity"];
+
+/// Which of a service's two lists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Which {
+    Cluster,
+    Local,
+}
+
+impl Which {
+    const fn word(self) -> usize {
+        match self {
+            Self::Cluster => layout::CLUSTER_WORD,
+            Self::Local => layout::LOCAL_WORD,
+        }
+    }
+}
+
+/// What makes two maps interchangeable, and how large a map is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spec {
+    pub(crate) map_type: u32,
+    pub(crate) key_size: u32,
+    pub(crate) value_size: u32,
+    pub(crate) flags: u32,
+    pub(crate) max_entries: u32,
+}
+
+impl Spec {
+    pub(crate) fn of(map: &MapHandle) -> io::Result<Self> {
+        let info = MapInfo::new(map.as_fd()).map_err(into_io)?.info;
+        Ok(Self {
+            map_type: info.type_,
+            key_size: info.key_size,
+            value_size: info.value_size,
+            flags: info.map_flags,
+            max_entries: info.max_entries,
+        })
+    }
+
+    /// Whether a map of this kind can hold what the other holds, size aside.
+    pub(crate) fn same_kind(self, other: Self) -> bool {
+        Self { max_entries: 0, ..self } == Self { max_entries: 0, ..other }
+    }
+}
+
+/// The descriptors of one generation, in the order of [`NAMES`].
+#[derive(Debug)]
+pub(crate) struct Handles(pub(crate) [MapHandle; NAMES.len()]);
+
+impl Handles {
+    /// Opens the pins in a generation's directory.
+    pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
+        let open = |name| MapHandle::from_pinned_path(directory.join(name)).map_err(|e| (name, into_io(e)));
+        let [frontends, services, slots, node_addrs, affinity] = NAMES.map(open);
+        Ok(Self([frontends?, services?, slots?, node_addrs?, affinity?]))
+    }
+
+    /// Pins all of them in a directory.
+    pub(crate) fn pin(&self, directory: &Path, crash: &CrashPoint) -> io::Result<()> {
+        for (name, map) in NAMES.iter().zip(&self.0) {
+            sys::pin(map.as_fd(), &directory.join(name))?;
+            crash.pass();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        let [frontends, services, slots, _, affinity] = self.0.each_ref().map(MapCore::max_entries);
+        Limits { frontends, services, slots, affinity }
+    }
+}
+
+/// The maps of one generation, ready for use.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    pub(crate) frontends: MapHandle,
+    pub(crate) node_addrs: MapHandle,
+    pub(crate) affinity: MapHandle,
+    pub(crate) limits: Limits,
+    services: SharedWords,
+    slots: SharedWords,
+}
+
+impl Maps {
+    /// Maps the arrays into memory.
+    pub(crate) fn new(handles: Handles) -> io::Result<Self> {
+        let limits = handles.limits();
+        let Handles([frontends, services, slots, node_addrs, affinity]) = handles;
+        Ok(Self {
+            frontends,
+            node_addrs,
+            affinity,
+            limits,
+            services: SharedWords::map(&services)?,
+            slots: SharedWords::map(&slots)?,
+        })
+    }
+
+    /// How many addresses of the node there is room for.
+    pub(crate) fn node_addr_limit(&self) -> u32 {
+        self.node_addrs.max_entries()
+    }
+
+    /// The view a program would read now.
+    pub(crate) fn view(&self, service: u32, which: Which) -> View {
+        let [word] = self.services.read(service as usize * SERVICE_WORDS + which.word());
+        layout::parse_view(word)
+    }
+
+    /// Readers of the service see this view from now on.
+    pub(crate) fn publish(&self, service: u32, which: Which, view: View) {
+        let word = &self.services.all()[service as usize * SERVICE_WORDS + which.word()];
+        word.store(layout::view_word(view), Ordering::Release);
+    }
+
+    pub(crate) fn policy(&self, service: u32) -> Policy {
+        let [word] = self.services.read(service as usize * SERVICE_WORDS + layout::POLICY_WORD);
+        layout::parse_policy(word)
+    }
+
+    pub(crate) fn set_policy(&self, service: u32, policy: Policy) {
+        let word = &self.services.all()[service as usize * SERVICE_WORDS + layout::POLICY_WORD];
+        word.store(layout::policy_word(policy), Ordering::Release);
+    }
+
+    pub(crate) fn slot(&self, index: u32) -> [u64; SLOT_WORDS] {
+        self.slots.read(index as usize * SLOT_WORDS)
+    }
+
+    /// Only for a slot that no view points at.
+    pub(crate) fn set_slot(&self, index: u32, words: [u64; SLOT_WORDS]) {
+        let slot = &self.slots.all()[index as usize * SLOT_WORDS..][..SLOT_WORDS];
+        for (to, word) in slot.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes, reads and deletes an entry of `affinity` that no client has, to see whether the kernel lets this process
+    /// work.
+    pub(crate) fn try_system_calls(&self) -> io::Result<()> {
+        let key = layout::unused_affinity_key();
+        let value: layout::AffinityBytes = [0; _];
+        self.affinity.update(&key, &value, MapFlags::ANY).map_err(into_io)?;
+        self.affinity.lookup(&key, MapFlags::ANY).map_err(into_io)?;
+        self.affinity.delete(&key).map_err(into_io)
+    }
+}
+
+/// The system's error number, which is what callers branch on.
+pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
+    match errno(&error) {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::other(error),
+    }
+}
+
+fn errno(error: &libbpf_rs::Error) -> Option<i32> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(number) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return Some(number);
+        }
+        cause = error.source();
+    }
+    None
+}

@@ -1,0 +1,190 @@
+//! The pin directory: names, the order in which they appear and go, and what is the truth after a crash. Knows files,
+//! not what is in them.
+//!
+//! ```text
+//! /sys/fs/bpf/nodelb/        the pin directory
+//!   v1/                      layout version; locked by the one process that works here
+//!     tcp_sockets udp_sockets   per-socket state: outlives generations
+//!     g7/                    a generation: frontends services slots node_addrs affinity
+//!     g8.tmp/                the next one while it is being filled
+//!     links/connect4 …       what attaches the programs; links/connect4.tmp while one is being replaced
+//! ```
+//!
+//! The highest generation without `.tmp` is the truth. A rename makes it so, once every link runs programs that use it
+//! and before its content changes. All else is left over from a crash and removed.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use crate::crash::CrashPoint;
+use crate::error::{OpenError, failed};
+
+/// The version of the layouts in `bpf/shared.h`.
+const LAYOUT: &str = "v1";
+const TMP: &str = ".tmp";
+
+/// The pin directory, locked. The lock goes when this goes, or the process.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    root: PathBuf,
+    _lock: File,
+    crash: CrashPoint,
+}
+
+impl Pins {
+    /// Makes the directories as far as they are missing, and locks them.
+    pub(crate) fn create(pin_directory: &Path, crash: &CrashPoint) -> Result<Self, OpenError> {
+        let root = pin_directory.join(LAYOUT);
+        for directory in [pin_directory, &root, &root.join("links")] {
+            make_directory(directory, crash).map_err(failed("making", directory))?;
+        }
+        Self::lock(root, pin_directory, crash)
+    }
+
+    /// Locks the directories of every layout version that exist.
+    pub(crate) fn existing(pin_directory: &Path, crash: &CrashPoint) -> Result<Vec<Self>, OpenError> {
+        let names = list(pin_directory).map_err(failed("reading", pin_directory))?;
+        let versions = names.iter().filter(|name| numbered(name, "v").is_some());
+        versions.map(|name| Self::lock(pin_directory.join(name), pin_directory, crash)).collect()
+    }
+
+    fn lock(root: PathBuf, pin_directory: &Path, crash: &CrashPoint) -> Result<Self, OpenError> {
+        let lock = File::open(&root).map_err(failed("opening", &root))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { root, _lock: lock, crash: crash.clone() }),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Busy { directory: pin_directory.to_path_buf() }),
+            Err(TryLockError::Error(error)) => Err(failed("locking", &root)(error)),
+        }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn crash(&self) -> &CrashPoint {
+        &self.crash
+    }
+
+    pub(crate) fn socket_map(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn link(&self, hook: &str) -> PathBuf {
+        self.root.join("links").join(hook)
+    }
+
+    pub(crate) fn generation(&self, number: u32) -> PathBuf {
+        self.root.join(format!("g{number}"))
+    }
+
+    fn unfinished(&self, number: u32) -> PathBuf {
+        self.root.join(format!("g{number}{TMP}"))
+    }
+
+    /// The generation that is the truth, if any; all others are removed.
+    pub(crate) fn current_generation(&self) -> Result<Option<u32>, OpenError> {
+        let names = list(&self.root).map_err(failed("reading", &self.root))?;
+        let current = names.iter().filter_map(|name| numbered(name, "g")).max();
+        for name in names {
+            let committed = numbered(&name, "g");
+            let unfinished = name.strip_suffix(TMP).and_then(|name| numbered(name, "g"));
+            if unfinished.is_some() || (committed.is_some() && committed != current) {
+                let directory = self.root.join(name);
+                remove_directory(&directory, &self.crash).map_err(failed("removing", &directory))?;
+            }
+        }
+        Ok(current)
+    }
+
+    /// A directory for the next generation's pins.
+    pub(crate) fn begin(&self, number: u32) -> Result<PathBuf, OpenError> {
+        let directory = self.unfinished(number);
+        make_directory(&directory, &self.crash).map_err(failed("making", &directory))?;
+        Ok(directory)
+    }
+
+    /// Makes the generation the truth.
+    pub(crate) fn commit(&self, number: u32) -> Result<(), OpenError> {
+        let (from, to) = (self.unfinished(number), self.generation(number));
+        fs::rename(&from, &to).map_err(failed("renaming", &from))?;
+        self.crash.pass();
+        Ok(())
+    }
+
+    /// Gives up a generation that was begun.
+    pub(crate) fn abandon(&self, number: u32) -> Result<(), OpenError> {
+        let directory = self.unfinished(number);
+        remove_directory(&directory, &self.crash).map_err(failed("removing", &directory))
+    }
+
+    /// Puts a link's new pin in the place of its old one in one step. `pin` makes it under the path it is given.
+    pub(crate) fn replace_link(&self, hook: &str, pin: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        let (new, old) = (self.link(&format!("{hook}{TMP}")), self.link(hook));
+        remove_file(&new, &self.crash)?;
+        pin(&new)?;
+        self.crash.pass();
+        fs::rename(&new, &old)?;
+        self.crash.pass();
+        Ok(())
+    }
+}
+
+/// Makes a directory only its owner may enter; one that exists is fine.
+fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => {
+            crash.pass();
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a directory of pins with the pins in it; no directories below are expected. Absent is fine.
+pub(crate) fn remove_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
+    for name in list(directory)? {
+        remove_file(&directory.join(name), crash)?;
+    }
+    absent_is_fine(fs::remove_dir(directory), crash)
+}
+
+/// Removes a pin; absent is fine.
+pub(crate) fn remove_file(path: &Path, crash: &CrashPoint) -> io::Result<()> {
+    absent_is_fine(fs::remove_file(path), crash)
+}
+
+fn absent_is_fine(removed: io::Result<()>, crash: &CrashPoint) -> io::Result<()> {
+    match removed {
+        Ok(()) => {
+            crash.pass();
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names in a directory, sorted; none if it is absent. Names that are not UTF-8 are none of nodelb's.
+pub(crate) fn list(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().to_str().map(str::to_owned)));
+    let mut names: Vec<String> = names.filter_map(Result::transpose).collect::<io::Result<_>>()?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// 7 for `g7` with the prefix `g`.
+pub(crate) fn numbered(name: &str, prefix: &str) -> Option<u32> {
+    let digits = name.strip_prefix(prefix)?;
+    let canonical = !digits.starts_with(['0', '+']);
+    digits.parse().ok().filter(|_| canonical)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Whether this machine lets nodelb work, and if not, what exactly is in the way. Changes nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use caps::{CapSet, Capability};
+use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
+
+use crate::error::{OpenError, failed};
+use crate::sys;
+
+/// What loading, attaching and pinning takes.
+const CAPABILITIES: [(Capability, &str); 3] = [
+    (Capability::CAP_BPF, "CAP_BPF"),
+    (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
+    // Without it the verifier hardens programs against speculation and refuses some loops.
+    (Capability::CAP_PERFMON, "CAP_PERFMON"),
+];
+
+/// What the programs cannot do without; each with the first kernel that has it.
+const HELPERS: [(libbpf_sys::bpf_func_id, &str); 3] = [
+    (libbpf_sys::BPF_FUNC_loop, "bpf_loop() (Linux 5.17)"),
+    (libbpf_sys::BPF_FUNC_sk_storage_get, "bpf_sk_storage_get() at cgroup hooks (Linux 5.8)"),
+    (libbpf_sys::BPF_FUNC_ktime_get_coarse_ns, "bpf_ktime_get_coarse_ns() (Linux 5.11)"),
+];
+
+/// What the kernel has of what the programs can do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// `bpf_set_retval()`, Linux 5.18. Without it a refused connection ends in EPERM.
+    pub set_retval: bool,
+}
+
+impl Features {
+    /// What is missing and what that means, one sentence each, for the log at start.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        if !self.set_retval {
+            missing.push(
+                "this kernel lacks bpf_set_retval() (Linux 5.18): connections to a service without backends end in \
+                 EPERM instead of ECONNREFUSED or EHOSTUNREACH",
+            );
+        }
+        missing
+    }
+}
+
+/// Checks everything that can be checked before loading, cheapest first.
+pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Features, PathBuf), OpenError> {
+    let missing = missing_capabilities()?;
+    if !missing.is_empty() {
+        return Err(OpenError::NotPermitted { missing });
+    }
+    check_bpffs(pin_directory)?;
+    let cgroup = match cgroup {
+        Some(path) => path.to_path_buf(),
+        None => cgroup_root()?,
+    };
+    check_cgroup(&cgroup)?;
+    if let Some((_, what)) = HELPERS.into_iter().find(|&(helper, _)| !sys::has_helper(helper)) {
+        return Err(OpenError::Lacks { what: what.into() });
+    }
+    Ok((Features { set_retval: sys::has_helper(libbpf_sys::BPF_FUNC_set_retval) }, cgroup))
+}
+
+fn missing_capabilities() -> Result<Vec<&'static str>, OpenError> {
+    let status = Path::new("/proc/self/status");
+    let held = caps::read(None, CapSet::Effective).map_err(failed("reading capabilities from", status))?;
+    // CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
+    let implied = |capability| capability != Capability::CAP_NET_ADMIN && held.contains(&Capability::CAP_SYS_ADMIN);
+    let lacking = CAPABILITIES.iter().filter(|&&(capability, _)| !held.contains(&capability) && !implied(capability));
+    Ok(lacking.map(|&(_, name)| name).collect())
+}
+
+fn check_bpffs(pin_directory: &Path) -> Result<(), OpenError> {
+    let existing = pin_directory.ancestors().find(|directory| directory.exists()).unwrap_or(pin_directory);
+    match statfs(existing) {
+        Ok(found) if found.filesystem_type() == BPF_FS_MAGIC => Ok(()),
+        _ => Err(OpenError::NoBpffs { directory: pin_directory.to_path_buf() }),
+    }
+}
+
+fn check_cgroup(path: &Path) -> Result<(), OpenError> {
+    let bad = |reason: String| OpenError::BadCgroup { path: path.to_path_buf(), reason };
+    let found = statfs(path).map_err(|error| bad(error.desc().into()))?;
+    if found.filesystem_type() == CGROUP2_SUPER_MAGIC && path.is_dir() {
+        Ok(())
+    } else {
+        Err(bad("it lies on another file system".into()))
+    }
+}
+
+/// Where cgroup v2 is mounted, alone or beside v1.
+fn cgroup_root() -> Result<PathBuf, OpenError> {
+    let path = Path::new("/proc/self/mountinfo");
+    let mounts = fs::read_to_string(path).map_err(failed("reading", path))?;
+    find_cgroup_root(&mounts).ok_or(OpenError::NoCgroup2)
+}
+
+/// The first cgroup v2 mount that shows the whole hierarchy, else the first of any (proc_pid_mountinfo(5)).
+fn find_cgroup_root(mountinfo: &str) -> Option<PathBuf> {
+    let mounts: Vec<(&str, &str)> = mountinfo
+        .lines()
+        .filter_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            let mut fields = before.split(' ').skip(3);
+            let (root, point) = (fields.next()?, fields.next()?);
+            (after.split(' ').next()? == "cgroup2").then_some((root, point))
+        })
+        .collect();
+    let whole = mounts.iter().find(|(root, _)| *root == "/");
+    whole.or_else(|| mounts.first()).map(|(_, point)| PathBuf::from(unescape(point)))
+}
+
+/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (escape, character)| text.replace(escape, character))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! What the maps hold, read back from them. Never writes. Content that nodelb cannot have written is named and left
+//! out.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use nodelb_core::datapath::MapError;
+use nodelb_core::runs::{Run, Runs};
+use nodelb_core::state::{MapState, ServiceEntry, ServiceId, Slot};
+
+use crate::layout;
+use crate::maps::{Maps, Which};
+use crate::sys;
+
+/// The content of a generation's maps.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    pub(crate) state: MapState,
+    /// Entries that nodelb cannot have written, and what is wrong with each.
+    pub(crate) corrupt: Vec<String>,
+}
+
+/// How much of a map is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapUsage {
+    /// Which map.
+    pub map: &'static str,
+    /// Entries in use; of `slots`, those some service points at.
+    pub used: usize,
+    /// Entries there is room for.
+    pub limit: u32,
+}
+
+/// Reads the maps, any time and from any thread, without a word to their owner.
+#[derive(Clone, Debug)]
+pub struct KernelReader {
+    pub(crate) maps: Arc<Maps>,
+}
+
+impl KernelReader {
+    /// What the kernel holds now. An owner that writes meanwhile may be caught between two operations, never within
+    /// one.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn dump(&self) -> Result<MapState, MapError> {
+        Ok(content(&self.maps)?.state)
+    }
+
+    /// How full each map is.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn usage(&self) -> Result<Vec<MapUsage>, MapError> {
+        let limits = self.maps.limits;
+        let state = content(&self.maps)?.state;
+        let slots = state.services.values().map(|entry| entry.cluster.len() + entry.local.len()).sum();
+        let clients = sys::entries::<16, 16>(&self.maps.affinity).map_err(failed("affinity"))?.len();
+        Ok(vec![
+            MapUsage { map: "frontends", used: state.frontends.len(), limit: limits.frontends },
+            MapUsage { map: "services", used: state.services.len(), limit: limits.services },
+            MapUsage { map: "slots", used: slots, limit: limits.slots },
+            MapUsage { map: "node_addrs", used: state.node_addrs.len(), limit: self.maps.node_addr_limit() },
+            MapUsage { map: "affinity", used: clients, limit: limits.affinity },
+        ])
+    }
+}
+
+/// Everything in the maps, as types.
+pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
+    let mut content = Content::default();
+    for id in 0..maps.limits.services {
+        let policy = maps.policy(id);
+        if !policy.in_use {
+            continue;
+        }
+        let lists = [Which::Cluster, Which::Local].map(|which| list(maps, id, which));
+        let [cluster, local] = match lists {
+            [Ok(cluster), Ok(local)] => [cluster, local],
+            [Err(wrong), _] | [_, Err(wrong)] => {
+                content.corrupt.push(format!("service {id}: {wrong}"));
+                continue;
+            }
+        };
+        let entry = ServiceEntry {
+            cluster,
+            local,
+            has_backends: policy.has_backends,
+            affinity_seconds: policy.affinity_seconds,
+        };
+        content.state.services.insert(ServiceId(id), Arc::new(entry));
+    }
+    for (key, value) in sys::entries(&maps.frontends).map_err(failed("frontends"))? {
+        match layout::parse_frontend_key(&key) {
+            Some(addr) => {
+                content.state.frontends.insert(addr, layout::parse_frontend(&value));
+            }
+            None => content.corrupt.push(format!("frontend with the key {key:02x?}: no such address")),
+        }
+    }
+    for (key, _) in sys::entries::<16, 4>(&maps.node_addrs).map_err(failed("node_addrs"))? {
+        content.state.node_addrs.insert(layout::parse_node_addr(&key));
+    }
+    Ok(content)
+}
+
+/// A list is trusted if its view was still the same after reading it: then it was published all the time.
+fn list(maps: &Maps, service: u32, which: Which) -> Result<Arc<[Slot]>, Wrong> {
+    loop {
+        let view = maps.view(service, which);
+        let inside = |run: Run| run.first.checked_add(run.len).is_some_and(|end| end <= maps.limits.slots);
+        let slots = inside(view.run)
+            .then(|| (view.run.first..view.run.first + view.run.len).map(|at| layout::parse_slot(maps.slot(at))));
+        let list = slots.map(Iterator::collect::<Option<Arc<[Slot]>>>);
+        // Orders the loads above before the one below.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        if maps.view(service, which) != view {
+            continue;
+        }
+        return match list {
+            Some(Some(list)) => Ok(list),
+            Some(None) => Err(Wrong::Slot(view.run)),
+            None => Err(Wrong::Outside(view.run)),
+        };
+    }
+}
+
+/// The bookkeeping of the slots in use, or what contradicts it: then every service that shares slots with another is
+/// named, whichever of them is wrong, and left out of the content.
+pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
+    let mut used: Vec<(Run, ServiceId)> = Vec::new();
+    for &id in content.state.services.keys() {
+        let views = [Which::Cluster, Which::Local].map(|which| maps.view(id.0, which).run);
+        used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, id)));
+    }
+    used.sort_unstable();
+    let mut runs = Runs::new(maps.limits.slots);
+    let mut last: Option<(u32, ServiceId)> = None;
+    let mut shared = Vec::new();
+    for &(run, id) in &used {
+        if !runs.reserve(run) {
+            shared.push(id);
+            shared.extend(last.map(|(_, other)| other));
+        }
+        let end = run.first.saturating_add(run.len);
+        if last.is_none_or(|(furthest, _)| end > furthest) {
+            last = Some((end, id));
+        }
+    }
+    shared.sort_unstable();
+    shared.dedup();
+    for id in shared {
+        content.state.services.remove(&id);
+        content.corrupt.push(format!("service {id}: its slots are another's too"));
+    }
+    runs
+}
+
+enum Wrong {
+    Outside(Run),
+    Slot(Run),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, Run { first, len }) = match self {
+            Self::Outside(run) => ("leaves the slots map", run),
+            Self::Slot(run) => ("has a slot that holds no backend", run),
+        };
+        write!(f, "its list of {len} slots from {first} on {what}")
+    }
+}
+
+/// The error of a map that could not be read or written.
+pub(crate) fn failed(map: &'static str) -> impl Fn(io::Error) -> MapError {
+    move |error| MapError::Failed { map, reason: error.to_string() }
+}

@@ -1,0 +1,13 @@
+//! What libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as `types`.
+#![allow(
+    unsafe_code,
+    unreachable_pub,
+    unused_qualifications,
+    elided_lifetimes_in_paths,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated"
+)]
+
+include!(concat!(env!("OUT_DIR"), "/sock.skel.rs"));

@@ -1,0 +1,146 @@
+//! The bpf(2) calls that libbpf-rs has no safe form of, and shared memory. Each function is one system call, or one
+//! mapping; file descriptors come back close-on-exec, which is how the kernel makes them.
+#![expect(unsafe_code, reason = "system calls and shared memory")]
+
+use std::ffi::{CString, c_void};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libbpf_rs::{MapCore, MapHandle};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Attaches a program to a cgroup. The attachment lives as long as the descriptor or a pin of it.
+pub(crate) fn link_create(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<OwnedFd> {
+    // SAFETY: both descriptors are open for the call; no options means null.
+    let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), cgroup.as_raw_fd(), attach_type, null()) };
+    owned(fd)
+}
+
+/// Lets the link run another program from now on, in one step.
+pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both descriptors are open for the call; no options means null.
+    check(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), null()) })
+}
+
+/// Detaches the link's program, whoever else holds the link.
+pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the call.
+    check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
+}
+
+/// Gives a map or link a name in bpffs.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a C string that outlives the call.
+    check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })
+}
+
+/// Opens what is pinned under the path.
+pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a C string that outlives the call.
+    owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
+}
+
+/// Whether programs at cgroup socket address hooks may call the helper.
+pub(crate) fn has_helper(helper: libbpf_sys::bpf_func_id) -> bool {
+    // SAFETY: takes two numbers; no options means null.
+    unsafe { libbpf_sys::libbpf_probe_bpf_helper(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, helper, null()) == 1 }
+}
+
+/// Every key of a hash map with its value, a few thousand entries per call. Entries that come or go meanwhile may be
+/// missed; no other is.
+pub(crate) fn entries<const K: usize, const V: usize>(map: &MapHandle) -> io::Result<Vec<([u8; K], [u8; V])>> {
+    debug_assert_eq!((map.key_size() as usize, map.value_size() as usize), (K, V), "the map's own sizes");
+    const BATCH: u32 = 4096;
+    let mut found = Vec::new();
+    let mut keys = vec![[0u8; K]; BATCH as usize];
+    let mut values = vec![[0u8; V]; BATCH as usize];
+    let (mut from, mut to) = (0u32, 0u32);
+    let mut first = true;
+    loop {
+        let mut count = BATCH;
+        let from_ptr = if first { null_mut() } else { (&raw mut from).cast::<c_void>() };
+        // SAFETY: a hash map's position is a u32, and the arrays hold BATCH keys and values of the map's own sizes.
+        let status = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                from_ptr,
+                (&raw mut to).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                null(),
+            )
+        };
+        let end = match check(status) {
+            Ok(()) => false,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+            Err(error) => return Err(error),
+        };
+        found.extend(keys.iter().copied().zip(values.iter().copied()).take(count as usize));
+        if end {
+            return Ok(found);
+        }
+        (from, first) = (to, false);
+    }
+}
+
+fn check(status: i32) -> io::Result<()> {
+    if status < 0 { Err(io::Error::from_raw_os_error(-status)) } else { Ok(()) }
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    check(fd)?;
+    // SAFETY: a non-negative result is a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An mmapable array map as 8-byte words that this process and BPF programs share.
+#[derive(Debug)]
+pub(crate) struct SharedWords {
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the memory is reached through atomics only, and stays mapped until the drop.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// Maps the whole of an array map whose values are multiples of 8 bytes.
+    pub(crate) fn map(map: &MapHandle) -> io::Result<Self> {
+        let bytes = map.value_size() as usize * map.max_entries() as usize;
+        let length = std::num::NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+        let (protection, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice; it is page-aligned and holds `bytes` bytes.
+        let base = unsafe { mmap(None, length, protection, flags, map.as_fd(), 0) }?;
+        Ok(Self { base: base.cast(), words: bytes / size_of::<AtomicU64>() })
+    }
+
+    /// All words. Whoever only reads takes care to store nothing.
+    pub(crate) fn all(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping holds that many words, is zeroed by the kernel, and lives as long as self.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    /// `N` words from `at` on, each read once; the first is an acquire load.
+    pub(crate) fn read<const N: usize>(&self, at: usize) -> [u64; N] {
+        let words = &self.all()[at..at + N];
+        std::array::from_fn(|i| words[i].load(if i == 0 { Ordering::Acquire } else { Ordering::Relaxed }))
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and no reference to it is left.
+        let unmapped = unsafe { munmap(self.base.cast(), self.words * size_of::<AtomicU64>()) };
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping");
+    }
+}

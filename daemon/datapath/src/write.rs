@@ -1,0 +1,199 @@
+//! Carries out operations on the maps. Owns the order of the stores within one operation; the order of the operations
+//! is the caller's.
+
+use std::io;
+use std::sync::Arc;
+
+use libbpf_rs::{MapCore, MapFlags};
+use nodelb_core::addr::L4Addr;
+use nodelb_core::datapath::{MapError, Moment};
+use nodelb_core::runs::{Run, Runs};
+use nodelb_core::state::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, ServiceId, Slot};
+
+use crate::crash::CrashPoint;
+use crate::layout::{self, Policy, View};
+use crate::maps::{Maps, Which, into_io};
+use crate::read::failed;
+use crate::sys;
+
+/// From this many consecutive operations of one kind on, one system call does them all: it costs as much as a few
+/// single ones.
+const BATCH_MIN: usize = 16;
+/// At most this many at once, so that no call holds the CPU for long.
+const BATCH_MAX: usize = 1024;
+
+/// The maps' one writer.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) maps: Arc<Maps>,
+    pub(crate) runs: Runs,
+    pub(crate) crash: CrashPoint,
+}
+
+impl Writer {
+    pub(crate) fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
+        let mut results = Vec::with_capacity(ops.len());
+        while results.len() < ops.len() {
+            let rest = &ops[results.len()..];
+            let batch = &rest[..batch_len(rest)];
+            if batch.len() >= BATCH_MIN && self.apply_batch(batch) {
+                self.crash.pass();
+                results.extend(std::iter::repeat_n(Ok(()), batch.len()));
+            } else {
+                // Also after a batch that failed somewhere in the middle: each operation may be repeated.
+                results.extend(batch.iter().map(|op| self.apply_one(op, now)));
+            }
+        }
+        results
+    }
+
+    /// Takes over which client has which backend, as far as there is room.
+    pub(crate) fn copy_affinity(&self, from: &Maps) -> io::Result<()> {
+        let entries = sys::entries::<16, 16>(&from.affinity)?;
+        for (key, value) in entries.iter().take(self.maps.limits.affinity as usize) {
+            self.maps.affinity.update(key, value, MapFlags::ANY).map_err(into_io)?;
+            self.crash.pass();
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel took all of them.
+    fn apply_batch(&self, batch: &[MapOp]) -> bool {
+        let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0u32);
+        for op in batch {
+            match op {
+                MapOp::PutFrontend(addr, entry) => {
+                    keys.extend(layout::frontend_key(addr));
+                    values.extend(layout::frontend(entry));
+                }
+                MapOp::DeleteFrontend(addr) => keys.extend(layout::frontend_key(addr)),
+                _ => return false,
+            }
+            count += 1;
+        }
+        let done = if values.is_empty() {
+            self.maps.frontends.delete_batch(&keys, count, MapFlags::ANY, MapFlags::ANY)
+        } else {
+            self.maps.frontends.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+        };
+        done.is_ok()
+    }
+
+    fn apply_one(&mut self, op: &MapOp, now: Moment) -> Result<(), MapError> {
+        match op {
+            MapOp::PutService(id, entry) => return self.put_service(*id, entry, now),
+            MapOp::DeleteService(id) => return self.delete_service(*id, now),
+            MapOp::PutFrontend(addr, entry) => self.put_frontend(addr, entry),
+            MapOp::DeleteFrontend(addr) => {
+                absent_is_fine(self.maps.frontends.delete(&layout::frontend_key(addr))).map_err(failed("frontends"))
+            }
+            MapOp::PutNodeAddr(addr) => {
+                let key = layout::node_addr(*addr);
+                let put = self.maps.node_addrs.update(&key, &0u32.to_ne_bytes(), MapFlags::ANY);
+                put.map_err(into_io).map_err(failed("node_addrs"))
+            }
+            MapOp::DeleteNodeAddr(addr) => {
+                absent_is_fine(self.maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
+            }
+        }?;
+        self.crash.pass();
+        Ok(())
+    }
+
+    fn put_frontend(&self, addr: &L4Addr, entry: &FrontendEntry) -> Result<(), MapError> {
+        let put = self.maps.frontends.update(&layout::frontend_key(addr), &layout::frontend(entry), MapFlags::ANY);
+        put.map_err(into_io).map_err(|error| match error.raw_os_error() {
+            Some(libc::E2BIG) => MapError::Full { map: "frontends", limit: self.maps.limits.frontends },
+            _ => failed("frontends")(error),
+        })
+    }
+
+    fn put_service(&mut self, id: ServiceId, entry: &ServiceEntry, now: Moment) -> Result<(), MapError> {
+        if id.0 >= self.maps.limits.services {
+            return Err(MapError::Full { map: "services", limit: self.maps.limits.services });
+        }
+        let cluster = self.place(id, Which::Cluster, &entry.cluster, now)?;
+        let local = match self.place(id, Which::Local, &entry.local, now) {
+            Ok(local) => local,
+            Err(error) => {
+                self.runs.free_unpublished(cluster.unwrap_or(Run { first: 0, len: 0 }));
+                return Err(error);
+            }
+        };
+        // Before the views: a service is in use for as long as any program can find slots through it.
+        let policy =
+            Policy { in_use: true, has_backends: entry.has_backends, affinity_seconds: entry.affinity_seconds };
+        if self.maps.policy(id.0) != policy {
+            self.maps.set_policy(id.0, policy);
+            self.crash.pass();
+        }
+        for (which, run, list) in [(Which::Cluster, cluster, &entry.cluster), (Which::Local, local, &entry.local)] {
+            if let Some(run) = run {
+                self.write(run, list);
+                self.switch(id, which, run, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the list goes; `None` if it is where it should be already.
+    fn place(&mut self, id: ServiceId, which: Which, list: &[Slot], now: Moment) -> Result<Option<Run>, MapError> {
+        let len = match u32::try_from(list.len()) {
+            Ok(len) if list.len() <= MAX_VIEW_SLOTS => len,
+            _ => {
+                let reason = format!("service {id} has {} slots, {MAX_VIEW_SLOTS} at most fit a view", list.len());
+                return Err(MapError::Failed { map: "services", reason });
+            }
+        };
+        let Run { first, len: old } = self.maps.view(id.0, which).run;
+        if old == len && (first..).zip(list).all(|(at, slot)| self.maps.slot(at) == layout::slot_words(slot)) {
+            return Ok(None);
+        }
+        let full = MapError::Full { map: "slots", limit: self.maps.limits.slots };
+        self.runs.allocate(len, now).map(Some).ok_or(full)
+    }
+
+    fn write(&self, run: Run, list: &[Slot]) {
+        for (at, slot) in (run.first..).zip(list) {
+            self.maps.set_slot(at, layout::slot_words(slot));
+        }
+        self.crash.pass();
+    }
+
+    /// Publishes the run and lays the old one to rest.
+    fn switch(&mut self, id: ServiceId, which: Which, run: Run, now: Moment) {
+        let old = self.maps.view(id.0, which);
+        self.maps.publish(id.0, which, View { run, generation: old.generation.wrapping_add(1) });
+        self.runs.free(old.run, now);
+        self.crash.pass();
+    }
+
+    fn delete_service(&mut self, id: ServiceId, now: Moment) -> Result<(), MapError> {
+        if id.0 >= self.maps.limits.services || !self.maps.policy(id.0).in_use {
+            return Ok(());
+        }
+        for which in [Which::Cluster, Which::Local] {
+            if self.maps.view(id.0, which).run.len > 0 {
+                self.switch(id, which, Run { first: 0, len: 0 }, now);
+            }
+        }
+        self.maps.set_policy(id.0, Policy::default());
+        self.crash.pass();
+        Ok(())
+    }
+}
+
+/// How many operations from the first on are of its kind and can go into one batch; at least 1.
+fn batch_len(ops: &[MapOp]) -> usize {
+    let puts = |op: &&MapOp| matches!(op, MapOp::PutFrontend(..));
+    let deletes = |op: &&MapOp| matches!(op, MapOp::DeleteFrontend(_));
+    let ops = &ops[..ops.len().min(BATCH_MAX)];
+    ops.iter().take_while(puts).count().max(ops.iter().take_while(deletes).count()).max(1)
+}
+
+fn absent_is_fine(deleted: libbpf_rs::Result<()>) -> io::Result<()> {
+    match deleted.map_err(into_io) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,135 @@
+//! A place where a test may do what it likes as root: own mount, network and process namespace, own bpffs, own cgroup.
+//! Owns making it and removing it, also after `kill -9`; knows nothing of nodelb.
+//!
+//! The test runs twice. The outer run makes a cgroup and starts a janitor that removes it when the test process is
+//! gone, however it went; then it runs the same test again inside fresh namespaces. The inner run sees the prepared
+//! sandbox and does the work.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Tells the inner run where its cgroup is; its presence tells the two runs apart.
+const INNER: &str = "NODELB_SANDBOX_CGROUP";
+
+/// Every address of this range is local inside the sandbox, so that backends can listen on any of them. The other
+/// documentation ranges (198.51.100.0/24, 203.0.113.0/24, the rest of 2001:db8::/32) have no route: a connection to a
+/// frontend there that is not translated fails with ENETUNREACH.
+const BACKENDS_V4: &str = "192.0.2.0/24";
+/// See [`BACKENDS_V4`].
+const BACKENDS_V6: &str = "2001:db8:b::/48";
+
+/// What a test inside the sandbox has.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    /// A cgroup of the test's own, which it is a member of. Programs are attached here, never to the root.
+    pub(crate) cgroup: PathBuf,
+    /// A freshly mounted bpffs.
+    pub(crate) bpffs: PathBuf,
+}
+
+/// Runs `body` in a sandbox. `test` is the calling test's name as `cargo test -- --list` shows it.
+pub(crate) fn run(test: &str, body: impl FnOnce(&Sandbox)) {
+    match std::env::var_os(INNER) {
+        Some(cgroup) => body(&enter(PathBuf::from(cgroup))),
+        None => outside(test),
+    }
+}
+
+fn outside(test: &str) {
+    assert!(
+        nix::unistd::geteuid().is_root(),
+        "this test loads BPF programs and makes namespaces: run it as root (sudo -E cargo test, or make test-root)"
+    );
+    let cgroup = OwnCgroup::make();
+    let this_binary = std::env::current_exe().expect("the path of the test binary");
+    let status = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .arg(this_binary)
+        .args(["--exact", test, "--nocapture", "--include-ignored", "--test-threads=1"])
+        .env(INNER, &cgroup.path)
+        .stdin(Stdio::null())
+        .status()
+        .expect("setpriv and unshare (package util-linux)");
+    drop(cgroup);
+    assert!(status.success(), "{test} failed inside its sandbox ({status}); its output is above");
+}
+
+fn enter(cgroup: PathBuf) -> Sandbox {
+    let bpffs = PathBuf::from("/sys/fs/bpf");
+    // Mounts made here must not reach the host.
+    command("mount", &["--make-rprivate", "/"]);
+    command("mount", &["-t", "bpf", "bpf", "/sys/fs/bpf"]);
+    command("ip", &["link", "set", "lo", "up"]);
+    command("ip", &["address", "add", BACKENDS_V4, "dev", "lo"]);
+    command("ip", &["-6", "route", "add", "local", BACKENDS_V6, "dev", "lo"]);
+    // IPv6 has no local subnets on lo: binding to any address of the range needs this.
+    fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").expect("ip_nonlocal_bind");
+    fs::write(cgroup.join("cgroup.procs"), "0").expect("joining the test's cgroup");
+    Sandbox { cgroup, bpffs }
+}
+
+fn command(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A cgroup that goes when this process goes: the janitor waits for the end of its standard input, kills what is left
+/// in the cgroup and removes it.
+struct OwnCgroup {
+    path: PathBuf,
+    janitor: Child,
+    alive: Option<ChildStdin>,
+}
+
+impl OwnCgroup {
+    fn make() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        const SWEEP: &str = r#"
+            cat >/dev/null
+            echo 1 >"$0/cgroup.kill"
+            tries=0
+            while [ -d "$0" ] && [ $tries -lt 100 ]; do
+                find "$0" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.05
+                tries=$((tries + 1))
+            done
+            [ ! -d "$0" ]"#;
+        let name = format!("nodelb-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = cgroup2_mount().join(name);
+        let mut janitor = Command::new("setsid")
+            .args(["sh", "-c", SWEEP])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("setsid (package util-linux)");
+        let alive = janitor.stdin.take();
+        // Made after its janitor, so that there is no moment at which it could be left behind.
+        fs::create_dir(&path).unwrap_or_else(|error| panic!("making {}: {error}", path.display()));
+        Self { path, janitor, alive }
+    }
+}
+
+impl Drop for OwnCgroup {
+    fn drop(&mut self) {
+        self.alive = None;
+        let status = self.janitor.wait();
+        if !status.is_ok_and(|status| status.success()) {
+            let _ = writeln!(std::io::stderr(), "cgroup {} could not be removed", self.path.display());
+        }
+    }
+}
+
+/// Where cgroup v2 is mounted on this machine, alone or beside v1.
+fn cgroup2_mount() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("/proc/self/mountinfo");
+    let found = mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let point = before.split(' ').nth(4)?;
+        after.starts_with("cgroup2 ").then(|| Path::new(point).to_path_buf())
+    });
+    found.expect("a cgroup v2 mount (mount -t cgroup2 none /sys/fs/cgroup)")
+}
