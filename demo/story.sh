@@ -89,7 +89,6 @@ prepare() {
     nodelb-prober backend --name incident-backend --tcp 1.1.1.1:80 &
     disown -a
     cat >"$dir/nodelb.toml" <<END
-state-dir = "$dir/state"
 [files]
 directory = "$dir/services.d"
 [datapath]
@@ -110,7 +109,7 @@ backends = ["192.0.2.11:8080", "192.0.2.12:8080"]
 [[service]]
 name = "shop/dns"
 frontends = ["$dns/UDP"]
-backends = ["192.0.2.11:5353/UDP", "192.0.2.12:5353/UDP"]
+backends = ["192.0.2.11:5353", "192.0.2.12:5353"]
 END
     show cat "$dir/services.d/shop.toml"
     check "the file is served as soon as it is there" soon served "$dns" 192.0.2.12:5353

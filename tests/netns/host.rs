@@ -84,34 +84,35 @@ impl Host {
 
     /// Starts the daemon, to crash after so many operations, and does not wait.
     pub(crate) fn spawn(&self, crash_after: Option<u32>) -> Daemon {
-        self.launch(Command::new(NODELB), crash_after)
+        let mut command = Command::new(NODELB);
+        crash_at(&mut command, crash_after);
+        self.launch(command, &[])
     }
 
-    /// Starts the daemon through `command`, which ends where the daemon's arguments begin.
-    pub(crate) fn launch(&self, mut command: Command, crash_after: Option<u32>) -> Daemon {
+    /// Starts the daemon through `command`, which ends where the daemon's arguments begin, with more of these.
+    pub(crate) fn launch(&self, mut command: Command, arguments: &[&str]) -> Daemon {
         let socket = self.dir.join("notify");
         drop(fs::remove_file(&socket));
         let notify = UnixDatagram::bind(&socket).unwrap();
         notify.set_nonblocking(true).unwrap();
         let log = fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
-        command.args(["run", "--config"]).arg(self.dir.join("nodelb.toml"));
+        command.args(["run", "--config"]).arg(self.dir.join("nodelb.toml")).args(arguments);
         command.env("NOTIFY_SOCKET", &socket).env_remove("JOURNAL_STREAM");
-        crash_at(&mut command, crash_after);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         Daemon { child: command.spawn().unwrap(), notify }
     }
 
-    /// Runs another command of the binary to its end.
-    pub(crate) fn command(&self, name: &str, crash_after: Option<u32>) -> Output {
+    /// Runs `nodelb cleanup`, to crash after so many operations.
+    pub(crate) fn try_cleanup(&self, crash_after: Option<u32>) -> Output {
         let mut command = Command::new(NODELB);
-        command.arg(name).arg("--config").arg(self.dir.join("nodelb.toml"));
+        command.arg("cleanup").arg("--config").arg(self.dir.join("nodelb.toml"));
         crash_at(&mut command, crash_after);
         command.output().unwrap()
     }
 
-    /// Runs `nodelb cleanup` and checks that no pin is left.
+    /// Cleans up and checks that no pin is left.
     pub(crate) fn cleanup(&self) {
-        let output = self.command("cleanup", None);
+        let output = self.try_cleanup(None);
         assert!(output.status.success(), "cleanup: {output:?}");
         assert!(self.nothing_pinned(), "left in {}: {:?}", self.pins.display(), self.pinned());
     }
@@ -278,15 +279,9 @@ pub(crate) fn errno(address: &str, transport: Transport) -> String {
     dial(address, transport, 1).failed.into_keys().collect()
 }
 
-/// A service in nodelb's own form, the same over TCP and UDP: as `NAME-tcp` and `NAME-udp`.
+/// A service file in nodelb's own form, each frontend over TCP and UDP.
 pub(crate) fn service(name: &str, frontends: &[&str], backends: &[&str]) -> String {
-    let one = |protocol: &str| {
-        let list = |addresses: &[&str]| {
-            addresses.iter().map(|address| format!("\"{address}/{protocol}\"")).collect::<Vec<_>>().join(", ")
-        };
-        let (frontends, backends) = (list(frontends), list(backends));
-        let name = format!("{name}-{}", protocol.to_lowercase());
-        format!("[[service]]\nname = \"{name}\"\nfrontends = [{frontends}]\nbackends = [{backends}]\n")
-    };
-    one("TCP") + &one("UDP")
+    let frontends: Vec<String> =
+        frontends.iter().flat_map(|address| ["TCP", "UDP"].map(|protocol| format!("{address}/{protocol}"))).collect();
+    format!("[[service]]\nname = {name:?}\nfrontends = {frontends:?}\nbackends = {backends:?}\n")
 }

@@ -28,14 +28,13 @@ fn no_capability_is_left_after_the_start() {
 fn the_memory_datapath_needs_no_privilege() {
     sandbox::run("privilege::the_memory_datapath_needs_no_privilege", |sandbox| {
         let host = Host::new(sandbox);
-        host.configure("mode = \"memory\"");
         host.serve("a.toml", &service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
         // The build directory may be closed to everybody else.
         let binary = host.path("nodelb");
         fs::copy(env!("CARGO_BIN_EXE_nodelb"), &binary).unwrap();
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]).arg(binary);
-        let mut daemon = host.launch(command, None);
+        let mut daemon = host.launch(command, &["--datapath=memory"]);
         // Nobody may write to root's socket: the API tells that it is ready.
         eventually("it is ready", || crate::host::get("/readyz").is_some() || !daemon.is_alive());
         assert!(is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]), "{}", host.log());
@@ -51,7 +50,7 @@ fn says_what_is_missing_where_bpf_may_not_be_loaded() {
         let everything_but_bpf = "--bounding-set=-bpf,-sys_admin,-perfmon,-net_admin";
         let mut command = Command::new("setpriv");
         command.args([everything_but_bpf, "--inh-caps=-all", env!("CARGO_BIN_EXE_nodelb")]);
-        let status = host.launch(command, None).wait();
+        let status = host.launch(command, &[]).wait();
         assert_eq!(status.code(), Some(77), "{}", host.log());
         for missing in ["CAP_BPF", "CAP_NET_ADMIN"] {
             assert!(host.log().contains(missing), "{}", host.log());

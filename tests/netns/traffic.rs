@@ -80,7 +80,7 @@ fn two_services_claim_one_address() {
         let _daemon = host.start();
         assert_eq!(dial("198.51.100.10:80", Transport::Tcp, 20).answered.get("1"), Some(&20));
         let row = frontend("198.51.100.10:80/TCP");
-        assert!(row.is_some_and(|row| row["service"] == "shop/first-tcp"));
+        assert!(row.is_some_and(|row| row["service"] == "shop/first"));
         host.withdraw("1.toml");
         eventually("the second service takes over", || is_done("198.51.100.10:80/TCP", &["192.0.2.12:8080/TCP"]));
         assert_eq!(dial("198.51.100.10:80", Transport::Tcp, 20).answered.get("2"), Some(&20));
