@@ -136,10 +136,43 @@ fn a_bad_configuration_is_refused_whole() {
             )
         });
         traffic.assert_unharmed("after the refusal");
-        host.configure("");
-        daemon.signal(Signal::SIGHUP);
-        pause();
         daemon.stop();
         traffic.finish(300);
+    });
+}
+
+#[test]
+fn a_good_configuration_is_taken_over() {
+    sandbox::run("continuity::a_good_configuration_is_taken_over", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backends = backends();
+        serve_both(&host);
+        let daemon = host.start();
+        let traffic = Traffic::start();
+        let elsewhere = host.path("elsewhere");
+        std::fs::rename(host.path("services.d"), &elsewhere).unwrap();
+        let config = std::fs::read_to_string(host.path("nodelb.toml")).unwrap();
+        host.write("nodelb.toml", &config.replace("services.d", "elsewhere"));
+        daemon.signal(Signal::SIGHUP);
+        host.write("elsewhere/more.toml", &service("shop/more", &["198.51.100.11:80"], &BACKENDS[..1]));
+        eventually("the new directory is read", || is_done("198.51.100.11:80/TCP", &["192.0.2.11:8080/TCP"]));
+        assert_eq!(answering(SERVICE), ["1", "2"]);
+        daemon.stop();
+        traffic.finish(100);
+    });
+}
+
+#[test]
+fn the_watchdog_is_fed() {
+    sandbox::run("continuity::the_watchdog_is_fed", |sandbox| {
+        let host = Host::new(sandbox);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
+        command.env("WATCHDOG_USEC", "2000000");
+        let mut daemon = host.launch(command, &[]);
+        assert!(daemon.wait_ready(), "{}", host.log());
+        for _ in 0..3 {
+            assert!(daemon.wait_for("WATCHDOG=1"), "{}", host.log());
+        }
+        daemon.stop();
     });
 }
