@@ -4,7 +4,12 @@
 //! of the rounds. Absolute times are context; machines differ and neighbours are noisy. Needs root: runs in the tests'
 //! sandbox, on cgroups and addresses of its own.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops where it cannot go on, and prints")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a benchmark stops where it cannot go on, and prints"
+)]
 
 #[path = "cost/connect.rs"]
 mod connect;
@@ -38,12 +43,16 @@ fn main() {
 
 fn machine() {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_start_matches([' ', '\t', ':']);
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_start_matches([' ', '\t', ':']);
     let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
     println!("| | |\n|---|---|");
     println!("| kernel | {} |", first_words("/proc/sys/kernel/osrelease", 1));
     println!("| processor | {model}, {cores} cores |");
-    println!("| memory | {} kB |", fs::read_to_string("/proc/meminfo").unwrap().split_whitespace().nth(1).unwrap_or(""));
+    println!(
+        "| memory | {} kB |",
+        fs::read_to_string("/proc/meminfo").unwrap().split_whitespace().nth(1).unwrap_or("")
+    );
     println!("| bpf_jit_harden | {} |", first_words("/proc/sys/net/core/bpf_jit_harden", 1));
     println!("| clock | {} |", first_words("/sys/devices/system/clocksource/clocksource0/current_clocksource", 1));
     println!("| load average at the start | {} |", first_words("/proc/loadavg", 3));

@@ -72,7 +72,10 @@ fn reconnect(none: &Path, empty: &Path, few: &Path) {
     let [none, empty, _, translated] = &times;
     let ratio = |of: fn(&Times) -> f64| (of(translated) - of(none)) / (of(empty) - of(none));
     let (min, p25) = (ratio(Times::min), ratio(Times::p25));
-    println!("\n(translated - none) / (empty - none): **{min:.2}** (min), {p25:.2} (p25). Within 1.35: {}.", verdict(min, 1.35));
+    println!(
+        "\n(translated - none) / (empty - none): **{min:.2}** (min), {p25:.2} (p25). Within 1.35: {}.",
+        verdict(min, 1.35)
+    );
 }
 
 /// TCP connect, accept and close through a service and directly, both under nodelb's hooks, and without any.
@@ -90,11 +93,9 @@ fn tcp(listener: &TcpListener, none: &Path, few: &Path) {
     };
     let times = interleave(
         1_000,
-        [
-            &mut |count| connect(none, direct, count),
-            &mut |count| connect(few, direct, count),
-            &mut |count| connect(few, service, count),
-        ],
+        [&mut |count| connect(none, direct, count), &mut |count| connect(few, direct, count), &mut |count| {
+            connect(few, service, count)
+        }],
     );
     println!("\n## TCP connect, accept and close\n");
     println!("ns a connection, loopback.\n");
@@ -152,7 +153,19 @@ fn cgroup(sandbox: &Sandbox, name: &str) -> PathBuf {
 fn attach_empty(cgroup: &Path) -> (libbpf_rs::Object, libbpf_rs::Link) {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let mut compile = Command::new(clang)
-        .args(["-target", "bpf", "-O2", "-g", "-I/usr/include/x86_64-linux-gnu", "-x", "c", "-", "-c", "-o", "/dev/stdout"])
+        .args([
+            "-target",
+            "bpf",
+            "-O2",
+            "-g",
+            "-I/usr/include/x86_64-linux-gnu",
+            "-x",
+            "c",
+            "-",
+            "-c",
+            "-o",
+            "/dev/stdout",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -161,11 +174,6 @@ fn attach_empty(cgroup: &Path) -> (libbpf_rs::Object, libbpf_rs::Link) {
     let object = compile.wait_with_output().unwrap().stdout;
     let object = libbpf_rs::ObjectBuilder::default().open_memory(&object).unwrap().load().unwrap();
     let directory = fs::File::open(cgroup).unwrap();
-    let link = object
-        .progs_mut()
-        .next()
-        .unwrap()
-        .attach_cgroup(std::os::fd::AsRawFd::as_raw_fd(&directory))
-        .unwrap();
+    let link = object.progs_mut().next().unwrap().attach_cgroup(std::os::fd::AsRawFd::as_raw_fd(&directory)).unwrap();
     (object, link)
 }

@@ -14,23 +14,22 @@ impl Times {
         Self(nanos)
     }
 
-    /// The given fraction of the rounds took no longer.
-    pub(crate) fn quantile(&self, fraction: f64) -> f64 {
-        let place = (self.0.len() - 1) as f64 * fraction;
-        self.0[place.round() as usize]
+    /// So many in a hundred of the rounds took no longer.
+    pub(crate) fn percentile(&self, percent: usize) -> f64 {
+        self.0[(self.0.len() - 1) * percent / 100]
     }
 
     pub(crate) fn min(&self) -> f64 {
-        self.quantile(0.0)
+        self.percentile(0)
     }
 
     pub(crate) fn p25(&self) -> f64 {
-        self.quantile(0.25)
+        self.percentile(25)
     }
 
     /// `min / p25 / median`.
     pub(crate) fn cells(&self) -> String {
-        format!("{:.0} | {:.0} | {:.0}", self.min(), self.p25(), self.quantile(0.5))
+        format!("{:.0} | {:.0} | {:.0}", self.min(), self.p25(), self.percentile(50))
     }
 }
 

@@ -9,8 +9,8 @@ use nodelb_core::change::Change;
 use nodelb_core::datapath::{Datapath, Limits, Moment};
 use nodelb_core::engine::{Engine, EngineConfig};
 use nodelb_core::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
-    TrafficPolicy,
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
+    Source, TrafficPolicy,
 };
 use nodelb_datapath::{KernelDatapath, Options};
 
