@@ -11,12 +11,11 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use nodelb_core::datapath::Moment;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::query::{Output, Parameter, Problem, Query};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, guard, health, maps, sources, tables};
+use super::{AdminState, Now, guard, health, maps, sources, tables};
 
 /// How many long answers are rendered at a time: readers never take all cores from the work itself.
 const RENDERINGS: usize = 2;
@@ -25,7 +24,7 @@ const UNREAD_KIB: u32 = 128 * 1024;
 /// How long an answer may take to render, or to find room.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-type Answer = fn(&AdminState, &Query, Moment) -> Result<(StatusCode, Page), Problem>;
+type Answer = fn(&AdminState, &Query, Now) -> Result<(StatusCode, Page), Problem>;
 
 struct Route {
     path: &'static str,
@@ -53,7 +52,7 @@ static ROUTES: &[Route] = &[
         parameters: FILTERS,
         shows: "every address a client may dial, whom it reaches and since when",
         long: true,
-        answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now)),
+        answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now.moment)),
     },
     Route {
         path: "/backends",
@@ -74,21 +73,21 @@ static ROUTES: &[Route] = &[
         parameters: OUTPUT,
         shows: "every place services are read from, and what is wrong with it",
         long: true,
-        answer: |state, _, now| ok(sources::sources(&latest(&state.sources), now)),
+        answer: |state, _, now| ok(sources::sources(&latest(&state.sources), now.unix)),
     },
     Route {
         path: "/healthz",
         parameters: OUTPUT,
         shows: "whether the daemon does its work (200 or 503)",
         long: false,
-        answer: |state, _, now| checks("healthz", &[latest(&state.health).alive(now)]),
+        answer: |state, _, now| checks("healthz", &[latest(&state.health).alive(now.moment)]),
     },
     Route {
         path: "/readyz",
         parameters: OUTPUT,
         shows: "whether this node's connections are translated (200, or 503 with the reasons)",
         long: false,
-        answer: |state, _, now| checks("readyz", &latest(&state.health).ready(now)),
+        answer: |state, _, now| checks("readyz", &latest(&state.health).ready(now.moment)),
     },
 ];
 
@@ -107,13 +106,13 @@ fn checks(name: &'static str, checks: &[health::Check]) -> Result<(StatusCode, P
     Ok((status, health::checks(name, checks).into()))
 }
 
-fn list_routes(_: &AdminState, _: &Query, _: Moment) -> Result<(StatusCode, Page), Problem> {
+fn list_routes(_: &AdminState, _: &Query, _: Now) -> Result<(StatusCode, Page), Problem> {
     let cells =
         |route: &Route| [Cell::text(route.path), Cell::text(route.shows), Cell::list(route.parameters.iter().copied())];
     ok(Table::new("routes", ["Route", "Shows", "Parameters"], ROUTES.iter().map(cells)))
 }
 
-fn read_maps(state: &AdminState, query: &Query, _: Moment) -> Result<(StatusCode, Page), Problem> {
+fn read_maps(state: &AdminState, query: &Query, _: Now) -> Result<(StatusCode, Page), Problem> {
     let held = (state.maps)().map_err(|reason| {
         let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)

@@ -86,3 +86,6 @@ fn policy(policy: TrafficPolicy) -> Cell {
         TrafficPolicy::Local => "Local",
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::{Bounds, serve};
-use crate::admin::{AdminState, Check, Health, routes};
+use crate::admin::{AdminState, Check, Health, Now, routes};
 
 /// A server on a free port, with its clock standing at one minute. Stops when dropped.
 struct Served {
@@ -41,7 +41,7 @@ async fn served(bounds: Bounds) -> Served {
             false => Ok(MapState::default()),
         }),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },
-        clock: Arc::new(|| NOW),
+        clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move {
