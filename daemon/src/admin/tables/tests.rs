@@ -67,8 +67,8 @@ fn a_service_and_a_backend_read_as_documented() {
         error: None,
     };
     let expected = "\
-Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Backends  Selectable  Status  Error  Origin
-shop/web  files   http=80/TCP  Cluster          Local            10800     2          3         1           Held    -      /etc/nodelb/services.d/shop.toml
+Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Backends  Selectable  Status  Origin                            Error
+shop/web  files   http=80/TCP  Cluster          Local            10800     2          3         1           Held    /etc/nodelb/services.d/shop.toml  -
 ";
     assert_eq!(text(services(vec![service])), expected);
     let backend = BackendReport {
