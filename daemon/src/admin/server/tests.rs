@@ -161,7 +161,7 @@ async fn health_and_readiness_say_why_not() {
 #[tokio::test]
 async fn unreadable_maps_are_an_answer() {
     let server = served(Bounds::default()).await;
-    server.maps.send_replace(Err("map services: no such file".into()));
+    let _ = server.maps.send_replace(Err("map services: no such file".into()));
     let answer = server.get("/maps").await;
     assert_eq!(status(&answer), "503");
     assert!(answer.contains("the kernel maps cannot be read: map services: no such file"), "{answer}");
@@ -234,7 +234,7 @@ async fn readers_that_do_not_read_stall_nobody() {
     let entry = FrontendEntry { service: ServiceId(0), inside_local: false, outside_local: false };
     let address = |n: u32| L4Addr::new(Addr::from(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n))), 80, Protocol::Tcp);
     let frontends = (0..80_000).map(|n| (address(n), entry)).collect();
-    server.maps.send_replace(Ok(MapState { frontends, ..Default::default() }));
+    let _ = server.maps.send_replace(Ok(MapState { frontends, ..Default::default() }));
     let mut held = Vec::new();
     for _ in 0..40 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
