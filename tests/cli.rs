@@ -1,6 +1,7 @@
 //! Black box: the `nodelb` binary as an operator's shell sees it, its exit codes and what it prints where. Needs no
 //! privilege and no daemon; the daemon's own life is in `netns.rs`.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
@@ -130,4 +131,28 @@ fn a_reader_that_leaves_is_no_error() {
     let ended = child.wait_with_output().expect("the program ends");
     assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), &b""[..]));
     task.join().expect("the server ends");
+}
+
+/// Every long option a text names, such as `--config`.
+fn options(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    words.filter(|word| word.starts_with("--") && word.len() > 2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_manual_page_has_every_command_option_and_exit_code() {
+    let page = include_str!("../contrib/man/nodelb.8").replace("\\-", "-");
+    let help = nodelb(&["--help"]).stdout;
+    let section = |from: &str, to: &str| help.split(from).nth(1).and_then(|rest| rest.split(to).next()).expect("help");
+    let commands = section("Commands:\n", "\n\n").lines().filter_map(|line| line.split_whitespace().next());
+    let mut known = options(&help);
+    for command in commands.filter(|command| *command != "help") {
+        assert!(page.contains(&format!("\n.B {command}\n")), "{command} is not described in nodelb(8)");
+        known.extend(options(&nodelb(&[command, "--help"]).stdout));
+    }
+    assert_eq!(options(&page), known);
+    for line in section("Exit codes:\n", "\n\n").lines() {
+        let code = line.split_whitespace().next().expect("a code");
+        assert!(page.contains(&format!(".TP\n.B {code}\n")), "exit code {code} is not described in nodelb(8)");
+    }
 }

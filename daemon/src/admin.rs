@@ -25,7 +25,7 @@ pub mod table;
 pub mod tables;
 
 pub use health::{Check, Health};
-pub use sources::SourceReport;
+pub use sources::{SourceReport, SourceState};
 
 /// Where the API listens unless the configuration says otherwise, and where the command line looks for it.
 pub const DEFAULT_ADDRESSES: [&str; 2] = ["127.0.0.1:9890", "[::1]:9890"];
@@ -46,8 +46,17 @@ pub struct AdminState {
     pub maps: ReadMaps,
     /// How much it can hold.
     pub limits: Limits,
-    /// The clock that `since` moments come from.
-    pub clock: Arc<dyn Fn() -> Moment + Send + Sync>,
+    /// What time it is.
+    pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
+}
+
+/// The time, on the two clocks that rows say `since` on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// The reconcile loop's clock: frontends, health.
+    pub moment: Moment,
+    /// Seconds since 1970: sources.
+    pub unix: u64,
 }
 
 /// Serves the API on every listener until `shutdown` resolves.

@@ -1,26 +1,17 @@
-//! Proof of life: whether the hooks act on this node's processes, found by trying. Owns the canary addresses and what
-//! each outcome means; when to try, and what follows, is the reconcile loop's business.
+//! Proof of life: whether the hooks act on this node's processes, found by trying. Owns what each outcome
+//! means; when to try, and what follows, is the reconcile loop's business.
 //!
 //! A canary frontend has no backend, so the hook must refuse a connect() to it at once. The connect() is that of a UDP
 //! socket, which sends no packet whatever happens.
 
 use std::fmt::{self, Display};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
-
-/// The IPv4 dummy address (RFC 7600), port discard: nothing else has a use for it.
-const IPV4: L4Addr =
-    L4Addr::new(Addr::from_octets(Ipv4Addr::new(192, 0, 0, 8).to_ipv6_mapped().octets()), 9, Protocol::Udp);
-/// In the discard prefix (RFC 6666), port discard.
-const IPV6: L4Addr =
-    L4Addr::new(Addr::from_octets(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 8).octets()), 9, Protocol::Udp);
-
-/// The canary frontends, one per family; they belong to [`nodelb_core::state::ServiceId::CANARY`].
-pub const FRONTENDS: [L4Addr; 2] = [IPV4, IPV6];
+use nodelb_core::addr::{Family, L4Addr};
+use nodelb_core::state::CANARIES;
 
 /// What a connect() to a canary frontend came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +85,7 @@ pub enum CanaryError {
 /// The first thing that is not as it should be.
 pub fn check<E: Display>(register: impl Fn(BorrowedFd<'_>) -> Result<(), E>) -> Result<Alive, CanaryError> {
     let mut alive = Alive::default();
-    for frontend in FRONTENDS {
+    for frontend in CANARIES {
         let family = frontend.addr.family();
         let not_tried = |reason: String| CanaryError::NotTried { family, reason };
         let ordinary = dial(frontend, |_| Ok(())).map_err(not_tried)?;

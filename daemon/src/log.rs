@@ -7,8 +7,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
-use tracing::level_filters::LevelFilter;
-use tracing::{Subscriber, subscriber};
+use tracing::{Level, Subscriber, subscriber};
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
@@ -22,7 +21,7 @@ pub struct LevelControl(reload::Handle<Targets, Registry>);
 
 impl LevelControl {
     /// From now on lines of this level and graver ones are logged.
-    pub fn set(&self, level: LevelFilter) {
+    pub fn set(&self, level: Level) {
         // Fails only when the subscriber is gone, and then there is nothing left to log with.
         let _ = self.0.reload(targets(level));
     }
@@ -32,7 +31,7 @@ impl LevelControl {
 ///
 /// # Errors
 /// When logging has already been started.
-pub fn start(level: LevelFilter) -> anyhow::Result<LevelControl> {
+pub fn start(level: Level) -> anyhow::Result<LevelControl> {
     let stderr = io::stderr();
     let to_journal = std::env::var("JOURNAL_STREAM").is_ok_and(|stream| leads_to(stderr.as_fd(), &stream));
     let journal = if to_journal { tracing_journald::layer().ok() } else { None };
@@ -49,8 +48,8 @@ pub fn start(level: LevelFilter) -> anyhow::Result<LevelControl> {
 }
 
 /// nodelb's own lines at the level asked for; of the libraries underneath only what went wrong.
-fn targets(level: LevelFilter) -> Targets {
-    Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("nodelb", level)
+fn targets(level: Level) -> Targets {
+    Targets::new().with_default(level.min(Level::WARN)).with_target("nodelb", level)
 }
 
 /// Whether the file is the one systemd says it connected to the journal: `JOURNAL_STREAM` is its device and inode, and

@@ -38,7 +38,7 @@ struct Shown<'a> {
 impl<'a> Shown<'a> {
     fn new(held: &MapState, name_of: &dyn Fn(ServiceId) -> Option<String>, filter: &'a Filter) -> Self {
         let known = held.services.keys().chain(held.frontends.values().map(|entry| &entry.service));
-        let names = known.filter_map(|&id| Some((id, canary_or(name_of, id)?))).collect();
+        let names = known.filter_map(|&id| Some((id, name_of(id)?))).collect();
         let mut shown = Self { names, reached: BTreeSet::new(), holding: BTreeSet::new(), filter };
         let frontends = held.frontends.iter().filter(|(key, _)| shown.shows_address(key.addr));
         let reached = frontends.map(|(_, entry)| entry.service).filter(|&id| shown.names_service(id)).collect();
@@ -126,11 +126,6 @@ impl<'a> Shown<'a> {
         }
         Table::new("slots", ["Id", "Service", "View", "Backend", "Backend-Id", "Slots"], rows)
     }
-}
-
-/// The canary's entry is nodelb's own.
-fn canary_or(name_of: &dyn Fn(ServiceId) -> Option<String>, id: ServiceId) -> Option<String> {
-    if id == ServiceId::CANARY { Some("(canary)".into()) } else { name_of(id) }
 }
 
 fn id(id: ServiceId) -> Cell {

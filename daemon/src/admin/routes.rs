@@ -11,21 +11,21 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use nodelb_core::datapath::Moment;
+use nodelb_core::report::Filter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::query::{Output, Parameter, Problem, Query};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, guard, health, maps, sources, tables};
+use super::{AdminState, Now, guard, health, maps, sources, tables};
 
-/// How many long answers are rendered at a time: readers never take all cores from the work itself.
-const RENDERINGS: usize = 2;
-/// How much of rendered answers may wait for slow readers at a time, in KiB.
-const UNREAD_KIB: u32 = 128 * 1024;
-/// How long an answer may take to render, or to find room.
+/// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
+const UNREAD_KIB: u32 = 64 * 1024;
+/// Answers up to this size, in KiB, need no room there: slow readers never keep an operator from a narrow question.
+const SMALL_KIB: u32 = 64;
+/// How long an answer may take to render, waiting for its turn included.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-type Answer = fn(&AdminState, &Query, Moment) -> Result<(StatusCode, Page), Problem>;
+type Answer = fn(&AdminState, &Query, Now) -> Result<(StatusCode, Page), Problem>;
 
 struct Route {
     path: &'static str,
@@ -53,7 +53,7 @@ static ROUTES: &[Route] = &[
         parameters: FILTERS,
         shows: "every address a client may dial, whom it reaches and since when",
         long: true,
-        answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now)),
+        answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now.moment)),
     },
     Route {
         path: "/backends",
@@ -74,21 +74,21 @@ static ROUTES: &[Route] = &[
         parameters: OUTPUT,
         shows: "every place services are read from, and what is wrong with it",
         long: true,
-        answer: |state, _, now| ok(sources::sources(&latest(&state.sources), now)),
+        answer: |state, _, now| ok(sources::sources(&latest(&state.sources), now.unix)),
     },
     Route {
         path: "/healthz",
         parameters: OUTPUT,
         shows: "whether the daemon does its work (200 or 503)",
         long: false,
-        answer: |state, _, now| checks("healthz", &[latest(&state.health).alive(now)]),
+        answer: |state, _, now| checks("healthz", &[latest(&state.health).alive(now.moment)]),
     },
     Route {
         path: "/readyz",
         parameters: OUTPUT,
         shows: "whether this node's connections are translated (200, or 503 with the reasons)",
         long: false,
-        answer: |state, _, now| checks("readyz", &latest(&state.health).ready(now)),
+        answer: |state, _, now| checks("readyz", &latest(&state.health).ready(now.moment)),
     },
 ];
 
@@ -107,13 +107,13 @@ fn checks(name: &'static str, checks: &[health::Check]) -> Result<(StatusCode, P
     Ok((status, health::checks(name, checks).into()))
 }
 
-fn list_routes(_: &AdminState, _: &Query, _: Moment) -> Result<(StatusCode, Page), Problem> {
+fn list_routes(_: &AdminState, _: &Query, _: Now) -> Result<(StatusCode, Page), Problem> {
     let cells =
         |route: &Route| [Cell::text(route.path), Cell::text(route.shows), Cell::list(route.parameters.iter().copied())];
     ok(Table::new("routes", ["Route", "Shows", "Parameters"], ROUTES.iter().map(cells)))
 }
 
-fn read_maps(state: &AdminState, query: &Query, _: Moment) -> Result<(StatusCode, Page), Problem> {
+fn read_maps(state: &AdminState, query: &Query, _: Now) -> Result<(StatusCode, Page), Problem> {
     let held = (state.maps)().map_err(|reason| {
         let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -126,7 +126,10 @@ fn read_maps(state: &AdminState, query: &Query, _: Moment) -> Result<(StatusCode
 #[derive(Clone)]
 struct Shared {
     state: Arc<AdminState>,
-    renderings: Arc<Semaphore>,
+    /// One whole table is rendered at a time, and beside it one narrowed by a filter: readers of everything keep
+    /// neither the cores from the work itself nor an operator from a narrow question.
+    whole: Arc<Semaphore>,
+    narrow: Arc<Semaphore>,
     unread: Arc<Semaphore>,
 }
 
@@ -134,7 +137,8 @@ struct Shared {
 pub(super) fn router(state: AdminState) -> Router {
     let shared = Shared {
         state: Arc::new(state),
-        renderings: Arc::new(Semaphore::new(RENDERINGS)),
+        whole: Arc::new(Semaphore::new(1)),
+        narrow: Arc::new(Semaphore::new(1)),
         unread: Arc::new(Semaphore::new(UNREAD_KIB as usize)),
     };
     let mut router = Router::new();
@@ -179,15 +183,6 @@ async fn respond(route: &'static Route, shared: Shared, uri: &Uri, headers: &Hea
     }
 }
 
-fn busy(route: &Route) -> Problem {
-    let message = format!(
-        "{} took longer than {} s: other readers are busy, or do not read what they asked for; try again",
-        route.path,
-        ANSWER_TIME.as_secs()
-    );
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-}
-
 /// Short answers are given at once; long ones are rendered beside the workers, few at a time.
 async fn answer(
     route: &'static Route,
@@ -199,27 +194,46 @@ async fn answer(
         let (status, text) = render(route, &shared.state, &query, output)?;
         return Ok((status, text.into()));
     }
-    let rendering = acquire(&shared.renderings, 1).await?;
+    let turn = if query.filter == Filter::default() { &shared.whole } else { &shared.narrow };
+    let rendering = acquire(turn).await?;
     let state = Arc::clone(&shared.state);
     let rendered = tokio::task::spawn_blocking(move || {
         let _rendering = rendering;
         render(route, &state, &query, output)
     });
     let (status, text) = rendered.await.map_err(|error| internal(route, &error.to_string()))??;
-    let kib = u32::try_from(text.len() / 1024 + 1).unwrap_or(u32::MAX).min(UNREAD_KIB);
-    let unread = acquire(&shared.unread, kib).await?;
-    Ok((status, Bytes::from_owner(Unread { text, _permit: unread })))
+    let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
+    if kib <= SMALL_KIB {
+        return Ok((status, text.into()));
+    }
+    let room = Arc::clone(&shared.unread).try_acquire_many_owned(kib).map_err(|_full| unread(route))?;
+    Ok((status, Bytes::from_owner(Unread { text, _room: room })))
 }
 
-async fn acquire(semaphore: &Arc<Semaphore>, permits: u32) -> Result<OwnedSemaphorePermit, Problem> {
-    let acquired = Arc::clone(semaphore).acquire_many_owned(permits).await;
+async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
+    let acquired = Arc::clone(semaphore).acquire_owned().await;
     acquired.map_err(|_closed| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nodelb is stopping"))
+}
+
+fn busy(route: &Route) -> Problem {
+    let seconds = ANSWER_TIME.as_secs();
+    let message = format!("{} took longer than {seconds} s: others ask for long answers too; try again", route.path);
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+fn unread(route: &Route) -> Problem {
+    let message = format!(
+        "no room for an answer as long as {}: others do not read theirs; try again, or narrow it with service= or \
+         address=",
+        route.path
+    );
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 /// A rendered answer that counts as unread until its last byte has been handed to the kernel.
 struct Unread {
     text: String,
-    _permit: OwnedSemaphorePermit,
+    _room: OwnedSemaphorePermit,
 }
 
 impl AsRef<[u8]> for Unread {

@@ -168,19 +168,27 @@ impl Table {
             cell.write_text(&mut plain);
             ends.push(plain.len());
         }
-        let starts = std::iter::once(0).chain(ends.iter().copied());
-        let texts: Vec<&str> = starts.zip(&ends).map(|(start, &end)| &plain[start..end]).collect();
-
         let mut widths: Vec<usize> = self.columns.iter().map(|heading| heading.chars().count()).collect();
-        for row in texts.chunks_exact(self.columns.len()) {
+        self.for_each_row(&plain, &ends, |row| {
             for (width, text) in widths.iter_mut().zip(row) {
                 *width = (*width).max(text.chars().count());
             }
-        }
-        out.reserve((texts.len() / self.columns.len() + 1) * (widths.iter().sum::<usize>() + widths.len() * GAP.len()));
+        });
         push_line(out, &self.columns, &widths);
-        for row in texts.chunks_exact(self.columns.len()) {
-            push_line(out, row, &widths);
+        self.for_each_row(&plain, &ends, |row| push_line(out, row, &widths));
+    }
+
+    /// Cuts `plain` at the `ends` of its cells and hands the texts on row by row.
+    fn for_each_row(&self, plain: &str, ends: &[usize], mut each: impl FnMut(&[&str])) {
+        let mut row = Vec::with_capacity(self.columns.len());
+        let mut start = 0;
+        for cells in ends.chunks_exact(self.columns.len()) {
+            row.clear();
+            for &end in cells {
+                row.push(&plain[start..end]);
+                start = end;
+            }
+            each(&row);
         }
     }
 }

@@ -38,8 +38,8 @@ pub fn services(rows: Vec<ServiceReport>) -> Table {
         "Backends",
         "Selectable",
         "Status",
-        "Error",
         "Origin",
+        "Error",
     ];
     let cells = |row: ServiceReport| {
         [
@@ -53,8 +53,8 @@ pub fn services(rows: Vec<ServiceReport>) -> Table {
             Cell::count(row.backends),
             Cell::count(row.selectable),
             Cell::text(&row.status),
-            Cell::optional(row.error),
             Cell::Shared(row.origin),
+            Cell::optional(row.error),
         ]
     };
     Table::new("services", columns, rows.into_iter().map(cells))
@@ -86,3 +86,6 @@ fn policy(policy: TrafficPolicy) -> Cell {
         TrafficPolicy::Local => "Local",
     })
 }
+
+#[cfg(test)]
+mod tests;

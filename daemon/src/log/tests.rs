@@ -2,7 +2,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use tracing::level_filters::LevelFilter;
+use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
@@ -31,7 +31,7 @@ impl Write for Lines {
 fn lines_are_plain_and_the_level_changes_while_running() {
     let lines = Lines::default();
     let writer = lines.clone();
-    let (filter, handle) = reload::Layer::new(targets(LevelFilter::INFO));
+    let (filter, handle) = reload::Layer::new(targets(Level::INFO));
     let subscriber = Registry::default().with(plain(move || writer.clone(), false).with_filter(filter));
     let control = LevelControl(handle);
     tracing::subscriber::with_default(subscriber, || {
@@ -41,12 +41,12 @@ fn lines_are_plain_and_the_level_changes_while_running() {
         assert!(line.ends_with("INFO backends changed service=shop/web\n"), "{line:?}");
         assert!(!line.contains('\u{1b}'), "{line:?}");
 
-        control.set(LevelFilter::DEBUG);
+        control.set(Level::DEBUG);
         tracing::debug!("now");
         tracing::debug!(target: "hyper", "never");
         assert!(lines.take().ends_with("DEBUG now\n"));
 
-        control.set(LevelFilter::ERROR);
+        control.set(Level::ERROR);
         tracing::warn!("hidden");
         tracing::warn!(target: "hyper", "hidden");
         assert_eq!(lines.take(), "");

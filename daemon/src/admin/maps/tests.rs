@@ -11,6 +11,7 @@ const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity
 
 fn name_of(id: ServiceId) -> Option<String> {
     let name = match id.0 {
+        0 => "(canary)",
         1 => "shop/web:http/TCP/IPv4",
         2 => "shop/web-admin:/TCP/IPv4",
         _ => return None,

@@ -1,24 +1,24 @@
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::Snapshot;
-use nodelb_core::state::MapState;
+use nodelb_core::state::{FrontendEntry, MapState, ServiceId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::{Bounds, serve};
-use crate::admin::{AdminState, Check, Health, routes};
+use crate::admin::{AdminState, Check, Health, Now, routes};
 
 /// A server on a free port, with its clock standing at one minute. Stops when dropped.
 struct Served {
     address: SocketAddr,
     health: watch::Sender<Arc<Health>>,
-    maps_fail: Arc<AtomicBool>,
+    maps: watch::Sender<Result<MapState, String>>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -30,25 +30,21 @@ async fn served(bounds: Bounds) -> Served {
     let address = listener.local_addr().unwrap();
     let healthy = Health { beat: NOW, checks: vec![Check::passed("canary", "refused at once")] };
     let (health, health_seen) = watch::channel(Arc::new(healthy));
-    let maps_fail = Arc::new(AtomicBool::new(false));
-    let fail = Arc::clone(&maps_fail);
+    let (maps, held) = watch::channel(Ok(MapState::default()));
     let state = AdminState {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
         sources: watch::channel(Arc::new(Vec::new())).1,
         health: health_seen,
-        maps: Arc::new(move || match fail.load(Ordering::Relaxed) {
-            true => Err("map services: no such file".into()),
-            false => Ok(MapState::default()),
-        }),
+        maps: Arc::new(move || held.borrow().clone()),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },
-        clock: Arc::new(|| NOW),
+        clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move {
         let _ = stopped.await;
     };
     let task = tokio::spawn(serve(vec![listener], routes::router(state), bounds, shutdown));
-    Served { address, health, maps_fail, stop: Some(stop), task }
+    Served { address, health, maps, stop: Some(stop), task }
 }
 
 impl Served {
@@ -165,7 +161,7 @@ async fn health_and_readiness_say_why_not() {
 #[tokio::test]
 async fn unreadable_maps_are_an_answer() {
     let server = served(Bounds::default()).await;
-    server.maps_fail.store(true, Ordering::Relaxed);
+    let _ = server.maps.send_replace(Err("map services: no such file".into()));
     let answer = server.get("/maps").await;
     assert_eq!(status(&answer), "503");
     assert!(answer.contains("the kernel maps cannot be read: map services: no such file"), "{answer}");
@@ -229,6 +225,29 @@ async fn many_clients_at_once_are_all_answered() {
         assert_eq!(client.await.unwrap(), "200");
     }
     Arc::into_inner(server).unwrap().stop().await;
+}
+
+/// 4 MB of answer each, asked for and never read.
+#[tokio::test]
+async fn readers_that_do_not_read_stall_nobody() {
+    let server = served(Bounds::default()).await;
+    let entry = FrontendEntry { service: ServiceId(0), inside_local: false, outside_local: false };
+    let address = |n: u32| L4Addr::new(Addr::from(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n))), 80, Protocol::Tcp);
+    let frontends = (0..80_000).map(|n| (address(n), entry)).collect();
+    let _ = server.maps.send_replace(Ok(MapState { frontends, ..Default::default() }));
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        held.push(stream);
+    }
+    let start = Instant::now();
+    assert_eq!(status(&server.get("/healthz").await), "200");
+    let narrow = server.get("/maps?address=10.0.0.7").await;
+    assert!(narrow.contains("10.0.0.7:80/TCP"), "{narrow}");
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    drop(held);
+    server.stop().await;
 }
 
 #[tokio::test]
