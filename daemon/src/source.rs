@@ -1,0 +1,1 @@
+//! Where services come from.
