@@ -180,37 +180,68 @@ impl<T: Setting> Setting for Vec<T> {
 /// One table of a document while it is read: remembers which keys were asked for, so that all others can be refused.
 pub(crate) struct Fields<'a, 't> {
     table: &'a DeTable<'t>,
-    /// How messages name a key of the table: a prefix such as `datapath.`.
+    /// What messages begin with, such as `service shop/web: `.
+    object: String,
+    /// What stands before a key in messages, such as `datapath.`.
     prefix: String,
     known: Vec<String>,
 }
 
 impl<'a, 't> Fields<'a, 't> {
+    /// The keys of a table that is reached by a path of keys, such as `datapath.`.
     pub(crate) fn of(table: &'a DeTable<'t>, prefix: impl Into<String>) -> Self {
-        Self { table, prefix: prefix.into(), known: Vec::new() }
+        Self { table, object: String::new(), prefix: prefix.into(), known: Vec::new() }
+    }
+
+    /// Names the object that the table describes: messages begin with it from here on.
+    pub(crate) fn describe(&mut self, object: impl Into<String>) {
+        self.object = object.into();
+    }
+
+    /// Makes a problem of something about the object.
+    pub(crate) fn problem(&self, at: &Range<usize>, message: impl fmt::Display, problems: &mut Problems) {
+        problems.push(at, format!("{}{message}", self.object));
     }
 
     /// The raw value of a key, if the table has it. The key counts as known from here on.
     pub(crate) fn value(&mut self, key: &str) -> Option<&'a Value<'t>> {
-        self.known.push(key.to_owned());
+        if !self.known.iter().any(|known| known == key) {
+            self.known.push(key.to_owned());
+        }
         self.table.get(key)
     }
 
     /// The value of a key. `None` when the table does not have it, or has something else, which is then a problem.
     pub(crate) fn read<T: Setting>(&mut self, key: &str, problems: &mut Problems) -> Option<T> {
-        let value = self.value(key)?;
         let mut mismatches = Mismatches::new();
+        let value = self.value(key)?;
         let read = T::read(value, &mut mismatches);
         for (at, message) in mismatches {
-            problems.push(&at, format!("{}{key}: {message}", self.prefix));
+            problems.push(&at, format!("{}{}{key}: {message}", self.object, self.prefix));
         }
         read
+    }
+
+    /// The value of a key in a table that is itself a value, whose problems go to the key that has the table.
+    pub(crate) fn setting<T: Setting>(&mut self, key: &str, mismatches: &mut Mismatches) -> Option<T> {
+        let value = self.value(key)?;
+        let before = mismatches.len();
+        let read = T::read(value, mismatches);
+        for (_, message) in &mut mismatches[before..] {
+            message.insert_str(0, &format!("{key}: "));
+        }
+        read
+    }
+
+    /// The keys of a table inside this one, of the same object.
+    pub(crate) fn nested(&self, table: &'a DeTable<'t>, prefix: &str) -> Self {
+        Self { table, object: self.object.clone(), prefix: prefix.to_owned(), known: Vec::new() }
     }
 
     /// Makes a problem of a check that failed for the value of a key the table has.
     pub(crate) fn check(&self, key: &str, checked: Result<(), String>, problems: &mut Problems) {
         if let (Err(message), Some(value)) = (checked, self.table.get(key)) {
-            problems.push(&value.span(), format!("{}{key}: {message}", self.prefix));
+            problems.push(&value.span(), format!("{}{}{key}: {message}", self.object, self.prefix));
         }
     }
 
@@ -219,7 +250,8 @@ impl<'a, 't> Fields<'a, 't> {
         let value = self.value(key)?;
         let table = value.get_ref().as_table();
         if table.is_none() {
-            problems.push(&value.span(), format!("{}{key}: expected a table, as in [{key}]", self.prefix));
+            problems
+                .push(&value.span(), format!("{}{}{key}: expected a table, as in [{key}]", self.object, self.prefix));
         }
         table
     }
@@ -242,17 +274,23 @@ impl<'a, 't> Fields<'a, 't> {
 
     /// Makes a problem of every key that nobody asked for.
     pub(crate) fn refuse_others(self, problems: &mut Problems) {
-        for key in self.table.keys() {
-            let name: &str = key.get_ref();
-            if self.known.iter().any(|known| known == name) {
-                continue;
-            }
-            let remedy = match nearest(&self.known, name) {
+        for (at, message) in self.unknown() {
+            problems.push(&at, format!("{}{message}", self.object));
+        }
+    }
+
+    /// The keys that nobody asked for.
+    pub(crate) fn unknown(&self) -> Mismatches {
+        let is_known = |name: &str| self.known.iter().any(|known| known == name);
+        let unknown = self.table.keys().filter(|key| !is_known(key.get_ref()));
+        let told = unknown.map(|key| {
+            let remedy = match nearest(&self.known, key.get_ref()) {
                 Some(similar) => format!("did you mean `{similar}`?"),
                 None => format!("known here: {}", self.known.join(", ")),
             };
-            problems.push(&key.span(), format!("unknown key `{}{name}`; {remedy}", self.prefix));
-        }
+            (key.span(), format!("unknown key `{}{}`; {remedy}", self.prefix, key.get_ref()))
+        });
+        told.collect()
     }
 }
 
