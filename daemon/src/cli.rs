@@ -63,7 +63,7 @@ enum Command {
     /// Remove everything nodelb left in the kernel: service addresses stop working at once
     ///
     /// Stopping the daemon leaves its maps and programs in place, so that connections go on. This takes them away.
-    /// It refuses while a daemon answers, which would only put them back.
+    /// It refuses while a daemon works with them.
     Cleanup(CleanupOptions),
 }
 
@@ -104,9 +104,6 @@ pub struct CleanupOptions {
     /// Pin directory, whatever the configuration says
     #[arg(long, value_name = "PATH")]
     pub pin_directory: Option<PathBuf>,
-    /// Clean up even though a daemon answers
-    #[arg(long)]
-    pub force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -140,8 +137,8 @@ enum Output {
 /// Carries out a command that does more than ask a running daemon.
 pub type Action<Options> = fn(&Options) -> Result<(), Failure>;
 
-/// Checks a configuration and what it names; what there is to tell besides problems goes to the writer.
-pub type Check = fn(&CheckOptions, &mut dyn Write) -> Result<(), Failure>;
+/// The same for a command that prints; what there is to tell besides problems goes to the writer.
+pub type Telling<Options> = fn(&Options, &mut dyn Write) -> Result<(), Failure>;
 
 /// What carries out the commands that do more than ask a running daemon.
 #[derive(Clone, Copy, Debug)]
@@ -149,9 +146,9 @@ pub struct Actions {
     /// `run`: returns when the daemon has been told to end.
     pub run: Action<RunOptions>,
     /// `check-config`.
-    pub check_config: Check,
-    /// `cleanup`; asks [`client::refuse_while_running`] first.
-    pub cleanup: Action<CleanupOptions>,
+    pub check_config: Telling<CheckOptions>,
+    /// `cleanup`.
+    pub cleanup: Telling<CleanupOptions>,
 }
 
 /// Parses the arguments, carries out the command and says with which code the process ends.
@@ -176,19 +173,21 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
 fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
     match command {
         Command::Run(options) => (actions.run)(options),
-        Command::CheckConfig(options) => {
-            let mut told = Vec::new();
-            let checked = (actions.check_config)(options, &mut told);
-            print(&told)?;
-            checked
-        }
+        Command::CheckConfig(options) => tell(|told| (actions.check_config)(options, told)),
         Command::Services(rows) => rows.ask("/services"),
         Command::Frontends(rows) => rows.ask("/frontends"),
         Command::Backends(rows) => rows.ask("/backends"),
         Command::Maps(rows) => rows.ask("/maps"),
         Command::Sources(asking) => asking.ask("/sources", []),
-        Command::Cleanup(options) => (actions.cleanup)(options),
+        Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
     }
+}
+
+fn tell(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut told = Vec::new();
+    let done = command(&mut told);
+    print(&told)?;
+    done
 }
 
 impl Rows {

@@ -4,9 +4,16 @@
 
 pub mod admin;
 pub mod canary;
+pub mod check;
+pub mod cleanup;
 pub mod cli;
 pub mod clock;
+pub mod config;
+pub mod document;
 pub mod exit;
 pub mod log;
+pub mod node;
 pub mod notify;
 pub mod reconcile;
+pub mod run;
+pub mod source;

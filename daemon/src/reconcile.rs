@@ -41,7 +41,7 @@ const CANARY_EVERY: Duration = Duration::from_secs(10);
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// Tries whether the datapath is in effect, and says so in one check.
-pub type Probe = Box<dyn FnMut() -> Vec<Check> + Send>;
+pub type Probe<D> = Box<dyn FnMut(&mut D) -> Vec<Check> + Send>;
 
 /// Everything the loop works on.
 pub struct Owner<D> {
@@ -56,9 +56,9 @@ pub struct Owner<D> {
     /// For readers.
     pub health: watch::Sender<Arc<Health>>,
     /// To systemd.
-    pub notifier: Notifier,
+    pub notifier: Arc<Notifier>,
     /// Proof of life of the datapath; the checks of the memory datapath are empty.
-    pub probe: Probe,
+    pub probe: Probe<D>,
     /// The time.
     pub clock: Clock,
 }
@@ -127,7 +127,7 @@ impl<D: Datapath> Owner<D> {
 
     /// Logs only what changed: a hook that stays broken is one line, not one every ten seconds.
     fn try_canary(&mut self, standing: &mut Standing) {
-        let checks = (self.probe)();
+        let checks = (self.probe)(&mut self.datapath);
         for check in &checks {
             let before = standing.probes.iter().find(|before| before.name == check.name);
             if !check.passed && before.is_none_or(|before| before != check) {

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nodelb_core::addr::Addr;
 use nodelb_core::change::{Change, NodeFacts};
@@ -15,12 +16,12 @@ use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
-use nodelb_datapath::{KernelDatapath, Options, OwnSockets, drop_privileges};
+use nodelb_datapath::{KernelDatapath, Options, Origin, OwnSockets, drop_privileges};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminState, Check, Health, ReadMaps};
+use crate::admin::{self, AdminState, Check, Health, Now, ReadMaps};
 use crate::canary;
 use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::Clock;
@@ -43,7 +44,7 @@ struct Ground {
     level: LevelControl,
     listeners: Vec<TcpListener>,
     facts: NodeFacts,
-    notifier: Notifier,
+    notifier: Arc<Notifier>,
 }
 
 /// Runs the daemon until it is told to end.
@@ -53,7 +54,7 @@ struct Ground {
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
-    let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?;
+    let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
     let listeners = config.admin.listen.iter().map(bind).collect::<Result<_, _>>()?;
     let facts = node::facts(&config.node).map_err(system("asking for the node's name and addresses"))?;
     let mode = match options.datapath {
@@ -96,25 +97,29 @@ fn open_kernel(config: &Config) -> Result<KernelDatapath, Failure> {
         nodeport_range: config.datapath.nodeport_range.into(),
         crash_after: crash_after()?,
     };
-    let (datapath, report) =
-        KernelDatapath::open(&options).map_err(|error| Failure::new(Code::Permission, error))?;
-    info!(
-        generation = report.generation,
-        cgroup = %report.cgroup.display(),
-        "{}", report
-    );
+    let (datapath, report) = KernelDatapath::open(&options).map_err(|error| Failure::new(Code::Permission, error))?;
+    let maps = match report.origin {
+        Origin::Created => "new maps".to_owned(),
+        Origin::Reused => "the maps of before".to_owned(),
+        Origin::Rebuilt { .. } => "larger or smaller maps with the content of before".to_owned(),
+    };
+    info!(generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}");
     for what in &report.corrupt {
         warn!("left out of the new maps, since nodelb cannot have written it: {what}");
     }
-    for lack in report.features.lacking() {
+    for lack in report.features.missing() {
         warn!("{lack}");
     }
     let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
-    info!("{kept}");
+    match kept.capabilities.as_slice() {
+        [] => info!("every capability is dropped"),
+        kept => info!("every capability is dropped but {}, which this kernel asks for", kept.join(", ")),
+    }
     Ok(datapath)
 }
 
-fn crash_after() -> Result<Option<u64>, Failure> {
+/// How many operations the daemon survives, if a test says so.
+pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
     let Some(value) = std::env::var_os(CRASH_AFTER) else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.parse().ok());
     let refused = || Failure::message(Code::Config, format!("{CRASH_AFTER}={}: not a number", value.display()));
@@ -189,35 +194,48 @@ async fn serve<D: Datapath + Send + 'static>(
     let (directory_in, directory) = watch::channel(config.files.directory.clone());
     let (stop_in, stop) = watch::channel(false);
 
-    let clock_of_admin = move || clock.now();
-    let state = AdminState {
-        snapshot: snapshot.clone(),
-        sources,
-        health,
-        maps: maps(snapshot),
-        limits,
-        clock: Arc::new(clock_of_admin),
-    };
+    let now = move || Now { moment: clock.now(), unix: unix_seconds() };
+    let state =
+        AdminState { snapshot: snapshot.clone(), sources, health, maps: maps(snapshot), limits, clock: Arc::new(now) };
     let listeners = listeners
         .into_iter()
         .map(tokio::net::TcpListener::from_std)
         .collect::<Result<_, _>>()
         .map_err(system("listening for the admin API"))?;
     tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
-    tokio::spawn(file::run(file::FileSource { directory, changes: changes_in.clone(), reports: sources_in }));
-
-    // The first change of all: nothing is selected before the node knows its name.
-    let is_sent = changes_in.send(vec![Change::Node(facts)]).await.is_ok();
-    debug_assert!(is_sent, "the owner holds the receiver");
-    let owner = Owner { engine, datapath, changes, snapshot: snapshot_in, health: health_in, notifier: notifier.clone(), probe, clock };
+    // The first change of all: nothing is selected before the node knows its name. The owner holds the receiver.
+    let _ = changes_in.send(vec![Change::Node(facts)]).await;
+    let files = file::FileSource { directory, changes: changes_in.clone(), reports: sources_in };
+    tokio::spawn(file::run(files, stopped(stop.clone())));
+    let owner = Owner {
+        engine,
+        datapath,
+        changes,
+        snapshot: snapshot_in,
+        health: health_in,
+        notifier: Arc::clone(&notifier),
+        probe,
+        clock,
+    };
     let owner = tokio::spawn(owner.run(stopped(stop)));
 
-    let reload = Reload { config, config_path, level, changes: changes_in, directory: directory_in, notifier: notifier.clone() };
+    let reload = Reload {
+        config,
+        config_path,
+        level,
+        changes: changes_in,
+        directory: directory_in,
+        notifier: Arc::clone(&notifier),
+    };
     reload.until_told_to_end().await.map_err(system("waiting for signals"))?;
     notifier.stopping("stopping; connections go on");
     info!("told to end: maps and programs stay in place, connections go on");
     stop_in.send_replace(true);
     owner.await.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
@@ -243,7 +261,7 @@ struct Reload {
     level: LevelControl,
     changes: mpsc::Sender<Vec<Change>>,
     directory: watch::Sender<PathBuf>,
-    notifier: Notifier,
+    notifier: Arc<Notifier>,
 }
 
 impl Reload {
@@ -288,11 +306,8 @@ impl Reload {
             warn!("changed, but takes effect only after a restart: {}", restart.join(", "));
         }
         self.level.set(config.log.level);
-        self.directory.send_if_modified(|directory| {
-            let is_new = *directory != config.files.directory;
-            directory.clone_from(&config.files.directory);
-            is_new
-        });
+        // Also where it is the same: a reload reads every file again.
+        self.directory.send_replace(config.files.directory.clone());
         if self.changes.send(vec![Change::Node(facts)]).await.is_err() {
             warn!("the reconcile loop is gone: the node's facts cannot be taken over");
         }

@@ -50,21 +50,6 @@ pub fn get(addresses: &[SocketAddr], target: &str) -> Result<Bytes, Failure> {
     Err(Failure::message(Code::Unavailable, message))
 }
 
-/// For `cleanup`: refuses while a daemon answers at one of the addresses, unless forced.
-///
-/// # Errors
-/// [`Code::Unavailable`] when a daemon answers.
-pub fn refuse_while_running(addresses: &[SocketAddr], force: bool) -> Result<(), Failure> {
-    let Some(address) = addresses.iter().find(|&&address| !force && ask(address, "/healthz").is_ok()) else {
-        return Ok(());
-    };
-    let message = format!(
-        "a nodelb daemon answers at {address} and would lose what it works with: stop it first with `systemctl stop \
-         nodelb`, or clean up under it with --force. Nothing was removed"
-    );
-    Err(Failure::message(Code::Unavailable, message))
-}
-
 fn refused(address: SocketAddr, status: StatusCode, body: &[u8]) -> Failure {
     let said = String::from_utf8_lossy(body);
     let (code, remedy) = match status {

@@ -1,0 +1,168 @@
+//! The configuration file: its keys, their checks, and the printed example. Owns nothing at run time: a [`Config`] is a
+//! value that `main` reads once and again on SIGHUP. What the machine itself says (host name, interface addresses, the
+//! cgroup root) is found elsewhere; here an empty value stands for "find it".
+
+mod keys;
+mod values;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nodelb_core::datapath::Limits;
+
+pub use self::keys::{Admin, Datapath, Files, Log, Node};
+use self::keys::{Key, Section};
+pub use self::values::{Mode, PortRange};
+use crate::document::{self, Fields, Problem, Problems};
+
+/// Where the configuration is read from unless the command line names another file. It need not exist.
+pub const DEFAULT_PATH: &str = "/etc/nodelb/nodelb.toml";
+
+/// The configuration: checked, and complete, since every key has a default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// `[node]`
+    pub node: Node,
+    /// `[files]`
+    pub files: Files,
+    /// `[admin]`
+    pub admin: Admin,
+    /// `[datapath]`
+    pub datapath: Datapath,
+    /// `[log]`
+    pub log: Log,
+}
+
+/// A configuration file that is refused, with everything that is wrong in it. Prints one problem per line, each as
+/// `PATH:LINE: problem`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Which file.
+    pub path: PathBuf,
+    /// At least one.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Problem { line, message }) in self.problems.iter().enumerate() {
+            let newline = if i == 0 { "" } else { "\n" };
+            let path = self.path.display();
+            match line {
+                Some(line) => write!(f, "{newline}{path}:{line}: {message}")?,
+                None => write!(f, "{newline}{path}: {message}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads the file at `path`; without one, the file at [`DEFAULT_PATH`] or, if that does not exist, the defaults.
+    ///
+    /// # Errors
+    /// When the file cannot be read or has problems: all of them.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        Self::load_or_default(path, Path::new(DEFAULT_PATH))
+    }
+
+    fn load_or_default(explicit: Option<&Path>, default: &Path) -> Result<Self, ConfigError> {
+        let path = explicit.unwrap_or(default);
+        let refused = |problems| ConfigError { path: path.to_path_buf(), problems };
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).map_err(refused),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && explicit.is_none() => Ok(Self::default()),
+            Err(error) => {
+                let message = format!("cannot read the configuration: {error}; nothing was started or changed");
+                Err(refused(vec![Problem::whole(message)]))
+            }
+        }
+    }
+
+    /// Reads a configuration from its text.
+    ///
+    /// # Errors
+    /// All problems of the text, by line.
+    pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
+        let mut problems = Problems::of(text);
+        let table = document::parse(text, &mut problems);
+        let mut top = Fields::of(table.get_ref(), "");
+        let config = Self {
+            node: read_section(&mut top, &mut problems),
+            files: read_section(&mut top, &mut problems),
+            admin: read_section(&mut top, &mut problems),
+            datapath: read_section(&mut top, &mut problems),
+            log: read_section(&mut top, &mut problems),
+        };
+        top.refuse_others(&mut problems);
+        if problems.is_empty() { Ok(config) } else { Err(problems.into_list()) }
+    }
+
+    /// The keys, as `datapath.max-slots`, whose values differ in `new` and take effect only after a restart.
+    pub fn restart_keys(&self, new: &Self) -> Vec<String> {
+        let (old, new) = (self.keys(), new.keys());
+        let changed = old.iter().zip(&new).filter(|(old, new)| old.needs_restart && old.value != new.value);
+        changed.map(|(old, _)| format!("{}.{}", old.section, old.name)).collect()
+    }
+
+    /// The configuration as a file: every key with its comment and its value here. That of the defaults is
+    /// `config.example.toml`.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::from(EXAMPLE_HEADER);
+        let mut section = "";
+        for key in self.keys() {
+            if section != key.section {
+                section = key.section;
+                text.push_str(&format!("\n[{section}]\n"));
+            } else {
+                text.push('\n');
+            }
+            for line in key.comment {
+                text.push_str(&format!("#{line}\n"));
+            }
+            text.push_str(&format!("{} = {}\n", key.name, key.value));
+        }
+        text
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        let Self { node, files, admin, datapath, log } = self;
+        [node.keys(), files.keys(), admin.keys(), datapath.keys(), log.keys()].into_iter().flatten().collect()
+    }
+}
+
+const EXAMPLE_HEADER: &str = "\
+# nodelb reads this file from /etc/nodelb/nodelb.toml. Every key is shown at its default; what you leave out stays at
+# it. `nodelb check-config` shows every problem at once. `systemctl reload nodelb` applies changes, except those to
+# [admin] and [datapath], which need a restart.
+";
+
+fn read_section<S: Section>(top: &mut Fields<'_, '_>, problems: &mut Problems) -> S {
+    match top.table(S::NAME, problems) {
+        Some(table) => S::read(Fields::of(table, format!("{}.", S::NAME)), problems),
+        None => S::default(),
+    }
+}
+
+impl Datapath {
+    /// The map sizes.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            frontends: self.max_frontends,
+            services: self.max_services,
+            slots: self.max_slots,
+            affinity: self.max_affinity,
+        }
+    }
+
+    /// The cgroup to attach to; `None` to find the root of cgroup v2.
+    pub fn cgroup(&self) -> Option<&Path> {
+        Some(self.cgroup.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Every configuration key, once: its name, type, default, check, and the comment that documents it here and in
+//! `config.example.toml`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use nodelb_core::addr::Addr;
+
+use super::values::{
+    Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, own_addresses,
+};
+use crate::document::{Fields, Problems};
+
+/// A key of a configuration, ready to be printed.
+pub(super) struct Key {
+    pub(super) section: &'static str,
+    pub(super) name: String,
+    /// Lines, each with its leading space.
+    pub(super) comment: &'static [&'static str],
+    /// In TOML.
+    pub(super) value: String,
+    pub(super) needs_restart: bool,
+}
+
+/// A table of the configuration file.
+pub(super) trait Section: Default {
+    /// As written between brackets.
+    const NAME: &'static str;
+
+    /// Reads the table; a key that is missing, or has a problem, is at its default in the result.
+    fn read(fields: Fields<'_, '_>, problems: &mut Problems) -> Self;
+
+    /// The keys in the order they are defined in.
+    fn keys(&self) -> Vec<Key>;
+}
+
+/// Defines a section: `key: Type = default, check;`, where the check of a value that has the type says what is wrong.
+macro_rules! section {
+    (
+        $(#[doc = $about:literal])+
+        $type:ident, $section:literal, needs_restart = $needs_restart:literal;
+        $( $(#[doc = $comment:literal])+ $key:ident: $value:ty = $default:expr $(, $check:expr)?; )+
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $type {
+            $( $(#[doc = $comment])+ pub $key: $value, )+
+        }
+
+        impl Default for $type {
+            fn default() -> Self {
+                Self { $( $key: $default, )+ }
+            }
+        }
+
+        impl Section for $type {
+            const NAME: &'static str = $section;
+
+            fn read(mut fields: Fields<'_, '_>, problems: &mut Problems) -> Self {
+                let mut section = Self::default();
+                $(
+                    let name = stringify!($key).replace('_', "-");
+                    if let Some(value) = fields.read::<$value>(&name, problems) {
+                        $( fields.check(&name, $check(&value), problems); )?
+                        section.$key = value;
+                    }
+                )+
+                fields.refuse_others(problems);
+                section
+            }
+
+            fn keys(&self) -> Vec<Key> {
+                vec![ $( Key {
+                    section: $section,
+                    name: stringify!($key).replace('_', "-"),
+                    comment: &[ $( $comment ),+ ],
+                    value: self.$key.to_toml(),
+                    needs_restart: $needs_restart,
+                }, )+ ]
+            }
+        }
+    };
+}
+
+section! {
+    /// Where nodelb runs: what traffic policies and topology hints are measured against.
+    Node, "node", needs_restart = false;
+
+    /// Name of this node; a backend is local when its node has the same name. Empty: the host name.
+    name: String = String::new(), name_or_empty;
+
+    /// Zone of this node, compared with the zones that backends are meant for. Empty: unknown.
+    zone: String = String::new(), name_or_empty;
+
+    /// Addresses on which NodePorts are answered. Empty: those of the interfaces, without loopback and link-local.
+    addresses: Vec<Addr> = Vec::new(), own_addresses;
+}
+
+section! {
+    /// Services in local files.
+    Files, "files", needs_restart = false;
+
+    /// Directory of service files: *.toml in nodelb's own form, *.yaml and *.json with Kubernetes Services and
+    /// EndpointSlices. It is watched; no reload is needed after a change in it.
+    directory: PathBuf = PathBuf::from("/etc/nodelb/services.d"), absolute;
+}
+
+section! {
+    /// The admin API.
+    Admin, "admin", needs_restart = true;
+
+    /// Where the read-only admin API listens. Loopback addresses only.
+    listen: Vec<SocketAddr> = vec![([127, 0, 0, 1], 9890).into(), ([0, 0, 0, 0, 0, 0, 0, 1], 9890).into()], loopback;
+}
+
+section! {
+    /// What holds the maps.
+    Datapath, "datapath", needs_restart = true;
+
+    /// "kernel" translates connections; "memory" does everything but that, without any privilege.
+    mode: Mode = Mode::Kernel;
+
+    /// Cgroup whose processes get their connections translated. Empty: the root of cgroup v2, that is all of them.
+    cgroup: PathBuf = PathBuf::new(), absolute_or_empty;
+
+    /// Where the maps and links are pinned: a directory in a BPF file system.
+    pin_directory: PathBuf = PathBuf::from("/sys/fs/bpf/nodelb"), absolute;
+
+    /// Most frontend addresses. All services together; a NodePort counts once per address family.
+    max_frontends: u32 = 131_072, between::<1, 16_777_216>;
+
+    /// Most service ports, counted once per address family.
+    max_services: u32 = 65_536, between::<2, 16_777_216>;
+
+    /// Most places in the backend lists of all service ports; a backend of weight 3 takes three in each list.
+    max_slots: u32 = 524_288, between::<1, 16_777_216>;
+
+    /// Most clients with session affinity remembered; beyond it the one seen longest ago is forgotten.
+    max_affinity: u32 = 65_536, between::<1, 16_777_216>;
+
+    /// Destinations never translated, whatever the services say: addresses or CIDRs.
+    bypass: Vec<IpNet> = Vec::new();
+
+    /// Ports that may be NodePorts: connections to others on this node's addresses are never looked up as such.
+    nodeport_range: PortRange = PortRange { first: 30_000, last: 32_767 };
+}
+
+section! {
+    /// What is logged.
+    Log, "log", needs_restart = false;
+
+    /// Least severe level that is logged: "error", "warn", "info", "debug" or "trace".
+    level: tracing::Level = tracing::Level::INFO;
+}

@@ -1,0 +1,233 @@
+//! The types configuration values can have, beyond those every document knows: how each is read, printed and checked.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use nodelb_core::addr::Addr;
+
+use crate::document::{Mismatches, Setting, Value, read_text};
+
+/// What holds the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The kernel: connections are translated.
+    Kernel,
+    /// This process: everything but translation.
+    Memory,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "kernel" => Ok(Self::Kernel),
+            "memory" => Ok(Self::Memory),
+            _ => Err(format!("`{text}` is not a datapath mode (expected \"kernel\" or \"memory\")")),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "kernel",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// A range of ports, written `30000-32767`: both ends belong to it, the first is not above the last, none is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port.
+    pub last: u16,
+}
+
+impl From<PortRange> for RangeInclusive<u16> {
+    fn from(range: PortRange) -> Self {
+        range.first..=range.last
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('-').and_then(|(first, last)| {
+            Some(Self { first: first.trim().parse().ok()?, last: last.trim().parse().ok()? })
+        });
+        parsed
+            .filter(|range| 0 < range.first && range.first <= range.last)
+            .ok_or_else(|| format!("`{text}` is not a port range (expected FIRST-LAST, such as 30000-32767)"))
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl Setting for Mode {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        read_text(value, "a string", mismatches)
+    }
+}
+
+impl Setting for PortRange {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        read_text(value, "a string such as \"30000-32767\"", mismatches)
+    }
+}
+
+impl Setting for Addr {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        read_text(value, "an IP address as a string", mismatches)
+    }
+}
+
+impl Setting for SocketAddr {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        let text = String::read(value, mismatches)?;
+        let parsed = text.parse().map_err(|_not_a_socket_address| {
+            format!("`{text}` is not an address with a port (expected like 127.0.0.1:9890 or [::1]:9890)")
+        });
+        parsed.map_err(|message| mismatches.push((value.span(), message))).ok()
+    }
+}
+
+impl Setting for IpNet {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        let text = String::read(value, mismatches)?;
+        parse_net(&text).map_err(|message| mismatches.push((value.span(), message))).ok()
+    }
+}
+
+fn parse_net(text: &str) -> Result<IpNet, String> {
+    if let Ok(addr) = text.parse::<IpAddr>() {
+        return Ok(addr.to_canonical().into());
+    }
+    let net: IpNet = text.parse().map_err(|_not_a_net| {
+        format!("`{text}` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)")
+    })?;
+    if net != net.trunc() {
+        return Err(format!("`{text}` has bits set beyond its prefix length; write {}", net.trunc()));
+    }
+    Ok(net)
+}
+
+impl Setting for tracing::Level {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        let text = String::read(value, mismatches)?;
+        let levels = [Self::ERROR, Self::WARN, Self::INFO, Self::DEBUG, Self::TRACE];
+        let level = levels.into_iter().find(|level| level.as_str().to_ascii_lowercase() == text);
+        if level.is_none() {
+            let expected = "\"error\", \"warn\", \"info\", \"debug\" or \"trace\"";
+            mismatches.push((value.span(), format!("`{text}` is not a log level (expected {expected})")));
+        }
+        level
+    }
+}
+
+/// How a value is written in TOML, such that reading it gives the value again.
+pub(super) trait TomlValue {
+    fn to_toml(&self) -> String;
+}
+
+fn quoted(text: impl fmt::Display) -> String {
+    toml::Value::String(text.to_string()).to_string()
+}
+
+impl TomlValue for u32 {
+    fn to_toml(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl TomlValue for PathBuf {
+    fn to_toml(&self) -> String {
+        quoted(self.display())
+    }
+}
+
+impl TomlValue for tracing::Level {
+    fn to_toml(&self) -> String {
+        quoted(self.as_str().to_ascii_lowercase())
+    }
+}
+
+impl<T: TomlValue> TomlValue for Vec<T> {
+    fn to_toml(&self) -> String {
+        let items: Vec<_> = self.iter().map(TomlValue::to_toml).collect();
+        format!("[{}]", items.join(", "))
+    }
+}
+
+macro_rules! written_as_displayed {
+    ($($type:ty),+) => {
+        $( impl TomlValue for $type {
+            fn to_toml(&self) -> String {
+                quoted(self)
+            }
+        } )+
+    };
+}
+
+written_as_displayed!(String, Addr, SocketAddr, IpNet, Mode, PortRange);
+
+/// What is wrong with a value that has the right type; each message names the remedy.
+pub(super) type Check = Result<(), String>;
+
+pub(super) fn absolute(path: &Path) -> Check {
+    if path.is_absolute() { Ok(()) } else { Err(format!("`{}` must be an absolute path", path.display())) }
+}
+
+pub(super) fn absolute_or_empty(path: &Path) -> Check {
+    if path.as_os_str().is_empty() { Ok(()) } else { absolute(path) }
+}
+
+pub(super) fn between<const MIN: u32, const MAX: u32>(value: &u32) -> Check {
+    if (MIN..=MAX).contains(value) { Ok(()) } else { Err(format!("{value} is not in {MIN}..={MAX}")) }
+}
+
+pub(super) fn name_or_empty(name: &str) -> Check {
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if name.len() <= 253 && name.bytes().all(is_name) {
+        Ok(())
+    } else {
+        Err(format!("`{name}` may have only letters, digits, `-`, `_` and `.`, at most 253 of them"))
+    }
+}
+
+pub(super) fn loopback(listen: &[SocketAddr]) -> Check {
+    let mut seen = BTreeSet::new();
+    for addr in listen {
+        if !Addr::from(addr.ip()).is_loopback() {
+            return Err(format!(
+                "{addr} is not a loopback address; the admin API is for this host only: use 127.0.0.1"
+            ));
+        }
+        if addr.port() == 0 {
+            return Err(format!("{addr} has port 0; choose a port, so that the command line can find it"));
+        }
+        if !seen.insert(addr) {
+            return Err(format!("{addr} is listed twice; remove one"));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn own_addresses(addresses: &[Addr]) -> Check {
+    match addresses.iter().find(|addr| addr.is_unspecified() || addr.is_multicast() || addr.is_loopback()) {
+        Some(addr) => Err(format!("{addr} cannot be an address of the node; list the node's own unicast addresses")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,320 @@
+//! A TOML document read key by key, collecting every problem with its line instead of stopping at the first. Owns
+//! [`Problem`], the form in which anything wrong in any file is reported. Knows no key of any file: the configuration
+//! and the service files bring their own.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Serialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A value of a document with its place.
+pub(crate) type Value<'t> = Spanned<DeValue<'t>>;
+
+/// Something wrong in a file: where, what, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Line, counted from 1; `None` where the whole file is meant.
+    pub line: Option<usize>,
+    /// What is wrong and the remedy.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem of the whole file.
+    pub fn whole(message: impl Into<String>) -> Self {
+        Self { line: None, message: message.into() }
+    }
+
+    /// A problem at a line, counted from 1.
+    pub fn at_line(line: usize, message: impl Into<String>) -> Self {
+        Self { line: Some(line), message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "line {line}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+/// The most problems kept of one file: nobody reads more, and a file of garbage must not fill memory.
+const MAX_PROBLEMS: usize = 100;
+
+/// Collects the problems of one text and knows on which line each byte of it lies.
+pub(crate) struct Problems {
+    line_starts: Vec<usize>,
+    list: Vec<Problem>,
+    more: usize,
+}
+
+impl Problems {
+    pub(crate) fn of(text: &str) -> Self {
+        let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { line_starts, list: Vec::new(), more: 0 }
+    }
+
+    /// The line of a byte offset, counted from 1.
+    pub(crate) fn line(&self, offset: usize) -> usize {
+        self.line_starts.partition_point(|start| *start <= offset)
+    }
+
+    pub(crate) fn push(&mut self, at: &Range<usize>, message: impl Into<String>) {
+        if self.list.len() < MAX_PROBLEMS {
+            self.list.push(Problem::at_line(self.line(at.start), message));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// All of them, by line.
+    pub(crate) fn into_list(mut self) -> Vec<Problem> {
+        self.list.sort_by_key(|problem| problem.line);
+        if self.more > 0 {
+            self.list.push(Problem::whole(format!("{} more problems; correct the first ones", self.more)));
+        }
+        self.list
+    }
+}
+
+/// Above this size only the first syntax error is looked for: each one costs memory, and so large a file is generated.
+const RECOVER_UP_TO_BYTES: usize = 1 << 20;
+
+/// Parses a text. Syntax errors become problems, and the table is what could be made out in spite of them.
+pub(crate) fn parse<'t>(text: &'t str, problems: &mut Problems) -> Spanned<DeTable<'t>> {
+    let (table, errors) = if text.len() <= RECOVER_UP_TO_BYTES {
+        DeTable::parse_recoverable(text)
+    } else {
+        match DeTable::parse(text) {
+            Ok(table) => (table, Vec::new()),
+            Err(error) => (Spanned::new(0..0, DeTable::new()), vec![error]),
+        }
+    };
+    for error in errors {
+        let message = error.message().trim_end().replace('\n', ", ");
+        problems.push(&error.span().unwrap_or(0..0), format!("not valid TOML: {message}"));
+    }
+    table
+}
+
+/// A value of the document that is not what its key asks for: the place and what is wrong.
+pub(crate) type Mismatches = Vec<(Range<usize>, String)>;
+
+/// A type that the value of a key can have.
+pub(crate) trait Setting: Sized {
+    /// Reads the value. `None` exactly when something was added to `mismatches`.
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self>;
+}
+
+/// Reads a string value through [`FromStr`]; `expected` is what the message asks for, such as `a string`.
+pub(crate) fn read_text<T>(value: &Value<'_>, expected: &str, mismatches: &mut Mismatches) -> Option<T>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    let Some(text) = value.get_ref().as_str() else {
+        return wrong_type(value, expected, mismatches);
+    };
+    text.parse().map_err(|error: T::Err| mismatches.push((value.span(), error.to_string()))).ok()
+}
+
+/// Records that the value is of another type than expected.
+pub(crate) fn wrong_type<T>(value: &Value<'_>, expected: &str, mismatches: &mut Mismatches) -> Option<T> {
+    let found = match value.get_ref() {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    };
+    mismatches.push((value.span(), format!("expected {expected}, found {found}")));
+    None
+}
+
+impl Setting for String {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        read_text(value, "a string", mismatches)
+    }
+}
+
+impl Setting for PathBuf {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        String::read(value, mismatches).map(Self::from)
+    }
+}
+
+impl Setting for u32 {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        let Some(integer) = value.get_ref().as_integer() else {
+            return wrong_type(value, "an integer", mismatches);
+        };
+        let number = Self::from_str_radix(integer.as_str(), integer.radix());
+        number
+            .map_err(|_out_of_range| mismatches.push((value.span(), format!("{integer} is not in 0..={}", Self::MAX))))
+            .ok()
+    }
+}
+
+impl<T: Setting> Setting for Vec<T> {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        let Some(items) = value.get_ref().as_array() else {
+            return wrong_type(value, "an array", mismatches);
+        };
+        let before = mismatches.len();
+        let read = items.iter().filter_map(|item| T::read(item, mismatches)).collect();
+        (mismatches.len() == before).then_some(read)
+    }
+}
+
+/// One table of a document while it is read: remembers which keys were asked for, so that all others can be refused.
+pub(crate) struct Fields<'a, 't> {
+    table: &'a DeTable<'t>,
+    /// What messages begin with, such as `service shop/web: `.
+    object: String,
+    /// What stands before a key in messages, such as `datapath.`.
+    prefix: String,
+    known: Vec<String>,
+}
+
+impl<'a, 't> Fields<'a, 't> {
+    /// The keys of a table that is reached by a path of keys, such as `datapath.`.
+    pub(crate) fn of(table: &'a DeTable<'t>, prefix: impl Into<String>) -> Self {
+        Self { table, object: String::new(), prefix: prefix.into(), known: Vec::new() }
+    }
+
+    /// Names the object that the table describes: messages begin with it from here on.
+    pub(crate) fn describe(&mut self, object: impl Into<String>) {
+        self.object = object.into();
+    }
+
+    /// Makes a problem of something about the object.
+    pub(crate) fn problem(&self, at: &Range<usize>, message: impl fmt::Display, problems: &mut Problems) {
+        problems.push(at, format!("{}{message}", self.object));
+    }
+
+    /// The raw value of a key, if the table has it. The key counts as known from here on.
+    pub(crate) fn value(&mut self, key: &str) -> Option<&'a Value<'t>> {
+        if !self.known.iter().any(|known| known == key) {
+            self.known.push(key.to_owned());
+        }
+        self.table.get(key)
+    }
+
+    /// The value of a key. `None` when the table does not have it, or has something else, which is then a problem.
+    pub(crate) fn read<T: Setting>(&mut self, key: &str, problems: &mut Problems) -> Option<T> {
+        let mut mismatches = Mismatches::new();
+        let value = self.value(key)?;
+        let read = T::read(value, &mut mismatches);
+        for (at, message) in mismatches {
+            problems.push(&at, format!("{}{}{key}: {message}", self.object, self.prefix));
+        }
+        read
+    }
+
+    /// The value of a key in a table that is itself a value, whose problems go to the key that has the table.
+    pub(crate) fn setting<T: Setting>(&mut self, key: &str, mismatches: &mut Mismatches) -> Option<T> {
+        let value = self.value(key)?;
+        let before = mismatches.len();
+        let read = T::read(value, mismatches);
+        for (_, message) in &mut mismatches[before..] {
+            message.insert_str(0, &format!("{key}: "));
+        }
+        read
+    }
+
+    /// The keys of a table inside this one, of the same object.
+    pub(crate) fn nested(&self, table: &'a DeTable<'t>, prefix: &str) -> Self {
+        Self { table, object: self.object.clone(), prefix: prefix.to_owned(), known: Vec::new() }
+    }
+
+    /// Makes a problem of a check that failed for the value of a key the table has.
+    pub(crate) fn check(&self, key: &str, checked: Result<(), String>, problems: &mut Problems) {
+        if let (Err(message), Some(value)) = (checked, self.table.get(key)) {
+            problems.push(&value.span(), format!("{}{}{key}: {message}", self.object, self.prefix));
+        }
+    }
+
+    /// The table under a key.
+    pub(crate) fn table(&mut self, key: &str, problems: &mut Problems) -> Option<&'a DeTable<'t>> {
+        let value = self.value(key)?;
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            problems
+                .push(&value.span(), format!("{}{}{key}: expected a table, as in [{key}]", self.object, self.prefix));
+        }
+        table
+    }
+
+    /// The tables under a key, written `[[key]]`.
+    pub(crate) fn tables(&mut self, key: &str, problems: &mut Problems) -> Vec<(Range<usize>, &'a DeTable<'t>)> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let items = value.get_ref().as_array().map(|array| array.iter()).into_iter().flatten();
+        let tables: Option<Vec<_>> =
+            items.map(|item| item.get_ref().as_table().map(|table| (item.span(), table))).collect();
+        match tables {
+            Some(tables) if value.get_ref().is_array() => tables,
+            _ => {
+                problems
+                    .push(&value.span(), format!("{}{key}: expected tables, each begun with [[{key}]]", self.prefix));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Makes a problem of every key that nobody asked for.
+    pub(crate) fn refuse_others(self, problems: &mut Problems) {
+        for (at, message) in self.unknown() {
+            problems.push(&at, format!("{}{message}", self.object));
+        }
+    }
+
+    /// The keys that nobody asked for.
+    pub(crate) fn unknown(&self) -> Mismatches {
+        let is_known = |name: &str| self.known.iter().any(|known| known == name);
+        let unknown = self.table.keys().filter(|key| !is_known(key.get_ref()));
+        let told = unknown.map(|key| {
+            let remedy = match nearest(&self.known, key.get_ref()) {
+                Some(similar) => format!("did you mean `{similar}`?"),
+                None => format!("known here: {}", self.known.join(", ")),
+            };
+            (key.span(), format!("unknown key `{}{}`; {remedy}", self.prefix, key.get_ref()))
+        });
+        told.collect()
+    }
+}
+
+/// The known key that differs from the written one by a slip: letter case, `_` for `-`, or at most two letters.
+fn nearest<'k>(known: &'k [String], written: &str) -> Option<&'k String> {
+    let normal = |key: &str| key.to_ascii_lowercase().replace('_', "-");
+    let candidates = known.iter().filter(|known| written.len() <= known.len() + 2);
+    let nearest = candidates.map(|known| (edit_distance(&normal(known), &normal(written)), known)).min();
+    nearest.filter(|(distance, _)| *distance <= 2).map(|(_, known)| known)
+}
+
+/// Levenshtein distance in bytes.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Services in local files: nodelb's own form in `*.toml`, Kubernetes objects in `*.yaml`, `*.yml` and `*.json`. Owns the
+//! services directory: what is read from it, and what stays served while a file is bad. Everything but [`run`] and
+//! [`scan`] is pure.
+
+mod entries;
+mod manifests;
+mod merge;
+mod run;
+mod scan;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nodelb_core::service::{Service, Slice};
+
+pub use self::run::{FileSource, run};
+use self::scan::{Files, Hints, Seen};
+use crate::document::Problem;
+
+/// The largest file that is read. Beyond it the time to parse one is felt, and something is probably wrong with it.
+pub const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// What one file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileContent {
+    /// Each service name once.
+    pub services: Vec<Found<Service>>,
+    /// Each slice name once.
+    pub slices: Vec<Found<Slice>>,
+    /// What was left out on purpose.
+    pub notices: Vec<String>,
+}
+
+/// An object and where in the file it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found<T> {
+    /// Line, counted from 1; `None` where unknown.
+    pub line: Option<usize>,
+    /// The object. Shared, for it is also in the merged content of the directory.
+    pub value: Arc<T>,
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// nodelb's own form.
+    Entries,
+    /// Kubernetes objects, in YAML or in JSON, which is YAML.
+    Manifests,
+}
+
+impl Format {
+    /// The format that a file name stands for. `None` for hidden files, editors' backups and all other names.
+    fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        if name.starts_with(['.', '#']) {
+            return None;
+        }
+        match path.extension()?.to_str()? {
+            "toml" => Some(Self::Entries),
+            "yaml" | "yml" | "json" => Some(Self::Manifests),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the content of a file; `path` decides the form and is what the objects name as their origin.
+///
+/// # Errors
+/// All problems of the file; nothing of it should be used then.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<FileContent, Vec<Problem>> {
+    let Some(format) = Format::of(path) else {
+        return Err(vec![Problem::whole("not a service file: its name must end in .toml, .yaml, .yml or .json")]);
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        vec![Problem::at_line(line, "not UTF-8; save the file in that encoding")]
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let origin: Arc<str> = path.to_string_lossy().into();
+    let content = match format {
+        Format::Entries => entries::read(text, &origin)?,
+        Format::Manifests => manifests::read(text, &origin)?,
+    };
+    let problems = duplicates(&content);
+    if problems.is_empty() { Ok(content) } else { Err(problems) }
+}
+
+/// Objects that the file has twice.
+fn duplicates(content: &FileContent) -> Vec<Problem> {
+    let services = content.services.iter().map(|found| (format!("service {}", found.value.name), found.line));
+    let slices = content.slices.iter().map(|found| (format!("slice {}", found.value.name), found.line));
+    let mut seen: BTreeMap<String, Option<usize>> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for (object, line) in services.chain(slices) {
+        if let Some(first) = seen.get(&object) {
+            let place = first.map_or(String::new(), |first| format!(" on line {first}"));
+            problems.push(Problem { line, message: format!("{object} is already defined{place}; keep one of them") });
+        } else {
+            seen.insert(object, line);
+        }
+    }
+    problems
+}
+
+/// A problem of a file of the services directory, or of the directory. Prints as `PATH:LINE: problem`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileProblem {
+    /// Which file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+impl std::fmt::Display for FileProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Problem { line, message } = &self.problem;
+        match line {
+            Some(line) => write!(f, "{}:{line}: {message}", self.path.display()),
+            None => write!(f, "{}: {message}", self.path.display()),
+        }
+    }
+}
+
+/// Reads the whole directory once and tells everything that is wrong in it, for `nodelb check-config`. Blocks.
+pub fn check(directory: &Path) -> Vec<FileProblem> {
+    let listing = match scan::read(directory, &Seen::default(), &Hints::default()) {
+        Ok(listing) => listing,
+        Err(error) => {
+            let message = format!("cannot read the services directory: {error}");
+            return vec![FileProblem { path: directory.to_path_buf(), problem: Problem::whole(message) }];
+        }
+    };
+    let mut files = Files::default();
+    files.accept(listing, &BTreeSet::new(), SystemTime::now());
+    let mut problems = files.problems();
+    for (path, found) in merge::merge(&files.contents()).problems {
+        problems.extend(found.into_iter().map(|problem| FileProblem { path: path.clone(), problem }));
+    }
+    problems.sort_by(|a, b| (&a.path, a.problem.line).cmp(&(&b.path, b.problem.line)));
+    problems
+}
+
+#[cfg(test)]
+mod tests;

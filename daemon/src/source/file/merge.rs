@@ -1,0 +1,92 @@
+//! The contents of all files as one set of services and slices, and the changes from one such set to the next. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nodelb_core::change::Change;
+use nodelb_core::service::{Service, ServiceName, Slice, SliceName, Source};
+
+use super::{FileContent, Found};
+use crate::document::Problem;
+
+/// What the directory says as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Merged {
+    pub(super) services: BTreeMap<ServiceName, Arc<Service>>,
+    pub(super) slices: BTreeMap<SliceName, Arc<Slice>>,
+    /// Objects that an earlier file has too, by the file that loses them.
+    pub(super) problems: BTreeMap<PathBuf, Vec<Problem>>,
+}
+
+/// Merges the files. Of two that define the same object, the first by path has it; of a service that a file loses this
+/// way, its backends listed inline in that file do not count either.
+pub(super) fn merge(files: &BTreeMap<&Path, &FileContent>) -> Merged {
+    let mut merged = Merged::default();
+    let mut service_owner: BTreeMap<&ServiceName, &Path> = BTreeMap::new();
+    let mut slice_owner: BTreeMap<&SliceName, &Path> = BTreeMap::new();
+    for (path, content) in files {
+        let mut lost = BTreeSet::new();
+        for Found { line, value } in &content.services {
+            if let Some(owner) = service_owner.get(&value.name) {
+                merged.lose(path, *line, format!("service {}", value.name), owner);
+                lost.insert(&value.name);
+            } else {
+                service_owner.insert(&value.name, path);
+                merged.services.insert(value.name.clone(), Arc::clone(value));
+            }
+        }
+        for Found { line, value } in &content.slices {
+            if is_inline(value) && lost.contains(&value.service) {
+                continue;
+            }
+            if let Some(owner) = slice_owner.get(&value.name) {
+                merged.lose(path, *line, format!("slice {}", value.name), owner);
+            } else {
+                slice_owner.insert(&value.name, path);
+                merged.slices.insert(value.name.clone(), Arc::clone(value));
+            }
+        }
+    }
+    merged
+}
+
+/// Whether the slice stands for backends listed inline, beside the service's frontends: no name of Kubernetes has `:`.
+fn is_inline(slice: &Slice) -> bool {
+    slice.name.name.contains(':')
+}
+
+impl Merged {
+    fn lose(&mut self, path: &Path, line: Option<usize>, object: String, owner: &Path) {
+        let message = format!("{object} is already defined by {}, which is served; keep one of them", owner.display());
+        self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });
+    }
+
+    /// The changes that lead from this set to `new`, fewest and in an order in which no service is ever without backends
+    /// that it has before and after: slices come before services, and go after them.
+    pub(super) fn changes_to(&self, new: &Self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let slices = changed(&self.slices, &new.slices);
+        changes.extend(slices.map(|slice| Change::UpsertSlice(slice.clone())));
+        let services = changed(&self.services, &new.services);
+        changes.extend(services.map(|service| Change::UpsertService(service.clone())));
+        let gone = self.services.keys().filter(|name| !new.services.contains_key(name));
+        changes.extend(gone.map(|name| Change::RemoveService(name.clone(), Source::Files)));
+        let gone = self.slices.keys().filter(|name| !new.slices.contains_key(name));
+        changes.extend(gone.map(|name| Change::RemoveSlice(name.clone(), Source::Files)));
+        changes
+    }
+}
+
+/// The values of `new` that `old` has not, or has differently.
+fn changed<'n, K: Ord, V: PartialEq>(
+    old: &BTreeMap<K, Arc<V>>,
+    new: &'n BTreeMap<K, Arc<V>>,
+) -> impl Iterator<Item = &'n V> {
+    let differs =
+        |key: &K, value: &Arc<V>| old.get(key).is_none_or(|before| !Arc::ptr_eq(before, value) && before != value);
+    new.iter().filter(move |(key, value)| differs(key, value)).map(|(_, value)| value.as_ref())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! inotify on the services directory and on its parent. Tells that it is time to look, which files were touched, and
+//! which are being written to at the moment. Losing an event is no harm: the directory is also looked at now and then.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+
+use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
+use tokio::io::unix::AsyncFd;
+
+use super::scan::Hints;
+
+pub(super) struct Watch {
+    inotify: AsyncFd<Inotify>,
+    directory: Option<WatchDescriptor>,
+    parent: Option<WatchDescriptor>,
+    /// The directory's own name in its parent.
+    name: OsString,
+    hints: Hints,
+}
+
+/// What can change the meaning of the directory's files; `MODIFY` tells that somebody has begun to write.
+fn in_directory() -> WatchMask {
+    WatchMask::CREATE
+        | WatchMask::MODIFY
+        | WatchMask::CLOSE_WRITE
+        | WatchMask::ATTRIB
+        | WatchMask::MOVE
+        | WatchMask::DELETE
+        | WatchMask::DELETE_SELF
+        | WatchMask::MOVE_SELF
+}
+
+/// What can put another directory in its place.
+fn in_parent() -> WatchMask {
+    WatchMask::CREATE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::ATTRIB | WatchMask::ONLYDIR
+}
+
+impl Watch {
+    /// A watch of nothing yet.
+    ///
+    /// # Errors
+    /// When the kernel gives out no more of them.
+    pub(super) fn new() -> io::Result<Self> {
+        let inotify = AsyncFd::new(Inotify::init()?)?;
+        Ok(Self { inotify, directory: None, parent: None, name: OsString::new(), hints: Hints::default() })
+    }
+
+    /// Watches what is at this path now. To be called before every look at the directory: after it was replaced, the
+    /// path leads to another one.
+    pub(super) fn follow(&mut self, directory: &Path) {
+        self.name = directory.file_name().unwrap_or_default().to_owned();
+        let mut watches = self.inotify.get_ref().watches();
+        let parent = directory.parent().and_then(|parent| watches.add(parent, in_parent()).ok());
+        let directory = watches.add(directory, in_directory()).ok();
+        let is_other = self.directory != directory;
+        let mut replace = |old: &mut Option<WatchDescriptor>, new: Option<WatchDescriptor>| {
+            if let Some(old) = std::mem::replace(old, new.clone()).filter(|old| Some(old) != new.as_ref()) {
+                // Fails if what was watched is gone, and the watch with it.
+                let _gone = watches.remove(old);
+            }
+        };
+        replace(&mut self.parent, parent);
+        replace(&mut self.directory, directory);
+        if is_other {
+            self.hints.writing.clear();
+        }
+    }
+
+    /// Waits until there is reason to look at the directory.
+    pub(super) async fn changed(&mut self) -> io::Result<()> {
+        loop {
+            self.inotify.readable_mut().await?.clear_ready();
+            if self.drain()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in the events so far; whether one of them is a reason to look at the directory.
+    pub(super) fn drain(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; 16 << 10];
+        let mut is_reason = false;
+        loop {
+            match self.inotify.get_mut().read_events(&mut buffer) {
+                Ok(events) => {
+                    for event in events {
+                        let place = if Some(&event.wd) == self.directory.as_ref() {
+                            Place::Inside
+                        } else if Some(&event.wd) == self.parent.as_ref() && event.name == Some(&self.name) {
+                            Place::Itself
+                        } else {
+                            Place::Elsewhere
+                        };
+                        is_reason |= self.hints.note(&event, place);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(is_reason),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What was noted since the last time; who is being written to stays noted.
+    pub(super) fn take_hints(&mut self) -> Hints {
+        let writing = self.hints.writing.clone();
+        std::mem::replace(&mut self.hints, Hints { writing, ..Hints::default() })
+    }
+
+    /// The files being written to.
+    pub(super) fn writing(&self) -> &BTreeSet<OsString> {
+        &self.hints.writing
+    }
+}
+
+/// Where an event happened.
+enum Place {
+    Inside,
+    /// To the directory's name in its parent.
+    Itself,
+    Elsewhere,
+}
+
+impl Hints {
+    /// Whether the event is a reason to look.
+    fn note(&mut self, event: &Event<&OsStr>, place: Place) -> bool {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            self.everything = true;
+            self.writing.clear();
+            return true;
+        }
+        match (place, event.name) {
+            (Place::Elsewhere, _) => false,
+            (Place::Itself, _) | (Place::Inside, None) => true,
+            (Place::Inside, Some(name)) if event.mask.contains(EventMask::MODIFY) => {
+                self.writing.insert(name.to_owned());
+                false
+            }
+            (Place::Inside, Some(name)) => {
+                let ends = EventMask::CLOSE_WRITE | EventMask::MOVED_FROM | EventMask::MOVED_TO | EventMask::DELETE;
+                if event.mask.intersects(ends) {
+                    self.writing.remove(name);
+                }
+                self.touched.insert(name.to_owned());
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! Kubernetes objects to services and slices, field by field as kube-proxy reads them. Pure. What is left out is told in
+//! notices; nothing here is an error, for one odd object must not keep the others from being served.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
+    SliceName, SlicePort, Source, TrafficPolicy,
+};
+
+use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, ServiceSpec};
+use super::time;
+
+/// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
+pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+
+/// What became of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translation<T> {
+    /// `None` where the object is left out.
+    pub value: Option<T>,
+    /// What was left out of it, or why all of it was.
+    pub notices: Vec<String>,
+}
+
+impl<T> Translation<T> {
+    fn left_out(reason: impl Into<String>) -> Self {
+        Self { value: None, notices: vec![reason.into()] }
+    }
+}
+
+/// Where an object was read from: the part of a service that is not in the object.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// Which source.
+    pub source: Source,
+    /// The file; the object itself where there is none.
+    pub object: Arc<str>,
+}
+
+impl Reader {
+    fn origin(&self, metadata: &Metadata) -> Origin {
+        Origin { object: Arc::clone(&self.object), resource_version: metadata.resource_version.as_str().into() }
+    }
+}
+
+/// The namespace of an object: `default` where it names none.
+pub fn namespace(metadata: &Metadata) -> &str {
+    if metadata.namespace.is_empty() { "default" } else { &metadata.namespace }
+}
+
+/// A Service. Left out are those kube-proxy does not serve: ExternalName, headless, without a ClusterIP, or labelled
+/// for another proxy.
+pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Service> {
+    let objects::Service { metadata, spec, status } = object;
+    if let Some(reason) = reason_to_leave_out(metadata, spec) {
+        return Translation::left_out(reason);
+    }
+    let mut notices = Vec::new();
+    let addresses = addresses(spec, status, &mut notices);
+    if !addresses.iter().any(|(kind, _)| *kind == FrontendKind::ClusterIP) {
+        notices.push("no usable clusterIP; left out".into());
+        return Translation { value: None, notices };
+    }
+    let service = Service {
+        name: ServiceName::new(namespace(metadata), &metadata.name),
+        source: reader.source,
+        origin: reader.origin(metadata),
+        created: metadata.creation_timestamp.as_deref().and_then(time::seconds),
+        ports: ports(spec, &addresses, &mut notices),
+        internal_policy: policy(&spec.internal_traffic_policy),
+        external_policy: policy(&spec.external_traffic_policy),
+        affinity_seconds: affinity_seconds(spec),
+    };
+    Translation { value: Some(service), notices }
+}
+
+fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String> {
+    if let Some(proxy) = &metadata.labels.proxy_name {
+        return Some(format!("label service.kubernetes.io/service-proxy-name gives it to `{proxy}`; left out"));
+    }
+    if spec.kind == "ExternalName" {
+        return Some("ExternalName, which is a matter of DNS; left out".into());
+    }
+    if spec.cluster_ip == "None" || spec.cluster_ips.first().is_some_and(|ip| ip == "None") {
+        return Some("headless (clusterIP None); left out".into());
+    }
+    None
+}
+
+/// The addresses of a service but for its ports, ClusterIPs first. Only families of its ClusterIPs count, for the others
+/// have no endpoints.
+fn addresses(
+    spec: &ServiceSpec,
+    status: &objects::ServiceStatus,
+    notices: &mut Vec<String>,
+) -> Vec<(FrontendKind, Addr)> {
+    let mut found = Vec::new();
+    let mut families = BTreeSet::new();
+    let cluster_ips =
+        if spec.cluster_ips.is_empty() { std::slice::from_ref(&spec.cluster_ip) } else { &spec.cluster_ips };
+    for text in cluster_ips.iter().filter(|text| !text.is_empty()) {
+        match dialable(text) {
+            Ok(addr) if families.insert(addr.family()) => found.push((FrontendKind::ClusterIP, addr)),
+            Ok(addr) => notices.push(format!("clusterIP {addr} is the second of its family; ignored")),
+            Err(why) => notices.push(format!("clusterIP {why}; ignored")),
+        }
+    }
+    for family in &families {
+        let any = if *family == Family::Ipv4 { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
+        found.push((FrontendKind::NodePort, any));
+    }
+    let external = spec.external_ips.iter().map(|ip| (FrontendKind::ExternalIP, ip));
+    // `ipMode: Proxy`: such traffic must go out to the load balancer, which does more than forward it.
+    let through_balancer = |mode: &Option<String>| mode.as_deref() == Some("Proxy");
+    let ingress = status.load_balancer.ingress.iter().filter(|at| !at.ip.is_empty() && !through_balancer(&at.ip_mode));
+    for (kind, text) in external.chain(ingress.map(|at| (FrontendKind::LoadBalancer, &at.ip))) {
+        match dialable(text) {
+            Ok(addr) if families.contains(&addr.family()) => found.push((kind, addr)),
+            Ok(addr) => notices.push(format!("{kind} {addr}: the service has no {} clusterIP; ignored", addr.family())),
+            Err(why) => notices.push(format!("{kind} {why}; ignored")),
+        }
+    }
+    found
+}
+
+/// An address that a client can dial, or a backend can be reached at.
+fn dialable(text: &str) -> Result<Addr, String> {
+    let addr: Addr = text.parse().map_err(|error| format!("{error}"))?;
+    if addr.is_unspecified() || addr.is_multicast() {
+        return Err(format!("`{text}` is not the address of one host"));
+    }
+    Ok(addr)
+}
+
+fn ports(spec: &ServiceSpec, addresses: &[(FrontendKind, Addr)], notices: &mut Vec<String>) -> Vec<ServicePort> {
+    let mut named = BTreeSet::new();
+    let mut claimed = BTreeSet::new();
+    let mut ports = Vec::new();
+    for port in &spec.ports {
+        let called = format!("port `{}` ({})", port.name, port.port);
+        let protocol = match protocol(&port.protocol) {
+            Some(protocol) if port.port != 0 => protocol,
+            Some(_) => {
+                notices.push(format!("{called} has no number; ignored"));
+                continue;
+            }
+            None => {
+                notices.push(format!("{called} has unknown protocol `{}`; ignored", port.protocol));
+                continue;
+            }
+        };
+        if !named.insert((&port.name, protocol)) {
+            notices.push(format!("{called} has the name of another port; ignored"));
+            continue;
+        }
+        let frontends = addresses.iter().filter_map(|&(kind, addr)| {
+            let number = if kind == FrontendKind::NodePort { port.node_port } else { port.port };
+            let is_new = number != 0 && claimed.insert(L4Addr::new(addr, number, protocol));
+            is_new.then_some(FrontendSpec { addr, port: number, kind })
+        });
+        ports.push(ServicePort { name: port.name.as_str().into(), protocol, frontends: frontends.collect() });
+    }
+    ports
+}
+
+fn protocol(text: &str) -> Option<Protocol> {
+    match text {
+        "" | "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    }
+}
+
+fn policy(text: &str) -> TrafficPolicy {
+    if text == "Local" { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
+}
+
+fn affinity_seconds(spec: &ServiceSpec) -> Option<u32> {
+    let timeout = spec.session_affinity_config.client_ip.timeout_seconds.filter(|seconds| *seconds != 0);
+    (spec.session_affinity == "ClientIP").then(|| timeout.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+}
+
+/// An EndpointSlice. Left out are those without a service, of FQDNs, and those labelled headless.
+pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
+    let metadata = &object.metadata;
+    let Some(service) = metadata.labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
+        return Translation::left_out("no label kubernetes.io/service-name, so it belongs to no service; left out");
+    };
+    if metadata.labels.headless.is_some() {
+        return Translation::left_out("label service.kubernetes.io/headless; left out");
+    }
+    let family = match object.address_type.as_str() {
+        "IPv4" => Family::Ipv4,
+        "IPv6" => Family::Ipv6,
+        other => {
+            return Translation::left_out(format!("addressType `{other}` has no addresses to connect to; left out"));
+        }
+    };
+    let mut notices = Vec::new();
+    let backends = backends(&object.endpoints, family, &mut notices);
+    let mut ports = Vec::new();
+    for port in &object.ports {
+        let (Some(name), Some(number)) = (&port.name, port.port.filter(|number| *number != 0)) else {
+            notices.push("a port without a name or number is ignored".into());
+            continue;
+        };
+        let Some(protocol) = protocol(&port.protocol) else {
+            notices.push(format!("port `{name}` has unknown protocol `{}`; ignored", port.protocol));
+            continue;
+        };
+        let backends = backends.iter().map(|backend| Backend { port: number, ..backend.clone() }).collect();
+        ports.push(SlicePort { name: name.as_str().into(), protocol, backends });
+    }
+    let slice = Slice {
+        name: SliceName::new(namespace(metadata), &metadata.name),
+        service: ServiceName::new(namespace(metadata), service),
+        source: reader.source,
+        origin: reader.origin(metadata),
+        ports,
+    };
+    Translation { value: Some(slice), notices }
+}
+
+/// The usable endpoints of a slice, with port 0: a slice gives each of them every port.
+fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -> Vec<Backend> {
+    let mut strings = Strings::default();
+    let mut unusable = 0_usize;
+    let mut example = String::new();
+    let mut backends = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        let text = endpoint.addresses.first().map_or("", String::as_str);
+        let addr = dialable(text)
+            .and_then(|addr| if addr.family() == family { Ok(addr) } else { Err(format!("`{text}` is not {family}")) });
+        match addr {
+            Ok(addr) => backends.push(backend(endpoint, addr, &mut strings)),
+            Err(why) => {
+                unusable += 1;
+                example = why;
+            }
+        }
+    }
+    if unusable > 0 {
+        notices.push(format!("{unusable} endpoints without a usable address are ignored: {example}"));
+    }
+    backends
+}
+
+fn backend(endpoint: &Endpoint, addr: Addr, strings: &mut Strings) -> Backend {
+    Backend {
+        state: state(endpoint.conditions),
+        node: strings.non_empty(endpoint.node_name.as_deref()),
+        zone: strings.non_empty(endpoint.zone.as_deref()),
+        hints: endpoint.hints.as_ref().and_then(|hints| strings.hints(hints)),
+        ..Backend::new(addr, 0)
+    }
+}
+
+/// Readiness is the controller's word on everything; serving and terminating matter only without it.
+fn state(conditions: Conditions) -> BackendState {
+    let Conditions { ready, serving, terminating } = conditions;
+    if ready.unwrap_or(true) {
+        BackendState::Active
+    } else if serving.unwrap_or(true) && terminating.unwrap_or(false) {
+        BackendState::Terminating
+    } else {
+        BackendState::NotReady
+    }
+}
+
+/// The names that a slice repeats for each of its endpoints, each kept once.
+#[derive(Default)]
+struct Strings(BTreeMap<Box<str>, Arc<str>>);
+
+impl Strings {
+    fn shared(&mut self, text: &str) -> Arc<str> {
+        if let Some(shared) = self.0.get(text) {
+            return Arc::clone(shared);
+        }
+        let shared: Arc<str> = text.into();
+        self.0.insert(text.into(), Arc::clone(&shared));
+        shared
+    }
+
+    fn non_empty(&mut self, text: Option<&str>) -> Option<Arc<str>> {
+        text.filter(|text| !text.is_empty()).map(|text| self.shared(text))
+    }
+
+    /// `None` where nothing is named: empty hints are no hints.
+    fn hints(&mut self, hints: &EndpointHints) -> Option<Arc<Hints>> {
+        let zones: Vec<_> = hints.for_zones.iter().filter_map(|zone| self.non_empty(Some(&zone.name))).collect();
+        let nodes: Vec<_> = hints.for_nodes.iter().filter_map(|node| self.non_empty(Some(&node.name))).collect();
+        (!zones.is_empty() || !nodes.is_empty()).then(|| Arc::new(Hints { zones, nodes }))
+    }
+}
+
+#[cfg(test)]
+mod tests;
