@@ -170,7 +170,7 @@ fn report(round: &Round) {
     if round.pruned > 0 {
         info!("{} frontends that no source asks for any more are removed", round.pruned);
     }
-    if round.done > 0 {
+    if round.done > 0 && !round.compiled.is_empty() {
         let names: BTreeSet<String> = round.compiled.iter().take(SHOWN).map(ToString::to_string).collect();
         let more = round.compiled.len().saturating_sub(SHOWN);
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
