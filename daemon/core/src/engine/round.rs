@@ -10,7 +10,7 @@ use super::{Engine, IdOwner, Retry, Round};
 use crate::addr::L4Addr;
 use crate::claims::RowStatus;
 use crate::datapath::{MapError, Moment};
-use crate::diff::{Step, Touched, diff};
+use crate::diff::Touched;
 use crate::report::Status;
 use crate::service::Source;
 use crate::state::{MapOp, ServiceId};
@@ -61,12 +61,14 @@ impl Engine {
         self.touch(all);
     }
 
-    pub(super) fn plan(&mut self, step: Step) -> Vec<MapOp> {
-        let references = &self.references;
-        let is_referenced = |id: ServiceId| references.get(&id).is_some_and(|count| *count > 0);
-        let mut ops = diff(step, &self.desired, &self.realised, &self.touched, is_referenced);
+    pub(super) fn is_referenced(&self, id: ServiceId) -> bool {
+        self.references.get(&id).is_some_and(|count| *count > 0)
+    }
+
+    /// Takes out what must wait until its source has synced.
+    pub(super) fn defer(&mut self, ops: &mut Vec<MapOp>) {
         if self.config.sources.iter().all(|source| self.table.is_synced(*source)) {
-            return ops;
+            return;
         }
         let (table, owners, realised) = (&self.table, &self.owners, &self.realised);
         let deferred = &mut self.deferred;
@@ -84,7 +86,6 @@ impl Engine {
             }
             _ => true,
         });
-        ops
     }
 
     pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
