@@ -250,7 +250,7 @@ impl Engine {
             services: self.compiled.len(),
             slices: self.table.slice_count(),
             rows: self.rows.len(),
-            service_ids: self.ids.used() as usize,
+            service_ids: self.ids.used(),
             id_owners: self.owners.len(),
             backend_ids: self.backends.used(),
             references: self.references.values().filter(|count| **count > 0).count(),

@@ -28,10 +28,7 @@ impl Engine {
             self.touched.node_addrs.extend(self.failed_node_addrs.keys());
             self.dirty.append(&mut self.waiting);
         }
-        for name in std::mem::take(&mut self.dirty) {
-            self.recompile(&name, now);
-            self.round.compiled.push(name);
-        }
+        self.recompile_dirty(now);
         if !self.is_pruned && self.may_prune() {
             self.prune();
         }
@@ -112,6 +109,7 @@ impl Engine {
         }
     }
 
+    /// Keeps the count; an entry nobody wants may go once the last frontend has left it.
     fn count_references(&mut self, op: &MapOp) {
         let (address, now_at) = match op {
             MapOp::PutFrontend(address, entry) => (address, Some(entry.service)),
@@ -124,6 +122,9 @@ impl Engine {
         }
         if let Some(count) = before.and_then(|id| self.references.get_mut(&id)) {
             *count -= 1;
+        }
+        if let Some(id) = before.filter(|id| !self.is_referenced(*id) && !self.desired.services.contains_key(id)) {
+            self.touched.services.insert(id);
         }
         if let Some(id) = now_at {
             *self.references.entry(id).or_insert(0) += 1;
@@ -166,21 +167,14 @@ impl Engine {
         }
     }
 
-    /// Gives the id back once the kernel has nothing under it.
+    /// Gives the id back once the kernel has nothing under it and nothing points at it.
     fn forget_service(&mut self, id: ServiceId, now: Moment) {
-        if self.realised.services.contains_key(&id) {
-            // Something still points at it, or the deletion failed: tried again.
-            self.failed_services.entry(id).or_insert(MapError::Failed {
-                map: "services",
-                reason: "waits for a frontend that still points at it".into(),
-            });
+        if self.realised.services.contains_key(&id) || self.is_referenced(id) {
             return;
         }
-        self.failed_services.remove(&id);
         self.references.remove(&id);
-        if self.owners.remove(&id).is_some() || self.is_pruned {
-            self.ids.release(id, now);
-        }
+        self.owners.remove(&id);
+        self.ids.release(id, now);
     }
 
     fn schedule_retry(&mut self, now: Moment) {

@@ -301,3 +301,41 @@ fn a_frontend_follows_its_entry_whenever_that_comes_in() {
     assert_eq!(engine.snapshot(Moment(1)).frontends(&Filter::default())[0].status, Status::Done);
     assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
 }
+
+/// The one that waits in line is told of first and by a name that comes first; the owner must find its id all the same.
+#[test]
+fn the_owner_of_a_contested_address_finds_its_id_again() {
+    let (mut engine, mut datapath) = new_pair();
+    let facts = || {
+        let young = Service { created: Some(200), ..service("a/young", "198.51.100.10:80/TCP") };
+        let old = Service { created: Some(100), ..service("b/old", "198.51.100.10:80/TCP") };
+        let slices = ["a/young", "b/old"].map(|full| slice(full, full, &["192.0.2.1:80"]));
+        slices.into_iter().map(Change::UpsertSlice).chain([young, old].map(Change::UpsertService))
+    };
+    facts().for_each(|change| engine.change(change));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = datapath.dump().expect("readable").frontends;
+    let mut engine = engine_beside(&datapath);
+    facts().for_each(|change| engine.change(change));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(datapath.dump().expect("readable").frontends, before);
+}
+
+/// An id must not go to another service while a frontend that could not be deleted still points at it.
+#[test]
+fn an_id_stays_taken_while_a_frontend_points_at_it() {
+    let mut datapath = failing(|op| matches!(op, MapOp::DeleteFrontend(_)));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::RemoveService(name("a/s"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.holdings().service_ids, 1);
+    datapath.clear_fault();
+    engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
+    assert_eq!((engine.holdings().service_ids, engine.holdings().failed, engine.next_round()), (0, 0, None));
+    assert_eq!(text(&engine, &datapath), "");
+}
