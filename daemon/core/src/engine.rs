@@ -88,6 +88,8 @@ pub struct Engine {
     owners: OrdMap<ServiceId, IdOwner>,
     desired: Desired,
     realised: Realised,
+    /// Entries the kernel held at start and this engine has not yet made its own. Empty from the first prune on.
+    inherited: BTreeSet<ServiceId>,
     /// How many realised frontends point at each service entry.
     references: HashMap<ServiceId, u32>,
     dirty: BTreeSet<ServiceName>,
@@ -118,7 +120,9 @@ impl Engine {
         for entry in realised.frontends.values() {
             *references.entry(entry.service).or_insert(0) += 1;
         }
+        let inherited = realised.services.keys().copied().filter(|id| *id != ServiceId::CANARY).collect();
         let mut engine = Self {
+            inherited,
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
             config: Arc::new(config),

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use imbl::OrdMap;
 use smallvec::SmallVec;
 
 use super::{Engine, IdOwner, Retry, Round};
@@ -13,8 +12,7 @@ use crate::datapath::{MapError, Moment};
 use crate::diff::Touched;
 use crate::report::Status;
 use crate::service::Source;
-use crate::state::{MapOp, ServiceId};
-use crate::table::Table;
+use crate::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);
@@ -51,6 +49,7 @@ impl Engine {
     /// Everything is known now: what the kernel holds beyond it is nobody's.
     fn prune(&mut self) {
         self.is_pruned = true;
+        self.inherited.clear();
         self.touched.services.extend(self.ids.take_orphans());
         self.backends.forget_unused();
         let all = Touched::all(&self.desired, &self.realised);
@@ -62,27 +61,56 @@ impl Engine {
         self.references.get(&id).is_some_and(|count| *count > 0)
     }
 
-    /// Takes out what must wait until its source has synced.
+    /// Takes out what must wait until more is known.
     pub(super) fn defer(&mut self, ops: &mut Vec<MapOp>) {
-        if self.config.sources.iter().all(|source| self.table.is_synced(*source)) {
+        if self.is_pruned {
             return;
         }
-        let (table, owners, realised) = (&self.table, &self.owners, &self.realised);
-        let deferred = &mut self.deferred;
-        ops.retain(|op| match op {
-            MapOp::PutService(id, _) if realised.services.contains_key(id) => {
-                is_free(table, owners, *id) || !deferred.services.insert(*id)
+        let (premature, now): (Vec<MapOp>, Vec<MapOp>) = ops.drain(..).partition(|op| self.is_premature(op));
+        *ops = now;
+        for op in premature {
+            match op {
+                MapOp::PutService(id, _) | MapOp::DeleteService(id) => _ = self.deferred.services.insert(id),
+                MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
+                    self.deferred.frontends.insert(address);
+                }
+                MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => {}
             }
-            MapOp::DeleteService(id) => is_free(table, owners, *id) || !deferred.services.insert(*id),
-            MapOp::PutFrontend(address, entry) if realised.frontends.contains_key(address) => {
-                is_free(table, owners, entry.service) || !deferred.frontends.insert(*address)
+        }
+    }
+
+    /// Whether the operation would take away, on the word of a source that has not told everything, what the kernel held
+    /// at start; or would refuse connections to a new address only because its backends have not been told yet.
+    fn is_premature(&self, op: &MapOp) -> bool {
+        let is_synced = |owner: &IdOwner| self.table.is_synced(owner.source);
+        let is_told = |id: ServiceId| self.owners.get(&id).is_none_or(is_synced);
+        let is_kept = |id: ServiceId| self.inherited.contains(&id) && !self.owners.get(&id).is_some_and(is_synced);
+        match op {
+            MapOp::PutService(id, entry) => {
+                let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
+                self.inherited.contains(id) && (!is_told(*id) || is_emptied())
             }
+            MapOp::DeleteService(id) => is_kept(*id),
+            MapOp::PutFrontend(address, entry) => match self.realised.frontends.get(address) {
+                Some(held) if self.inherited.contains(&held.service) => {
+                    !is_told(entry.service) || (self.is_answered(held) && !self.is_answered(entry))
+                }
+                Some(_) => false,
+                None => !is_told(entry.service) && !self.is_answered(entry),
+            },
             MapOp::DeleteFrontend(address) => {
-                let id = realised.frontends.get(address).map(|entry| entry.service);
-                id.is_none_or(|id| is_free(table, owners, id)) || !deferred.frontends.insert(*address)
+                self.realised.frontends.get(address).is_some_and(|held| is_kept(held.service))
             }
-            _ => true,
-        });
+            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
+        }
+    }
+
+    /// Whether the kernel has a backend for a client on this node that dials the frontend.
+    fn is_answered(&self, frontend: &FrontendEntry) -> bool {
+        let view = |entry: &Arc<ServiceEntry>| {
+            if frontend.inside_local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
+        };
+        self.realised.services.get(&frontend.service).is_some_and(view)
     }
 
     pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
@@ -91,6 +119,9 @@ impl Engine {
                 Ok(()) => {
                     self.count_references(op);
                     self.realised.apply(op);
+                    if let MapOp::PutService(id, _) = op {
+                        self.inherited.remove(id);
+                    }
                     self.round.done += 1;
                 }
                 Err(_) => self.round.failed += 1,
@@ -133,7 +164,7 @@ impl Engine {
 
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let touched = std::mem::take(&mut self.touched);
-        self.forget_failures(&touched);
+        self.settle(&touched);
         let mut frontends = touched.frontends;
         for id in &touched.services {
             frontends.extend(self.desired_frontends_of(*id).unwrap_or_default());
@@ -151,11 +182,14 @@ impl Engine {
         std::mem::take(&mut self.round)
     }
 
-    /// An operation that failed and is no longer wanted has not failed: the kernel is as it should be.
-    fn forget_failures(&mut self, touched: &Touched) {
+    /// Where the kernel is as it should be, nothing has failed, and what it held at start is what a source says.
+    fn settle(&mut self, touched: &Touched) {
         let (desired, realised) = (&self.desired, &self.realised);
         for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
             self.failed_services.remove(id);
+            if self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source)) {
+                self.inherited.remove(id);
+            }
         }
         for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {
             self.failed_frontends.remove(address);
@@ -226,9 +260,9 @@ impl Engine {
     }
 }
 
-/// Whether the source that owns the service id has synced, so that what it says may take something away.
-fn is_free(table: &Table, owners: &OrdMap<ServiceId, IdOwner>, id: ServiceId) -> bool {
-    owners.get(&id).is_none_or(|owner| table.is_synced(owner.source))
+/// Whether a view that had backends has none any more.
+fn empties(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
+    (wanted.cluster.is_empty() && !held.cluster.is_empty()) || (wanted.local.is_empty() && !held.local.is_empty())
 }
 
 fn note<K: Ord>(failed: &mut BTreeMap<K, MapError>, key: K, error: Option<MapError>) {
