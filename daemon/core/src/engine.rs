@@ -2,8 +2,8 @@
 //! note of how it went. Everything a node does follows from the calls made here, so tests replay them without a task,
 //! a clock or a kernel.
 //!
-//! One round: any number of [`Engine::change`], then [`Engine::reconcile`], which for each [`Step`] plans operations,
-//! hands them to the datapath and commits what succeeded. What failed stays touched and is tried again.
+//! One round: any number of [`Engine::change`], then [`Engine::reconcile`], which plans operations ([`crate::diff`]), hands
+//! them to the datapath and commits what succeeded. What failed is tried again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::change::Change;
 use crate::claims::Row;
 use crate::compile::Guard;
 use crate::datapath::{Datapath, MapError, Moment};
-use crate::diff::{Step, Touched};
+use crate::diff::{self, Touched};
 use crate::ids::{BackendIds, ServiceIds};
 use crate::service::{PortKey, ServiceName, Source};
-use crate::state::{CANARIES, Desired, FrontendEntry, Realised, ServiceEntry, ServiceId};
+use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::table::{Effect, Table};
 
 pub use crate::snapshot::Snapshot;
@@ -90,6 +90,8 @@ pub struct Engine {
     owners: OrdMap<ServiceId, IdOwner>,
     desired: Desired,
     realised: Realised,
+    /// Entries the kernel held at start and this engine has not yet made its own. Empty from the first prune on.
+    inherited: BTreeSet<ServiceId>,
     /// How many realised frontends point at each service entry.
     references: HashMap<ServiceId, u32, RandomState>,
     /// In the order they became dirty, which is the order they lie in memory at a start.
@@ -121,7 +123,9 @@ impl Engine {
         for entry in realised.frontends.values() {
             *references.entry(entry.service).or_insert(0) += 1;
         }
+        let inherited = realised.services.keys().copied().filter(|id| *id != ServiceId::CANARY).collect();
         let mut engine = Self {
+            inherited,
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
             config: Arc::new(config),
@@ -192,14 +196,29 @@ impl Engine {
     /// One round: brings the datapath as near to what the sources ask for as it lets itself be brought.
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
         self.begin(now);
-        for step in Step::ALL {
-            let ops = self.plan(step);
-            if !ops.is_empty() {
-                let results = datapath.apply(&ops, now);
-                self.commit(&ops, results);
-            }
+        for ops in diff::puts(&self.desired, &self.realised, &self.touched) {
+            self.carry_out(ops, datapath, now);
         }
+        let ops = diff::delete_frontends(&self.desired, &self.realised, &self.touched);
+        self.carry_out(ops, datapath, now);
+        self.touched.settle();
+        let is_referenced = |id| self.is_referenced(id);
+        let ops = diff::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
+        self.carry_out(ops, datapath, now);
         self.finish(now)
+    }
+
+    /// Hands on what still makes sense after what the operations before really achieved.
+    fn carry_out(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
+        ops.retain(|op| match op {
+            MapOp::PutFrontend(_, entry) => self.realised.services.contains_key(&entry.service),
+            _ => true,
+        });
+        self.defer(&mut ops);
+        if !ops.is_empty() {
+            let results = datapath.apply(&ops, now);
+            self.commit(&ops, results);
+        }
     }
 
     /// When a round is due although no change came in: something failed, or waits for an id to come free.
@@ -237,7 +256,7 @@ impl Engine {
             services: self.compiled.len(),
             slices: self.table.slice_count(),
             rows: self.rows.len(),
-            service_ids: self.ids.used() as usize,
+            service_ids: self.ids.used(),
             id_owners: self.owners.len(),
             backend_ids: self.backends.used(),
             references: self.references.values().filter(|count| **count > 0).count(),

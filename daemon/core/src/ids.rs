@@ -18,45 +18,46 @@ const REST_MILLIS: u64 = 1_000;
 pub struct ServiceIds {
     limit: u32,
     next: u32,
+    in_use: BTreeSet<ServiceId>,
     released: VecDeque<(Moment, ServiceId)>,
     /// Ids the kernel held at start: they come back through `released`, never as new.
     seeded: BTreeSet<ServiceId>,
-    /// Those of them that nobody has claimed yet.
-    orphans: BTreeSet<ServiceId>,
-    /// Which orphan each address pointed at: how a service finds its id again, since the kernel knows no names.
+    /// Those of them that nobody has claimed yet, with the addresses that point at each.
+    orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>>,
+    /// The same the other way round: how a service finds its id again, since the kernel knows no names.
     orphan_of: BTreeMap<L4Addr, ServiceId>,
-    used: u32,
 }
 
 impl ServiceIds {
     /// For a `services` map of `limit` entries with this content; id 0 is the canary's.
     pub fn new(limit: u32, realised: &Realised) -> Self {
-        let not_canary = |id: &ServiceId| *id != ServiceId::CANARY;
-        let pointed_at = realised.frontends.values().map(|entry| entry.service);
-        let orphans: BTreeSet<ServiceId> =
-            realised.services.keys().copied().chain(pointed_at).filter(not_canary).collect();
-        let orphan_of = realised
-            .frontends
-            .iter()
-            .map(|(address, entry)| (*address, entry.service))
-            .filter(|(_, id)| not_canary(id))
-            .collect();
-        Self { limit, next: 1, released: VecDeque::new(), seeded: orphans.clone(), orphans, orphan_of, used: 0 }
+        let mut orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>> =
+            realised.services.keys().map(|id| (*id, BTreeSet::new())).collect();
+        for (address, entry) in &realised.frontends {
+            orphans.entry(entry.service).or_default().insert(*address);
+        }
+        orphans.remove(&ServiceId::CANARY);
+        let orphan_of = orphans.iter().flat_map(|(id, addresses)| addresses.iter().map(|a| (*a, *id))).collect();
+        let seeded = orphans.keys().copied().collect();
+        Self { limit, next: 1, in_use: BTreeSet::new(), released: VecDeque::new(), seeded, orphans, orphan_of }
     }
 
-    /// An id for a service port with these addresses: the one the kernel already has for one of them, else one never
-    /// used, else the one released longest ago. `None` while every id is in use or at rest.
-    pub fn allocate(&mut self, addresses: impl Iterator<Item = L4Addr>, now: Moment) -> Option<ServiceId> {
-        for address in addresses {
-            if let Some(id) = self.orphan_of.get(&address).copied()
-                && self.orphans.remove(&id)
-            {
-                self.used += 1;
-                return Some(id);
-            }
-        }
-        let id = self.never_used().or_else(|| self.rested(now))?;
-        self.used += 1;
+    /// An id for a service port with these addresses: the one the kernel already has for it, else one never used, else
+    /// the one released longest ago. `None` while every id is in use or at rest.
+    pub fn allocate(&mut self, addresses: &[L4Addr], now: Moment) -> Option<ServiceId> {
+        let id = self.adopt(addresses).or_else(|| self.never_used()).or_else(|| self.rested(now))?;
+        self.in_use.insert(id);
+        Some(id)
+    }
+
+    /// Only an id at which no other address points: what points there too may be a service not heard of yet, and would
+    /// show this one's backends.
+    fn adopt(&mut self, addresses: &[L4Addr]) -> Option<ServiceId> {
+        let is_whole = |id: &ServiceId| {
+            self.orphans.get(id).is_some_and(|pointing| pointing.iter().all(|address| addresses.contains(address)))
+        };
+        let id = addresses.iter().filter_map(|address| self.orphan_of.get(address)).copied().find(is_whole)?;
+        self.orphans.remove(&id);
         Some(id)
     }
 
@@ -80,23 +81,31 @@ impl ServiceIds {
         Some(id)
     }
 
-    /// Gives the id back, after the kernel's entry is gone.
+    /// Gives the id back, after the kernel's entry and everything that pointed at it is gone. An id that is not in use
+    /// stays as it is.
     pub fn release(&mut self, id: ServiceId, now: Moment) {
-        self.used -= 1;
-        self.released.push_back((now, id));
+        if self.in_use.remove(&id) {
+            self.released.push_back((now, id));
+        }
     }
 
-    /// The ids nobody claimed, which are nobody's from now on. For the prune after every source has synced.
+    /// Whether the kernel held ids at start that nobody has claimed yet.
+    pub fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
+    /// The ids nobody claimed, which are in use, by nobody, until they are released. For the prune after every source
+    /// has synced.
     pub fn take_orphans(&mut self) -> BTreeSet<ServiceId> {
-        let orphans = std::mem::take(&mut self.orphans);
         self.orphan_of.clear();
-        self.used += u32::try_from(orphans.len()).unwrap_or(u32::MAX);
+        let orphans: BTreeSet<ServiceId> = std::mem::take(&mut self.orphans).into_keys().collect();
+        self.in_use.extend(&orphans);
         orphans
     }
 
     /// How many ids are in use, the canary's and orphans not counted.
-    pub fn used(&self) -> u32 {
-        self.used
+    pub fn used(&self) -> usize {
+        self.in_use.len()
     }
 
     /// How many ids there are, the canary's included.

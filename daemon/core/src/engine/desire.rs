@@ -13,8 +13,21 @@ use crate::service::{PortKey, Service, ServiceName};
 use crate::state::{ServiceEntry, ServiceId, Slot};
 
 impl Engine {
+    /// Compiles the services that changed. While the kernel holds ids that nobody has claimed, the oldest service comes
+    /// first: of several that claim one address, the owner finds its id again.
+    pub(super) fn recompile_dirty(&mut self, now: Moment) {
+        let mut names: Vec<ServiceName> = std::mem::take(&mut self.dirty).into_iter().collect();
+        if self.ids.has_orphans() {
+            names.sort_by_key(|name| self.table.owner(name).and_then(|(service, _)| service.created).unwrap_or(0));
+        }
+        for name in names {
+            self.recompile(&name, now);
+            self.round.compiled.push(name);
+        }
+    }
+
     /// Compiles one service again and notes which entries that touches.
-    pub(super) fn recompile(&mut self, name: &ServiceName, now: Moment) {
+    fn recompile(&mut self, name: &ServiceName, now: Moment) {
         let old = self.compiled.remove(name).unwrap_or_default();
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
@@ -50,7 +63,10 @@ impl Engine {
     fn adopt_port(&mut self, old: &Compiled, service: &Service, plan: &PortPlan, now: Moment) -> CompiledPort {
         let frontends: SmallVec<[L4Addr; 2]> = plan.frontends.iter().map(|f| f.address).collect();
         let before = old.ports.iter().find(|port| *port.key == plan.key);
-        let id = before.and_then(|port| port.id).or_else(|| self.ids.allocate(frontends.iter().copied(), now));
+        let id = before.and_then(|port| port.id).or_else(|| {
+            let admissible = plan.frontends.iter().filter(|f| f.refusal.is_none());
+            self.ids.allocate(&admissible.map(|f| f.address).collect::<SmallVec<[L4Addr; 2]>>(), now)
+        });
         let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
         match id {
             Some(id) => {

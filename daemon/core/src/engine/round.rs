@@ -3,18 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use imbl::OrdMap;
 use smallvec::SmallVec;
 
 use super::{Engine, IdOwner, Retry, Round};
 use crate::addr::L4Addr;
 use crate::claims::RowStatus;
 use crate::datapath::{MapError, Moment};
-use crate::diff::{Step, Touched, diff};
+use crate::diff::Touched;
 use crate::report::Status;
 use crate::service::Source;
-use crate::state::{MapOp, ServiceId};
-use crate::table::Table;
+use crate::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);
@@ -28,10 +26,7 @@ impl Engine {
             self.touched.node_addrs.extend(self.failed_node_addrs.keys());
             self.dirty.extend(std::mem::take(&mut self.waiting));
         }
-        for name in std::mem::take(&mut self.dirty) {
-            self.recompile(&name, now);
-            self.round.compiled.push(name);
-        }
+        self.recompile_dirty(now);
         if !self.is_pruned && self.may_prune() {
             self.prune();
         }
@@ -39,11 +34,14 @@ impl Engine {
         self.touched.settle();
     }
 
-    /// A frontend whose service entry could not be written waits for it: it must come along when the entry does.
+    /// A frontend whose service entry could not be written, or has no backend yet, waits for it: it must come along when
+    /// the entry does.
     fn touch_waiting_frontends(&mut self) {
+        if self.is_pruned && self.failed_services.is_empty() {
+            return;
+        }
         let is_waiting = |a: &L4Addr| self.desired.frontends.get(a) != self.realised.frontends.get(a);
-        let failed = self.touched.services.iter().filter(|id| self.failed_services.contains_key(id));
-        let frontends = failed.filter_map(|id| self.desired_frontends_of(*id)).flatten();
+        let frontends = self.touched.services.iter().filter_map(|id| self.desired_frontends_of(*id)).flatten();
         let waiting: Vec<L4Addr> = frontends.filter(is_waiting).collect();
         self.touched.frontends.extend(waiting);
     }
@@ -56,6 +54,7 @@ impl Engine {
     /// Everything is known now: what the kernel holds beyond it is nobody's.
     fn prune(&mut self) {
         self.is_pruned = true;
+        self.inherited.clear();
         self.touched.services.extend(self.ids.take_orphans());
         self.backends.forget_unused();
         let all = Touched::all(&self.desired, &self.realised);
@@ -63,30 +62,60 @@ impl Engine {
         self.touch(all);
     }
 
-    pub(super) fn plan(&mut self, step: Step) -> Vec<MapOp> {
-        let references = &self.references;
-        let is_referenced = |id: ServiceId| references.get(&id).is_some_and(|count| *count > 0);
-        let mut ops = diff(step, &self.desired, &self.realised, &self.touched, is_referenced);
-        if self.config.sources.iter().all(|source| self.table.is_synced(*source)) {
-            return ops;
+    pub(super) fn is_referenced(&self, id: ServiceId) -> bool {
+        self.references.get(&id).is_some_and(|count| *count > 0)
+    }
+
+    /// Takes out what must wait until more is known.
+    pub(super) fn defer(&mut self, ops: &mut Vec<MapOp>) {
+        if self.is_pruned {
+            return;
         }
-        let (table, owners, realised) = (&self.table, &self.owners, &self.realised);
-        let deferred = &mut self.deferred;
-        ops.retain(|op| match op {
-            MapOp::PutService(id, _) if realised.services.contains_key(id) => {
-                is_free(table, owners, *id) || defer(&mut deferred.services, *id)
+        let (premature, now): (Vec<MapOp>, Vec<MapOp>) = ops.drain(..).partition(|op| self.is_premature(op));
+        *ops = now;
+        for op in premature {
+            match op {
+                MapOp::PutService(id, _) | MapOp::DeleteService(id) => self.deferred.services.push(id),
+                MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
+                    self.deferred.frontends.push(address);
+                }
+                MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => {}
             }
-            MapOp::DeleteService(id) => is_free(table, owners, *id) || defer(&mut deferred.services, *id),
-            MapOp::PutFrontend(address, entry) if realised.frontends.contains_key(address) => {
-                is_free(table, owners, entry.service) || defer(&mut deferred.frontends, *address)
+        }
+    }
+
+    /// Whether the operation would take away, on the word of a source that has not told everything, what the kernel held
+    /// at start; or would refuse connections to a new address only because its backends have not been told yet.
+    fn is_premature(&self, op: &MapOp) -> bool {
+        let is_synced = |owner: &IdOwner| self.table.is_synced(owner.source);
+        let is_told = |id: ServiceId| self.owners.get(&id).is_none_or(is_synced);
+        let is_kept = |id: ServiceId| self.inherited.contains(&id) && !self.owners.get(&id).is_some_and(is_synced);
+        match op {
+            MapOp::PutService(id, entry) => {
+                let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
+                self.inherited.contains(id) && (!is_told(*id) || is_emptied())
             }
+            MapOp::DeleteService(id) => is_kept(*id),
+            MapOp::PutFrontend(address, entry) => match self.realised.frontends.get(address) {
+                Some(held) if self.inherited.contains(&held.service) => {
+                    !is_told(entry.service) || (self.is_answered(held) && !self.is_answered(entry))
+                }
+                Some(_) => false,
+                None => !is_told(entry.service) && !self.is_answered(entry),
+            },
             MapOp::DeleteFrontend(address) => {
-                let id = realised.frontends.get(address).map(|entry| entry.service);
-                id.is_none_or(|id| is_free(table, owners, id)) || defer(&mut deferred.frontends, *address)
+                self.realised.frontends.get(address).is_some_and(|held| is_kept(held.service))
             }
-            _ => true,
-        });
-        ops
+            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
+        }
+    }
+
+    /// Whether the kernel has a backend for a client on this node that dials the frontend.
+    fn is_answered(&self, frontend: &FrontendEntry) -> bool {
+        let view = |entry: &Arc<ServiceEntry>| {
+            if frontend.inside_local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
+        };
+        self.realised.services.get(&frontend.service).is_some_and(view)
     }
 
     pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
@@ -95,6 +124,9 @@ impl Engine {
                 Ok(()) => {
                     self.count_references(op);
                     self.realised.apply(op);
+                    if let MapOp::PutService(id, _) = op {
+                        self.inherited.remove(id);
+                    }
                     self.round.done += 1;
                 }
                 Err(_) => self.round.failed += 1,
@@ -113,6 +145,7 @@ impl Engine {
         }
     }
 
+    /// Keeps the count; an entry nobody wants may go once the last frontend has left it.
     fn count_references(&mut self, op: &MapOp) {
         let (address, now_at) = match op {
             MapOp::PutFrontend(address, entry) => (address, Some(entry.service)),
@@ -126,14 +159,18 @@ impl Engine {
         if let Some(count) = before.and_then(|id| self.references.get_mut(&id)) {
             *count -= 1;
         }
+        if let Some(id) = before.filter(|id| !self.is_referenced(*id) && !self.desired.services.contains_key(id)) {
+            self.touched.services.push(id);
+        }
         if let Some(id) = now_at {
             *self.references.entry(id).or_insert(0) += 1;
         }
     }
 
     pub(super) fn finish(&mut self, now: Moment) -> Round {
-        let touched = std::mem::take(&mut self.touched);
-        self.forget_failures(&touched);
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.settle();
+        self.settle(&touched);
         for id in &touched.services {
             for address in self.desired_frontends_of(*id).unwrap_or_default() {
                 if touched.frontends.binary_search(&address).is_err() {
@@ -154,14 +191,14 @@ impl Engine {
         std::mem::take(&mut self.round)
     }
 
-    /// An operation that failed and is no longer wanted has not failed: the kernel is as it should be.
-    fn forget_failures(&mut self, touched: &Touched) {
-        if self.failed_services.is_empty() && self.failed_frontends.is_empty() && self.failed_node_addrs.is_empty() {
-            return;
-        }
+    /// Where the kernel is as it should be, nothing has failed, and what it held at start is what a source says.
+    fn settle(&mut self, touched: &Touched) {
         let (desired, realised) = (&self.desired, &self.realised);
         for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
             self.failed_services.remove(id);
+            if self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source)) {
+                self.inherited.remove(id);
+            }
         }
         for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {
             self.failed_frontends.remove(address);
@@ -173,21 +210,14 @@ impl Engine {
         }
     }
 
-    /// Gives the id back once the kernel has nothing under it.
+    /// Gives the id back once the kernel has nothing under it and nothing points at it.
     fn forget_service(&mut self, id: ServiceId, now: Moment) {
-        if self.realised.services.contains_key(&id) {
-            // Something still points at it, or the deletion failed: tried again.
-            self.failed_services.entry(id).or_insert(MapError::Failed {
-                map: "services",
-                reason: "waits for a frontend that still points at it".into(),
-            });
+        if self.realised.services.contains_key(&id) || self.is_referenced(id) {
             return;
         }
-        self.failed_services.remove(&id);
         self.references.remove(&id);
-        if self.owners.remove(&id).is_some() || self.is_pruned {
-            self.ids.release(id, now);
-        }
+        self.owners.remove(&id);
+        self.ids.release(id, now);
     }
 
     fn schedule_retry(&mut self, now: Moment) {
@@ -239,15 +269,9 @@ impl Engine {
     }
 }
 
-/// Whether the source that owns the service id has synced, so that what it says may take something away.
-fn is_free(table: &Table, owners: &OrdMap<ServiceId, IdOwner>, id: ServiceId) -> bool {
-    owners.get(&id).is_none_or(|owner| table.is_synced(owner.source))
-}
-
-/// Keeps the entry for later; false, since nothing is to be done about it now.
-fn defer<T>(deferred: &mut Vec<T>, entry: T) -> bool {
-    deferred.push(entry);
-    false
+/// Whether a view that had backends has none any more.
+fn empties(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
+    (wanted.cluster.is_empty() && !held.cluster.is_empty()) || (wanted.local.is_empty() && !held.local.is_empty())
 }
 
 fn note<K: Ord>(failed: &mut BTreeMap<K, MapError>, key: K, error: Option<MapError>) {

@@ -12,7 +12,8 @@ use crate::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
 };
-use crate::state::MapOp;
+use crate::state::{MapOp, MapState};
+use crate::trace::{Verdict, trace};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 
@@ -300,4 +301,115 @@ fn a_frontend_follows_its_entry_whenever_that_comes_in() {
     engine.reconcile(&mut datapath, Moment(1));
     assert_eq!(engine.snapshot(Moment(1)).frontends(&Filter::default())[0].status, Status::Done);
     assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
+}
+
+/// The one that waits in line is told of first and by a name that comes first; the owner must find its id all the same.
+#[test]
+fn the_owner_of_a_contested_address_finds_its_id_again() {
+    let (mut engine, mut datapath) = new_pair();
+    let facts = || {
+        let young = Service { created: Some(200), ..service("a/young", "198.51.100.10:80/TCP") };
+        let old = Service { created: Some(100), ..service("b/old", "198.51.100.10:80/TCP") };
+        let slices = ["a/young", "b/old"].map(|full| slice(full, full, &["192.0.2.1:80"]));
+        slices.into_iter().map(Change::UpsertSlice).chain([young, old].map(Change::UpsertService))
+    };
+    facts().for_each(|change| engine.change(change));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = datapath.dump().expect("readable").frontends;
+    let mut engine = engine_beside(&datapath);
+    facts().for_each(|change| engine.change(change));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(datapath.dump().expect("readable").frontends, before);
+}
+
+/// An id must not go to another service while a frontend that could not be deleted still points at it.
+#[test]
+fn an_id_stays_taken_while_a_frontend_points_at_it() {
+    let mut datapath = failing(|op| matches!(op, MapOp::DeleteFrontend(_)));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::RemoveService(name("a/s"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.holdings().service_ids, 1);
+    datapath.clear_fault();
+    engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
+    assert_eq!((engine.holdings().service_ids, engine.holdings().failed, engine.next_round()), (0, 0, None));
+    assert_eq!(text(&engine, &datapath), "");
+}
+
+/// The service's own file reads well, the file with its backends does not: "no backends" is not the truth.
+#[test]
+fn what_the_kernel_held_is_not_emptied_while_a_file_is_unread() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = text(&engine, &datapath);
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::Synced { source: Source::Files, incomplete: Some("slices.yaml: line 3".into()) });
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(text(&engine, &datapath), before);
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert!(text(&engine, &datapath).contains("192.0.2.2"), "new backends come in at once");
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert!(text(&engine, &datapath).contains("cluster=[]  empty"), "what a source once gave, it can take");
+}
+
+/// The apiserver is not reached; a file claims one of the two addresses of a service that only the apiserver knows.
+#[test]
+fn a_synced_source_does_not_write_into_an_entry_of_a_service_not_heard_of_yet() {
+    let kubernetes = |mut service: Service| {
+        service.source = Source::Kubernetes;
+        service
+    };
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config(), MapState::default());
+    let mut two = kubernetes(service("a/s", "198.51.100.10:80/TCP"));
+    two.ports[0].frontends.extend(service("a/s", "198.51.100.11:80/TCP").ports[0].frontends.clone());
+    engine.change(Change::UpsertService(two));
+    engine.change(Change::UpsertSlice(Slice { source: Source::Kubernetes, ..slice("a/s", "a", &["192.0.2.1:80"]) }));
+    engine.reconcile(&mut datapath, Moment(0));
+
+    let mut engine = Engine::new(config(), datapath.dump().expect("readable"));
+    engine.change(Change::UpsertService(service("b/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("b/s", "b", &["192.0.2.2:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    let state = datapath.dump().expect("readable");
+    let backend = |address: &str| match trace(&state, &(30_000..=32_767), l4(address)) {
+        Verdict::Forwarded(_, slots) => slots[0].addr.to_string(),
+        other => format!("{other:?}"),
+    };
+    assert_eq!(backend("198.51.100.10:80"), "192.0.2.2:80/TCP", "files are synced and older");
+    assert_eq!(backend("198.51.100.11:80"), "192.0.2.1:80/TCP");
+}
+
+/// Between the service and its slices, at start, connections would be refused for no reason.
+#[test]
+fn a_new_address_waits_for_backends_until_its_source_has_synced() {
+    let (mut engine, mut datapath) = new_pair();
+    let frontends = |datapath: &MemoryDatapath| datapath.dump().expect("readable").frontends.len() - 2;
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertService(service("a/empty", "198.51.100.11:80/TCP")));
+    engine.reconcile(&mut datapath, Moment(0));
+    assert_eq!(frontends(&datapath), 0);
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(frontends(&datapath), 1);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(frontends(&datapath), 2);
 }
