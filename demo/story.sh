@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What `make demo` shows, told from inside the namespaces that demo/run.sh made. Every check prints a tick or a cross;
 # the exit code is 0 only if all of them held.
+# shellcheck disable=SC2317 # the checks are called by name
 set -uo pipefail
 bin=$1
 cgroup=$2
@@ -100,6 +101,7 @@ act_balance() {
     step "1. Two backends, and a service before them that exists in nodelb only"
     start_nodelb
     check "nodelb is ready" soon ready
+    ready >/dev/null 2>&1 || verdict
     edit shop.toml <<END
 [[service]]
 name = "shop/web"
@@ -163,7 +165,7 @@ act_kill() {
 
 only_backend_1() { ! get "/frontends?service=shop/web" | grep -q 192.0.2.12; }
 unharmed() { [[ $1 =~ ^([0-9]+)\ connections && $1 == *"; 0 failed"* ]] && ((BASH_REMATCH[1] >= 1000)); }
-no_pins() { [ -z "$(ls -A /sys/fs/bpf)" ] || { find /sys/fs/bpf; false; }; }
+no_pins() { [ ! -e /sys/fs/bpf/nodelb ] || { find /sys/fs/bpf/nodelb; false; }; }
 
 act_leave() {
     step "4. Leaving"
@@ -175,16 +177,20 @@ act_leave() {
     check "and nothing is translated: $web is a foreign address again" unrouted "$web"
 }
 
+verdict() {
+    echo
+    if [ "$crosses" -gt 0 ]; then
+        printf '%s%d of %d checks failed. What nodelb said:%s\n' "$red" "$crosses" $((ticks + crosses)) "$plain"
+        tail -n 40 "$dir/log" | indent
+        exit 1
+    fi
+    printf '%s%d checks held.%s ' "$green" "$ticks" "$plain"
+    exit 0
+}
+
 prepare
 act_balance
 act_incident
 act_kill
 act_leave
-
-echo
-if [ "$crosses" -gt 0 ]; then
-    printf '%s%d of %d checks failed. What nodelb said:%s\n' "$red" "$crosses" $((ticks + crosses)) "$plain"
-    tail -n 40 "$dir/log" | indent
-    exit 1
-fi
-printf '%s%d checks held.%s ' "$green" "$ticks" "$plain"
+verdict

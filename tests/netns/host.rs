@@ -121,10 +121,9 @@ impl Host {
         self.pinned().is_empty()
     }
 
-    /// Everything below the pin directory's parent that is not a directory, and the pin directory itself.
+    /// The pin directory and everything below it, as far as there is any.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
-        let parent = self.pins.parent().unwrap();
-        files_below(parent)
+        if self.pins.exists() { below(&self.pins) } else { Vec::new() }
     }
 
     /// What the daemon has said so far.
@@ -133,9 +132,12 @@ impl Host {
     }
 }
 
-fn files_below(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+fn below(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![path.to_path_buf()];
+    if path.is_dir() {
+        found.extend(fs::read_dir(path).unwrap().flat_map(|entry| below(&entry.unwrap().path())));
+    }
+    found
 }
 
 fn crash_at(command: &mut Command, operations: Option<u32>) {
