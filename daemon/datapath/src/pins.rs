@@ -23,7 +23,7 @@ use crate::error::{OpenError, failed};
 
 /// The version of the layouts in `bpf/shared.h`.
 const LAYOUT: &str = "v1";
-const TMP: &str = ".tmp";
+const TMP: &str = "-new";
 
 /// The pin directory, locked. The lock goes when this goes, or the process.
 #[derive(Debug)]
