@@ -39,10 +39,9 @@ fmt: ## put Rust and C into form
 	$(CARGO) fmt --all
 	clang-format -i bpf/*.[ch]
 
-bench: ## measure, and print the figures of docs/benchmarks.md (needs root)
+bench: ## measure, and write the figures into docs/benchmarks.md (needs root; ten minutes on a quiet machine)
 	@scripts/deps.sh build run
-	$(CARGO) bench --locked -p nodelb --bench core
-	$(CARGO) bench --locked -p nodelb --bench datapath
+	scripts/bench.sh
 
 demo: ## watch connections being balanced, in namespaces of its own (needs root; about a minute after the build)
 	@scripts/deps.sh build run

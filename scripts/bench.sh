@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Measures, and writes docs/benchmarks.md. Needs root, like the tests it shares its sandbox with.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ "$(id -u)" = 0 ] || exec sudo --preserve-env=CARGO,CARGO_TARGET_DIR,PATH,HOME "$0"
+
+figures=$(mktemp)
+trap 'rm -f "$figures"' EXIT
+"${CARGO:-cargo}" bench --locked -p nodelb --bench cost >"$figures"
+cat "$figures"
+cp "$figures" docs/benchmarks.md
