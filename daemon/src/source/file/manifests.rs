@@ -101,8 +101,8 @@ impl Reading {
         let kind = if manifest.kind.is_empty() { inherited.kind } else { Some(manifest.what()) };
         match kind {
             None => self.problem(line, "an object without a kind; add kind: Service or kind: EndpointSlice"),
-            Some(Kind::Service) => self.take_service(line, manifest.into_service()),
-            Some(Kind::EndpointSlice) => self.take_slice(line, manifest.into_slice()),
+            Some(Kind::Service) => self.take_service(line, &manifest.into_service()),
+            Some(Kind::EndpointSlice) => self.take_slice(line, &manifest.into_slice()),
             Some(list @ (Kind::List | Kind::ServiceList | Kind::EndpointSliceList)) => {
                 let inherited = Inherited { kind: list.of_items(), api_version: &manifest.api_version };
                 for item in manifest.items {
@@ -113,16 +113,16 @@ impl Reading {
         }
     }
 
-    fn take_service(&mut self, line: Option<usize>, object: Service) {
+    fn take_service(&mut self, line: Option<usize>, object: &Service) {
         let Some(name) = self.named(line, "Service", &object.metadata) else { return };
-        let Translation { value, notices } = translate::service(&object, &self.reader);
+        let Translation { value, notices } = translate::service(object, &self.reader);
         self.content.services.extend(value.map(|service| Found { line, value: Arc::new(service) }));
         self.notices("Service", &name, notices);
     }
 
-    fn take_slice(&mut self, line: Option<usize>, object: EndpointSlice) {
+    fn take_slice(&mut self, line: Option<usize>, object: &EndpointSlice) {
         let Some(name) = self.named(line, "EndpointSlice", &object.metadata) else { return };
-        let Translation { value, notices } = translate::slice(&object, &self.reader);
+        let Translation { value, notices } = translate::slice(object, &self.reader);
         self.content.slices.extend(value.map(|slice| Found { line, value: Arc::new(slice) }));
         self.notices("EndpointSlice", &name, notices);
     }

@@ -29,7 +29,7 @@ pub(super) fn merge(files: &BTreeMap<&Path, &FileContent>) -> Merged {
         let mut lost = BTreeSet::new();
         for Found { line, value } in &content.services {
             if let Some(owner) = service_owner.get(&value.name) {
-                merged.lose(path, *line, format!("service {}", value.name), owner);
+                merged.lose(path, *line, &format!("service {}", value.name), owner);
                 lost.insert(&value.name);
             } else {
                 service_owner.insert(&value.name, path);
@@ -41,7 +41,7 @@ pub(super) fn merge(files: &BTreeMap<&Path, &FileContent>) -> Merged {
                 continue;
             }
             if let Some(owner) = slice_owner.get(&value.name) {
-                merged.lose(path, *line, format!("slice {}", value.name), owner);
+                merged.lose(path, *line, &format!("slice {}", value.name), owner);
             } else {
                 slice_owner.insert(&value.name, path);
                 merged.slices.insert(value.name.clone(), Arc::clone(value));
@@ -57,7 +57,7 @@ fn is_inline(slice: &Slice) -> bool {
 }
 
 impl Merged {
-    fn lose(&mut self, path: &Path, line: Option<usize>, object: String, owner: &Path) {
+    fn lose(&mut self, path: &Path, line: Option<usize>, object: &str, owner: &Path) {
         let message = format!("{object} is already defined by {}, which is served; keep one of them", owner.display());
         self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });
     }

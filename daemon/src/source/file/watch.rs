@@ -42,6 +42,7 @@ impl Watch {
     ///
     /// # Errors
     /// When the kernel gives out no more of them.
+    #[expect(deprecated, reason = "unsound only where the descriptor can change; and this package has no unsafe code")]
     pub(super) fn new() -> io::Result<Self> {
         let inotify = AsyncFd::new(Inotify::init()?)?;
         Ok(Self { inotify, directory: None, parent: None, name: OsString::new(), hints: Hints::default() })
