@@ -21,7 +21,7 @@ pub(super) struct Merged {
 
 /// Merges the files. Of two that define the same object, the first by path has it; of a service that a file loses this
 /// way, its backends listed inline in that file do not count either.
-pub(super) fn merge(files: &BTreeMap<&Path, &FileContent>) -> Merged {
+pub(super) fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     let mut merged = Merged::default();
     let mut service_owner: BTreeMap<&ServiceName, &Path> = BTreeMap::new();
     let mut slice_owner: BTreeMap<&SliceName, &Path> = BTreeMap::new();

@@ -269,6 +269,22 @@ fn a_list_that_is_too_long_is_refused() {
 }
 
 #[test]
+fn a_small_file_cannot_stand_for_any_number_of_backends() {
+    let endpoints = "{addresses: ['::1']},".repeat(10_000);
+    let ports: String = (0..10_000).map(|i| format!("{{name: p{i}, port: 80}},")).collect();
+    let metadata = "metadata: {name: a, labels: {kubernetes.io/service-name: a}}";
+    let slice = format!(
+        "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv6, {metadata}, endpoints: [{endpoints}], ports: [{ports}]}}"
+    );
+    assert_eq!(problems(&slice), ["line 1: more than 4000000 frontends and backends in one file; split it"]);
+    let external = "'198.51.100.1',".repeat(10_000);
+    let service = format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: a}}, spec: {{clusterIP: 10.96.0.1, externalIPs: [{external}], ports: [{ports}]}}}}"
+    );
+    assert_eq!(problems(&service), ["line 1: more than 4000000 frontends and backends in one file; split it"]);
+}
+
+#[test]
 fn floods_of_notices_and_problems_are_cut() {
     let headless =
         |i| format!("- {{apiVersion: v1, kind: Service, metadata: {{name: s{i}}}, spec: {{clusterIP: None}}}}\n");

@@ -8,7 +8,7 @@ fn content(path: &str, text: &str) -> (PathBuf, FileContent) {
 }
 
 fn merged(files: &[(PathBuf, FileContent)]) -> Merged {
-    merge(&files.iter().map(|(path, content)| (path.as_path(), content)).collect())
+    merge(&files.iter().map(|(path, content)| (path.clone(), Arc::new(content.clone()))).collect())
 }
 
 fn entry(name: &str, frontend: &str, backend: &str) -> String {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::source::SourceState;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;

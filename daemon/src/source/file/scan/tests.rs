@@ -26,8 +26,8 @@ impl Scratch {
     /// Looks once; the names whose problems are now others.
     fn look(&mut self, hints: &Hints) -> Vec<String> {
         let listing = read(self.directory.path(), &self.files.seen(), hints).unwrap();
-        let altered = self.files.accept(listing, &BTreeSet::new(), SystemTime::UNIX_EPOCH);
-        altered.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+        let accepted = self.files.accept(listing, &BTreeSet::new(), SystemTime::UNIX_EPOCH);
+        accepted.altered.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
     }
 
     /// The state and first problem of a file.

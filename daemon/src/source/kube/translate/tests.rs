@@ -1,5 +1,4 @@
 use super::*;
-use nodelb_core::service::FrontendKind::{ClusterIP, ExternalIP, LoadBalancer, NodePort};
 
 fn reader() -> Reader {
     Reader { source: Source::Kubernetes, object: "here".into() }
@@ -173,7 +172,6 @@ fn ports_that_cannot_be_served_are_ignored_alone() {
         frontends(&service.value.unwrap()),
         [["ClusterIP 10.96.0.1:53/UDP"], ["ClusterIP 10.96.0.1:53/TCP"], ["ClusterIP 10.96.0.1:2/SCTP"]]
     );
-    assert_ne!((ClusterIP, ExternalIP), (NodePort, LoadBalancer));
 }
 
 const SLICE: &str = "
