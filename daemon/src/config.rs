@@ -114,11 +114,11 @@ impl Config {
         let mut text = String::from(EXAMPLE_HEADER);
         let mut section = "";
         for key in self.keys() {
-            if section != key.section {
+            if section == key.section {
+                text.push('\n');
+            } else {
                 section = key.section;
                 text.push_str(&format!("\n[{section}]\n"));
-            } else {
-                text.push('\n');
             }
             for line in key.comment {
                 text.push_str(&format!("#{line}\n"));

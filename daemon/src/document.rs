@@ -217,7 +217,7 @@ impl<'a, 't> Fields<'a, 't> {
         let value = self.value(key)?;
         let read = T::read(value, &mut mismatches);
         for (at, message) in mismatches {
-            problems.push(&at, format!("{}{}{key}: {message}", self.object, self.prefix));
+            self.refuse(key, &at, &message, problems);
         }
         read
     }
@@ -241,8 +241,13 @@ impl<'a, 't> Fields<'a, 't> {
     /// Makes a problem of a check that failed for the value of a key the table has.
     pub(crate) fn check(&self, key: &str, checked: Result<(), String>, problems: &mut Problems) {
         if let (Err(message), Some(value)) = (checked, self.table.get(key)) {
-            problems.push(&value.span(), format!("{}{}{key}: {message}", self.object, self.prefix));
+            self.refuse(key, &value.span(), &message, problems);
         }
+    }
+
+    /// Makes a problem of the value of a key.
+    fn refuse(&self, key: &str, at: &Range<usize>, message: &str, problems: &mut Problems) {
+        problems.push(at, format!("{}{}{key}: {message}", self.object, self.prefix));
     }
 
     /// The table under a key.
@@ -250,8 +255,7 @@ impl<'a, 't> Fields<'a, 't> {
         let value = self.value(key)?;
         let table = value.get_ref().as_table();
         if table.is_none() {
-            problems
-                .push(&value.span(), format!("{}{}{key}: expected a table, as in [{key}]", self.object, self.prefix));
+            self.refuse(key, &value.span(), "expected a table", problems);
         }
         table
     }
@@ -259,17 +263,12 @@ impl<'a, 't> Fields<'a, 't> {
     /// The tables under a key, written `[[key]]`.
     pub(crate) fn tables(&mut self, key: &str, problems: &mut Problems) -> Vec<(Range<usize>, &'a DeTable<'t>)> {
         let Some(value) = self.value(key) else { return Vec::new() };
-        let items = value.get_ref().as_array().map(|array| array.iter()).into_iter().flatten();
-        let tables: Option<Vec<_>> =
-            items.map(|item| item.get_ref().as_table().map(|table| (item.span(), table))).collect();
-        match tables {
-            Some(tables) if value.get_ref().is_array() => tables,
-            _ => {
-                problems
-                    .push(&value.span(), format!("{}{key}: expected tables, each begun with [[{key}]]", self.prefix));
-                Vec::new()
-            }
-        }
+        let table_of = |item: &'a Value<'t>| Some((item.span(), item.get_ref().as_table()?));
+        let tables = value.get_ref().as_array().and_then(|items| items.iter().map(table_of).collect());
+        tables.unwrap_or_else(|| {
+            self.refuse(key, &value.span(), "expected an array of tables", problems);
+            Vec::new()
+        })
     }
 
     /// Makes a problem of every key that nobody asked for.

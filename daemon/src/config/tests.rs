@@ -114,7 +114,7 @@ level = "INFO"
 
 #[test]
 fn a_section_must_be_a_table() {
-    assert_eq!(problems("node = 1\n"), ["line 1: node: expected a table, as in [node]"]);
+    assert_eq!(problems("node = 1\n"), ["line 1: node: expected a table"]);
 }
 
 #[test]

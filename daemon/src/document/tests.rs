@@ -45,7 +45,7 @@ fn tables_must_be_tables() {
         assert!(fields.tables("none", problems).is_empty());
     });
     assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found[1].contains("each begun with [[many]]"), "{found:?}");
+    assert!(found[1].contains("array of tables"), "{found:?}");
 }
 
 #[test]

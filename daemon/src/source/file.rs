@@ -5,6 +5,7 @@
 mod entries;
 mod manifests;
 mod merge;
+mod report;
 mod run;
 mod scan;
 mod watch;

@@ -21,6 +21,10 @@ const MAX_MESSAGES: usize = 100;
 /// The most documents in one file. Each may cost as much as the parser's budget of one document allows.
 const MAX_DOCUMENTS: usize = 100_000;
 
+/// The most frontends and backends that the objects of one file may stand for. An object stands for the product of its
+/// addresses and its ports, so that a small file could ask for any amount of memory.
+const MAX_ADDRESSES: usize = 4_000_000;
+
 /// Reads a file. `origin` is what its objects name as their origin.
 ///
 /// # Errors
@@ -33,6 +37,7 @@ pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Pro
         problems: Vec::new(),
         skipped: BTreeMap::new(),
         more_notices: 0,
+        addresses: 0,
     };
     let mut bytes = Cursor::new(text);
     let documents = serde_saphyr::read_with_options::<_, serde_saphyr::Spanned<Manifest>>(&mut bytes, options());
@@ -89,6 +94,8 @@ struct Reading {
     /// Objects of other kinds, by kind.
     skipped: BTreeMap<String, usize>,
     more_notices: usize,
+    /// How many of [`MAX_ADDRESSES`] are taken.
+    addresses: usize,
 }
 
 impl Reading {
@@ -101,8 +108,8 @@ impl Reading {
         let kind = if manifest.kind.is_empty() { inherited.kind } else { Some(manifest.what()) };
         match kind {
             None => self.problem(line, "an object without a kind; add kind: Service or kind: EndpointSlice"),
-            Some(Kind::Service) => self.take_service(line, manifest.into_service()),
-            Some(Kind::EndpointSlice) => self.take_slice(line, manifest.into_slice()),
+            Some(Kind::Service) => self.take_service(line, &manifest.into_service()),
+            Some(Kind::EndpointSlice) => self.take_slice(line, &manifest.into_slice()),
             Some(list @ (Kind::List | Kind::ServiceList | Kind::EndpointSliceList)) => {
                 let inherited = Inherited { kind: list.of_items(), api_version: &manifest.api_version };
                 for item in manifest.items {
@@ -113,18 +120,36 @@ impl Reading {
         }
     }
 
-    fn take_service(&mut self, line: Option<usize>, object: Service) {
+    fn take_service(&mut self, line: Option<usize>, object: &Service) {
         let Some(name) = self.named(line, "Service", &object.metadata) else { return };
-        let Translation { value, notices } = translate::service(&object, &self.reader);
+        let spec = &object.spec;
+        let addresses = spec.cluster_ips.len() + spec.external_ips.len() + object.status.load_balancer.ingress.len();
+        if !self.has_room(line, (addresses + 1) * spec.ports.len()) {
+            return;
+        }
+        let Translation { value, notices } = translate::service(object, &self.reader);
         self.content.services.extend(value.map(|service| Found { line, value: Arc::new(service) }));
         self.notices("Service", &name, notices);
     }
 
-    fn take_slice(&mut self, line: Option<usize>, object: EndpointSlice) {
+    fn take_slice(&mut self, line: Option<usize>, object: &EndpointSlice) {
         let Some(name) = self.named(line, "EndpointSlice", &object.metadata) else { return };
-        let Translation { value, notices } = translate::slice(&object, &self.reader);
+        if !self.has_room(line, object.endpoints.len() * object.ports.len()) {
+            return;
+        }
+        let Translation { value, notices } = translate::slice(object, &self.reader);
         self.content.slices.extend(value.map(|slice| Found { line, value: Arc::new(slice) }));
         self.notices("EndpointSlice", &name, notices);
+    }
+
+    /// Takes room for more addresses. Where there is none, that is a problem.
+    fn has_room(&mut self, line: Option<usize>, addresses: usize) -> bool {
+        self.addresses = self.addresses.saturating_add(addresses);
+        let has_room = self.addresses <= MAX_ADDRESSES;
+        if !has_room {
+            self.problem(line, format!("more than {MAX_ADDRESSES} frontends and backends in one file; split it"));
+        }
+        has_room
     }
 
     /// The object's full name, if it is a proper one; otherwise that is a problem.

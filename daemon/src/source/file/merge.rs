@@ -21,7 +21,7 @@ pub(super) struct Merged {
 
 /// Merges the files. Of two that define the same object, the first by path has it; of a service that a file loses this
 /// way, its backends listed inline in that file do not count either.
-pub(super) fn merge(files: &BTreeMap<&Path, &FileContent>) -> Merged {
+pub(super) fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     let mut merged = Merged::default();
     let mut service_owner: BTreeMap<&ServiceName, &Path> = BTreeMap::new();
     let mut slice_owner: BTreeMap<&SliceName, &Path> = BTreeMap::new();
@@ -29,7 +29,7 @@ pub(super) fn merge(files: &BTreeMap<&Path, &FileContent>) -> Merged {
         let mut lost = BTreeSet::new();
         for Found { line, value } in &content.services {
             if let Some(owner) = service_owner.get(&value.name) {
-                merged.lose(path, *line, format!("service {}", value.name), owner);
+                merged.lose(path, *line, &format!("service {}", value.name), owner);
                 lost.insert(&value.name);
             } else {
                 service_owner.insert(&value.name, path);
@@ -41,7 +41,7 @@ pub(super) fn merge(files: &BTreeMap<&Path, &FileContent>) -> Merged {
                 continue;
             }
             if let Some(owner) = slice_owner.get(&value.name) {
-                merged.lose(path, *line, format!("slice {}", value.name), owner);
+                merged.lose(path, *line, &format!("slice {}", value.name), owner);
             } else {
                 slice_owner.insert(&value.name, path);
                 merged.slices.insert(value.name.clone(), Arc::clone(value));
@@ -57,7 +57,7 @@ fn is_inline(slice: &Slice) -> bool {
 }
 
 impl Merged {
-    fn lose(&mut self, path: &Path, line: Option<usize>, object: String, owner: &Path) {
+    fn lose(&mut self, path: &Path, line: Option<usize>, object: &str, owner: &Path) {
         let message = format!("{object} is already defined by {}, which is served; keep one of them", owner.display());
         self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });
     }

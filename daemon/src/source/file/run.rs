@@ -1,5 +1,6 @@
 //! The task of the file source: looks at the directory when there is reason to, and tells the owner what differs.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::ops::ControlFlow;
@@ -15,10 +16,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use super::merge::{self, Merged};
+use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile};
 use super::watch::Watch;
 use crate::document::Problem;
-use crate::source::{SourceReport, SourceState};
+use crate::source::SourceReport;
 
 /// An editor's last event is followed by nothing for this long.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -55,7 +57,7 @@ struct Running {
     source: FileSource,
     watch: Option<Watch>,
     files: Files,
-    merged: Merged,
+    merged: Arc<Merged>,
     /// What the last [`Change::Synced`] said was incomplete.
     synced: Option<Option<Arc<str>>>,
     /// What is wrong with the directory, and since when it is so.
@@ -73,7 +75,7 @@ impl Running {
             source,
             watch: watch.ok(),
             files: Files::default(),
-            merged: Merged::default(),
+            merged: Arc::default(),
             synced: None,
             trouble: None,
             since: SystemTime::now(),
@@ -102,21 +104,13 @@ impl Running {
     /// Looks at the directory once. Breaks when the owner no longer listens.
     async fn look(&mut self, asked: Hints) -> ControlFlow<()> {
         let directory = self.source.directory.borrow_and_update().clone();
-        let hints = self.hints(&directory, asked);
-        let seen = self.files.seen();
-        let path = directory.clone();
-        let listing = task::spawn_blocking(move || scan::read(&path, &seen, &hints)).await;
-        let listing = listing.unwrap_or_else(|failed| Err(io::Error::other(failed)));
-        let changes = match listing {
-            Ok(listing) => {
-                self.set_trouble(&directory, None);
-                self.accept(listing)
-            }
-            Err(error) => {
-                self.set_trouble(&directory, Some(error.to_string()));
-                Vec::new()
-            }
-        };
+        let hints = self.hints(&directory, &asked);
+        let found = self.changes(directory.clone(), hints).await;
+        self.set_trouble(&directory, found.as_ref().err().map(ToString::to_string));
+        let mut changes = found.unwrap_or_default();
+        if self.trouble.is_none() {
+            changes.extend(self.news_of_synced());
+        }
         self.report(&directory);
         if !changes.is_empty() && self.source.changes.send(changes).await.is_err() {
             return ControlFlow::Break(());
@@ -124,48 +118,62 @@ impl Running {
         ControlFlow::Continue(())
     }
 
-    fn hints(&mut self, directory: &Path, asked: Hints) -> Hints {
-        let Some(watch) = &mut self.watch else { return asked };
-        watch.follow(directory);
-        let hints = watch.take_hints();
+    fn hints(&mut self, directory: &Path, asked: &Hints) -> Hints {
+        let noted = self.watch.as_mut().map_or_else(Hints::default, |watch| {
+            watch.follow(directory);
+            watch.take_hints()
+        });
         Hints {
             // What was noted before the directory could not be read is lost, and was perhaps not all.
-            everything: hints.everything || asked.everything || self.trouble.is_some(),
+            everything: noted.everything || asked.everything || self.trouble.is_some(),
             believe_empty: asked.believe_empty,
-            ..hints
+            ..noted
         }
     }
 
-    fn accept(&mut self, listing: scan::Listing) -> Vec<Change> {
-        let nobody = std::collections::BTreeSet::new();
-        let writing = match &mut self.watch {
-            Some(watch) => {
-                if let Err(error) = watch.drain() {
-                    debug!(%error, "inotify cannot be read");
-                }
-                watch.writing()
+    /// Reads what is new and tells what follows from it. An error means that nothing does.
+    async fn changes(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Vec<Change>> {
+        let seen = self.files.seen();
+        let listing = blocking(move || scan::read(&directory, &seen, &hints)).await??;
+        let writing = self.watch.as_mut().map_or_else(BTreeSet::new, |watch| {
+            if let Err(error) = watch.drain() {
+                debug!(%error, "inotify cannot be read");
             }
-            None => &nobody,
-        };
-        for path in self.files.accept(listing, writing, SystemTime::now()) {
+            watch.writing()
+        });
+        let accepted = self.files.accept(listing, &writing, SystemTime::now());
+        for path in accepted.altered {
             if let Some(file) = self.files.get(&path) {
                 log_file(&path, file);
             }
         }
-        let merged = merge::merge(&self.files.contents());
+        if !accepted.has_news {
+            return Ok(Vec::new());
+        }
+        let (contents, before) = (self.files.contents(), Arc::clone(&self.merged));
+        let merging = blocking(move || {
+            let merged = merge::merge(&contents);
+            let changes = before.changes_to(&merged);
+            (merged, changes)
+        });
+        let (merged, changes) = merging.await?;
         for (path, problems) in &merged.problems {
             if self.merged.problems.get(path) != Some(problems) {
                 log_problems(path, problems, "the earlier file is served");
             }
         }
-        let mut changes = self.merged.changes_to(&merged);
-        self.merged = merged;
+        self.merged = Arc::new(merged);
+        Ok(changes)
+    }
+
+    /// What is to be said about being synced, if it is not what was said last.
+    fn news_of_synced(&mut self) -> Option<Change> {
         let incomplete = self.files.incomplete();
-        if self.synced.as_ref() != Some(&incomplete) {
-            self.synced = Some(incomplete.clone());
-            changes.push(Change::Synced { source: Source::Files, incomplete });
+        if self.synced.as_ref() == Some(&incomplete) {
+            return None;
         }
-        changes
+        self.synced = Some(incomplete.clone());
+        Some(Change::Synced { source: Source::Files, incomplete })
     }
 
     fn set_trouble(&mut self, directory: &Path, trouble: Option<String>) {
@@ -186,11 +194,13 @@ impl Running {
     }
 
     fn report(&self, directory: &Path) {
-        let mut rows = vec![self.directory_row(directory)];
-        rows.extend(self.files.iter().map(|(path, file)| {
-            let merge_problems = self.merged.problems.get(path).map_or(&[][..], Vec::as_slice);
-            file_row(path, file, merge_problems)
-        }));
+        let told = DirectoryState {
+            path: directory,
+            trouble: self.trouble.as_deref(),
+            was_read: self.synced.is_some(),
+            since: self.since,
+        };
+        let rows = report::rows(&told, &self.files, &self.merged);
         self.source.reports.send_if_modified(|reports| {
             let is_new = **reports != rows;
             if is_new {
@@ -199,31 +209,11 @@ impl Running {
             is_new
         });
     }
+}
 
-    fn directory_row(&self, directory: &Path) -> SourceReport {
-        let state = match (&self.trouble, self.synced.is_some()) {
-            (None, _) => SourceState::Ok,
-            (Some(_), true) => SourceState::LastGood,
-            (Some(_), false) => SourceState::Error,
-        };
-        let mut notices = Vec::new();
-        if !self.files.ignored.is_empty() {
-            let names = self.files.ignored.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let count = self.files.ignored.len();
-            notices.push(format!("{count} ignored, for no name of a service file ends like that: {names}"));
-        }
-        let trouble = self.trouble.as_ref().map(|error| format!("cannot be read: {error}; what was read stays served"));
-        SourceReport {
-            source: Source::Files,
-            path: directory.display().to_string(),
-            state,
-            services: self.merged.services.len(),
-            slices: self.merged.slices.len(),
-            notices,
-            problems: trouble.into_iter().collect(),
-            since: unix_seconds(self.since),
-        }
-    }
+/// Does what takes long where it keeps no other task waiting.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    task::spawn_blocking(work).await.map_err(io::Error::other)
 }
 
 /// Waits for a reason to look at the directory, and then until things settle; at most `pause` if there is none.
@@ -247,24 +237,6 @@ async fn wait_for_reason(watch: Option<&mut Watch>, pause: Duration) {
     }
 }
 
-fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> SourceReport {
-    let content = file.content.as_deref();
-    let mut notices = content.map_or_else(Vec::new, |content| content.notices.clone());
-    if file.is_unsettled {
-        notices.push("being written to; it is read when its writer has closed it".into());
-    }
-    SourceReport {
-        source: Source::Files,
-        path: path.display().to_string(),
-        state: file.state(),
-        services: content.map_or(0, |content| content.services.len()),
-        slices: content.map_or(0, |content| content.slices.len()),
-        notices,
-        problems: file.problems.iter().chain(merge_problems).map(Problem::to_string).collect(),
-        since: unix_seconds(file.since),
-    }
-}
-
 fn log_file(path: &Path, file: &KnownFile) {
     if file.problems.is_empty() {
         info!(file = %path.display(), "the file has no problems any more and is served");
@@ -279,10 +251,6 @@ fn log_problems(path: &Path, problems: &[Problem], consequence: &str) {
     for problem in problems {
         warn!(file = %path.display(), line = problem.line, "{}:{problem}; {consequence}", path.display());
     }
-}
-
-fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -178,6 +178,15 @@ pub(super) struct Files {
     pub(super) ignored: Vec<String>,
 }
 
+/// What became of the files in one look.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    /// Whether [`Files::contents`] may be others than before.
+    pub(super) has_news: bool,
+    /// The files whose problems are not what they were.
+    pub(super) altered: Vec<PathBuf>,
+}
+
 #[derive(Debug)]
 pub(super) struct KnownFile {
     /// `None` until it was read once.
@@ -210,13 +219,13 @@ impl Files {
         Seen { stamps: stamps.collect(), directory: self.directory }
     }
 
-    /// Takes over what was found. What was read of a file in `writing` is not believed. Gives the files whose problems
-    /// are not what they were.
-    pub(super) fn accept(&mut self, listing: Listing, writing: &BTreeSet<OsString>, now: SystemTime) -> Vec<PathBuf> {
+    /// Takes over what was found. What was read of a file in `writing` is not believed.
+    pub(super) fn accept(&mut self, listing: Listing, writing: &BTreeSet<OsString>, now: SystemTime) -> Accepted {
         self.directory = Some(listing.directory);
         self.ignored = listing.ignored;
+        let before = self.files.len();
         self.files.retain(|path, _| listing.files.contains_key(path));
-        let mut altered = Vec::new();
+        let mut accepted = Accepted { has_news: self.files.len() != before, altered: Vec::new() };
         for (path, finding) in listing.files {
             let is_written = path.file_name().is_some_and(|name: &OsStr| writing.contains(name));
             let known = self.files.entry(path.clone()).or_insert_with(|| KnownFile {
@@ -229,14 +238,15 @@ impl Files {
             match finding {
                 Finding::Same => known.is_unsettled = false,
                 Finding::Read(stamp, parsed) if !is_written => {
+                    accepted.has_news |= parsed.is_ok();
                     if known.take(stamp, parsed, now) {
-                        altered.push(path);
+                        accepted.altered.push(path);
                     }
                 }
                 Finding::Read(..) | Finding::Unsettled => known.is_unsettled = true,
             }
         }
-        altered
+        accepted
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &KnownFile)> {
@@ -248,8 +258,8 @@ impl Files {
     }
 
     /// What is served: the last good content of every file that is there.
-    pub(super) fn contents(&self) -> BTreeMap<&Path, &FileContent> {
-        self.iter().filter_map(|(path, file)| Some((path, file.content.as_deref()?))).collect()
+    pub(super) fn contents(&self) -> BTreeMap<PathBuf, Arc<FileContent>> {
+        self.iter().filter_map(|(path, file)| Some((path.to_path_buf(), Arc::clone(file.content.as_ref()?)))).collect()
     }
 
     /// What is wrong with the files, each by itself.

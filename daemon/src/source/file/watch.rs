@@ -1,15 +1,20 @@
 //! inotify on the services directory and on its parent. Tells that it is time to look, which files were touched, and
 //! which are being written to at the moment. Losing an event is no harm: the directory is also looked at now and then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 use tokio::io::unix::AsyncFd;
 
 use super::scan::Hints;
+
+/// A file that was written to without being closed is left alone no longer than this after the last write: `truncate(2)`
+/// opens nothing that could be closed.
+const WRITER_FORGOTTEN: Duration = Duration::from_secs(60);
 
 pub(super) struct Watch {
     inotify: AsyncFd<Inotify>,
@@ -17,7 +22,16 @@ pub(super) struct Watch {
     parent: Option<WatchDescriptor>,
     /// The directory's own name in its parent.
     name: OsString,
-    hints: Hints,
+    notes: Notes,
+}
+
+/// What the events since the last look say.
+#[derive(Default)]
+struct Notes {
+    touched: BTreeSet<OsString>,
+    everything: bool,
+    /// Who is being written to, and when last. Stays noted.
+    writing: BTreeMap<OsString, Instant>,
 }
 
 /// What can change the meaning of the directory's files; `MODIFY` tells that somebody has begun to write.
@@ -42,9 +56,10 @@ impl Watch {
     ///
     /// # Errors
     /// When the kernel gives out no more of them.
+    #[expect(deprecated, reason = "unsound only where the descriptor can change; and this package has no unsafe code")]
     pub(super) fn new() -> io::Result<Self> {
         let inotify = AsyncFd::new(Inotify::init()?)?;
-        Ok(Self { inotify, directory: None, parent: None, name: OsString::new(), hints: Hints::default() })
+        Ok(Self { inotify, directory: None, parent: None, name: OsString::new(), notes: Notes::default() })
     }
 
     /// Watches what is at this path now. To be called before every look at the directory: after it was replaced, the
@@ -64,7 +79,7 @@ impl Watch {
         replace(&mut self.parent, parent);
         replace(&mut self.directory, directory);
         if is_other {
-            self.hints.writing.clear();
+            self.notes.writing.clear();
         }
     }
 
@@ -93,7 +108,7 @@ impl Watch {
                         } else {
                             Place::Elsewhere
                         };
-                        is_reason |= self.hints.note(&event, place);
+                        is_reason |= self.notes.take(&event, place);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(is_reason),
@@ -103,15 +118,20 @@ impl Watch {
         }
     }
 
-    /// What was noted since the last time; who is being written to stays noted.
+    /// What was noted since the last time.
     pub(super) fn take_hints(&mut self) -> Hints {
-        let writing = self.hints.writing.clone();
-        std::mem::replace(&mut self.hints, Hints { writing, ..Hints::default() })
+        self.notes.writing.retain(|_, last| last.elapsed() < WRITER_FORGOTTEN);
+        Hints {
+            touched: std::mem::take(&mut self.notes.touched),
+            everything: std::mem::take(&mut self.notes.everything),
+            writing: self.writing(),
+            believe_empty: false,
+        }
     }
 
     /// The files being written to.
-    pub(super) fn writing(&self) -> &BTreeSet<OsString> {
-        &self.hints.writing
+    pub(super) fn writing(&self) -> BTreeSet<OsString> {
+        self.notes.writing.keys().cloned().collect()
     }
 }
 
@@ -123,9 +143,9 @@ enum Place {
     Elsewhere,
 }
 
-impl Hints {
+impl Notes {
     /// Whether the event is a reason to look.
-    fn note(&mut self, event: &Event<&OsStr>, place: Place) -> bool {
+    fn take(&mut self, event: &Event<&OsStr>, place: Place) -> bool {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             self.everything = true;
             self.writing.clear();
@@ -135,7 +155,7 @@ impl Hints {
             (Place::Elsewhere, _) => false,
             (Place::Itself, _) | (Place::Inside, None) => true,
             (Place::Inside, Some(name)) if event.mask.contains(EventMask::MODIFY) => {
-                self.writing.insert(name.to_owned());
+                self.writing.insert(name.to_owned(), Instant::now());
                 false
             }
             (Place::Inside, Some(name)) => {

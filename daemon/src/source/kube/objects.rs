@@ -186,8 +186,8 @@ pub struct Endpoint {
     pub node_name: Option<String>,
     /// `zone`
     pub zone: Option<String>,
-    /// `hints`
-    pub hints: Option<EndpointHints>,
+    /// `hints`; boxed, for most endpoints have none.
+    pub hints: Option<Box<EndpointHints>>,
 }
 
 /// `endpoints[].conditions`

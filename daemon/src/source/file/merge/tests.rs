@@ -1,1 +1,98 @@
+use super::*;
+use nodelb_core::service::Service;
 
+fn content(path: &str, text: &str) -> (PathBuf, FileContent) {
+    let path = PathBuf::from(path);
+    let content = super::super::parse(&path, text.as_bytes()).unwrap();
+    (path, content)
+}
+
+fn merged(files: &[(PathBuf, FileContent)]) -> Merged {
+    merge(&files.iter().map(|(path, content)| (path.clone(), Arc::new(content.clone()))).collect())
+}
+
+fn entry(name: &str, frontend: &str, backend: &str) -> String {
+    format!("[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"{backend}\"]\n")
+}
+
+fn slice_yaml(name: &str, service: &str, address: &str) -> String {
+    format!(
+        "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4,
+          metadata: {{name: {name}, namespace: shop, labels: {{kubernetes.io/service-name: {service}}}}},
+          endpoints: [{{addresses: [{address}]}}], ports: [{{name: '', port: 80}}]}}\n"
+    )
+}
+
+/// `+slice shop/file:web` and the like.
+fn shown(changes: &[Change]) -> Vec<String> {
+    let show = |change: &Change| match change {
+        Change::UpsertService(Service { name, .. }) => format!("+service {name}"),
+        Change::UpsertSlice(Slice { name, .. }) => format!("+slice {name}"),
+        Change::RemoveService(name, Source::Files) => format!("-service {name}"),
+        Change::RemoveSlice(name, Source::Files) => format!("-slice {name}"),
+        other => panic!("{other:?}"),
+    };
+    changes.iter().map(show).collect()
+}
+
+#[test]
+fn slices_come_before_services_and_go_after_them() {
+    let empty = Merged::default();
+    let web = merged(&[content("a.toml", &entry("shop/web", "198.51.100.1:80", "192.0.2.1:80"))]);
+    assert_eq!(shown(&empty.changes_to(&web)), ["+slice shop/file:web", "+service shop/web"]);
+    assert_eq!(shown(&web.changes_to(&empty)), ["-service shop/web", "-slice shop/file:web"]);
+    assert_eq!(shown(&web.changes_to(&web)), [""; 0]);
+}
+
+#[test]
+fn only_what_differs_is_told() {
+    let service =
+        |backend| entry("shop/web", "198.51.100.1:80", backend) + &entry("shop/api", "198.51.100.2:80", "192.0.2.9:80");
+    let before = merged(&[content("a.toml", &service("192.0.2.1:80"))]);
+    let after = merged(&[content("a.toml", &service("192.0.2.2:80"))]);
+    assert_eq!(shown(&before.changes_to(&after)), ["+slice shop/file:web"]);
+    let reformatted = merged(&[content("a.toml", &("# comment\n\n".to_owned() + &service("192.0.2.1:80")))]);
+    assert_eq!(shown(&before.changes_to(&reformatted)), [""; 0]);
+}
+
+#[test]
+fn the_first_file_by_path_has_a_service_and_the_other_is_told() {
+    let first = content("/d/a.toml", &entry("shop/web", "198.51.100.1:80", "192.0.2.1:80"));
+    let second = content(
+        "/d/b.toml",
+        &(entry("shop/api", "198.51.100.2:80", "192.0.2.9:80") + &entry("shop/web", "198.51.100.3:80", "192.0.2.2:80")),
+    );
+    let both = merged(&[second.clone(), first.clone()]);
+    assert_eq!(both.services[&ServiceName::new("shop", "web")], first.1.services[0].value);
+    assert_eq!(both.slices[&SliceName::new("shop", "file:web")], first.1.slices[0].value);
+    assert_eq!(both.services.len(), 2);
+    assert_eq!(both.problems.keys().collect::<Vec<_>>(), [Path::new("/d/b.toml")]);
+    let problems = &both.problems[Path::new("/d/b.toml")];
+    assert_eq!(
+        problems[0].to_string(),
+        "line 5: service shop/web is already defined by /d/a.toml, which is served; keep one of them"
+    );
+    assert_eq!(problems.len(), 1);
+
+    let without_first = merged(&[second]);
+    assert_eq!(shown(&both.changes_to(&without_first)), ["+slice shop/file:web", "+service shop/web"]);
+}
+
+#[test]
+fn slices_of_other_files_join_and_equal_names_do_not() {
+    let web = content("a.toml", &entry("shop/web", "198.51.100.1:80", "192.0.2.1:80"));
+    let more = content("b.yaml", &slice_yaml("web-1", "web", "192.0.2.2"));
+    let again = content("c.yaml", &slice_yaml("web-1", "web", "192.0.2.3"));
+    let all = merged(&[web, more.clone(), again]);
+    assert_eq!(all.slices.len(), 2);
+    assert_eq!(all.slices[&SliceName::new("shop", "web-1")], more.1.slices[0].value);
+    assert!(all.problems[Path::new("c.yaml")][0].message.starts_with("slice shop/web-1 is already defined by b.yaml"));
+}
+
+#[test]
+fn a_service_that_moves_to_another_file_keeps_its_slice() {
+    let text = entry("shop/web", "198.51.100.1:80", "192.0.2.1:80");
+    let before = merged(&[content("a.toml", &text)]);
+    let after = merged(&[content("b.toml", &text)]);
+    assert_eq!(shown(&before.changes_to(&after)), ["+slice shop/file:web", "+service shop/web"]);
+}

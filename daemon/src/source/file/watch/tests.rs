@@ -1,1 +1,78 @@
+use super::*;
+use std::fs;
+use std::io::Write as _;
+use std::time::Duration;
 
+use tokio::time::timeout;
+
+async fn reason(watch: &mut Watch) -> bool {
+    match timeout(Duration::from_millis(100), watch.changed()).await {
+        Ok(changed) => {
+            changed.unwrap();
+            true
+        }
+        Err(_elapsed) => false,
+    }
+}
+
+#[tokio::test]
+async fn a_file_being_written_is_a_reason_only_when_it_is_closed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut watch = Watch::new().unwrap();
+    watch.follow(scratch.path());
+    let mut file = fs::File::create(scratch.path().join("a.toml")).unwrap();
+    assert!(reason(&mut watch).await, "it appeared");
+    watch.take_hints();
+    file.write_all(b"x").unwrap();
+    assert!(!reason(&mut watch).await);
+    assert!(watch.writing().contains(OsStr::new("a.toml")));
+    drop(file);
+    assert!(reason(&mut watch).await);
+    let hints = watch.take_hints();
+    assert!(hints.writing.is_empty());
+    assert_eq!(hints.touched, BTreeSet::from(["a.toml".into()]));
+    assert!(watch.take_hints().touched.is_empty());
+}
+
+#[tokio::test]
+async fn a_directory_that_goes_and_comes_is_followed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("services.d");
+    let mut watch = Watch::new().unwrap();
+    watch.follow(&directory);
+    fs::write(scratch.path().join("unrelated"), "").unwrap();
+    assert!(!reason(&mut watch).await);
+    fs::create_dir(&directory).unwrap();
+    assert!(reason(&mut watch).await, "it appeared");
+    watch.follow(&directory);
+    fs::write(directory.join("a.toml"), "").unwrap();
+    assert!(reason(&mut watch).await);
+    let aside = scratch.path().join("aside");
+    fs::rename(&directory, &aside).unwrap();
+    assert!(reason(&mut watch).await, "it went");
+    watch.follow(&directory);
+    watch.drain().unwrap();
+    fs::write(aside.join("b.toml"), "").unwrap();
+    assert!(!reason(&mut watch).await, "it is another directory now");
+    fs::rename(&aside, &directory).unwrap();
+    assert!(reason(&mut watch).await, "it came back");
+    watch.follow(&directory);
+    fs::remove_file(directory.join("a.toml")).unwrap();
+    assert!(reason(&mut watch).await);
+}
+
+#[tokio::test]
+async fn lost_events_mean_that_everything_is_read() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut watch = Watch::new().unwrap();
+    watch.follow(scratch.path());
+    let (a, b) = (scratch.path().join("a.toml"), scratch.path().join("b.toml"));
+    fs::write(&a, "").unwrap();
+    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
+    for _ in 0..limit {
+        fs::rename(&a, &b).unwrap();
+        fs::rename(&b, &a).unwrap();
+    }
+    assert!(reason(&mut watch).await);
+    assert!(watch.take_hints().everything);
+}

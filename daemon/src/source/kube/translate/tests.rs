@@ -1,1 +1,299 @@
+use super::*;
 
+fn reader() -> Reader {
+    Reader { source: Source::Kubernetes, object: "here".into() }
+}
+
+fn service_of(yaml: &str) -> Translation<Service> {
+    service(&serde_saphyr::from_str(yaml).unwrap(), &reader())
+}
+
+fn slice_of(yaml: &str) -> Translation<Slice> {
+    slice(&serde_saphyr::from_str(yaml).unwrap(), &reader())
+}
+
+/// `ClusterIP 10.96.7.7:80` for each frontend, by port.
+fn frontends(service: &Service) -> Vec<Vec<String>> {
+    let of_port = |port: &ServicePort| {
+        let shown = port.frontends.iter().map(|f| format!("{} {}", f.kind, f.l4(port.protocol)));
+        shown.collect()
+    };
+    service.ports.iter().map(of_port).collect()
+}
+
+const INTRANET: &str = "
+metadata:
+  name: kubernetes-intranet
+  namespace: default
+  creationTimestamp: 2024-05-01T12:34:56Z
+  resourceVersion: '12345'
+  labels: {app: x}
+spec:
+  type: LoadBalancer
+  clusterIP: 192.168.60.179
+  clusterIPs: [192.168.60.179]
+  ipFamilies: [IPv4]
+  externalTrafficPolicy: Cluster
+  internalTrafficPolicy: Cluster
+  ports:
+  - name: https
+    port: 443
+    nodePort: 30965
+    targetPort: 60002
+    protocol: TCP
+status:
+  loadBalancer:
+    ingress:
+    - ip: 10.15.1.8
+      ipMode: VIP
+";
+
+#[test]
+fn a_load_balancer_has_all_kinds_of_address() {
+    let Translation { value, notices } = service_of(INTRANET);
+    let service = value.unwrap();
+    assert_eq!(notices, [""; 0]);
+    assert_eq!(service.name, ServiceName::new("default", "kubernetes-intranet"));
+    assert_eq!(service.created, Some(1_714_566_896));
+    assert_eq!(service.source, Source::Kubernetes);
+    assert_eq!(service.origin, Origin { object: "here".into(), resource_version: "12345".into() });
+    assert_eq!((&*service.ports[0].name, service.ports[0].protocol), ("https", Protocol::Tcp));
+    assert_eq!(
+        frontends(&service),
+        [["ClusterIP 192.168.60.179:443/TCP", "NodePort 0.0.0.0:30965/TCP", "LoadBalancer 10.15.1.8:443/TCP"]]
+    );
+}
+
+#[test]
+fn an_annotation_changes_nothing_but_the_version() {
+    let annotated = INTRANET.replace("labels:", "annotations: {touched: now}\n  labels:").replace("12345", "12346");
+    let (before, mut after) = (service_of(INTRANET).value.unwrap(), service_of(&annotated).value.unwrap());
+    after.origin = before.origin.clone();
+    assert_eq!(before, after);
+}
+
+#[test]
+fn dual_stack_has_a_node_port_in_each_family_and_nothing_in_others() {
+    let service = service_of(
+        "
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIPs: [10.96.0.7, '2001:db8::7', 10.96.0.8]
+  externalIPs: [198.51.100.1, '2001:db8::e', 198.51.100.1, 0.0.0.0, 224.0.0.1, 010.0.0.1, nonsense]
+  ports:
+  - {port: 80, nodePort: 30080}
+",
+    );
+    let families = frontends(service.value.as_ref().unwrap());
+    assert_eq!(
+        families[0],
+        [
+            "ClusterIP 10.96.0.7:80/TCP",
+            "ClusterIP [2001:db8::7]:80/TCP",
+            "NodePort 0.0.0.0:30080/TCP",
+            "NodePort [::]:30080/TCP",
+            "ExternalIP 198.51.100.1:80/TCP",
+            "ExternalIP [2001:db8::e]:80/TCP",
+        ]
+    );
+    assert_eq!(service.notices.len(), 5, "{:?}", service.notices);
+
+    let v4_only = service_of(
+        "{metadata: {name: a}, spec: {clusterIP: 10.96.0.7, externalIPs: ['2001:db8::e'], ports: [{port: 80}]},
+          status: {loadBalancer: {ingress: [{ip: '2001:db8::f'}]}}}",
+    );
+    assert_eq!(frontends(&v4_only.value.unwrap()), [["ClusterIP 10.96.0.7:80/TCP"]]);
+    assert_eq!(v4_only.notices.len(), 2);
+}
+
+#[test]
+fn a_proxying_load_balancer_and_a_hostname_are_no_addresses() {
+    let service = service_of(
+        "{metadata: {name: a}, spec: {clusterIP: 10.96.0.7, ports: [{port: 80, nodePort: 0}]},
+          status: {loadBalancer: {ingress: [{ip: 198.51.100.1, ipMode: Proxy}, {hostname: x.example}, {ip: 198.51.100.2}]}}}",
+    );
+    assert_eq!(service.notices, [""; 0]);
+    let frontends = frontends(&service.value.unwrap());
+    assert_eq!(frontends, [["ClusterIP 10.96.0.7:80/TCP", "LoadBalancer 198.51.100.2:80/TCP"]]);
+}
+
+#[test]
+fn services_that_kube_proxy_does_not_serve_are_left_out_with_a_reason() {
+    for (spec, reason) in [
+        ("spec: {clusterIP: None}", "headless"),
+        ("spec: {clusterIPs: [None]}", "headless"),
+        ("spec: {type: ExternalName, clusterIP: 10.96.0.1}", "ExternalName"),
+        ("spec: {}", "no usable clusterIP"),
+        ("spec: null", "no usable clusterIP"),
+        ("spec: {clusterIP: ''}", "no usable clusterIP"),
+        ("spec: {clusterIP: 10.96.0.01}", "no usable clusterIP"),
+    ] {
+        let Translation { value, notices } = service_of(&format!("metadata: {{name: a}}\n{spec}\n"));
+        assert_eq!(value, None, "{spec}");
+        assert!(notices.last().unwrap().contains(reason), "{spec}: {notices:?}");
+    }
+    let other_proxy =
+        "{metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: ''}}, spec: {clusterIP: 10.96.0.1}}";
+    assert_eq!(service_of(other_proxy).value, None);
+}
+
+#[test]
+fn affinity_and_policies() {
+    let policies = |spec: &str| {
+        let service =
+            service_of(&format!("{{metadata: {{name: a}}, spec: {{clusterIP: 10.96.0.1, {spec}}}}}")).value.unwrap();
+        (service.affinity_seconds, service.internal_policy, service.external_policy)
+    };
+    let (cluster, local) = (TrafficPolicy::Cluster, TrafficPolicy::Local);
+    assert_eq!(policies(""), (None, cluster, cluster));
+    assert_eq!(policies("sessionAffinity: None"), (None, cluster, cluster));
+    assert_eq!(policies("sessionAffinity: ClientIP"), (Some(10_800), cluster, cluster));
+    assert_eq!(
+        policies(
+            "sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}, internalTrafficPolicy: Local"
+        ),
+        (Some(60), local, cluster)
+    );
+    assert_eq!(
+        policies("sessionAffinityConfig: {clientIP: null}, externalTrafficPolicy: Local"),
+        (None, cluster, local)
+    );
+}
+
+#[test]
+fn ports_that_cannot_be_served_are_ignored_alone() {
+    let service = service_of(
+        "{metadata: {name: a}, spec: {clusterIP: 10.96.0.1, ports: [
+          {name: dns, port: 53, protocol: UDP}, {name: dns, port: 53, protocol: TCP}, {name: dns, port: 54},
+          {name: zero}, {name: odd, port: 1, protocol: ICMP}, {name: sctp, port: 2, protocol: SCTP}]}}",
+    );
+    assert_eq!(service.notices.len(), 3, "{:?}", service.notices);
+    assert_eq!(
+        frontends(&service.value.unwrap()),
+        [["ClusterIP 10.96.0.1:53/UDP"], ["ClusterIP 10.96.0.1:53/TCP"], ["ClusterIP 10.96.0.1:2/SCTP"]]
+    );
+}
+
+const SLICE: &str = "
+metadata:
+  name: web-abc12
+  namespace: shop
+  resourceVersion: '7'
+  labels: {kubernetes.io/service-name: web}
+addressType: IPv4
+endpoints:
+- addresses: [10.1.0.1, 10.1.0.99]
+  conditions: {ready: true, serving: true, terminating: false}
+  nodeName: node-1
+  zone: zone-a
+  hints: {forZones: [{name: zone-a}], forNodes: [{name: node-1}]}
+- addresses: [10.1.0.2]
+  conditions: {ready: false, serving: true, terminating: true}
+  nodeName: null
+  hints: {}
+- addresses: [10.1.0.3]
+  conditions: {ready: false, serving: false, terminating: true}
+ports:
+- {name: http, port: 8080, protocol: TCP}
+- {name: metrics, port: 9090}
+";
+
+#[test]
+fn a_slice_gives_each_endpoint_every_port() {
+    let Translation { value, notices } = slice_of(SLICE);
+    let slice = value.unwrap();
+    assert_eq!(notices, [""; 0]);
+    assert_eq!(slice.name, SliceName::new("shop", "web-abc12"));
+    assert_eq!(slice.service, ServiceName::new("shop", "web"));
+    assert_eq!(&*slice.origin.resource_version, "7");
+    assert_eq!(slice.ports.iter().map(|port| &*port.name).collect::<Vec<_>>(), ["http", "metrics"]);
+    let [first, second, third] = &slice.ports[0].backends[..] else { panic!("{slice:?}") };
+    assert_eq!((first.addr.to_string(), first.port), ("10.1.0.1".to_owned(), 8080));
+    assert_eq!((first.state, first.weight), (BackendState::Active, 1));
+    assert_eq!((first.node.as_deref(), first.zone.as_deref()), (Some("node-1"), Some("zone-a")));
+    let hints = first.hints.as_ref().unwrap();
+    assert_eq!((&*hints.zones[0], &*hints.nodes[0]), ("zone-a", "node-1"));
+    assert_eq!((second.state, &second.node, &second.hints), (BackendState::Terminating, &None, &None));
+    assert_eq!(third.state, BackendState::NotReady);
+    assert_eq!(slice.ports[1].backends[2].port, 9090);
+}
+
+#[test]
+fn conditions_that_are_not_said() {
+    let yes = Some(true);
+    let no = Some(false);
+    for (ready, serving, terminating, expected) in [
+        (None, None, None, BackendState::Active),
+        (yes, no, yes, BackendState::Active),
+        (no, None, None, BackendState::NotReady),
+        (no, yes, None, BackendState::NotReady),
+        (no, None, yes, BackendState::Terminating),
+        (no, no, yes, BackendState::NotReady),
+        (None, no, yes, BackendState::Active),
+    ] {
+        assert_eq!(
+            state(Conditions { ready, serving, terminating }),
+            expected,
+            "{ready:?} {serving:?} {terminating:?}"
+        );
+    }
+}
+
+#[test]
+fn null_is_the_same_as_nothing() {
+    let slice = slice_of(
+        "{metadata: {name: kubernetes, labels: {kubernetes.io/service-name: kubernetes}}, addressType: IPv4, endpoints: null, ports: null}",
+    );
+    let value = slice.value.unwrap();
+    assert_eq!(value.ports, []);
+    assert_eq!(value.name, SliceName::new("default", "kubernetes"));
+    assert_eq!(slice.notices, [""; 0]);
+}
+
+#[test]
+fn slices_that_belong_to_nobody_are_left_out() {
+    for (yaml, reason) in [
+        ("{metadata: {name: a}, addressType: IPv4}", "service-name"),
+        ("{metadata: {name: a, labels: null}, addressType: IPv4}", "service-name"),
+        ("{metadata: {name: a, labels: {kubernetes.io/service-name: ''}}, addressType: IPv4}", "service-name"),
+        (
+            "{metadata: {name: a, labels: {kubernetes.io/service-name: x, service.kubernetes.io/headless: ''}}, addressType: IPv4}",
+            "headless",
+        ),
+        ("{metadata: {name: a, labels: {kubernetes.io/service-name: x}}, addressType: FQDN}", "FQDN"),
+    ] {
+        let Translation { value, notices } = slice_of(yaml);
+        assert_eq!(value, None);
+        assert!(notices[0].contains(reason), "{notices:?}");
+    }
+}
+
+#[test]
+fn unusable_endpoints_and_ports_are_ignored_alone() {
+    let slice = slice_of(
+        "{metadata: {name: a, labels: {kubernetes.io/service-name: x}}, addressType: IPv6,
+          endpoints: [{addresses: ['2001:db8::1']}, {addresses: [10.0.0.1]}, {addresses: []}, {addresses: null},
+            {addresses: ['::']}, {addresses: ['ff02::1']}, {addresses: ['::ffff:10.0.0.1']}, {addresses: ['fe80::1%eth0']}],
+          ports: [{name: '', port: 80}, {port: 81}, {name: b}, {name: c, port: 0}, {name: d, port: 82, protocol: X}]}",
+    );
+    let ports = slice.value.unwrap().ports;
+    assert_eq!(ports.len(), 1);
+    assert_eq!(ports[0].backends.len(), 1);
+    assert!(slice.notices[0].starts_with("7 endpoints without a usable address"), "{:?}", slice.notices);
+    assert_eq!(slice.notices.len(), 5);
+
+    let v4 = slice_of(
+        "{metadata: {name: a, labels: {kubernetes.io/service-name: x}}, addressType: IPv4,
+          endpoints: [{addresses: [10.0.0.01]}, {addresses: ['2001:db8::1']}, {addresses: [169.254.128.7]}], ports: [{name: '', port: 80}]}",
+    );
+    assert_eq!(v4.value.unwrap().ports[0].backends.len(), 1);
+}
+
+#[test]
+fn repeated_names_are_kept_once() {
+    let mut strings = Strings::default();
+    let (first, second) = (strings.shared("node-1"), strings.shared("node-1"));
+    assert!(Arc::ptr_eq(&first, &second));
+    assert_eq!(strings.non_empty(Some("")), None);
+    assert_eq!(strings.hints(&EndpointHints::default()), None);
+}
