@@ -127,8 +127,8 @@ section! {
     /// Where the maps and links are pinned: a directory in a BPF file system.
     pin_directory: PathBuf = PathBuf::from("/sys/fs/bpf/nodelb"), absolute;
 
-    /// Most frontend addresses. All services together; a NodePort counts once per address family.
-    max_frontends: u32 = 131_072, between::<1, 16_777_216>;
+    /// Most frontend addresses. All services together, and two of nodelb's own; a NodePort counts once per address family.
+    max_frontends: u32 = 131_072, between::<3, 16_777_216>;
 
     /// Most service ports, counted once per address family.
     max_services: u32 = 65_536, between::<2, 16_777_216>;
