@@ -90,7 +90,9 @@ pub struct Engine {
     owners: OrdMap<ServiceId, IdOwner>,
     desired: Desired,
     realised: Realised,
-    /// Entries the kernel held at start and this engine has not yet made its own. Empty from the first prune on.
+    /// What the kernel held when this engine came: none of it is deleted before the first prune. Empty from then on.
+    at_start: Realised,
+    /// Entries of it that no source which has synced has made its own: they are not emptied either.
     inherited: BTreeSet<ServiceId>,
     /// How many realised frontends point at each service entry.
     references: HashMap<ServiceId, u32, RandomState>,
@@ -126,6 +128,7 @@ impl Engine {
         let inherited = realised.services.keys().copied().filter(|id| *id != ServiceId::CANARY).collect();
         let mut engine = Self {
             inherited,
+            at_start: realised.clone(),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
             config: Arc::new(config),

@@ -35,7 +35,9 @@ impl Engine {
             (Arc::clone(service), compile(service, slices, self.table.node(), &self.config.guard))
         });
         let is_described = owner.is_some();
-        if let Some((service, plans)) = owner {
+        if let Some((service, mut plans)) = owner {
+            // In line of ownership: of two ports that claim one address, the owner finds its id again.
+            plans.sort_by(|a, b| a.key.cmp(&b.key));
             for plan in plans {
                 let port = self.adopt_port(&old, &service, &plan, now);
                 for frontend in &plan.frontends {
@@ -70,7 +72,13 @@ impl Engine {
         let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
         match id {
             Some(id) => {
-                self.owners.insert(id, IdOwner { key: Arc::clone(&key), source: service.source });
+                let owner = IdOwner { key: Arc::clone(&key), source: service.source };
+                let is_other_source = |before: IdOwner| before.source != service.source;
+                if self.owners.insert(id, owner).is_some_and(is_other_source)
+                    && self.at_start.services.contains_key(&id)
+                {
+                    self.inherited.insert(id);
+                }
                 self.want_service(id, &key, plan);
             }
             None => {

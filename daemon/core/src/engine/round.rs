@@ -12,7 +12,7 @@ use crate::datapath::{MapError, Moment};
 use crate::diff::Touched;
 use crate::report::Status;
 use crate::service::Source;
-use crate::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
+use crate::state::{CANARIES, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);
@@ -55,6 +55,7 @@ impl Engine {
     fn prune(&mut self) {
         self.is_pruned = true;
         self.inherited.clear();
+        self.at_start = Realised::default();
         self.touched.services.extend(self.ids.take_orphans());
         self.backends.forget_unused();
         let all = Touched::all(&self.desired, &self.realised);
@@ -85,27 +86,29 @@ impl Engine {
     }
 
     /// Whether the operation would take away, on the word of a source that has not told everything, what the kernel held
-    /// at start; or would refuse connections to a new address only because its backends have not been told yet.
+    /// at start; or would refuse connections to an address only because its backends have not been told yet.
     fn is_premature(&self, op: &MapOp) -> bool {
         let is_synced = |owner: &IdOwner| self.table.is_synced(owner.source);
         let is_told = |id: ServiceId| self.owners.get(&id).is_none_or(is_synced);
-        let is_kept = |id: ServiceId| self.inherited.contains(&id) && !self.owners.get(&id).is_some_and(is_synced);
+        let is_whole = |owner: &IdOwner| self.table.incomplete(owner.source).is_none();
+        let is_complete = |id: ServiceId| self.owners.get(&id).is_none_or(is_whole);
         match op {
             MapOp::PutService(id, entry) => {
+                let is_inherited = self.inherited.contains(id);
                 let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
-                self.inherited.contains(id) && (!is_told(*id) || is_emptied())
+                let is_told = is_told(*id);
+                (!is_told && is_inherited) || ((!is_told || is_inherited) && is_emptied())
             }
-            MapOp::DeleteService(id) => is_kept(*id),
-            MapOp::PutFrontend(address, entry) => match self.realised.frontends.get(address) {
-                Some(held) if self.inherited.contains(&held.service) => {
-                    !is_told(entry.service) || (self.is_answered(held) && !self.is_answered(entry))
-                }
-                Some(_) => false,
-                None => !is_told(entry.service) && !self.is_answered(entry),
-            },
-            MapOp::DeleteFrontend(address) => {
-                self.realised.frontends.get(address).is_some_and(|held| is_kept(held.service))
+            MapOp::DeleteService(id) => self.at_start.services.contains_key(id),
+            MapOp::PutFrontend(address, entry) => {
+                let held = self.realised.frontends.get(address);
+                let is_inherited = held.is_some_and(|held| self.inherited.contains(&held.service));
+                let is_doubtful = self.at_start.frontends.contains_key(address) || !is_complete(entry.service);
+                let is_emptied = || is_doubtful && held.is_some_and(|held| self.is_answered(held));
+                let is_told = is_told(entry.service);
+                (!is_told && is_inherited) || (!self.is_answered(entry) && (!is_told || is_emptied()))
             }
+            MapOp::DeleteFrontend(address) => self.at_start.frontends.contains_key(address),
             MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
         }
     }
@@ -238,6 +241,9 @@ impl Engine {
     }
 
     fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 2]>> {
+        if id == ServiceId::CANARY {
+            return Some(CANARIES.into());
+        }
         let owner = self.owners.get(&id)?;
         let compiled = self.compiled.get(&owner.key.service)?;
         compiled.ports.iter().find(|port| port.id == Some(id)).map(|port| port.frontends.clone())

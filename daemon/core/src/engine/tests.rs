@@ -413,3 +413,46 @@ fn a_new_address_waits_for_backends_until_its_source_has_synced() {
     engine.reconcile(&mut datapath, Moment(2));
     assert_eq!(frontends(&datapath), 2);
 }
+
+/// The proof of life must come back too when its entry could not be written at first.
+#[test]
+fn the_canary_is_tried_again() {
+    let mut datapath = failing(|_| true);
+    let mut engine = engine_beside(&datapath);
+    engine.reconcile(&mut datapath, Moment(0));
+    datapath.clear_fault();
+    engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
+    assert_eq!(datapath.dump().expect("readable").frontends.len(), 2);
+}
+
+/// Kubernetes has synced, files have not: what a file says of the name takes nothing from what the kernel held.
+#[test]
+fn a_source_that_has_not_synced_takes_nothing_from_another() {
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let facts = || {
+        let service = Service { source: Source::Kubernetes, ..service("a/s", "198.51.100.10:80/TCP") };
+        let slice = Slice { source: Source::Kubernetes, ..slice("a/s", "a", &["192.0.2.1:80"]) };
+        [Change::UpsertService(service), Change::UpsertSlice(slice)]
+    };
+    let synced = |source| Change::Synced { source, incomplete: None };
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config(), MapState::default());
+    facts().into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = text(&engine, &datapath);
+
+    let mut engine = Engine::new(config(), datapath.dump().expect("readable"));
+    facts().into_iter().for_each(|change| engine.change(change));
+    engine.change(synced(Source::Kubernetes));
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::UpsertService(Service { ports: Vec::new(), ..service("a/s", "198.51.100.10:80/TCP") }));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(text(&engine, &datapath), before);
+    engine.change(synced(Source::Files));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(text(&engine, &datapath), "");
+}
