@@ -1,0 +1,25 @@
+//! Properties of the core over random worlds with hostile names. `PROPTEST_CASES=1000 cargo test --test properties` looks
+//! longer. A failure prints the smallest world that shows it; paste that into a unit test of the module at fault.
+
+#[path = "properties/continuity.rs"]
+mod continuity;
+#[path = "properties/convergence.rs"]
+mod convergence;
+#[path = "properties/exactness.rs"]
+mod exactness;
+#[path = "properties/faults.rs"]
+mod faults;
+mod model;
+#[path = "properties/runs.rs"]
+mod runs;
+#[path = "properties/world.rs"]
+mod world;
+
+use proptest::test_runner::Config;
+
+/// `cases` worlds for each property, or what `PROPTEST_CASES` says.
+fn cases(cases: u32) -> Config {
+    let is_told = std::env::var_os("PROPTEST_CASES").is_some();
+    let config = Config { failure_persistence: None, max_shrink_iters: 4_096, ..Config::default() };
+    if is_told { config } else { Config { cases, ..config } }
+}

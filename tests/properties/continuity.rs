@@ -1,0 +1,175 @@
+//! Nothing that happens to nodelb takes a backend from a frontend that has one before and after: promise 3.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodelb_core::addr::L4Addr;
+use nodelb_core::change::Change;
+use nodelb_core::state::{MapOp, MapState, ServiceId};
+use nodelb_core::trace::{Verdict, trace};
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::model::Host;
+use crate::world::{SOURCES, changes, changes_and_order, dialled, facts, guard, host, reordered};
+
+/// The service a client that dials the address reaches, and the backends it may get; `None` if it gets none.
+fn reached(state: &MapState, to: L4Addr) -> Option<(ServiceId, BTreeSet<L4Addr>)> {
+    match trace(state, &guard().nodeport_range, to) {
+        Verdict::Forwarded(id, slots) => Some((id, slots.iter().map(|slot| slot.addr).collect())),
+        _ => None,
+    }
+}
+
+/// Every backend in either view of the entry.
+fn lists(state: &MapState, id: ServiceId) -> impl Iterator<Item = L4Addr> {
+    let entry = state.services.get(&id);
+    entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(entry.local.iter())).map(|slot| slot.addr)
+}
+
+/// The states after each operation that succeeded, in order.
+fn prefixes<'a>(before: &MapState, log: &'a [(MapOp, bool)]) -> impl Iterator<Item = (MapState, &'a MapOp)> {
+    let mut state = before.clone();
+    log.iter().filter(|(_, is_done)| *is_done).map(move |(op, _)| {
+        state.apply(op);
+        (state.clone(), op)
+    })
+}
+
+/// Whether services swap addresses in a circle: no order of single operations is then without a gap.
+fn has_circle(before: &MapState, after: &MapState) -> bool {
+    let mut moves: BTreeMap<ServiceId, BTreeSet<ServiceId>> = BTreeMap::new();
+    for (address, held) in &before.frontends {
+        if let Some(wanted) = after.frontends.get(address).filter(|wanted| wanted.service != held.service) {
+            moves.entry(held.service).or_default().insert(wanted.service);
+        }
+    }
+    let reaches_itself = |start: &ServiceId| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![*start]);
+        while let Some(id) = open.pop() {
+            let next = moves.get(&id).into_iter().flatten().copied().filter(|next| seen.insert(*next));
+            open.extend(next.collect::<Vec<_>>());
+        }
+        seen.contains(start)
+    };
+    moves.keys().any(reaches_itself)
+}
+
+/// After every operation: a frontend with backends before and after has one that is live before or after.
+fn assert_no_gap(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
+    for to in dialled() {
+        let (Some((old, _)), Some((new, _))) = (reached(before, to), reached(after, to)) else { continue };
+        let live: BTreeSet<L4Addr> = lists(before, old).chain(lists(after, new)).collect();
+        for (state, op) in prefixes(before, log) {
+            let Some((_, backends)) = reached(&state, to) else {
+                return Err(TestCaseError::fail(format!("{to} has no backend after {op:?}")));
+            };
+            prop_assert!(backends.is_subset(&live), "{} leads to {:?} after {:?}", to, backends, op);
+        }
+    }
+    Ok(())
+}
+
+/// After every operation: whoever had a backend in the kernel at start has one.
+fn assert_nothing_taken(held: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
+    for to in dialled().into_iter().filter(|to| reached(held, *to).is_some()) {
+        for (state, op) in prefixes(held, log) {
+            prop_assert!(reached(&state, to).is_some(), "{} has no backend after {:?}", to, op);
+        }
+    }
+    Ok(())
+}
+
+fn synced(index: usize) -> Change {
+    Change::Synced { source: SOURCES[index], incomplete: None }
+}
+
+fn settled(changes: &[Change]) -> Host {
+    let mut host = host();
+    host.tell(changes.iter().cloned());
+    host.tell_synced();
+    host.settle();
+    host
+}
+
+proptest! {
+    #![proptest_config(cases(768))]
+
+    #[test]
+    fn no_prefix_of_a_round_leaves_a_gap(
+        world in changes(24),
+        rounds in prop::collection::vec(changes(4), 1..6),
+    ) {
+        let mut host = settled(&world);
+        for changes in rounds {
+            let before = host.held();
+            host.tell(changes);
+            host.round();
+            let after = host.held();
+            if !has_circle(&before, &after) {
+                assert_no_gap(&before, &after, &host.maps.log)?;
+            }
+        }
+    }
+
+    /// Killed at any time, started again, told the same in another order, all at once.
+    #[test]
+    fn a_restart_with_the_same_facts_changes_nothing((world, order) in changes_and_order(24)) {
+        let mut host = settled(&world);
+        let held = host.held();
+        host.restart();
+        let order: Vec<usize> = order.into_iter().filter(|index| *index < facts(&world).len()).collect();
+        host.tell(reordered(&facts(&world), &order));
+        host.round();
+        assert_nothing_taken(&held, &host.maps.log)?;
+        host.tell_synced();
+        host.settle();
+        let again = host.held();
+        prop_assert_eq!(&again.frontends, &held.frontends);
+        prop_assert_eq!(&again.node_addrs, &held.node_addrs);
+        for entry in held.frontends.values() {
+            prop_assert_eq!(again.services.get(&entry.service), held.services.get(&entry.service));
+        }
+        // An entry nothing points at cannot be known again: it may get another id. Else nothing at all is done.
+        let is_unpointed = |id: &ServiceId| !held.frontends.values().any(|entry| entry.service == *id);
+        if !held.services.keys().any(is_unpointed) {
+            prop_assert_eq!(&host.maps.log, &[]);
+        }
+    }
+
+    /// Started again beside other facts, which arrive one by one, files first: until all is told nothing is taken away.
+    #[test]
+    fn before_everything_is_told_nothing_is_taken_away(
+        world in changes(24),
+        meanwhile in changes(12),
+        first in 0..2_usize,
+        is_incomplete: bool,
+    ) {
+        let mut host = settled(&world);
+        let held = host.held();
+        host.restart();
+        let all: Vec<Change> = world.iter().chain(&meanwhile).cloned().collect();
+        let mut log = Vec::new();
+        let is_of = |change: &&Change, index: usize| match change {
+            Change::UpsertService(service) => service.source == SOURCES[index],
+            Change::UpsertSlice(slice) => slice.source == SOURCES[index],
+            _ => index == first,
+        };
+        for index in [first, 1 - first] {
+            for change in facts(&all).iter().filter(|change| is_of(change, index)) {
+                host.tell([change.clone()]);
+                host.round();
+                log.append(&mut host.maps.log);
+            }
+            if index == first || is_incomplete {
+                let incomplete = is_incomplete.then(|| "web.toml: line 3".into());
+                host.tell([Change::Synced { source: SOURCES[index], incomplete }]);
+            }
+            host.round();
+            log.append(&mut host.maps.log);
+        }
+        assert_nothing_taken(&held, &log)?;
+        host.tell([synced(0), synced(1)]);
+        host.settle();
+        prop_assert_eq!(host.text(), settled(&facts(&all)).text());
+    }
+}

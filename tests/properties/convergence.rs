@@ -1,0 +1,132 @@
+//! Where the sources lead is all that counts, not the way there.
+
+use nodelb_core::change::Change;
+use nodelb_core::dump::dump;
+use nodelb_core::report::{Choice, Filter, FrontendReport, Status};
+use nodelb_core::service::FrontendKind;
+use nodelb_core::trace::Verdict;
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::model::Host;
+use crate::world::{changes, changes_and_order, facts, host, reordered};
+
+/// A host that was told the changes at once.
+fn told(changes: &[Change]) -> Host {
+    let mut host = host();
+    host.tell(changes.iter().cloned());
+    host.tell_synced();
+    host.settle();
+    host
+}
+
+/// What is desired, through names: ids depend on the way.
+fn desired(host: &Host) -> String {
+    let snapshot = host.engine.snapshot(host.now);
+    dump(&snapshot.desired, |id| snapshot.service_of(id))
+}
+
+/// What `/frontends` says, the age of each row left out: that does depend on the way.
+fn frontends(host: &Host) -> Vec<FrontendReport> {
+    let mut rows = host.engine.snapshot(host.now).frontends(&Filter::default());
+    rows.iter_mut().for_each(|row| row.since = nodelb_core::datapath::Moment(0));
+    rows
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn any_order_ends_in_the_same_desired((changes, order) in changes_and_order(24), rounds in any::<u32>()) {
+        let one = told(&changes);
+        let mut other = host();
+        for (index, change) in reordered(&changes, &order).into_iter().enumerate() {
+            other.tell([change]);
+            if rounds >> (index % 32) & 1 == 1 {
+                other.round();
+            }
+        }
+        other.tell_synced();
+        other.settle();
+        prop_assert_eq!(desired(&one), desired(&other));
+        prop_assert_eq!(frontends(&one), frontends(&other));
+        prop_assert_eq!(one.text(), other.text());
+    }
+
+    #[test]
+    fn one_change_at_a_time_equals_all_from_scratch(changes in changes(24)) {
+        let mut one = host();
+        one.tell_synced();
+        for end in 1..=changes.len() {
+            one.tell([changes[end - 1].clone()]);
+            prop_assert!(one.settle());
+            let scratch = told(&facts(&changes[..end]));
+            prop_assert_eq!(desired(&one), desired(&scratch), "after {} changes", end);
+            prop_assert_eq!(&one.held(), &one.engine.snapshot(one.now).desired);
+        }
+    }
+
+    /// Step 4 of the incident.
+    #[test]
+    fn what_nothing_depends_on_is_no_operation(changes in changes(24), version in "[0-9]{1,4}") {
+        let mut host = told(&changes);
+        host.tell(facts(&changes).into_iter().map(|change| match change {
+            Change::UpsertService(mut service) => {
+                service.origin.resource_version = version.as_str().into();
+                Change::UpsertService(service)
+            }
+            Change::UpsertSlice(mut slice) => {
+                slice.origin.resource_version = version.as_str().into();
+                Change::UpsertSlice(slice)
+            }
+            other => other,
+        }));
+        let round = host.round();
+        prop_assert_eq!((round.compiled.len(), host.maps.log.len()), (0, 0));
+    }
+
+    #[test]
+    fn reports_agree_with_what_the_kernel_holds(changes in changes(24)) {
+        let host = told(&changes);
+        let snapshot = host.engine.snapshot(host.now);
+        let rows = snapshot.frontends(&Filter::default());
+        let owners: Vec<&FrontendReport> = rows.iter().filter(|row| row.status == Status::Done).collect();
+        prop_assert!(rows.iter().all(|row| (row.status == Status::Error) == row.error.is_some()));
+        let (held, canaries) = (host.held(), 2);
+        prop_assert_eq!(owners.len(), held.frontends.len() - canaries);
+        for row in &owners {
+            let entry = held.frontends.get(&row.address);
+            let name = entry.and_then(|entry| snapshot.service_of(entry.service)).unwrap_or_default();
+            prop_assert!(name.starts_with(&format!("{}", row.service)), "{} at {}", name, row.address);
+            if row.kind == FrontendKind::NodePort {
+                continue;
+            }
+            let reached: Vec<_> = match snapshot.trace(row.address) {
+                Verdict::Forwarded(_, slots) => slots.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr).collect(),
+                _ => Vec::new(),
+            };
+            prop_assert_eq!(&row.backends, &reached);
+        }
+    }
+
+    #[test]
+    fn filters_only_narrow(changes in changes(24)) {
+        let host = told(&changes);
+        let snapshot = host.engine.snapshot(host.now);
+        let (frontends, backends) = (snapshot.frontends(&Filter::default()), snapshot.backends(&Filter::default()));
+        for service in snapshot.services(&Filter::default()) {
+            let filter = Filter { service: Some(service.service.clone()), address: None };
+            let own: Vec<_> = frontends.iter().filter(|row| row.service == service.service).cloned().collect();
+            prop_assert_eq!(snapshot.frontends(&filter), own);
+            let own: Vec<_> = backends.iter().filter(|row| row.service == service.service).cloned().collect();
+            prop_assert!(service.status == Status::Error || service.selectable <= own.len());
+            prop_assert!(own.iter().filter(|row| row.choice == Choice::Selected).count() >= service.selectable);
+            prop_assert_eq!(snapshot.backends(&filter), own);
+        }
+        for row in &frontends {
+            let filter = Filter { service: None, address: Some(row.address.addr) };
+            let same: Vec<_> = frontends.iter().filter(|r| r.address.addr == row.address.addr).cloned().collect();
+            prop_assert_eq!(snapshot.frontends(&filter), same);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! A change to one service never touches another: promise 2, and the outage this project exists for.
+
+use std::collections::BTreeSet;
+
+use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::change::Change;
+use nodelb_core::compile::Guard;
+use nodelb_core::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
+    Source, TrafficPolicy,
+};
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::model::{Host, ROOMY};
+use crate::world::{SOURCES, change, changes, host, l4, object};
+
+/// The node is about all services.
+fn service_change() -> impl Strategy<Value = Change> {
+    change().prop_filter("about a service", |change| !matches!(change, Change::Node(_)))
+}
+
+/// The services the change is about: the named one, or those the slice leaves and joins.
+fn subjects(host: &Host, change: &Change) -> BTreeSet<ServiceName> {
+    let snapshot = host.engine.snapshot(host.now);
+    let mut names = BTreeSet::new();
+    match change {
+        Change::UpsertService(service) => _ = names.insert(service.name.clone()),
+        Change::RemoveService(name, _) => _ = names.insert(name.clone()),
+        Change::UpsertSlice(slice) => _ = names.insert(slice.service.clone()),
+        _ => {}
+    }
+    let about = object(change);
+    for service in snapshot.table().services() {
+        let slices = SOURCES.iter().flat_map(|source| snapshot.table().slices(&service.name, *source));
+        if slices.into_iter().any(|slice| object(&Change::UpsertSlice((**slice).clone())) == about) {
+            names.insert(service.name.clone());
+        }
+    }
+    names
+}
+
+/// The addresses these services claim.
+fn claimed(host: &Host, names: &BTreeSet<ServiceName>) -> BTreeSet<L4Addr> {
+    let rows = host.engine.snapshot(host.now).frontends(&Default::default());
+    rows.iter().filter(|row| names.contains(&row.service)).map(|row| row.address).collect()
+}
+
+/// The lines of the maps that are neither of these services nor of an address in dispute with them.
+fn others(text: &str, names: &BTreeSet<ServiceName>, disputed: &BTreeSet<L4Addr>) -> String {
+    let is_other = |line: &&str| {
+        let mut words = line.split_whitespace();
+        let (kind, first, second) = (words.next(), words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let owner = if kind == Some("frontend") { second } else { first };
+        // `ns/name:port/TCP/IPv4`, or `ns/name/TCP/IPv4` for an unnamed port.
+        let full: Vec<&str> = owner.split([':', '/']).take(2).collect();
+        let is_subject = names.iter().any(|name| [&*name.namespace, &*name.name] == full[..]);
+        let is_disputed = kind == Some("frontend") && disputed.contains(&l4(first));
+        kind != Some("node") && !is_subject && !is_disputed
+    };
+    text.lines().filter(is_other).flat_map(|line| [line, "\n"]).collect()
+}
+
+proptest! {
+    #![proptest_config(cases(1_024))]
+
+    #[test]
+    fn a_change_to_one_service_touches_no_other(world in changes(24), change in service_change()) {
+        let mut host = host();
+        host.tell(world);
+        host.tell_synced();
+        host.settle();
+        let mut names = subjects(&host, &change);
+        let mut disputed = claimed(&host, &names);
+        let before = host.text();
+
+        host.tell([change.clone()]);
+        host.settle();
+        names.extend(subjects(&host, &change));
+        disputed.extend(claimed(&host, &names));
+        let after = host.text();
+        prop_assert_eq!(others(&before, &names, &disputed), others(&after, &names, &disputed));
+    }
+}
+
+const PAIRS: [(&str, &str); 5] = [
+    ("default/test", "default/test-extended"),
+    ("default/test-extended", "default/test"),
+    ("default/x", "default-test/x"),
+    ("a/b-c", "a-b/c"),
+    ("default/kubernetes", "default/kubernetes-intranet"),
+];
+
+fn service(full: &str, cluster_ip: &str, version: &str) -> Change {
+    let L4Addr { addr, port, protocol } = l4(cluster_ip);
+    Change::UpsertService(Service {
+        name: full.parse().expect("valid"),
+        source: Source::Kubernetes,
+        origin: Origin { object: "Service".into(), resource_version: version.into() },
+        created: Some(1),
+        ports: vec![ServicePort {
+            name: "".into(),
+            protocol,
+            frontends: vec![FrontendSpec { addr, port, kind: FrontendKind::ClusterIP }],
+        }],
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+    })
+}
+
+/// A slice with the incident's address, or with `endpoints: []` as Kubernetes writes it: no ports either.
+fn slice(full: &str, is_empty: bool) -> Change {
+    let service: ServiceName = full.parse().expect("valid");
+    let backends = vec![Backend::new(l4("1.1.1.1:80").addr, 80)];
+    let ports =
+        if is_empty { Vec::new() } else { vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }] };
+    // Equal slice names where the namespaces differ, as far as one namespace allows.
+    let is_plain = &*service.namespace == "default" && &*service.name != "x";
+    let name = SliceName::new(&service.namespace, if is_plain { &service.name } else { "slice" });
+    Change::UpsertSlice(Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports })
+}
+
+/// Every order of these.
+fn orders(of: &[Change]) -> Vec<Vec<Change>> {
+    let Some((first, rest)) = of.split_first() else { return vec![Vec::new()] };
+    let with_first_at = |order: &[Change], at: usize| {
+        let mut longer = order.to_vec();
+        longer.insert(at, first.clone());
+        longer
+    };
+    let shorter = orders(rest);
+    shorter.iter().flat_map(|order| (0..=order.len()).map(|at| with_first_at(order, at))).collect()
+}
+
+/// The reproduction in `reference/incident.md`, for every order in which the four objects arrive and every pair of names.
+#[test]
+fn the_incident_does_not_happen_in_any_order() {
+    for (emptied, other) in PAIRS {
+        let objects = [
+            service(emptied, "10.96.0.1:80", "1"),
+            service(other, "10.96.0.2:80", "1"),
+            slice(emptied, false),
+            slice(other, false),
+        ];
+        for order in orders(&objects) {
+            let mut host = Host::new(ROOMY, [Source::Kubernetes], Guard::default());
+            for change in order {
+                host.tell([change]);
+                host.round();
+            }
+            host.tell_synced();
+            host.settle();
+            let kept = |host: &Host| {
+                let expected = format!("service  {other}/TCP/IPv4  cluster=[1.1.1.1:80/TCP]");
+                host.text().lines().any(|line| line == expected)
+            };
+            assert!(kept(&host), "{}", host.text());
+
+            host.tell([slice(emptied, true)]);
+            host.round();
+            assert_eq!(host.maps.log.len(), 1, "one list is written: {:?}", host.maps.log);
+            assert!(kept(&host), "emptying {emptied} emptied {other}:\n{}", host.text());
+
+            host.tell([service(other, "10.96.0.2:80", "2")]);
+            host.round();
+            assert_eq!(host.maps.log, [], "an annotation is no operation");
+            assert!(kept(&host), "{}", host.text());
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Maps that fail one operation in ten, and maps that are too small: what is wanted comes in, what goes leaves nothing.
+
+use nodelb_core::change::Change;
+use nodelb_core::datapath::{Datapath, Limits};
+use nodelb_core::engine::Holdings;
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::model::{Host, ROOMY, one_in_ten};
+use crate::world::{SOURCES, changes, facts, guard, removal};
+
+fn empty_holdings() -> Holdings {
+    let mut host = Host::new(ROOMY, SOURCES, guard());
+    host.tell_synced();
+    host.settle();
+    host.engine.holdings()
+}
+
+/// Takes everything back and looks for what stays behind.
+fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestCaseError> {
+    host.tell(facts(changes).iter().filter_map(removal));
+    host.tell_synced();
+    prop_assert!(host.settle(), "empty, and still something to do");
+    prop_assert_eq!(host.engine.holdings(), empty_holdings());
+    prop_assert_eq!(host.maps.maps.slots_used().0, 0);
+    prop_assert_eq!(host.text(), "");
+    prop_assert_eq!(&host.held(), &host.engine.snapshot(host.now).desired);
+    Ok(())
+}
+
+fn tight() -> impl Strategy<Value = Limits> {
+    (2..8_u32, 2..8_u32, 0..16_u32).prop_map(|(frontends, services, slots)| Limits {
+        frontends,
+        services,
+        slots,
+        affinity: 1,
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn one_failure_in_ten_delays_and_leaks_nothing(changes in changes(40), seed in any::<u64>()) {
+        let mut host = Host::new(ROOMY, SOURCES, guard()).with_fault(one_in_ten(seed));
+        for (index, change) in changes.iter().enumerate() {
+            host.tell([change.clone()]);
+            host.round();
+            if index == changes.len() / 3 {
+                host.tell_synced();
+            }
+            if index == changes.len() / 2 {
+                host.restart();
+                host.tell(facts(&changes[..=index]));
+                host.tell_synced();
+            }
+        }
+        host.tell_synced();
+        prop_assert!(host.settle(), "seed {}", seed);
+        prop_assert_eq!(&host.held(), &host.engine.snapshot(host.now).desired);
+        prop_assert_eq!(host.engine.holdings().failed, 0);
+        assert_nothing_leaks(&mut host, &changes)?;
+    }
+
+    /// Those that fit work, the others say which map is full; nothing is left behind by either.
+    #[test]
+    fn full_maps_keep_what_fits_and_leak_nothing(changes in changes(40), limits in tight(), seed in any::<Option<u64>>()) {
+        let mut host = Host::new(limits, SOURCES, guard());
+        if let Some(seed) = seed {
+            host = host.with_fault(one_in_ten(seed));
+        }
+        host.tell_synced();
+        for change in &changes {
+            host.tell([change.clone()]);
+            host.round();
+            prop_assert!(host.held().frontends.len() <= host.maps.limits().frontends as usize);
+        }
+        host.settle();
+        host.maps.maps.clear_fault();
+        host.settle();
+        let snapshot = host.engine.snapshot(host.now);
+        for row in snapshot.frontends(&Default::default()) {
+            let text = row.error.unwrap_or_default();
+            let is_done = row.status == nodelb_core::report::Status::Done;
+            prop_assert!(is_done == text.is_empty(), "{:?} {}", row.status, text);
+        }
+        assert_nothing_leaks(&mut host, &changes)?;
+    }
+}

@@ -1,0 +1,238 @@
+//! Random worlds: few names, few addresses, so that everything collides with everything. Names are prefixes of each
+//! other, slice names are equal in different namespaces, and every backend address is shared by many services.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::compile::Guard;
+use nodelb_core::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
+    SliceName, SlicePort, Source, TrafficPolicy,
+};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::model::{Host, ROOMY};
+
+pub(crate) const SOURCES: [Source; 2] = [Source::Files, Source::Kubernetes];
+
+const NAMES: [&str; 6] = ["default/tes", "default/test", "default/test-extended", "default-test/x", "a/b-c", "a-b/c"];
+const SLICES: [&str; 3] = ["test", "test-1", "x"];
+const PORTS: [&str; 2] = ["", "http"];
+const NODES: [&str; 2] = ["n1", "n2"];
+const ZONES: [&str; 2] = ["z1", "z2"];
+
+/// The last five are refused, each for another reason; the NodePorts are reached at [`NODE_ADDRS`].
+const FRONTENDS: [(&str, FrontendKind); 12] = [
+    ("198.51.100.1:80", FrontendKind::ClusterIP),
+    ("198.51.100.1:80", FrontendKind::Static),
+    ("198.51.100.2:80", FrontendKind::LoadBalancer),
+    ("198.51.100.3:80", FrontendKind::ExternalIP),
+    ("[2001:db8::1]:80", FrontendKind::ClusterIP),
+    ("0.0.0.0:30080", FrontendKind::NodePort),
+    ("[::]:30080", FrontendKind::NodePort),
+    ("127.0.0.1:80", FrontendKind::Static),
+    ("0.0.0.0:80", FrontendKind::Static),
+    ("0.0.0.0:8080", FrontendKind::NodePort),
+    ("203.0.113.5:80", FrontendKind::ExternalIP),
+    ("192.0.0.8:80", FrontendKind::LoadBalancer),
+];
+
+/// The last two are refused: nodelb's own, and no address at all.
+const BACKENDS: [&str; 8] = [
+    "192.0.2.1:8080",
+    "192.0.2.2:8080",
+    "192.0.2.3:8080",
+    "192.0.2.3:8081",
+    "[2001:db8:1::1]:8080",
+    "[2001:db8:1::2]:8080",
+    "192.0.2.9:9890",
+    "0.0.0.0:8080",
+];
+
+const NODE_ADDRS: [&str; 3] = ["203.0.113.1", "203.0.113.2", "2001:db8:2::1"];
+
+pub(crate) fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+pub(crate) fn guard() -> Guard {
+    let bypass = vec!["203.0.113.4/30".parse().expect("a network")];
+    Guard { admin: vec![(l4(BACKENDS[6]).addr, 9890)], bypass, ..Guard::default() }
+}
+
+/// A host that waits for both sources and knows the refused addresses.
+pub(crate) fn host() -> Host {
+    Host::new(ROOMY, SOURCES, guard())
+}
+
+/// Every address a client might dial in such a world.
+pub(crate) fn dialled() -> Vec<L4Addr> {
+    let frontends = FRONTENDS.iter().map(|(text, _)| l4(text));
+    let nodeports = NODE_ADDRS.iter().map(|text| L4Addr::new(text.parse().expect("valid"), 30_080, Protocol::Tcp));
+    let tcp: Vec<L4Addr> = frontends.chain(nodeports).collect();
+    let udp = tcp.iter().map(|address| L4Addr { protocol: Protocol::Udp, ..*address });
+    tcp.iter().copied().chain(udp).collect()
+}
+
+/// What a change is about: changes of one object keep their order, others may arrive in any.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Object {
+    Service(ServiceName, Source),
+    Slice(SliceName, Source),
+    Node,
+    Synced(Source),
+}
+
+pub(crate) fn object(change: &Change) -> Object {
+    match change {
+        Change::UpsertService(service) => Object::Service(service.name.clone(), service.source),
+        Change::RemoveService(name, source) => Object::Service(name.clone(), *source),
+        Change::UpsertSlice(slice) => Object::Slice(slice.name.clone(), slice.source),
+        Change::RemoveSlice(name, source) => Object::Slice(name.clone(), *source),
+        Change::Node(_) => Object::Node,
+        Change::Synced { source, .. } => Object::Synced(*source),
+    }
+}
+
+/// The facts that remain after these changes, the node's first, as a daemon tells them at its start.
+pub(crate) fn facts(changes: &[Change]) -> Vec<Change> {
+    let mut last: BTreeMap<Object, &Change> = BTreeMap::new();
+    for change in changes {
+        last.insert(object(change), change);
+    }
+    let is_fact = |change: &&Change| !matches!(change, Change::RemoveService(..) | Change::RemoveSlice(..));
+    let mut facts: Vec<Change> = last.into_values().filter(is_fact).cloned().collect();
+    facts.sort_by_key(|change| !matches!(change, Change::Node(_)));
+    facts
+}
+
+/// What takes the fact back.
+pub(crate) fn removal(change: &Change) -> Option<Change> {
+    match change {
+        Change::UpsertService(service) => Some(Change::RemoveService(service.name.clone(), service.source)),
+        Change::UpsertSlice(slice) => Some(Change::RemoveSlice(slice.name.clone(), slice.source)),
+        Change::Node(_) => Some(Change::Node(NodeFacts::default())),
+        _ => None,
+    }
+}
+
+/// The changes in another order, each object's own in the order they had. `order` says whose turn it is.
+pub(crate) fn reordered(changes: &[Change], order: &[usize]) -> Vec<Change> {
+    let mut queues: BTreeMap<Object, std::collections::VecDeque<&Change>> = BTreeMap::new();
+    for change in changes {
+        queues.entry(object(change)).or_default().push_back(change);
+    }
+    let turn = |index: &usize| queues.get_mut(&object(&changes[*index]))?.pop_front().cloned();
+    order.iter().filter_map(turn).collect()
+}
+
+/// A sequence of changes and another order for it.
+pub(crate) fn changes_and_order(len: usize) -> impl Strategy<Value = (Vec<Change>, Vec<usize>)> {
+    changes(len).prop_flat_map(|changes| {
+        let order: Vec<usize> = (0..changes.len()).collect();
+        (Just(changes), Just(order).prop_shuffle())
+    })
+}
+
+pub(crate) fn changes(len: usize) -> impl Strategy<Value = Vec<Change>> {
+    prop::collection::vec(change(), 1..len)
+}
+
+pub(crate) fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        5 => service().prop_map(Change::UpsertService),
+        1 => (name(), select(&SOURCES)).prop_map(|(name, source)| Change::RemoveService(name, source)),
+        6 => slice().prop_map(Change::UpsertSlice),
+        1 => (slice_name(), select(&SOURCES)).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
+        1 => node().prop_map(Change::Node),
+    ]
+}
+
+fn name() -> impl Strategy<Value = ServiceName> {
+    select(&NAMES).prop_map(|text| text.parse().expect("valid"))
+}
+
+fn slice_name() -> impl Strategy<Value = SliceName> {
+    (name(), select(&SLICES)).prop_map(|(service, name)| SliceName::new(&service.namespace, name))
+}
+
+fn policy() -> impl Strategy<Value = TrafficPolicy> {
+    prop_oneof![3 => Just(TrafficPolicy::Cluster), 1 => Just(TrafficPolicy::Local)]
+}
+
+fn protocol() -> impl Strategy<Value = Protocol> {
+    prop_oneof![8 => Just(Protocol::Tcp), 2 => Just(Protocol::Udp), 1 => Just(Protocol::Sctp)]
+}
+
+fn text(words: &'static [&'static str]) -> impl Strategy<Value = Arc<str>> {
+    select(words).prop_map(Arc::from)
+}
+
+pub(crate) fn service() -> impl Strategy<Value = Service> {
+    let policies = (policy(), policy(), prop::option::weighted(0.2, Just(10_800)));
+    let created = prop::option::of(select(&[100_u64, 200]));
+    (name(), select(&SOURCES), created, prop::collection::vec(service_port(), 0..3), policies).prop_map(
+        |(name, source, created, ports, (internal_policy, external_policy, affinity_seconds))| Service {
+            name,
+            source,
+            origin: Origin::default(),
+            created,
+            ports,
+            internal_policy,
+            external_policy,
+            affinity_seconds,
+        },
+    )
+}
+
+fn service_port() -> impl Strategy<Value = ServicePort> {
+    let frontend = select(&FRONTENDS).prop_map(|(text, kind)| {
+        let L4Addr { addr, port, .. } = l4(text);
+        FrontendSpec { addr, port, kind }
+    });
+    (text(&PORTS), protocol(), prop::collection::vec(frontend, 0..4))
+        .prop_map(|(name, protocol, frontends)| ServicePort { name, protocol, frontends })
+}
+
+pub(crate) fn slice() -> impl Strategy<Value = Slice> {
+    (name(), select(&SLICES), select(&SOURCES), prop::collection::vec(slice_port(), 0..3)).prop_map(
+        |(service, name, source, ports)| Slice {
+            name: SliceName::new(&service.namespace, name),
+            service,
+            source,
+            origin: Origin::default(),
+            ports,
+        },
+    )
+}
+
+fn slice_port() -> impl Strategy<Value = SlicePort> {
+    (text(&PORTS), protocol(), prop::collection::vec(backend(), 0..5))
+        .prop_map(|(name, protocol, backends)| SlicePort { name, protocol, backends })
+}
+
+fn backend() -> impl Strategy<Value = Backend> {
+    let state = prop_oneof![
+        6 => Just(BackendState::Active),
+        2 => Just(BackendState::Terminating),
+        1 => Just(BackendState::Maintenance),
+        1 => Just(BackendState::NotReady),
+    ];
+    let weight = prop_oneof![6 => Just(1_u16), 1 => Just(0), 1 => Just(3), 1 => Just(65_535)];
+    let hints = (prop::collection::vec(text(&ZONES), 0..2), prop::collection::vec(text(&NODES), 0..2))
+        .prop_map(|(zones, nodes)| Arc::new(Hints { zones, nodes }));
+    let place = (prop::option::of(text(&NODES)), prop::option::of(text(&ZONES)), prop::option::weighted(0.7, hints));
+    (select(&BACKENDS), state, weight, place).prop_map(|(address, state, weight, (node, zone, hints))| {
+        let L4Addr { addr, port, .. } = l4(address);
+        Backend { addr, port, state, weight, node, zone, hints }
+    })
+}
+
+fn node() -> impl Strategy<Value = NodeFacts> {
+    let addresses =
+        prop::collection::btree_set(select(&NODE_ADDRS).prop_map(|text| text.parse::<Addr>().expect("valid")), 0..3);
+    (text(&NODES), text(&ZONES), addresses).prop_map(|(name, zone, addresses)| NodeFacts { name, zone, addresses })
+}
