@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::cases;
 use crate::model::{Host, ROOMY};
-use crate::world::{SOURCES, change, changes, host, l4, object};
+use crate::world::{change, changes, facts, host, l4, object};
 
 /// The node is about all services.
 fn service_change() -> impl Strategy<Value = Change> {
@@ -21,23 +21,15 @@ fn service_change() -> impl Strategy<Value = Change> {
 }
 
 /// The services the change is about: the named one, or those the slice leaves and joins.
-fn subjects(host: &Host, change: &Change) -> BTreeSet<ServiceName> {
-    let snapshot = host.engine.snapshot(host.now);
-    let mut names = BTreeSet::new();
-    match change {
-        Change::UpsertService(service) => _ = names.insert(service.name.clone()),
-        Change::RemoveService(name, _) => _ = names.insert(name.clone()),
-        Change::UpsertSlice(slice) => _ = names.insert(slice.service.clone()),
-        _ => {}
-    }
-    let about = object(change);
-    for service in snapshot.table().services() {
-        let slices = SOURCES.iter().flat_map(|source| snapshot.table().slices(&service.name, *source));
-        if slices.into_iter().any(|slice| object(&Change::UpsertSlice((**slice).clone())) == about) {
-            names.insert(service.name.clone());
-        }
-    }
-    names
+fn subjects(world: &[Change], change: &Change) -> BTreeSet<ServiceName> {
+    let is_same = |fact: &&Change| object(fact) == object(change);
+    let named = |fact: &Change| match fact {
+        Change::UpsertService(service) => Some(service.name.clone()),
+        Change::RemoveService(name, _) => Some(name.clone()),
+        Change::UpsertSlice(slice) => Some(slice.service.clone()),
+        _ => None,
+    };
+    facts(world).iter().filter(is_same).chain([change]).filter_map(named).collect()
 }
 
 /// The addresses these services claim.
@@ -66,17 +58,16 @@ proptest! {
 
     #[test]
     fn a_change_to_one_service_touches_no_other(world in changes(24), change in service_change()) {
+        let names = subjects(&world, &change);
         let mut host = host();
         host.tell(world);
         host.tell_synced();
         host.settle();
-        let mut names = subjects(&host, &change);
         let mut disputed = claimed(&host, &names);
         let before = host.text();
 
-        host.tell([change.clone()]);
+        host.tell([change]);
         host.settle();
-        names.extend(subjects(&host, &change));
         disputed.extend(claimed(&host, &names));
         let after = host.text();
         prop_assert_eq!(others(&before, &names, &disputed), others(&after, &names, &disputed));

@@ -18,7 +18,8 @@ impl Engine {
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let mut names: Vec<ServiceName> = std::mem::take(&mut self.dirty).into_iter().collect();
         if self.ids.has_orphans() {
-            names.sort_by_key(|name| self.table.owner(name).and_then(|(service, _)| service.created).unwrap_or(0));
+            let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
+            names.sort_by_cached_key(|name| (created(name).unwrap_or(0), name.clone()));
         }
         for name in names {
             self.recompile(&name, now);
