@@ -75,11 +75,10 @@ fn at_every_step(host: &Host, mut life: impl FnMut(&mut Daemon), mut afterwards:
         if daemon.wait_ready() {
             life(&mut daemon);
         }
-        if daemon.is_alive() {
-            daemon.stop();
+        let status = if daemon.is_alive() { daemon.terminate() } else { daemon.wait() };
+        if status.success() {
             return n - 1;
         }
-        let status = daemon.wait();
         assert!(was_killed(status), "nodelb ended with {status} instead of crashing:\n{}", host.log());
         afterwards(n);
     }
@@ -128,7 +127,7 @@ fn at_every_step_of_a_restart_and_its_updates() {
             },
         );
         assert!(steps >= 10, "only {steps} crash points");
-        traffic.finish(1000);
+        traffic.finish();
     });
 }
 
@@ -157,7 +156,7 @@ fn at_every_step_of_a_resize() {
             },
         );
         assert!(steps >= 10, "only {steps} crash points");
-        traffic.finish(1000);
+        traffic.finish();
     });
 }
 

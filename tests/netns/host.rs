@@ -1,8 +1,9 @@
 //! A node in a sandbox: its configuration, its service files, its daemon. Owns how a test starts the daemon and asks it.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -95,6 +96,8 @@ impl Host {
         drop(fs::remove_file(&socket));
         let notify = UnixDatagram::bind(&socket).unwrap();
         notify.set_nonblocking(true).unwrap();
+        // A daemon without privilege may speak to it too.
+        fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
         let log = fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
         command.args(["run", "--config"]).arg(self.dir.join("nodelb.toml")).args(arguments);
         command.env("NOTIFY_SOCKET", &socket).env_remove("JOURNAL_STREAM");
@@ -186,9 +189,14 @@ impl Daemon {
 
     /// SIGTERM, and a clean end.
     pub(crate) fn stop(mut self) {
-        self.signal(Signal::SIGTERM);
-        let status = self.wait();
+        let status = self.terminate();
         assert!(status.success(), "nodelb ended with {status} after SIGTERM");
+    }
+
+    /// SIGTERM, and however it ends.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.wait()
     }
 
     /// SIGKILL.

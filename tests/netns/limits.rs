@@ -40,7 +40,7 @@ fn overflow(host: &Host, map: &str, limits: &str) {
     let served: Vec<String> = more.iter().map(|address| format!("{address}/UDP")).collect();
     let served: Vec<&str> = served.iter().map(String::as_str).collect();
     assert!(is_done("198.51.100.28:80/UDP", &served), "{:?}", frontend("198.51.100.28:80/UDP").map(|row: Value| row));
-    traffic.finish(100);
+    traffic.finish();
     daemon.stop();
     host.withdraw("b.toml");
     host.cleanup();

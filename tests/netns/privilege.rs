@@ -35,8 +35,7 @@ fn the_memory_datapath_needs_no_privilege() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]).arg(binary);
         let mut daemon = host.launch(command, &["--datapath=memory"]);
-        // Nobody may write to root's socket: the API tells that it is ready.
-        eventually("it is ready", || crate::host::get("/readyz").is_some() || !daemon.is_alive());
+        assert!(daemon.wait_ready(), "{}", host.log());
         assert!(is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]), "{}", host.log());
         assert!(host.nothing_pinned());
         daemon.stop();

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapInfo};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo};
 use nodelb_core::datapath::Limits;
 
 use crate::crash::CrashPoint;
@@ -171,21 +171,14 @@ impl Maps {
     }
 }
 
-/// The system's error number, which is what callers branch on.
+/// With the system's error number where callers branch on it: libbpf-rs keeps that to itself and tells only the kind.
 pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
-    match errno(&error) {
-        Some(number) => io::Error::from_raw_os_error(number),
-        None => io::Error::other(error),
-    }
-}
-
-fn errno(error: &libbpf_rs::Error) -> Option<i32> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        if let Some(number) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return Some(number);
-        }
-        cause = error.source();
-    }
-    None
+    let number = match error.kind() {
+        ErrorKind::NotFound => libc::ENOENT,
+        ErrorKind::PermissionDenied => libc::EPERM,
+        ErrorKind::TooBig => libc::E2BIG,
+        ErrorKind::Unsupported => libc::ENOSYS,
+        _ => return io::Error::other(error),
+    };
+    io::Error::from_raw_os_error(number)
 }
