@@ -106,4 +106,19 @@ struct {
 	__type(value, struct udp_socket);
 } udp_sockets SEC(".maps");
 
+/*
+ * One number that tells whether frontends or node_addrs have changed, so that
+ * a UDP socket need not look up at each datagram what it looked up for the
+ * last one. Written by the daemon through shared memory: odd while it changes
+ * one of them, and another even number than before when it has. Read at each
+ * UDP connect and unconnected send.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} frontend_epoch SEC(".maps");
+
 #endif

@@ -15,6 +15,9 @@
 const volatile __u16 nodeport_first = 30000;
 const volatile __u16 nodeport_last = 32767;
 
+/* Whether this machine may do loads out of order: all but x86 and s390. */
+const volatile __u8 weakly_ordered = 1;
+
 /* A chosen slot, and where in the view it is. */
 struct choice {
 	const struct slot *slot;
@@ -61,6 +64,26 @@ find_frontend(const struct frontend_key *to)
 	const struct frontend *frontend = bpf_map_lookup_elem(&frontends, to);
 
 	return frontend ? frontend : find_nodeport(to);
+}
+
+/*
+ * A number for which what find_frontend() says next may be kept: it holds for
+ * as long as this returns the same. 0 while the frontends are being changed:
+ * then nothing may be kept.
+ */
+static __always_inline __u32 read_epoch(void)
+{
+	__u32 first = 0;
+	const volatile __u64 *epoch;
+	__u64 barrier = 0;
+	__u32 number;
+
+	epoch = bpf_map_lookup_elem(&frontend_epoch, &first);
+	number = epoch ? *epoch : 0;
+	/* An atomic exchange keeps later loads behind the one above. */
+	if (weakly_ordered)
+		__sync_lock_test_and_set(&barrier, 1);
+	return number & 1 ? 0 : number;
 }
 
 /*

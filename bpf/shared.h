@@ -133,11 +133,17 @@ struct flow {
 	__u32 offset;
 	/* The socket's clock when the flow was last used. */
 	__u32 used;
+	/* What frontends said at this epoch; 0: nothing that may be kept. */
+	__u32 epoch;
+	struct frontend found;
 };
-_Static_assert(sizeof(struct flow) == 52, "layout");
+_Static_assert(sizeof(struct flow) == 64, "layout");
 
-/* How many services a UDP socket can talk to at a time; a power of two. */
-#define MAX_FLOWS 8
+/*
+ * How many services a UDP socket can talk to at a time. With the kernel's 72
+ * bytes in front, the socket's state just fits an allocation of 512.
+ */
+#define MAX_FLOWS 6
 
 struct udp_socket {
 	enum socket_flags flags;
@@ -147,6 +153,6 @@ struct udp_socket {
 	__u32 pad;
 	struct flow flows[MAX_FLOWS];
 };
-_Static_assert(sizeof(struct udp_socket) == 432, "layout");
+_Static_assert(sizeof(struct udp_socket) == 400, "layout");
 
 #endif

@@ -56,7 +56,7 @@ static __always_inline void record(struct translation *known,
 static __always_inline struct flow *
 flow_at(struct udp_socket *socket, __u32 index)
 {
-	return &socket->flows[index & (MAX_FLOWS - 1)];
+	return &socket->flows[index < MAX_FLOWS ? index : 0];
 }
 
 static __always_inline struct flow *
@@ -184,7 +184,7 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	return answer;
 }
 
-/* Keeps what was chosen for the socket's next datagram to this frontend. */
+/* Keeps what was chosen for the socket's next datagram. */
 static __always_inline void keep_flow(struct flow *flow,
 				      const struct frontend_key *to,
 				      const struct choice *choice)
@@ -195,29 +195,49 @@ static __always_inline void keep_flow(struct flow *flow,
 }
 
 /*
+ * The usual case of a UDP socket that goes on talking to its service: nothing
+ * has changed since the last time, so neither does the answer.
+ */
+static __always_inline const struct slot *
+go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
+{
+	struct flow *flow = flow_at(socket, socket->recent);
+	const struct service *service;
+	const struct slot *slot;
+	struct view view;
+
+	if (!epoch || flow->epoch != epoch ||
+	    !same_frontend(&flow->translation.frontend, to))
+		return NULL;
+	service = bpf_map_lookup_elem(&services, &flow->found.service_id);
+	if (!service)
+		return NULL;
+	view = view_of(&flow->found, service);
+	if (flow->offset >= view.count)
+		return NULL;
+	slot = slot_at(view, flow->offset);
+	if (!slot || slot->backend_id != flow->backend_id)
+		return NULL;
+	flow->used = ++socket->clock;
+	return slot;
+}
+
+/*
  * A UDP socket that dials the same service again, by connect or by sendmsg,
  * keeps its backend for as long as the service has it.
  */
 static __always_inline struct answer
-forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
+	 const struct frontend *frontend, struct udp_socket *socket,
+	 __u32 epoch)
 {
-	const struct frontend *frontend = find_frontend(to);
 	struct choice choice = {};
 	struct answer answer = {};
-	struct udp_socket *socket;
 	struct service *service;
 	struct flow *flow;
 	struct view view;
 	bool known;
 
-	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
-	if (!frontend) {
-		if (socket)
-			forget(socket, to);
-		return answer;
-	}
-	if (socket && socket->flags & SOCKET_OWN)
-		return answer;
 	service = bpf_map_lookup_elem(&services, &frontend->service_id);
 	if (!service)
 		return answer;
@@ -238,9 +258,36 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		choice = choose_again(view, flow->backend_id, flow->offset);
 	if (!choice.slot)
 		choice = choose(ctx, frontend, service, view);
-	if (choice.slot)
+	if (choice.slot) {
 		keep_flow(flow, to, &choice);
+		flow->found = *frontend;
+		flow->epoch = epoch;
+	}
 	answer.slot = choice.slot;
+	return answer;
+}
+
+static __always_inline struct answer
+forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+{
+	const struct frontend *frontend;
+	__u32 epoch = read_epoch();
+	struct answer answer = {};
+	struct udp_socket *socket;
+
+	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+	if (socket) {
+		if (socket->flags & SOCKET_OWN)
+			return answer;
+		answer.slot = go_on(socket, to, epoch);
+		if (answer.slot)
+			return answer;
+	}
+	frontend = find_frontend(to);
+	if (frontend)
+		return dial_udp(ctx, to, frontend, socket, epoch);
+	if (socket)
+		forget(socket, to);
 	return answer;
 }
 

@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("cargo::rerun-if-env-changed=CLANG");
 
-    let mut args: Vec<OsString> = ["-Wall", "-Wextra", "-Werror"].map(OsString::from).to_vec();
+    // v3: 32-bit arithmetic and atomic exchanges, in every kernel since 5.12.
+    let mut args: Vec<OsString> = ["-Wall", "-Wextra", "-Werror", "-mcpu=v3"].map(OsString::from).to_vec();
     // Debian keeps <asm/types.h> where clang does not look when the target is bpf.
     let multiarch = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
     if Path::new(&multiarch).is_dir() {

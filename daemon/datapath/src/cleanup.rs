@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::attach::HOOKS;
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
-use crate::load::SOCKET_MAPS;
+use crate::load::LASTING;
 use crate::maps::NAMES;
-use crate::pins::{self, Pins, numbered};
+use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 
 /// What was there and is gone.
@@ -44,7 +44,7 @@ pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport
 /// Connections are no longer turned before answers are no longer turned back.
 fn remove_links(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
     for hook in HOOKS.iter().rev() {
-        for path in [pins.link(hook.name), pins.link(&format!("{}-new", hook.name))] {
+        for path in [pins.link(hook.name), pins.link(&format!("{}{UNFINISHED}", hook.name))] {
             if let Ok(link) = sys::open_pinned(&path) {
                 // Fails only if the link is detached already, because its cgroup is gone.
                 let _ = sys::link_detach(link.as_fd());
@@ -59,7 +59,7 @@ fn remove_links(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> 
 
 fn remove_maps(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
     let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
-    let generations = names.iter().filter(|name| numbered(name.trim_end_matches("-new"), "g").is_some());
+    let generations = names.iter().filter(|name| numbered(name.trim_end_matches(UNFINISHED), "g").is_some());
     for generation in generations {
         let directory = pins.root().join(generation);
         for name in NAMES {
@@ -67,7 +67,7 @@ fn remove_maps(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> R
         }
         remove_if_empty(&directory, report, crash)?;
     }
-    SOCKET_MAPS.iter().try_for_each(|name| remove_map(&pins.socket_map(name), report, crash))
+    LASTING.iter().try_for_each(|name| remove_map(&pins.lasting(name), report, crash))
 }
 
 fn remove_map(path: &Path, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {

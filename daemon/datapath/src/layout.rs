@@ -18,7 +18,7 @@ const _: () = assert!(size_of::<types::node_addr>() == 16);
 const _: () = assert!(size_of::<types::affinity_key>() == 16);
 const _: () = assert!(size_of::<types::affinity>() == 16);
 const _: () = assert!(size_of::<types::tcp_socket>() == 44);
-const _: () = assert!(size_of::<types::udp_socket>() == 432);
+const _: () = assert!(size_of::<types::udp_socket>() == 400);
 
 /// 8-byte words of one `services` entry: two views, flags and affinity, reserved.
 pub(crate) const SERVICE_WORDS: usize = size_of::<types::service>() / 8;

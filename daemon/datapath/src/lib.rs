@@ -22,6 +22,7 @@ mod privilege;
 mod probe;
 mod read;
 mod skeleton;
+mod start;
 mod sys;
 mod write;
 

@@ -13,12 +13,12 @@ use nodelb_core::datapath::Limits;
 
 use crate::attach::HOOKS;
 use crate::error::{OpenError, failed};
-use crate::maps::{Handles, Spec, into_io};
+use crate::maps::{Handles, NAMES, Spec, into_io};
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
 use crate::{Features, Options};
 
-/// The maps of per-socket state, by their names in `bpf/maps.h`.
-pub(crate) const SOCKET_MAPS: [&str; 2] = ["tcp_sockets", "udp_sockets"];
+/// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and the number that dates it.
+pub(crate) const LASTING: [&str; 3] = ["tcp_sockets", "udp_sockets", "frontend_epoch"];
 
 /// How many lines of the verifier's log an error shows.
 const LOG_LINES: usize = 24;
@@ -27,15 +27,15 @@ const LOG_LINES: usize = 24;
 pub(crate) struct Prepared<'o> {
     skeleton: OpenSockSkel<'o>,
     /// What the maps of a generation will be, in the order of [`crate::maps::NAMES`].
-    pub(crate) specs: [Spec; 5],
-    /// What the maps of per-socket state will be, in the order of [`SOCKET_MAPS`].
-    pub(crate) socket_specs: [Spec; 2],
+    pub(crate) specs: [Spec; NAMES.len()],
+    /// What the lasting maps will be, in the order of [`LASTING`].
+    pub(crate) lasting_specs: [Spec; LASTING.len()],
 }
 
 /// A loaded object's maps and programs. All of them go with their descriptors unless pinned or attached.
 pub(crate) struct Loaded {
     pub(crate) handles: Handles,
-    pub(crate) socket_maps: [MapHandle; 2],
+    pub(crate) lasting: [MapHandle; LASTING.len()],
     /// In the order of [`HOOKS`].
     pub(crate) programs: Vec<OwnedFd>,
 }
@@ -51,11 +51,12 @@ pub(crate) fn prepare<'o>(
     rodata.nodeport_first = *options.nodeport_range.start();
     rodata.nodeport_last = *options.nodeport_range.end();
     rodata.has_set_retval = features.set_retval.into();
+    rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
     set_sizes(&mut skeleton, options.limits).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;
     let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);
-    let socket_specs = [&maps.tcp_sockets, &maps.udp_sockets].map(spec);
-    Ok(Prepared { skeleton, specs, socket_specs })
+    let lasting_specs = [&maps.tcp_sockets, &maps.udp_sockets, &maps.frontend_epoch].map(spec);
+    Ok(Prepared { skeleton, specs, lasting_specs })
 }
 
 fn set_sizes(skeleton: &mut OpenSockSkel<'_>, limits: Limits) -> libbpf_rs::Result<()> {
@@ -80,15 +81,19 @@ impl Prepared<'_> {
     pub(crate) fn load(
         mut self,
         generation: Option<&Handles>,
-        socket_maps: &[Option<MapHandle>; 2],
+        lasting: &[Option<MapHandle>; LASTING.len()],
     ) -> Result<Loaded, OpenError> {
-        self.reuse(generation, socket_maps).map_err(failed("using the pinned maps with", Path::new("sock.bpf.o")))?;
+        self.reuse(generation, lasting).map_err(failed("using the pinned maps with", Path::new("sock.bpf.o")))?;
         let (loaded, log) = listening(|| self.skeleton.load());
         let loaded = loaded.map_err(|error| refusal(&into_io(error), &log))?;
         take(&loaded).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
     }
 
-    fn reuse(&mut self, generation: Option<&Handles>, socket_maps: &[Option<MapHandle>; 2]) -> libbpf_rs::Result<()> {
+    fn reuse(
+        &mut self,
+        generation: Option<&Handles>,
+        lasting: &[Option<MapHandle>; LASTING.len()],
+    ) -> libbpf_rs::Result<()> {
         let maps = &mut self.skeleton.maps;
         if let Some(Handles(handles)) = generation {
             let open =
@@ -97,7 +102,8 @@ impl Prepared<'_> {
                 open.reuse_fd(handle.as_fd())?;
             }
         }
-        for (open, handle) in [&mut maps.tcp_sockets, &mut maps.udp_sockets].into_iter().zip(socket_maps) {
+        let open = [&mut maps.tcp_sockets, &mut maps.udp_sockets, &mut maps.frontend_epoch];
+        for (open, handle) in open.into_iter().zip(lasting) {
             if let Some(handle) = handle {
                 open.reuse_fd(handle.as_fd())?;
             }
@@ -131,7 +137,7 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
             handle(&maps.node_addrs)?,
             handle(&maps.affinity)?,
         ]),
-        socket_maps: [handle(&maps.tcp_sockets)?, handle(&maps.udp_sockets)?],
+        lasting: [handle(&maps.tcp_sockets)?, handle(&maps.udp_sockets)?, handle(&maps.frontend_epoch)?],
         programs: HOOKS.iter().map(|hook| program(hook.name)).collect::<io::Result<_>>()?,
     })
 }

@@ -12,7 +12,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo};
 use nodelb_core::datapath::Limits;
@@ -168,6 +168,29 @@ impl Maps {
         self.affinity.update(&key, &value, MapFlags::ANY).map_err(into_io)?;
         self.affinity.lookup(&key, MapFlags::ANY).map_err(into_io)?;
         self.affinity.delete(&key).map_err(into_io)
+    }
+}
+
+/// Dates what programs keep about frontends: odd while these are being changed, and another even number afterwards. A
+/// crash in between leaves it odd: then nothing is kept, which is slower and right, until the next start.
+#[derive(Debug)]
+pub(crate) struct Epoch(SharedWords);
+
+impl Epoch {
+    pub(crate) fn new(map: &MapHandle) -> io::Result<Self> {
+        SharedWords::map(map).map(Self)
+    }
+
+    /// Changes frontends or node addresses.
+    pub(crate) fn change<T>(&self, work: impl FnOnce() -> T) -> T {
+        let number = &self.0.all()[0];
+        let odd = number.load(Ordering::Relaxed) | 1;
+        number.store(odd, Ordering::Relaxed);
+        // Before the first change, in every other CPU's eyes as well; the release store comes after the last one.
+        fence(Ordering::SeqCst);
+        let result = work();
+        number.store(odd.wrapping_add(1), Ordering::Release);
+        result
     }
 }
 

@@ -19,7 +19,7 @@ pub struct OwnSockets {
 }
 
 impl OwnSockets {
-    pub(crate) fn new([tcp, udp]: [MapHandle; 2]) -> Self {
+    pub(crate) fn new([tcp, udp, _]: [MapHandle; 3]) -> Self {
         Self { tcp: Arc::new(tcp), udp: Arc::new(udp) }
     }
 

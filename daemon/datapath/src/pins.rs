@@ -4,13 +4,13 @@
 //! ```text
 //! /sys/fs/bpf/nodelb/        the pin directory
 //!   v1/                      layout version; locked by the one process that works here
-//!     tcp_sockets udp_sockets   per-socket state: outlives generations
+//!     tcp_sockets udp_sockets frontend_epoch   outlive generations
 //!     g7/                    a generation: frontends services slots node_addrs affinity
-//!     g8.tmp/                the next one while it is being filled
-//!     links/connect4 …       what attaches the programs; links/connect4.tmp while one is being replaced
+//!     g8-new/                the next one while it is being filled
+//!     links/connect4 …       what attaches the programs; links/connect4-new while one is being replaced
 //! ```
 //!
-//! The highest generation without `.tmp` is the truth. A rename makes it so, once every link runs programs that use it
+//! The highest generation without `-new` is the truth. A rename makes it so, once every link runs programs that use it
 //! and before its content changes. All else is left over from a crash and removed.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -23,7 +23,8 @@ use crate::error::{OpenError, failed};
 
 /// The version of the layouts in `bpf/shared.h`.
 const LAYOUT: &str = "v1";
-const TMP: &str = "-new";
+/// Marks what is not in its place yet. bpffs reserves dots in names, so it has none.
+pub(crate) const UNFINISHED: &str = "-new";
 
 /// The pin directory, locked. The lock goes when this goes, or the process.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Pins {
         &self.crash
     }
 
-    pub(crate) fn socket_map(&self, name: &str) -> PathBuf {
+    pub(crate) fn lasting(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
@@ -80,7 +81,7 @@ impl Pins {
     }
 
     fn unfinished(&self, number: u32) -> PathBuf {
-        self.root.join(format!("g{number}{TMP}"))
+        self.root.join(format!("g{number}{UNFINISHED}"))
     }
 
     /// The generation that is the truth, if any; all others are removed.
@@ -89,7 +90,7 @@ impl Pins {
         let current = names.iter().filter_map(|name| numbered(name, "g")).max();
         for name in names {
             let committed = numbered(&name, "g");
-            let unfinished = name.strip_suffix(TMP).and_then(|name| numbered(name, "g"));
+            let unfinished = name.strip_suffix(UNFINISHED).and_then(|name| numbered(name, "g"));
             if unfinished.is_some() || (committed.is_some() && committed != current) {
                 let directory = self.root.join(name);
                 remove_directory(&directory, &self.crash).map_err(failed("removing", &directory))?;
@@ -121,7 +122,7 @@ impl Pins {
 
     /// Puts a link's new pin in the place of its old one in one step. `pin` makes it under the path it is given.
     pub(crate) fn replace_link(&self, hook: &str, pin: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        let (new, old) = (self.link(&format!("{hook}{TMP}")), self.link(hook));
+        let (new, old) = (self.link(&format!("{hook}{UNFINISHED}")), self.link(hook));
         remove_file(&new, &self.crash)?;
         pin(&new)?;
         self.crash.pass();

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use nodelb_core::datapath::MapError;
 use nodelb_core::runs::{Run, Runs};
@@ -114,7 +115,7 @@ fn list(maps: &Maps, service: u32, which: Which) -> Result<Arc<[Slot]>, Wrong> {
             .then(|| (view.run.first..view.run.first + view.run.len).map(|at| layout::parse_slot(maps.slot(at))));
         let list = slots.map(Iterator::collect::<Option<Arc<[Slot]>>>);
         // Orders the loads above before the one below.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        fence(Ordering::Acquire);
         if maps.view(service, which) != view {
             continue;
         }

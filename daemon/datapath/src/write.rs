@@ -12,7 +12,7 @@ use nodelb_core::state::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, Ser
 
 use crate::crash::CrashPoint;
 use crate::layout::{self, Policy, View};
-use crate::maps::{Maps, Which, into_io};
+use crate::maps::{Epoch, Maps, Which, into_io};
 use crate::read::failed;
 use crate::sys;
 
@@ -27,6 +27,7 @@ const BATCH_MAX: usize = 1024;
 pub(crate) struct Writer {
     pub(crate) maps: Arc<Maps>,
     pub(crate) runs: Runs,
+    pub(crate) epoch: Epoch,
     pub(crate) crash: CrashPoint,
 }
 
@@ -71,41 +72,40 @@ impl Writer {
             }
             count += 1;
         }
-        let done = if values.is_empty() {
-            self.maps.frontends.delete_batch(&keys, count, MapFlags::ANY, MapFlags::ANY)
-        } else {
-            self.maps.frontends.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
-        };
+        let frontends = &self.maps.frontends;
+        let done = self.epoch.change(|| {
+            if values.is_empty() {
+                frontends.delete_batch(&keys, count, MapFlags::ANY, MapFlags::ANY)
+            } else {
+                frontends.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+            }
+        });
         done.is_ok()
     }
 
     fn apply_one(&mut self, op: &MapOp, now: Moment) -> Result<(), MapError> {
         match op {
-            MapOp::PutService(id, entry) => return self.put_service(*id, entry, now),
-            MapOp::DeleteService(id) => return self.delete_service(*id, now),
-            MapOp::PutFrontend(addr, entry) => self.put_frontend(addr, entry),
-            MapOp::DeleteFrontend(addr) => {
-                absent_is_fine(self.maps.frontends.delete(&layout::frontend_key(addr))).map_err(failed("frontends"))
-            }
-            MapOp::PutNodeAddr(addr) => {
-                let key = layout::node_addr(*addr);
-                let put = self.maps.node_addrs.update(&key, &0u32.to_ne_bytes(), MapFlags::ANY);
+            MapOp::PutService(id, entry) => self.put_service(*id, entry, now),
+            MapOp::DeleteService(id) => self.delete_service(*id, now),
+            MapOp::PutFrontend(addr, entry) => self.change(|maps| put_frontend(maps, addr, entry)),
+            MapOp::DeleteFrontend(addr) => self.change(|maps| {
+                absent_is_fine(maps.frontends.delete(&layout::frontend_key(addr))).map_err(failed("frontends"))
+            }),
+            MapOp::PutNodeAddr(addr) => self.change(|maps| {
+                let put = maps.node_addrs.update(&layout::node_addr(*addr), &0u32.to_ne_bytes(), MapFlags::ANY);
                 put.map_err(into_io).map_err(failed("node_addrs"))
-            }
-            MapOp::DeleteNodeAddr(addr) => {
-                absent_is_fine(self.maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
-            }
-        }?;
-        self.crash.pass();
-        Ok(())
+            }),
+            MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
+                absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
+            }),
+        }
     }
 
-    fn put_frontend(&self, addr: &L4Addr, entry: &FrontendEntry) -> Result<(), MapError> {
-        let put = self.maps.frontends.update(&layout::frontend_key(addr), &layout::frontend(entry), MapFlags::ANY);
-        put.map_err(into_io).map_err(|error| match error.raw_os_error() {
-            Some(libc::E2BIG) => MapError::Full { map: "frontends", limit: self.maps.limits.frontends },
-            _ => failed("frontends")(error),
-        })
+    /// One system call on the maps that the epoch dates.
+    fn change(&self, work: impl FnOnce(&Maps) -> Result<(), MapError>) -> Result<(), MapError> {
+        self.epoch.change(|| work(&self.maps))?;
+        self.crash.pass();
+        Ok(())
     }
 
     fn put_service(&mut self, id: ServiceId, entry: &ServiceEntry, now: Moment) -> Result<(), MapError> {
@@ -181,6 +181,14 @@ impl Writer {
         self.crash.pass();
         Ok(())
     }
+}
+
+fn put_frontend(maps: &Maps, addr: &L4Addr, entry: &FrontendEntry) -> Result<(), MapError> {
+    let put = maps.frontends.update(&layout::frontend_key(addr), &layout::frontend(entry), MapFlags::ANY);
+    put.map_err(into_io).map_err(|error| match error.raw_os_error() {
+        Some(libc::E2BIG) => MapError::Full { map: "frontends", limit: maps.limits.frontends },
+        _ => failed("frontends")(error),
+    })
 }
 
 /// How many operations from the first on are of its kind and can go into one batch; at least 1.

@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
 
-use super::{get, refuse_while_running};
+use super::get;
 use crate::exit::Code;
 
 /// Answers one connection with these bytes and hands back what was asked.
@@ -66,14 +66,4 @@ fn an_answer_that_breaks_off_is_no_answer() {
     let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhalf");
     assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Unavailable);
     task.join().unwrap();
-}
-
-#[test]
-fn cleanup_is_refused_under_a_running_daemon() {
-    let (address, task) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
-    let failure = refuse_while_running(&[silent(), address], false).unwrap_err();
-    assert!(failure.to_string().contains("Nothing was removed"), "{failure}");
-    task.join().unwrap();
-    refuse_while_running(&[silent()], false).unwrap();
-    refuse_while_running(&[], true).unwrap();
 }

@@ -1,0 +1,214 @@
+//! Start: finds or makes the maps, and gets every hook to run the new programs on them. At each step what is pinned and
+//! attached translates completely and correctly, so that it may end at any of them.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libbpf_rs::MapHandle;
+use nodelb_core::datapath::{MapError, Moment};
+use nodelb_core::runs::Runs;
+use nodelb_core::state::MapOp;
+
+use crate::attach::{Attachment, LinkState};
+use crate::error::{OpenError, failed};
+use crate::kernel::Origin;
+use crate::load::{LASTING, Loaded, Prepared};
+use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
+use crate::own::OwnSockets;
+use crate::pins::Pins;
+use crate::read::{self, Content};
+use crate::sys;
+use crate::write::Writer;
+
+/// The generation that is the truth when nodelb starts.
+struct Old {
+    number: u32,
+    handles: Handles,
+    /// Whether its maps can be used as they are, content aside.
+    fits: bool,
+}
+
+impl Old {
+    fn open(pins: &Pins, number: u32, wanted: &[Spec; NAMES.len()]) -> Result<Self, OpenError> {
+        let directory = pins.generation(number);
+        let handles = Handles::open(&directory)
+            .map_err(|(name, error)| failed("opening (nodelb cleanup starts afresh)", &directory.join(name))(error))?;
+        let mut fits = true;
+        for (map, wanted) in handles.0.iter().zip(wanted) {
+            let found = Spec::of(map).map_err(failed("reading", &directory))?;
+            if !found.same_kind(*wanted) {
+                let reason =
+                    "a map there is of another kind: it was made by something else; nodelb cleanup starts afresh";
+                return Err(failed("using", &directory)(reason));
+            }
+            fits &= found == *wanted;
+        }
+        Ok(Self { number, handles, fits })
+    }
+}
+
+fn pinned_lasting(pins: &Pins, prepared: &Prepared<'_>) -> Result<[Option<MapHandle>; LASTING.len()], OpenError> {
+    let [tcp, udp, epoch] = [0, 1, 2].map(|i| {
+        let path = pins.lasting(LASTING[i]);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let map = MapHandle::from_pinned_path(&path).map_err(failed("opening", &path))?;
+        let found = Spec::of(&map).map_err(failed("reading", &path))?;
+        if !found.same_kind(prepared.lasting_specs[i]) {
+            return Err(failed("using", &path)("it is a map of another kind; nodelb cleanup starts afresh"));
+        }
+        Ok(Some(map))
+    });
+    Ok([tcp?, udp?, epoch?])
+}
+
+/// What start works on.
+pub(crate) struct Start<'p> {
+    pins: &'p Pins,
+    lasting: [Option<MapHandle>; LASTING.len()],
+    old: Option<Old>,
+    cgroup: PathBuf,
+}
+
+/// What start ends with.
+pub(crate) struct Opened {
+    pub(crate) writer: Writer,
+    pub(crate) attachment: Attachment,
+    pub(crate) own: OwnSockets,
+    pub(crate) generation: u32,
+    pub(crate) origin: Origin,
+    pub(crate) links: Vec<(&'static str, LinkState)>,
+    pub(crate) corrupt: Vec<String>,
+}
+
+impl<'p> Start<'p> {
+    /// Looks at what is pinned, and clears away what a crash left.
+    pub(crate) fn new(pins: &'p Pins, prepared: &Prepared<'_>, cgroup: PathBuf) -> Result<Self, OpenError> {
+        let current = pins.current_generation()?;
+        let lasting = pinned_lasting(pins, prepared)?;
+        let old = current.map(|number| Old::open(pins, number, &prepared.specs)).transpose()?;
+        Ok(Self { pins, lasting, old, cgroup })
+    }
+
+    /// Ends with every hook running the new programs on the maps that are the truth.
+    pub(crate) fn run(mut self, prepared: Prepared<'_>) -> Result<Opened, OpenError> {
+        let opened = match self.old.take() {
+            Some(old) if old.fits => self.reuse(prepared, &old)?,
+            old => self.rebuild(prepared, old.as_ref())?,
+        };
+        // What sockets keep about frontends may be of before a crash, or of another NodePort range.
+        opened.writer.epoch.change(|| ());
+        Ok(opened)
+    }
+
+    /// With the pinned maps as they are, unless their content turns out to be corrupt.
+    fn reuse(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
+        let directory = self.pins.generation(old.number);
+        let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
+        let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
+        let runs = read::runs(&maps, &mut content);
+        if !content.corrupt.is_empty() {
+            return self.rebuild(prepared, Some(old));
+        }
+        let loaded = prepared.load(Some(&old.handles), &self.lasting)?;
+        self.pin_lasting(&loaded)?;
+        let Loaded { programs, lasting, .. } = loaded;
+        let writer = self.writer(Arc::new(maps), runs, &lasting)?;
+        let attachment = Attachment::new(programs, self.cgroup);
+        let links = attachment.attach(self.pins)?;
+        Ok(Opened {
+            writer,
+            attachment,
+            own: OwnSockets::new(lasting),
+            generation: old.number,
+            origin: Origin::Reused,
+            links,
+            corrupt: Vec::new(),
+        })
+    }
+
+    /// With new maps that get the content of the old ones before any program uses them.
+    fn rebuild(self, prepared: Prepared<'_>, old: Option<&Old>) -> Result<Opened, OpenError> {
+        let generation = old.map_or(1, |old| old.number + 1);
+        let loaded = prepared.load(None, &self.lasting)?;
+        self.pin_lasting(&loaded)?;
+        let directory = self.pins.begin(generation)?;
+        loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
+        let Loaded { handles, programs, lasting } = loaded;
+        let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
+        let runs = Runs::new(maps.limits.slots);
+        let mut writer = self.writer(maps, runs, &lasting)?;
+        let (origin, corrupt) = match old {
+            None => (Origin::Created, Vec::new()),
+            Some(old) => {
+                let copied = self.copy(old, &mut writer);
+                if copied.is_err() {
+                    self.pins.abandon(generation)?;
+                }
+                (Origin::Rebuilt { from: old.handles.limits() }, copied?)
+            }
+        };
+        let attachment = Attachment::new(programs, self.cgroup);
+        let links = attachment.attach(self.pins)?;
+        self.pins.commit(generation)?;
+        self.pins.current_generation()?;
+        Ok(Opened { writer, attachment, own: OwnSockets::new(lasting), generation, origin, links, corrupt })
+    }
+
+    fn writer(
+        &self,
+        maps: Arc<Maps>,
+        runs: Runs,
+        [.., epoch]: &[MapHandle; LASTING.len()],
+    ) -> Result<Writer, OpenError> {
+        let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
+        Ok(Writer { maps, runs, epoch, crash: self.pins.crash().clone() })
+    }
+
+    /// Fills the new maps, which nobody reads yet; returns what was corrupt and left out.
+    fn copy(&self, old: &Old, to: &mut Writer) -> Result<Vec<String>, OpenError> {
+        let directory = self.pins.generation(old.number);
+        let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
+        let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
+        read::runs(&maps, &mut content);
+        let Content { state, mut corrupt } = content;
+
+        let mut ops: Vec<MapOp> = Vec::new();
+        ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));
+        ops.extend(state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr)));
+        for (addr, entry) in &state.frontends {
+            if state.services.contains_key(&entry.service) {
+                ops.push(MapOp::PutFrontend(*addr, *entry));
+            } else {
+                corrupt.push(format!("frontend {addr}: there is no service {}", entry.service));
+            }
+        }
+        for result in to.apply(&ops, Moment(0)) {
+            result.map_err(|error| match error {
+                MapError::Full { map, limit } => OpenError::TooSmall { map, limit },
+                other => failed("copying", &directory)(other),
+            })?;
+        }
+        to.copy_affinity(&maps).map_err(failed("copying affinity from", &directory))?;
+        Ok(corrupt)
+    }
+
+    fn pin_lasting(&self, loaded: &Loaded) -> Result<(), OpenError> {
+        for ((name, was), map) in LASTING.iter().zip(&self.lasting).zip(&loaded.lasting) {
+            if was.is_none() {
+                let path = self.pins.lasting(name);
+                sys::pin(map.as_fd(), &path).map_err(failed("pinning", &path))?;
+                self.pins.crash().pass();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn reopened(handles: &Handles, directory: &Path) -> Result<Handles, OpenError> {
+    let clone = |map| MapHandle::try_from(map).map_err(failed("duplicating the maps of", directory));
+    let [a, b, c, d, e] = handles.0.each_ref().map(clone);
+    Ok(Handles([a?, b?, c?, d?, e?]))
+}
