@@ -94,7 +94,7 @@ fn tcp(listener: &TcpListener, none: &Path, few: &Path) {
     let times = interleave(
         1_000,
         [&mut |count| connect(none, direct, count), &mut |count| connect(few, direct, count), &mut |count| {
-            connect(few, service, count)
+            connect(few, service, count);
         }],
     );
     println!("\n## TCP connect, accept and close\n");

@@ -38,18 +38,25 @@ impl World {
         Self { engine: engine(&datapath), datapath, clock: 0 }
     }
 
-    /// Applies the changes in one round; none of it may fail.
-    pub(crate) fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
+    /// Applies the changes in one round; none of it may fail. Returns how many operations that took.
+    pub(crate) fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> usize {
         changes.into_iter().for_each(|change| self.engine.change(change));
         // Two seconds a round: a freed run has rested when it is wanted again.
         self.clock += 2_000;
         let round = self.engine.reconcile(&mut self.datapath, Moment(self.clock));
         assert_eq!(round.failed, 0);
+        round.done
+    }
+
+    /// Takes every service away, and starts over with an engine that knows nothing.
+    pub(crate) fn forget(&mut self) {
+        self.engine = engine(&self.datapath);
+        self.apply([synced()]);
+        self.engine = engine(&self.datapath);
     }
 }
 
-/// A new engine that knows nothing yet.
-pub(crate) fn engine(datapath: &impl Datapath) -> Engine {
+fn engine(datapath: &impl Datapath) -> Engine {
     let config = EngineConfig {
         sources: BTreeSet::from([Source::Files]),
         max_services: datapath.limits().services,
@@ -94,8 +101,12 @@ pub(crate) fn slice(number: u32, protocol: Protocol, backends: impl Iterator<Ite
 pub(crate) fn services(count: u32, protocol: Protocol, backend: (Ipv4Addr, u16)) -> Vec<Change> {
     let both = |number| [service(number, protocol), slice(number, protocol, [backend].into_iter())];
     let mut changes: Vec<Change> = (0..count).flat_map(both).collect();
-    changes.push(Change::Synced { source: Source::Files, incomplete: None });
+    changes.push(synced());
     changes
+}
+
+pub(crate) fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
 }
 
 /// What is dialled for the service of this number: 198.51.100.0/24, 250 ports each.

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::addr::L4Addr;
-use crate::compile::{FrontendPlan, PortPlan, Refusal};
+use crate::compile::{FrontendPlan, Refusal};
 use crate::datapath::Moment;
 use crate::report::Status;
-use crate::service::{FrontendKind, Service, ServiceName};
+use crate::service::{FrontendKind, PortKey, ServiceName};
 use crate::state::{FrontendEntry, ServiceId};
 
 /// One service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(crate) service: ServiceName,
-    pub(crate) port: Arc<str>,
+    /// Whose.
+    pub(crate) key: Arc<PortKey>,
     pub(crate) created: u64,
     pub(crate) kind: FrontendKind,
     pub(crate) inside_local: bool,
@@ -29,8 +29,8 @@ pub(crate) struct Claim {
 
 impl Claim {
     pub(crate) fn new(
-        service: &Service,
-        plan: &PortPlan,
+        key: &Arc<PortKey>,
+        created: Option<u64>,
         frontend: &FrontendPlan,
         id: Result<ServiceId, Refusal>,
     ) -> Self {
@@ -39,9 +39,8 @@ impl Claim {
             None => id.map_err(Arc::new),
         };
         Self {
-            service: service.name.clone(),
-            port: Arc::clone(&plan.key.port),
-            created: service.created.unwrap_or(0),
+            key: Arc::clone(key),
+            created: created.unwrap_or(0),
             kind: frontend.kind,
             inside_local: frontend.inside_local,
             outside_local: frontend.outside_local,
@@ -50,8 +49,8 @@ impl Claim {
         }
     }
 
-    fn rank(&self) -> (bool, u64, &ServiceName, &str, FrontendKind) {
-        (self.target.is_err(), self.created, &self.service, &self.port, self.kind)
+    fn rank(&self) -> (bool, u64, &PortKey, FrontendKind) {
+        (self.target.is_err(), self.created, &self.key, self.kind)
     }
 
     fn says_the_same(&self, other: &Self) -> bool {
@@ -85,7 +84,7 @@ impl Row {
     pub(crate) fn replace(&mut self, service: &ServiceName, claims: impl Iterator<Item = Claim>, now: Moment) {
         let mut old: SmallVec<[Claim; 1]> = SmallVec::new();
         self.claims.retain(|claim| {
-            let is_replaced = claim.service == *service;
+            let is_replaced = claim.key.service == *service;
             if is_replaced {
                 old.push(claim.clone());
             }
@@ -124,7 +123,7 @@ impl Row {
         let error = match (&claim.target, self.owner()) {
             (Err(refusal), _) => refusal.to_string(),
             (Ok(_), Some((owner, _))) if place > 0 => {
-                format!("{address} is owned by {}, which is older; takes over when that goes", owner.service)
+                format!("{address} is owned by {}, which is older; takes over when that goes", owner.key.service)
             }
             _ => return self.status.clone(),
         };

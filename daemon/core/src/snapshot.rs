@@ -59,7 +59,7 @@ impl Snapshot {
         let mut reports = Vec::new();
         let mut add = |address: L4Addr, row: &Row| {
             for (place, claim) in row.claims().iter().enumerate() {
-                if filter.service.as_ref().is_none_or(|service| claim.service == *service) {
+                if filter.service.as_ref().is_none_or(|service| claim.key.service == *service) {
                     reports.push(self.frontend(address, row, place, claim));
                 }
             }
@@ -117,8 +117,8 @@ impl Snapshot {
         FrontendReport {
             address,
             kind: claim.kind,
-            service: claim.service.clone(),
-            port: Arc::clone(&claim.port),
+            service: claim.key.service.clone(),
+            port: Arc::clone(&claim.key.port),
             backends,
             flags,
             status: status.status,

@@ -106,7 +106,8 @@ impl Table {
         Effect::Services(smallvec![name])
     }
 
-    fn upsert_slice(&mut self, slice: Slice) -> Effect {
+    fn upsert_slice(&mut self, mut slice: Slice) -> Effect {
+        self.share_names(&mut slice);
         let (name, service, source) = (slice.name.clone(), slice.service.clone(), slice.source);
         let mut dirty = SmallVec::new();
         if let Some(before) = self.service_of.insert((source, name.clone()), service.clone())
@@ -131,6 +132,17 @@ impl Table {
             dirty.push(service);
         }
         if dirty.is_empty() { Effect::None } else { Effect::Services(dirty) }
+    }
+
+    /// Lets the slice use the names that are held already: at scale they are a good part of what a service takes.
+    fn share_names(&self, slice: &mut Slice) {
+        let claim = self.records.get(&slice.service).and_then(|record| record.claims.first());
+        if let Some(claim) = claim {
+            slice.service = claim.name.clone();
+        }
+        if slice.name.namespace == slice.service.namespace {
+            slice.name.namespace = Arc::clone(&slice.service.namespace);
+        }
     }
 
     fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {

@@ -43,7 +43,7 @@ impl Engine {
                 let port = self.adopt_port(&old, &service, &plan, now);
                 for frontend in &plan.frontends {
                     let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
-                    claims.push((frontend.address, Some(Claim::new(&service, &plan, frontend, id))));
+                    claims.push((frontend.address, Some(Claim::new(&port.key, service.created, frontend, id))));
                 }
                 new.ports.push(port);
             }
@@ -112,6 +112,10 @@ impl Engine {
     }
 
     fn slots(&mut self, view: &[(L4Addr, u16)]) -> Arc<[Slot]> {
+        if view.is_empty() {
+            // Shared: most services have no backend on this node.
+            return Arc::default();
+        }
         let mut slots = Vec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
         for &(addr, count) in view {
             let backend = self.backends.acquire(addr);
