@@ -247,7 +247,7 @@ impl Engine {
             realised: self.realised.clone(),
             is_ready: self.is_ready,
             config: Arc::clone(&self.config),
-            table: self.table.clone(),
+            facts: self.table.facts(),
             rows: self.rows.clone(),
             owners: self.owners.clone(),
         }

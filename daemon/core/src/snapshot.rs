@@ -15,7 +15,7 @@ use crate::report::{BackendReport, Choice, Filter, FrontendReport, ServiceReport
 use crate::select;
 use crate::service::{Backend, PortKey, Service, ServiceName, Slice};
 use crate::state::{Desired, Realised, ServiceId, Slot};
-use crate::table::Table;
+use crate::table::Facts;
 use crate::trace::{Verdict, trace};
 
 /// An immutable picture of everything the owner knows, cheap to take and to keep.
@@ -30,15 +30,15 @@ pub struct Snapshot {
     /// See [`crate::engine::Engine::is_ready`].
     pub is_ready: bool,
     pub(crate) config: Arc<EngineConfig>,
-    pub(crate) table: Table,
+    pub(crate) facts: Facts,
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
     pub(crate) owners: OrdMap<ServiceId, IdOwner>,
 }
 
 impl Snapshot {
     /// What the sources say.
-    pub fn table(&self) -> &Table {
-        &self.table
+    pub fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     /// What a service id stands for, as `shop/web:http/TCP/IPv4`; `None` for an id nobody owns.
@@ -84,15 +84,15 @@ impl Snapshot {
 
     /// The addresses the service claims, by whichever source's description counts.
     fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
-        let ports = self.table.owner(name).into_iter().flat_map(|(service, _)| &service.ports);
+        let ports = self.facts.owner(name).into_iter().flat_map(|(service, _)| &service.ports);
         ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
     }
 
     /// The names a report is about, in order.
-    fn names(&self, filter: &Filter) -> BTreeSet<&ServiceName> {
+    fn names(&self, filter: &Filter) -> Vec<&ServiceName> {
         match &filter.service {
-            Some(name) => self.table.claims(name).first().map(|service| &service.name).into_iter().collect(),
-            None => self.table.names().collect(),
+            Some(name) => self.facts.claims(name).first().map(|service| &service.name).into_iter().collect(),
+            None => self.facts.names().collect(),
         }
     }
 
@@ -131,7 +131,7 @@ impl Snapshot {
     pub fn services(&self, filter: &Filter) -> Vec<ServiceReport> {
         self.names(filter)
             .into_iter()
-            .flat_map(|name| self.table.claims(name))
+            .flat_map(|name| self.facts.claims(name))
             .filter(|service| filter.address.is_none_or(|addr| claims_addr(service, addr)))
             .map(|service| self.service(service))
             .collect()
@@ -152,7 +152,7 @@ impl Snapshot {
             status: Status::Done,
             error: None,
         };
-        match self.table.owner(&service.name) {
+        match self.facts.owner(&service.name) {
             Some((owner, _)) if !Arc::ptr_eq(owner, service) => {
                 report.status = Status::Error;
                 report.error = Some(format!(
@@ -182,7 +182,7 @@ impl Snapshot {
     pub fn backends(&self, filter: &Filter) -> Vec<BackendReport> {
         let mut reports = Vec::new();
         for name in self.names(filter) {
-            let Some((owner, slices)) = self.table.owner(name) else { continue };
+            let Some((owner, slices)) = self.facts.owner(name) else { continue };
             for key in port_keys(owner) {
                 self.port_backends(slices, &key, &mut reports);
             }
@@ -197,7 +197,7 @@ impl Snapshot {
             .into_iter()
             .partition(|candidate| guard.admits_backend(candidate.backend));
         let backends: Vec<&Backend> = admitted.iter().map(|candidate| candidate.backend).collect();
-        let choices = select::explain(&backends, self.table.node());
+        let choices = select::explain(&backends, self.facts.node());
         let chosen = admitted.iter().zip(choices).chain(refused.iter().map(|c| (c, Choice::Refused)));
         let start = reports.len();
         for (candidate, choice) in chosen {

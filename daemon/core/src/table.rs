@@ -4,25 +4,38 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use std::collections::HashMap;
+use std::ops::Deref;
+
 use foldhash::fast::RandomState;
-use imbl::GenericHashMap;
-use imbl::shared_ptr::DefaultSharedPtr;
+use imbl::OrdMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::change::{Change, NodeFacts};
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
-/// Seeded at random, as every table that hostile names go into.
-type HashMap<K, V> = GenericHashMap<K, V, RandomState, DefaultSharedPtr>;
-
-/// What the sources say now. Cloning is cheap: readers get a clone.
-#[derive(Clone, Debug, Default)]
+/// What the sources say now: the writer's side. Reads as the [`Facts`] it holds.
+#[derive(Debug, Default)]
 pub struct Table {
-    records: HashMap<ServiceName, Arc<Record>>,
+    facts: Facts,
     /// Which service a slice belongs to: a slice may move to another service, and is removed by its own name only.
-    service_of: HashMap<(Source, SliceName), ServiceName>,
+    service_of: HashMap<(Source, SliceName), ServiceName, RandomState>,
+}
+
+/// What the sources say now: the readers' side. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    records: OrdMap<ServiceName, Arc<Record>>,
     node: Arc<NodeFacts>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
+}
+
+impl Deref for Table {
+    type Target = Facts;
+
+    fn deref(&self) -> &Facts {
+        &self.facts
+    }
 }
 
 /// All that the sources say under one service name, the slices of a service nobody describes included.
@@ -75,7 +88,7 @@ impl Table {
             },
             Change::Node(facts) => self.set_node(facts),
             Change::Synced { source, incomplete } => {
-                self.synced.insert(source, incomplete);
+                self.facts.synced.insert(source, incomplete);
                 Effect::Synced
             }
         }
@@ -83,7 +96,7 @@ impl Table {
 
     fn upsert_service(&mut self, service: Service) -> Effect {
         let name = service.name.clone();
-        let record = Arc::make_mut(self.records.entry(name.clone()).or_default());
+        let record = Arc::make_mut(self.facts.records.entry(name.clone()).or_default());
         let old = record.claims.iter().position(|claim| claim.source == service.source);
         let is_known = old.is_some_and(|place| same_service(&record.claims[place], &service));
         if let Some(place) = old {
@@ -95,13 +108,13 @@ impl Table {
     }
 
     fn remove_service(&mut self, name: ServiceName, source: Source) -> Effect {
-        let Some(record) = self.records.get_mut(&name) else { return Effect::None };
+        let Some(record) = self.facts.records.get_mut(&name) else { return Effect::None };
         let Some(place) = record.claims.iter().position(|claim| claim.source == source) else {
             return Effect::None;
         };
         Arc::make_mut(record).claims.remove(place);
         if record.is_empty() {
-            self.records.remove(&name);
+            self.facts.records.remove(&name);
         }
         Effect::Services(smallvec![name])
     }
@@ -116,7 +129,7 @@ impl Table {
             self.take_slice(&before, source, &name);
             dirty.push(before);
         }
-        let record = Arc::make_mut(self.records.entry(service.clone()).or_default());
+        let record = Arc::make_mut(self.facts.records.entry(service.clone()).or_default());
         let is_known = match record.find_slice(source, &name) {
             Ok(place) => {
                 let is_known = same_slice(&record.slices[place], &slice);
@@ -136,7 +149,7 @@ impl Table {
 
     /// Lets the slice use the names that are held already: at scale they are a good part of what a service takes.
     fn share_names(&self, slice: &mut Slice) {
-        let claim = self.records.get(&slice.service).and_then(|record| record.claims.first());
+        let claim = self.facts.records.get(&slice.service).and_then(|record| record.claims.first());
         if let Some(claim) = claim {
             slice.service = claim.name.clone();
         }
@@ -146,17 +159,17 @@ impl Table {
     }
 
     fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {
-        let Some(record) = self.records.get_mut(service) else { return };
+        let Some(record) = self.facts.records.get_mut(service) else { return };
         if let Ok(place) = record.find_slice(source, name) {
             Arc::make_mut(record).slices.remove(place);
         }
         if record.is_empty() {
-            self.records.remove(service);
+            self.facts.records.remove(service);
         }
     }
 
     fn set_node(&mut self, facts: NodeFacts) -> Effect {
-        let old = std::mem::replace(&mut self.node, Arc::new(facts));
+        let old = std::mem::replace(&mut self.facts.node, Arc::new(facts));
         if old.name != self.node.name || old.zone != self.node.zone {
             Effect::AllServices
         } else if old.addresses != self.node.addresses {
@@ -166,6 +179,18 @@ impl Table {
         }
     }
 
+    /// How many slices there are.
+    pub fn slice_count(&self) -> usize {
+        self.service_of.len()
+    }
+
+    /// For readers.
+    pub fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+}
+
+impl Facts {
     /// The description of the service that counts, and the slices of the same source in name order.
     pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
         let record = self.records.get(name)?;
@@ -180,14 +205,9 @@ impl Table {
         self.records.get(name).map_or(&[], |record| &record.claims)
     }
 
-    /// The names under which there is a description, in no order.
+    /// The names under which there is a description, in order.
     pub fn names(&self) -> impl Iterator<Item = &ServiceName> {
         self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
-    }
-
-    /// How many slices there are.
-    pub fn slice_count(&self) -> usize {
-        self.service_of.len()
     }
 
     /// What is known about this node.
