@@ -419,10 +419,23 @@ int connect6(struct bpf_sock_addr *ctx)
 	return forward_v6(ctx);
 }
 
+/*
+ * Whether the kernel itself names the peer of a connected socket: an IPv6
+ * socket that is connected to an IPv4-mapped address does every plain send()
+ * as a sendmsg to that peer, which is a backend by now.
+ */
+static __always_inline bool is_to_peer(struct bpf_sock_addr *ctx)
+{
+	const struct bpf_sock *sk = ctx->sk;
+
+	return sk->state == BPF_TCP_ESTABLISHED &&
+	       sk->dst_ip4 == ctx->user_ip4 && sk->dst_port == ctx->user_port;
+}
+
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return forward_v4(ctx);
+	return is_to_peer(ctx) ? ALLOW : forward_v4(ctx);
 }
 
 SEC("cgroup/sendmsg6")

@@ -1,0 +1,232 @@
+//! What the tests share: a datapath in a sandbox, backends that tell who they are, and ways to dial.
+
+mod affinity;
+mod atomic;
+mod crash;
+mod lifecycle;
+mod oracle;
+mod own;
+mod refusal;
+mod translation;
+mod udp;
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::datapath::{Datapath as _, Limits, MapError, Moment};
+use nodelb_core::state::{BackendId, FrontendEntry, MapOp, ServiceEntry, ServiceId, Slot};
+use nodelb_datapath::{KernelDatapath, Options, StartReport};
+
+use crate::sandbox::{self, Sandbox};
+
+/// Names the part of a test that a further process of it runs.
+const PART: &str = "NODELB_TEST_PART";
+
+/// Runs a test in a sandbox, or a part of it in the sandbox that is there already.
+fn in_sandbox(test: &str, body: impl FnOnce(&Sandbox)) {
+    match part() {
+        None => sandbox::run(test, body),
+        Some(_) => {
+            let cgroup = std::env::var_os("NODELB_SANDBOX_CGROUP").expect("a part runs inside a sandbox");
+            body(&Sandbox { cgroup: cgroup.into(), bpffs: "/sys/fs/bpf".into() });
+        }
+    }
+}
+
+/// Which part of a test this process runs; `None` in the main one.
+fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+/// This test again, as another process that runs the named part.
+fn part_command(test: &str, part: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the path of the test binary"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PART, part);
+    command
+}
+
+fn options(env: &Sandbox) -> Options {
+    Options {
+        pin_directory: env.bpffs.join("nodelb"),
+        cgroup: Some(env.cgroup.clone()),
+        limits: Limits { frontends: 1024, services: 256, slots: 4096, affinity: 1024 },
+        nodeport_range: 30000..=32767,
+        crash_after: None,
+    }
+}
+
+/// A datapath and the clock it is told.
+struct Kernel {
+    datapath: KernelDatapath,
+    report: StartReport,
+    started: Instant,
+}
+
+impl Kernel {
+    fn open(options: &Options) -> Self {
+        let (datapath, report) = KernelDatapath::open(options).unwrap_or_else(|error| panic!("{error}"));
+        Self { datapath, report, started: Instant::now() }
+    }
+
+    fn now(&self) -> Moment {
+        Moment(u64::try_from(self.started.elapsed().as_millis()).unwrap())
+    }
+
+    fn try_apply(&mut self, ops: &[MapOp]) -> Vec<Result<(), MapError>> {
+        let now = self.now();
+        self.datapath.apply(ops, now)
+    }
+
+    fn apply(&mut self, ops: &[MapOp]) {
+        for (op, result) in ops.iter().zip(self.try_apply(ops)) {
+            result.unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        }
+    }
+
+    /// A service with these backends behind one address.
+    fn serve(&mut self, id: u32, frontend: &str, backends: &[&str]) {
+        self.apply(&[put(id, entry(backends)), point(frontend, id)]);
+    }
+}
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().unwrap()
+}
+
+/// A slot whose backend id is the same wherever its address occurs, as the daemon gives them out.
+fn slot(addr: L4Addr) -> Slot {
+    let id =
+        addr.to_string().bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
+    Slot { backend: BackendId(id), addr }
+}
+
+fn list(backends: &[&str]) -> Arc<[Slot]> {
+    backends.iter().map(|text| slot(l4(text))).collect()
+}
+
+fn entry(backends: &[&str]) -> ServiceEntry {
+    ServiceEntry { cluster: list(backends), local: list(&[]), has_backends: !backends.is_empty(), affinity_seconds: 0 }
+}
+
+fn put(id: u32, entry: ServiceEntry) -> MapOp {
+    MapOp::PutService(ServiceId(id), Arc::new(entry))
+}
+
+fn point(frontend: &str, id: u32) -> MapOp {
+    let entry = FrontendEntry { service: ServiceId(id), inside_local: false, outside_local: false };
+    MapOp::PutFrontend(l4(frontend), entry)
+}
+
+/// Listens on the address until the process ends, and tells everyone who asks what that address is.
+fn backend(addr: L4Addr) {
+    let socket = SocketAddr::new(addr.addr.ip(), addr.port);
+    let name = addr.to_string();
+    if addr.protocol == Protocol::Tcp {
+        let listener = TcpListener::bind(socket).unwrap_or_else(|error| panic!("{addr}: {error}"));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                // A client that has gone already is no concern of a backend's.
+                let _ = stream.and_then(|mut stream| stream.write_all(name.as_bytes()));
+            }
+        });
+    } else {
+        let server = UdpSocket::bind(socket).unwrap_or_else(|error| panic!("{addr}: {error}"));
+        thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while let Ok((_, from)) = server.recv_from(&mut buffer) {
+                let _ = server.send_to(name.as_bytes(), from);
+            }
+        });
+    }
+}
+
+fn backends(addrs: &[&str]) {
+    addrs.iter().for_each(|addr| backend(l4(addr)));
+}
+
+/// How a client uses its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Tcp,
+    UdpConnected,
+    UdpUnconnected,
+}
+
+/// What a client saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reached {
+    /// Who answered.
+    backend: L4Addr,
+    /// Whom the client thinks it talks to: getpeername, or the source of the answer.
+    shown: SocketAddr,
+}
+
+/// The destination as a socket address, IPv4 in an IPv6 one if `mapped`.
+fn target(to: L4Addr, mapped: bool) -> SocketAddr {
+    match to.addr.ip() {
+        IpAddr::V4(v4) if mapped => SocketAddr::new(v4.to_ipv6_mapped().into(), to.port),
+        ip => SocketAddr::new(ip, to.port),
+    }
+}
+
+fn udp_socket(to: &SocketAddr) -> UdpSocket {
+    let any = if to.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { "::".parse().unwrap() };
+    let socket = UdpSocket::bind((any, 0)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket
+}
+
+fn dial(manner: Manner, to: SocketAddr) -> io::Result<Reached> {
+    let mut buffer = [0; 64];
+    let (len, shown) = match manner {
+        Manner::Tcp => {
+            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+            let shown = stream.peer_addr()?;
+            (stream.read(&mut buffer)?, shown)
+        }
+        Manner::UdpConnected => {
+            let socket = udp_socket(&to);
+            socket.connect(to)?;
+            socket.send(b"?")?;
+            let (len, from) = socket.recv_from(&mut buffer)?;
+            assert_eq!(from, socket.peer_addr()?, "recvmsg and getpeername agree");
+            (len, from)
+        }
+        Manner::UdpUnconnected => return ask(&udp_socket(&to), to),
+    };
+    Ok(Reached { backend: parse(&buffer[..len]), shown })
+}
+
+/// Sends a datagram from an unconnected socket and waits for the answer.
+fn ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<Reached> {
+    let mut buffer = [0; 64];
+    socket.send_to(b"?", to)?;
+    let (len, shown) = socket.recv_from(&mut buffer)?;
+    Ok(Reached { backend: parse(&buffer[..len]), shown })
+}
+
+fn parse(answer: &[u8]) -> L4Addr {
+    std::str::from_utf8(answer).unwrap().parse().unwrap()
+}
+
+/// Small and repeatable: which numbers a test saw follows from its seed.
+struct Random(u64);
+
+impl Random {
+    /// A number below `limit`.
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 11).unwrap() % limit
+    }
+
+    fn pick<'t, T>(&mut self, from: &'t [T]) -> &'t T {
+        &from[self.below(from.len())]
+    }
+}

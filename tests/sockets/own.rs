@@ -1,0 +1,94 @@
+//! nodelb's own sockets are never translated, and what runs after start needs no capability.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use nodelb_core::datapath::Datapath as _;
+use nodelb_datapath::{OwnSockets, drop_privileges, drop_thread_privileges};
+
+use super::{Kernel, Manner, backends, dial, entry, in_sandbox, l4, options, point, put};
+
+/// Dials with a registered socket; the service's address has no route, so that untranslated means unreachable.
+fn own_dial(own: &OwnSockets, kind: SockType, to: &str) -> Result<(), Errno> {
+    let to: SocketAddr = to.parse().unwrap();
+    let family = if matches!(to.ip(), IpAddr::V4(_)) { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    own.register(socket.as_fd()).unwrap();
+    if kind == SockType::Datagram {
+        let udp = UdpSocket::from(socket.try_clone().unwrap());
+        let sent = udp.send_to(b"?", to).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap()));
+        assert_eq!(sent.is_ok(), own_connect(&socket, to).is_ok(), "sendmsg and connect agree");
+    }
+    own_connect(&socket, to)
+}
+
+fn own_connect(socket: &std::os::fd::OwnedFd, to: SocketAddr) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd as _;
+    connect(socket.as_raw_fd(), &SockaddrStorage::from(to))
+}
+
+fn services(kernel: &mut Kernel) {
+    backends(&["192.0.2.10:80/TCP", "192.0.2.10:80/UDP", "[2001:db8:b::10]:80/TCP", "[2001:db8:b::10]:80/UDP"]);
+    kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
+    kernel.serve(2, "198.51.100.1:80/UDP", &["192.0.2.10:80/UDP"]);
+    kernel.serve(3, "[2001:db8:f::1]:80/TCP", &["[2001:db8:b::10]:80/TCP"]);
+    kernel.serve(4, "[2001:db8:f::1]:80/UDP", &["[2001:db8:b::10]:80/UDP"]);
+    // A backend that is dialled itself, and an empty service: both are nothing special to an own socket.
+    kernel.serve(5, "192.0.2.10:80/TCP", &[]);
+}
+
+fn own_sockets_are_left_alone(own: &OwnSockets) {
+    for kind in [SockType::Stream, SockType::Datagram] {
+        for to in ["198.51.100.1:80", "[2001:db8:f::1]:80"] {
+            assert_eq!(own_dial(own, kind, to), Err(Errno::ENETUNREACH), "{kind:?} {to}");
+        }
+    }
+    assert_eq!(own_dial(own, SockType::Stream, "192.0.2.10:80"), Ok(()));
+}
+
+#[test]
+fn own_sockets_reach_what_they_dial() {
+    in_sandbox("sockets::own::own_sockets_reach_what_they_dial", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        services(&mut kernel);
+        own_sockets_are_left_alone(&kernel.datapath.own_sockets());
+        for manner in [Manner::Tcp, Manner::UdpConnected, Manner::UdpUnconnected] {
+            for to in ["198.51.100.1:80", "[2001:db8:f::1]:80"] {
+                dial(manner, to.parse().unwrap()).unwrap_or_else(|error| panic!("any other socket: {to}: {error}"));
+            }
+        }
+        assert_eq!(dial(Manner::Tcp, "192.0.2.10:80".parse().unwrap()).unwrap_err().raw_os_error(), Some(111));
+    });
+}
+
+#[test]
+fn everything_works_without_capabilities() {
+    in_sandbox("sockets::own::everything_works_without_capabilities", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        services(&mut kernel);
+        let refusal = drop_privileges(&kernel.datapath).unwrap_err().to_string();
+        assert!(refusal.contains("before there are threads"), "{refusal}");
+
+        let kept = drop_thread_privileges(&kernel.datapath).unwrap();
+        assert_eq!((kept.capabilities.as_slice(), kept.bounding_set), ([].as_slice(), false));
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(status.contains(&format!("{set}:\t0000000000000000\n")), "{status}");
+        }
+        assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
+
+        own_sockets_are_left_alone(&kernel.datapath.own_sockets());
+        let frontends: Vec<_> = (1..=100).map(|i| point(&format!("203.0.113.{i}:80/TCP"), 1)).collect();
+        kernel.apply(&frontends);
+        kernel.apply(&[put(1, entry(&["192.0.2.10:80/TCP"])), put(5, entry(&["192.0.2.10:80/TCP"]))]);
+        assert_eq!(dial(Manner::Tcp, "203.0.113.7:80".parse().unwrap()).unwrap().backend, l4("192.0.2.10:80/TCP"));
+        assert_eq!(kernel.datapath.dump().unwrap().frontends.len(), 105);
+        assert_eq!(kernel.datapath.verify_links(), []);
+        // Also a link that somebody removed comes back.
+        std::fs::remove_file(env.bpffs.join("nodelb/v1/links/connect4")).unwrap();
+        assert_eq!(kernel.datapath.ensure_attached().unwrap().len(), 1);
+        assert_eq!(kernel.datapath.verify_links(), []);
+    });
+}

@@ -1,0 +1,171 @@
+//! Which backend a connection reaches, and what the client is shown.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::datapath::Datapath as _;
+use nodelb_core::state::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
+
+use super::oracle::{Answer, answer};
+use super::{Kernel, Manner, Random, backend, backends, dial, in_sandbox, l4, list, options, point, put, slot, target};
+
+const MANNERS: [Manner; 3] = [Manner::Tcp, Manner::UdpConnected, Manner::UdpUnconnected];
+
+fn protocol(manner: Manner) -> Protocol {
+    if manner == Manner::Tcp { Protocol::Tcp } else { Protocol::Udp }
+}
+
+/// Every backend there is: six addresses in each family, TCP and UDP.
+fn pool() -> Vec<L4Addr> {
+    let addr = |i: u32| [format!("192.0.2.{}:8080", 10 + i), format!("[2001:db8:b::{}]:8081", 10 + i)];
+    let texts = (0..6).flat_map(addr).flat_map(|addr| [format!("{addr}/TCP"), format!("{addr}/UDP")]);
+    texts.map(|text| l4(&text)).collect()
+}
+
+/// A service entry with up to four of the backends that go with the frontend.
+fn random_entry(random: &mut Random, pool: &[L4Addr], frontend: L4Addr) -> ServiceEntry {
+    let fits: Vec<L4Addr> = pool
+        .iter()
+        .copied()
+        .filter(|addr| addr.protocol == frontend.protocol && addr.addr.family() == frontend.addr.family())
+        .collect();
+    let mut some = |most| (0..random.below(most)).map(|_| slot(*random.pick(&fits))).collect::<Vec<_>>();
+    let (cluster, local) = (some(5), some(3));
+    let has_backends = !cluster.is_empty() || !local.is_empty();
+    ServiceEntry { cluster: cluster.into(), local: local.into(), has_backends, affinity_seconds: 0 }
+}
+
+/// One frontend for each service id; one in eight is a NodePort.
+fn random_frontend(random: &mut Random, id: usize) -> L4Addr {
+    let v4 = random.below(2) == 0;
+    let addr = match (random.below(8), v4) {
+        (0, true) => format!("0.0.0.0:{}", 30_000 + id),
+        (0, false) => format!("[::]:{}", 30_000 + id),
+        (_, true) => format!("198.51.100.{id}:80"),
+        (_, false) => format!("[2001:db8:f::{id:x}]:80"),
+    };
+    l4(&format!("{addr}/{}", random.pick(&["TCP", "UDP"])))
+}
+
+/// An address to dial: a frontend, a node address with its port, a backend itself, or nobody's.
+fn random_destination(random: &mut Random, frontends: &[L4Addr], pool: &[L4Addr], protocol: Protocol) -> L4Addr {
+    let frontend = *random.pick(frontends);
+    let nowhere = *random.pick(&[l4("198.51.100.250:80/TCP"), l4("[2001:db8:f::ffff]:80/TCP")]);
+    let addr = match random.below(10) {
+        0 => nowhere,
+        1 => *random.pick(pool),
+        _ if frontend.addr.is_unspecified() => {
+            let node = if frontend.addr.ip().is_ipv4() { "192.0.2.1:1/TCP" } else { "[2001:db8:b::1]:1/TCP" };
+            L4Addr { addr: l4(node).addr, ..frontend }
+        }
+        _ => frontend,
+    };
+    L4Addr { protocol, ..addr }
+}
+
+#[test]
+fn random_flows_do_what_the_maps_say() {
+    in_sandbox("sockets::translation::random_flows_do_what_the_maps_say", |env| {
+        let options = options(env);
+        let mut kernel = Kernel::open(&options);
+        let pool = pool();
+        pool.iter().copied().for_each(backend);
+        let random = &mut Random(0x6e6f_6465_6c62);
+        let frontends: Vec<L4Addr> = (1..100).map(|id| random_frontend(random, id)).collect();
+        let mut state = MapState::default();
+        let change = |kernel: &mut Kernel, state: &mut MapState, op: MapOp| {
+            state.apply(&op);
+            kernel.apply(&[op]);
+        };
+        for addr in ["192.0.2.1:1/TCP", "[2001:db8:b::1]:1/TCP"] {
+            change(&mut kernel, &mut state, MapOp::PutNodeAddr(l4(addr).addr));
+        }
+        for (id, frontend) in (1..).zip(&frontends) {
+            change(&mut kernel, &mut state, put(id, random_entry(random, &pool, *frontend)));
+            let inside_local = random.below(3) == 0;
+            let entry = FrontendEntry { service: ServiceId(id), inside_local, outside_local: false };
+            change(&mut kernel, &mut state, MapOp::PutFrontend(*frontend, entry));
+        }
+        for round in 0..3_000 {
+            if round % 10 == 0 {
+                let at = random.below(frontends.len());
+                let id = u32::try_from(at).unwrap() + 1;
+                let op = match random.below(10) {
+                    0 => MapOp::DeleteFrontend(frontends[at]),
+                    _ => put(id, random_entry(random, &pool, frontends[at])),
+                };
+                change(&mut kernel, &mut state, op);
+            }
+            let manner = *random.pick(&MANNERS);
+            let to = random_destination(random, &frontends, &pool, protocol(manner));
+            let mapped = random.below(2) == 0;
+            check(&answer(&state, &options.nodeport_range, to), manner, to, target(to, mapped));
+        }
+        assert_eq!(kernel.datapath.dump().unwrap(), state);
+    });
+}
+
+fn check(expected: &Answer, manner: Manner, to: L4Addr, dialled: SocketAddr) {
+    let got = dial(manner, dialled);
+    match (expected, &got) {
+        (Answer::OneOf(backends), Ok(reached)) => {
+            assert!(backends.contains(&reached.backend), "{manner:?} to {dialled}: {reached:?}, not in {backends:?}");
+            assert_eq!(reached.shown, dialled, "{manner:?}: the client is shown what it dialled");
+        }
+        (Answer::PassesThrough, Ok(reached)) => assert_eq!((reached.backend, reached.shown), (to, dialled)),
+        (Answer::PassesThrough, Err(error)) => {
+            let local = dialled.ip().to_canonical().to_string();
+            let nobody = if local.starts_with("192.0.2.") || local.starts_with("2001:db8:b:") {
+                nix::errno::Errno::ECONNREFUSED
+            } else {
+                nix::errno::Errno::ENETUNREACH
+            };
+            assert_eq!(error.raw_os_error(), Some(nobody as i32), "{manner:?} to {dialled}: {error}");
+        }
+        (Answer::Refused(number), Err(error)) => {
+            assert_eq!(error.raw_os_error(), Some(*number), "{manner:?} {dialled}");
+        }
+        _ => panic!("{manner:?} to {dialled}: expected {expected:?}, got {got:?}"),
+    }
+}
+
+#[test]
+fn weights_are_shares() {
+    in_sandbox("sockets::translation::weights_are_shares", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        let (heavy, light) = ("192.0.2.10:8080/TCP", "192.0.2.11:8080/TCP");
+        backends(&[heavy, light]);
+        let mut entry = super::entry(&[heavy]);
+        entry.cluster = list(&[heavy, heavy, heavy, light]);
+        kernel.apply(&[put(1, entry), point("198.51.100.1:80/TCP", 1)]);
+        let mut seen: BTreeMap<L4Addr, u32> = BTreeMap::new();
+        for _ in 0..2_000 {
+            let reached = dial(Manner::Tcp, "198.51.100.1:80".parse().unwrap()).unwrap();
+            *seen.entry(reached.backend).or_default() += 1;
+        }
+        // 1500 expected; the standard deviation is 19.
+        assert!((1_380..1_620).contains(&seen[&l4(heavy)]), "{seen:?}");
+    });
+}
+
+#[test]
+fn a_nodeport_is_answered_on_node_addresses_only() {
+    in_sandbox("sockets::translation::a_nodeport_is_answered_on_node_addresses_only", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        backends(&["192.0.2.10:8080/TCP", "[2001:db8:b::10]:8080/TCP"]);
+        kernel.serve(1, "0.0.0.0:30080/TCP", &["192.0.2.10:8080/TCP"]);
+        kernel.serve(2, "[::]:30080/TCP", &["[2001:db8:b::10]:8080/TCP"]);
+        let refused = |to: &str| dial(Manner::Tcp, to.parse().unwrap()).unwrap_err().kind();
+        let reached = |to: &str| dial(Manner::Tcp, to.parse().unwrap()).unwrap().backend;
+        assert_eq!(refused("192.0.2.1:30080"), std::io::ErrorKind::ConnectionRefused, "no node address yet");
+        kernel.apply(&["192.0.2.1:1/TCP", "[2001:db8:b::1]:1/TCP"].map(|addr| MapOp::PutNodeAddr(l4(addr).addr)));
+        assert_eq!(reached("192.0.2.1:30080"), l4("192.0.2.10:8080/TCP"));
+        assert_eq!(reached("[::ffff:192.0.2.1]:30080"), l4("192.0.2.10:8080/TCP"));
+        assert_eq!(reached("[2001:db8:b::1]:30080"), l4("[2001:db8:b::10]:8080/TCP"));
+        assert_eq!(refused("192.0.2.2:30080"), std::io::ErrorKind::ConnectionRefused, "another address");
+        assert_eq!(refused("192.0.2.1:29999"), std::io::ErrorKind::ConnectionRefused, "outside the range");
+        kernel.apply(&[MapOp::DeleteNodeAddr(l4("192.0.2.1:1/TCP").addr)]);
+        assert_eq!(refused("192.0.2.1:30080"), std::io::ErrorKind::ConnectionRefused, "no longer");
+    });
+}
