@@ -123,10 +123,20 @@ impl Row {
         let error = match (&claim.target, self.owner()) {
             (Err(refusal), _) => refusal.to_string(),
             (Ok(_), Some((owner, _))) if place > 0 => {
-                format!("{address} is owned by {}, which is older; takes over when that goes", owner.key.service)
+                let why = if owner.key.service == claim.key.service {
+                    "another port of this service"
+                } else if owner.created < claim.created {
+                    "which is older"
+                } else {
+                    "which is as old and comes first by name"
+                };
+                format!("{address} is owned by {}, {why}; takes over when that goes", owner.key.service)
             }
             _ => return self.status.clone(),
         };
         RowStatus { status: Status::Error, since: claim.since, error: Some(error.into()) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,3 +58,6 @@ fn list(slots: &[Slot]) -> String {
 fn push(text: &mut String, args: std::fmt::Arguments<'_>) {
     text.write_fmt(args).expect("writing to a String does not fail");
 }
+
+#[cfg(test)]
+mod tests;

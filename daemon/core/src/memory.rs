@@ -123,3 +123,6 @@ impl Datapath for MemoryDatapath {
         Ok(state)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 
 mod entries;
 mod manifests;
-mod merge;
+pub mod merge;
 mod report;
 mod run;
 mod scan;

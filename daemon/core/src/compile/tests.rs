@@ -1,1 +1,200 @@
+use std::sync::Arc;
 
+use super::{Guard, PortPlan, Refusal, compile};
+use crate::addr::{L4Addr, Protocol};
+use crate::change::NodeFacts;
+use crate::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
+};
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn port(name: &str, protocol: Protocol, frontends: &[(&str, FrontendKind)]) -> ServicePort {
+    let spec = |(text, kind): &(&str, FrontendKind)| {
+        let L4Addr { addr, port, .. } = l4(text);
+        FrontendSpec { addr, port, kind: *kind }
+    };
+    ServicePort { name: name.into(), protocol, frontends: frontends.iter().map(spec).collect() }
+}
+
+fn service(ports: Vec<ServicePort>) -> Service {
+    Service {
+        name: ServiceName::new("shop", "web"),
+        source: Source::Files,
+        origin: Origin::default(),
+        created: None,
+        ports,
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+    }
+}
+
+fn backend(text: &str) -> Backend {
+    Backend::new(l4(text).addr, l4(text).port)
+}
+
+fn slice(port: &str, backends: Vec<Backend>) -> Vec<Arc<Slice>> {
+    vec![Arc::new(Slice {
+        name: SliceName::new("shop", "web"),
+        service: ServiceName::new("shop", "web"),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: port.into(), protocol: Protocol::Tcp, backends }],
+    })]
+}
+
+fn compiled(service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
+    compile(service, slices, &NodeFacts { name: "n1".into(), ..NodeFacts::default() }, &Guard::default())
+}
+
+/// The plans as `key: [cluster] frontends`.
+fn text(plans: &[PortPlan]) -> Vec<String> {
+    let plan = |plan: &PortPlan| {
+        let slots = plan.cluster.iter().map(|(addr, count)| format!("{addr}*{count}")).collect::<Vec<_>>();
+        let frontends = plan.frontends.iter().map(|f| f.address.to_string()).collect::<Vec<_>>();
+        format!("{}: [{}] {}", plan.key, slots.join(" "), frontends.join(" "))
+    };
+    plans.iter().map(plan).collect()
+}
+
+use FrontendKind::{ClusterIP, ExternalIP, LoadBalancer, NodePort, Static};
+
+#[test]
+fn each_family_has_its_own_entry_and_backends() {
+    let frontends = [("10.96.0.1:80", ClusterIP), ("[2001:db8::1]:80", ClusterIP), ("198.51.100.1:80", LoadBalancer)];
+    let service = service(vec![port("http", Protocol::Tcp, &frontends)]);
+    let slices = slice("http", vec![backend("192.0.2.1:8080"), backend("[2001:db8:1::1]:8080")]);
+    assert_eq!(
+        text(&compiled(&service, &slices)),
+        [
+            "shop/web:http/TCP/IPv4: [192.0.2.1:8080/TCP*1] 10.96.0.1:80/TCP 198.51.100.1:80/TCP",
+            "shop/web:http/TCP/IPv6: [[2001:db8:1::1]:8080/TCP*1] [2001:db8::1]:80/TCP",
+        ]
+    );
+}
+
+#[test]
+fn a_family_nobody_dials_has_no_entry() {
+    let service =
+        service(vec![port("http", Protocol::Tcp, &[("10.96.0.1:80", ClusterIP)]), port("x", Protocol::Tcp, &[])]);
+    let slices = slice("http", vec![backend("[2001:db8:1::1]:8080")]);
+    assert_eq!(text(&compiled(&service, &slices)), ["shop/web:http/TCP/IPv4: [] 10.96.0.1:80/TCP"]);
+}
+
+#[test]
+fn ports_are_told_apart_by_name_and_protocol() {
+    let service = service(vec![
+        port("dns", Protocol::Udp, &[("10.96.0.1:53", ClusterIP)]),
+        port("dns-tcp", Protocol::Tcp, &[("10.96.0.1:53", ClusterIP)]),
+        port("dns", Protocol::Tcp, &[("10.96.0.1:54", ClusterIP)]),
+    ]);
+    let slices = slice("dns", vec![backend("192.0.2.1:5353")]);
+    assert_eq!(
+        text(&compiled(&service, &slices)),
+        [
+            "shop/web:dns/UDP/IPv4: [] 10.96.0.1:53/UDP",
+            "shop/web:dns-tcp/TCP/IPv4: [] 10.96.0.1:53/TCP",
+            "shop/web:dns/TCP/IPv4: [192.0.2.1:5353/TCP*1] 10.96.0.1:54/TCP",
+        ]
+    );
+}
+
+#[test]
+fn ports_of_equal_name_and_protocol_are_one() {
+    let ports = ["10.96.0.1:80", "10.96.0.1:81"].map(|text| port("", Protocol::Tcp, &[(text, Static)]));
+    assert_eq!(
+        text(&compiled(&service(ports.to_vec()), &slice("", vec![backend("192.0.2.1:80")]))),
+        ["shop/web/TCP/IPv4: [192.0.2.1:80/TCP*1] 10.96.0.1:80/TCP 10.96.0.1:81/TCP"]
+    );
+}
+
+#[test]
+fn weights_become_slots_and_drained_backends_none() {
+    let with = |text, weight, state| Backend { weight, state, ..backend(text) };
+    let slices = slice(
+        "",
+        vec![
+            with("192.0.2.1:80", 10, BackendState::Active),
+            with("192.0.2.2:80", 30, BackendState::Active),
+            with("192.0.2.3:80", 0, BackendState::Active),
+            with("192.0.2.4:80", 10, BackendState::Maintenance),
+        ],
+    );
+    let service = service(vec![port("", Protocol::Tcp, &[("198.51.100.1:80", Static)])]);
+    assert_eq!(
+        text(&compiled(&service, &slices)),
+        ["shop/web/TCP/IPv4: [192.0.2.1:80/TCP*1 192.0.2.2:80/TCP*3] 198.51.100.1:80/TCP"]
+    );
+}
+
+/// Shares are of the view: within the local view the weights of remote backends do not matter.
+#[test]
+fn each_view_has_its_own_shares() {
+    let on = |text, weight, node: &str| Backend { weight, node: Some(node.into()), ..backend(text) };
+    let slices =
+        slice("", vec![on("192.0.2.1:80", 20, "n1"), on("192.0.2.2:80", 20, "n1"), on("192.0.2.3:80", 10, "n2")]);
+    let service = service(vec![port("", Protocol::Tcp, &[("198.51.100.1:80", Static)])]);
+    let plan = &compiled(&service, &slices)[0];
+    assert_eq!(plan.cluster.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_eq!(plan.local.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [1, 1]);
+}
+
+#[test]
+fn what_is_refused_as_a_frontend_and_why() {
+    let guard = Guard { bypass: vec!["203.0.113.0/24".parse().expect("a network")], ..Guard::default() };
+    let loopback = Some(Refusal::NotUnicast("loopback"));
+    let cases = [
+        ("198.51.100.1:80/TCP", Static, None),
+        ("127.0.0.1:80/TCP", Static, loopback.clone()),
+        ("[::1]:80/TCP", ExternalIP, loopback.clone()),
+        ("[::ffff:127.0.0.1]:80/TCP", ExternalIP, loopback),
+        ("0.0.0.0:80/TCP", Static, Some(Refusal::NotUnicast("unspecified"))),
+        ("169.254.1.1:80/TCP", ExternalIP, Some(Refusal::NotUnicast("link-local"))),
+        ("224.0.0.1:80/UDP", Static, Some(Refusal::NotUnicast("multicast"))),
+        ("255.255.255.255:80/UDP", Static, Some(Refusal::NotUnicast("multicast"))),
+        ("203.0.113.9:80/TCP", LoadBalancer, Some(Refusal::Bypassed(guard.bypass[0]))),
+        ("192.0.0.8:80/TCP", Static, Some(Refusal::Reserved)),
+        ("[100::8]:9/UDP", Static, Some(Refusal::Reserved)),
+        ("198.51.100.1:80/SCTP", ClusterIP, Some(Refusal::UnsupportedProtocol)),
+        ("0.0.0.0:30080/TCP", NodePort, None),
+        ("0.0.0.0:29999/TCP", NodePort, Some(Refusal::NodePortOutsideRange(30_000..=32_767))),
+    ];
+    for (text, kind, expected) in cases {
+        let L4Addr { addr, port, protocol } = l4(text);
+        let refusal = guard.check_frontend(&FrontendSpec { addr, port, kind }, protocol).err();
+        assert_eq!(refusal, expected, "{text}");
+    }
+}
+
+/// No translated connection may end at nodelb itself, nor at an address that is none.
+#[test]
+fn what_is_refused_as_a_backend() {
+    let guard = Guard { admin: vec![(l4("192.0.2.9:9890").addr, 9890)], ..Guard::default() };
+    for (text, is_admitted) in [
+        ("192.0.2.9:80", true),
+        ("192.0.2.8:9890", true),
+        ("127.0.0.1:8080", true),
+        ("169.254.128.7:60002", true),
+        ("192.0.2.9:9890", false),
+        ("[::ffff:192.0.2.9]:9890", false),
+        ("0.0.0.0:80", false),
+        ("[ff02::1]:80", false),
+    ] {
+        assert_eq!(guard.admits_backend(&backend(text)), is_admitted, "{text}");
+    }
+    assert!(!guard.admits_backend(&Backend::new(l4("192.0.2.1:1").addr, 0)), "port 0");
+}
+
+/// A refused backend counts for nothing: alone it leaves the service without any.
+#[test]
+fn a_refused_backend_is_no_backend() {
+    let guard = Guard { admin: vec![(l4("192.0.2.9:9890").addr, 9890)], ..Guard::default() };
+    let service = service(vec![port("", Protocol::Tcp, &[("198.51.100.1:80", Static)])]);
+    let slices = slice("", vec![backend("192.0.2.9:9890")]);
+    let plan = &compile(&service, &slices, &NodeFacts::default(), &guard)[0];
+    assert!(plan.cluster.is_empty() && !plan.has_backends);
+}

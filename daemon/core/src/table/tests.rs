@@ -1,1 +1,217 @@
+use smallvec::SmallVec;
 
+use super::{Effect, Table};
+use crate::addr::Protocol;
+use crate::change::{Change, NodeFacts};
+use crate::service::{
+    Backend, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source, TrafficPolicy,
+};
+
+fn name(text: &str) -> ServiceName {
+    text.parse().expect("valid in a test")
+}
+
+fn service(full: &str, source: Source, created: Option<u64>) -> Service {
+    Service {
+        name: name(full),
+        source,
+        origin: Origin::default(),
+        created,
+        ports: Vec::new(),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+    }
+}
+
+/// A slice `namespace/name` of the service, with one backend.
+fn slice(full: &str, service: &str, source: Source) -> Slice {
+    let SliceName { namespace, name: slice } = slice_name(full);
+    let backends = vec![Backend::new("192.0.2.1".parse().expect("valid"), 80)];
+    Slice {
+        name: SliceName::new(&namespace, &slice),
+        service: name(service),
+        source,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }],
+    }
+}
+
+fn slice_name(full: &str) -> SliceName {
+    let (namespace, slice) = full.split_once('/').expect("valid in a test");
+    SliceName::new(namespace, slice)
+}
+
+fn dirty(names: &[&str]) -> Effect {
+    Effect::Services(names.iter().map(|text| name(text)).collect::<SmallVec<_>>())
+}
+
+/// The names of the slices that count for the service.
+fn slices(table: &Table, full: &str) -> Vec<String> {
+    let (_, slices) = table.owner(&name(full)).expect("described");
+    slices.iter().map(|slice| slice.name.to_string()).collect()
+}
+
+#[test]
+fn what_was_known_has_no_effect() {
+    let mut table = Table::default();
+    let change = || Change::UpsertService(service("a/s", Source::Files, None));
+    assert_eq!(table.apply(change()), dirty(&["a/s"]));
+    assert_eq!(table.apply(change()), Effect::None);
+    let change = || Change::UpsertSlice(slice("a/x", "a/s", Source::Files));
+    assert_eq!(table.apply(change()), dirty(&["a/s"]));
+    assert_eq!(table.apply(change()), Effect::None);
+}
+
+/// The incident's trigger: an annotation arrives as a new resourceVersion. It is kept for people, and nothing else.
+#[test]
+fn a_new_resource_version_has_no_effect_and_is_kept() {
+    let mut table = Table::default();
+    table.apply(Change::UpsertService(service("a/s", Source::Files, None)));
+    let mut again = service("a/s", Source::Files, None);
+    again.origin.resource_version = "2".into();
+    assert_eq!(table.apply(Change::UpsertService(again)), Effect::None);
+    assert_eq!(&*table.claims(&name("a/s"))[0].origin.resource_version, "2");
+}
+
+#[test]
+fn every_field_a_connection_depends_on_makes_dirty() {
+    let base = || service("a/s", Source::Files, Some(1));
+    let port = ServicePort { name: "".into(), protocol: Protocol::Tcp, frontends: Vec::new() };
+    for changed in [
+        Service { created: Some(2), ..base() },
+        Service { ports: vec![port], ..base() },
+        Service { internal_policy: TrafficPolicy::Local, ..base() },
+        Service { external_policy: TrafficPolicy::Local, ..base() },
+        Service { affinity_seconds: Some(1), ..base() },
+    ] {
+        let mut table = Table::default();
+        table.apply(Change::UpsertService(base()));
+        assert_eq!(table.apply(Change::UpsertService(changed.clone())), dirty(&["a/s"]), "{changed:?}");
+    }
+}
+
+#[test]
+fn removing_the_unknown_has_no_effect() {
+    let mut table = Table::default();
+    table.apply(Change::UpsertService(service("a/s", Source::Files, None)));
+    table.apply(Change::UpsertSlice(slice("a/x", "a/s", Source::Files)));
+    for change in [
+        Change::RemoveService(name("a/other"), Source::Files),
+        Change::RemoveService(name("a/s"), Source::Kubernetes),
+        Change::RemoveSlice(slice_name("a/other"), Source::Files),
+        Change::RemoveSlice(slice_name("a/x"), Source::Kubernetes),
+        Change::RemoveSlice(slice_name("b/x"), Source::Files),
+    ] {
+        assert_eq!(table.apply(change.clone()), Effect::None, "{change:?}");
+    }
+    assert_eq!(slices(&table, "a/s"), ["a/x"]);
+}
+
+/// It leaves the one and joins the other: both must be compiled again.
+#[test]
+fn a_slice_that_moves_makes_both_services_dirty() {
+    let mut table = Table::default();
+    for full in ["a/one", "a/two"] {
+        table.apply(Change::UpsertService(service(full, Source::Files, None)));
+    }
+    table.apply(Change::UpsertSlice(slice("a/x", "a/one", Source::Files)));
+    assert_eq!(table.apply(Change::UpsertSlice(slice("a/x", "a/two", Source::Files))), dirty(&["a/one", "a/two"]));
+    assert!(slices(&table, "a/one").is_empty());
+    assert_eq!(slices(&table, "a/two"), ["a/x"]);
+    assert_eq!(table.apply(Change::RemoveSlice(slice_name("a/x"), Source::Files)), dirty(&["a/two"]));
+    assert_eq!(table.slice_count(), 0);
+}
+
+#[test]
+fn equal_slice_names_in_two_namespaces_are_two_slices() {
+    let mut table = Table::default();
+    for full in ["default/s", "default-test/s"] {
+        table.apply(Change::UpsertService(service(full, Source::Files, None)));
+        let namespace = full.split('/').next().expect("a namespace");
+        table.apply(Change::UpsertSlice(slice(&format!("{namespace}/x"), full, Source::Files)));
+    }
+    table.apply(Change::RemoveSlice(slice_name("default/x"), Source::Files));
+    assert!(slices(&table, "default/s").is_empty());
+    assert_eq!(slices(&table, "default-test/s"), ["default-test/x"]);
+}
+
+/// Names that begin alike, or would be one if joined, are different names.
+#[test]
+fn a_service_has_its_own_slices_only() {
+    let names = ["default/tes", "default/test", "default/test-extended", "a/b-c", "a-b/c"];
+    let mut table = Table::default();
+    for full in names {
+        table.apply(Change::UpsertService(service(full, Source::Files, None)));
+        table.apply(Change::UpsertSlice(slice(full, full, Source::Files)));
+    }
+    for full in names {
+        assert_eq!(slices(&table, full), [full]);
+    }
+}
+
+#[test]
+fn the_oldest_description_counts_then_the_files() {
+    let cases = [
+        (None, Some(1), Source::Files),
+        (Some(2), Some(1), Source::Kubernetes),
+        (Some(1), Some(1), Source::Files),
+        (Some(1), None, Source::Kubernetes),
+    ];
+    for (files, kubernetes, expected) in cases {
+        let mut table = Table::default();
+        table.apply(Change::UpsertService(service("a/s", Source::Kubernetes, kubernetes)));
+        table.apply(Change::UpsertService(service("a/s", Source::Files, files)));
+        let (owner, _) = table.owner(&name("a/s")).expect("described");
+        assert_eq!(owner.source, expected, "files {files:?}, Kubernetes {kubernetes:?}");
+    }
+}
+
+/// A file's service does not get the backends of a Kubernetes service of the same name.
+#[test]
+fn slices_join_only_services_of_their_source() {
+    let mut table = Table::default();
+    for source in [Source::Files, Source::Kubernetes] {
+        table.apply(Change::UpsertSlice(slice(&format!("a/{source}"), "a/s", source)));
+    }
+    table.apply(Change::UpsertService(service("a/s", Source::Kubernetes, Some(1))));
+    assert_eq!(slices(&table, "a/s"), ["a/kubernetes"]);
+    table.apply(Change::UpsertService(service("a/s", Source::Files, None)));
+    assert_eq!(slices(&table, "a/s"), ["a/files"]);
+    table.apply(Change::RemoveService(name("a/s"), Source::Files));
+    assert_eq!(slices(&table, "a/s"), ["a/kubernetes"]);
+}
+
+#[test]
+fn a_slice_may_come_before_its_service_and_outlive_it() {
+    let mut table = Table::default();
+    table.apply(Change::UpsertSlice(slice("a/x", "a/s", Source::Files)));
+    assert!(table.owner(&name("a/s")).is_none());
+    assert_eq!(table.names().count(), 0);
+    table.apply(Change::UpsertService(service("a/s", Source::Files, None)));
+    assert_eq!(slices(&table, "a/s"), ["a/x"]);
+    table.apply(Change::RemoveService(name("a/s"), Source::Files));
+    assert_eq!((table.names().count(), table.slice_count()), (0, 1));
+}
+
+#[test]
+fn node_facts_make_dirty_what_depends_on_them() {
+    let mut table = Table::default();
+    let facts = NodeFacts { name: "n1".into(), ..NodeFacts::default() };
+    assert_eq!(table.apply(Change::Node(facts.clone())), Effect::AllServices);
+    assert_eq!(table.apply(Change::Node(facts.clone())), Effect::None);
+    let moved = NodeFacts { addresses: ["203.0.113.1".parse().expect("valid")].into(), ..facts };
+    assert_eq!(table.apply(Change::Node(moved.clone())), Effect::NodeAddresses);
+    assert_eq!(table.apply(Change::Node(NodeFacts { zone: "z1".into(), ..moved })), Effect::AllServices);
+}
+
+#[test]
+fn a_source_may_be_synced_but_for_a_file() {
+    let mut table = Table::default();
+    assert!(!table.is_synced(Source::Files));
+    table.apply(Change::Synced { source: Source::Files, incomplete: Some("web.toml".into()) });
+    assert!(table.is_synced(Source::Files) && !table.is_synced(Source::Kubernetes));
+    assert_eq!(table.incomplete(Source::Files).map(|text| &**text), Some("web.toml"));
+    table.apply(Change::Synced { source: Source::Files, incomplete: None });
+    assert_eq!(table.incomplete(Source::Files), None);
+}

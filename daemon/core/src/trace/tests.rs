@@ -1,1 +1,111 @@
+use std::sync::Arc;
 
+use super::{Errno, Verdict, trace};
+use crate::addr::L4Addr;
+use crate::state::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+/// A kernel in which service 1 has these views and these addresses point at it, some at its local view.
+fn kernel(cluster: &[&str], local: &[&str], frontends: &[(&str, bool)]) -> MapState {
+    let slots = |texts: &[&str]| texts.iter().map(|t| Slot { backend: BackendId(1), addr: l4(t) }).collect();
+    let (cluster, local): (Arc<[Slot]>, Arc<[Slot]>) = (slots(cluster), slots(local));
+    let has_backends = !cluster.is_empty() || !local.is_empty();
+    let mut state = MapState::default();
+    state.services.insert(ServiceId(1), Arc::new(ServiceEntry { cluster, local, has_backends, affinity_seconds: 0 }));
+    for (address, inside_local) in frontends {
+        let entry = FrontendEntry { service: ServiceId(1), inside_local: *inside_local, outside_local: false };
+        state.frontends.insert(l4(address), entry);
+    }
+    state.node_addrs.insert(l4("203.0.113.1:1").addr);
+    state
+}
+
+/// The verdict in a word or two.
+fn verdict(state: &MapState, to: &str) -> String {
+    match trace(state, &(30_000..=32_767), l4(to)) {
+        Verdict::Forwarded(_, slots) => slots.iter().map(|slot| slot.addr.to_string()).collect::<Vec<_>>().join(" "),
+        Verdict::Refused(_, errno) => errno.to_string(),
+        Verdict::PassedThrough => "passed".into(),
+    }
+}
+
+#[test]
+fn an_address_is_matched_whole() {
+    let state = kernel(&["192.0.2.1:8080"], &[], &[("198.51.100.1:80", false)]);
+    for (to, expected) in [
+        ("198.51.100.1:80/TCP", "192.0.2.1:8080/TCP"),
+        ("[::ffff:198.51.100.1]:80/TCP", "192.0.2.1:8080/TCP"),
+        ("198.51.100.1:80/UDP", "passed"),
+        ("198.51.100.1:81/TCP", "passed"),
+        ("198.51.100.10:80/TCP", "passed"),
+    ] {
+        assert_eq!(verdict(&state, to), expected, "{to}");
+    }
+}
+
+#[test]
+fn an_empty_view_says_why() {
+    let frontends = [("198.51.100.1:80", false), ("198.51.100.2:80", true)];
+    let nobody = kernel(&[], &[], &frontends);
+    let elsewhere = kernel(&["192.0.2.1:80"], &[], &frontends);
+    assert_eq!(verdict(&nobody, "198.51.100.1:80"), Errno::ConnectionRefused.to_string());
+    assert_eq!(verdict(&nobody, "198.51.100.2:80"), "ECONNREFUSED", "nobody at all, policy or not");
+    assert_eq!(verdict(&elsewhere, "198.51.100.2:80"), "EHOSTUNREACH", "somebody, but not here");
+    assert_eq!(verdict(&elsewhere, "198.51.100.1:80"), "192.0.2.1:80/TCP");
+}
+
+#[test]
+fn the_frontend_says_which_view() {
+    let state = kernel(
+        &["192.0.2.1:80", "192.0.2.2:80"],
+        &["192.0.2.2:80"],
+        &[("198.51.100.1:80", false), ("198.51.100.2:80", true)],
+    );
+    assert_eq!(verdict(&state, "198.51.100.1:80"), "192.0.2.1:80/TCP 192.0.2.2:80/TCP");
+    assert_eq!(verdict(&state, "198.51.100.2:80"), "192.0.2.2:80/TCP");
+}
+
+/// Below the port range no second look-up is made: an ordinary connection to the node pays for one only.
+#[test]
+fn a_nodeport_is_answered_at_the_nodes_addresses_only() {
+    let state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false), ("0.0.0.0:8080", false)]);
+    for (to, expected) in [
+        ("203.0.113.1:30080", "192.0.2.1:80/TCP"),
+        ("203.0.113.2:30080", "passed"),
+        ("203.0.113.1:30081", "passed"),
+        ("203.0.113.1:8080", "passed"),
+        ("203.0.113.1:30080/UDP", "passed"),
+        ("[2001:db8::1]:30080", "passed"),
+    ] {
+        assert_eq!(verdict(&state, to), expected, "{to}");
+    }
+}
+
+#[test]
+fn an_exact_address_comes_before_a_nodeport() {
+    let mut state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false)]);
+    let other = ServiceEntry {
+        cluster: [Slot { backend: BackendId(2), addr: l4("192.0.2.2:80") }].into(),
+        ..ServiceEntry::default()
+    };
+    state.services.insert(ServiceId(2), Arc::new(other));
+    let entry = FrontendEntry { service: ServiceId(2), inside_local: false, outside_local: false };
+    state.frontends.insert(l4("203.0.113.1:30080"), entry);
+    assert_eq!(verdict(&state, "203.0.113.1:30080"), "192.0.2.2:80/TCP");
+}
+
+#[test]
+fn a_frontend_without_its_entry_refuses() {
+    let mut state = kernel(&["192.0.2.1:80"], &[], &[("198.51.100.1:80", false)]);
+    state.services.clear();
+    assert_eq!(verdict(&state, "198.51.100.1:80"), "ECONNREFUSED");
+}
+
+#[test]
+fn sctp_is_left_alone() {
+    let state = kernel(&["192.0.2.1:80"], &[], &[("198.51.100.1:80/SCTP", false)]);
+    assert_eq!(verdict(&state, "198.51.100.1:80/SCTP"), "passed");
+}

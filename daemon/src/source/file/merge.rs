@@ -12,7 +12,7 @@ use crate::document::Problem;
 
 /// What the directory says as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Merged {
+pub struct Merged {
     pub(super) services: BTreeMap<ServiceName, Arc<Service>>,
     pub(super) slices: BTreeMap<SliceName, Arc<Slice>>,
     /// Objects that an earlier file has too, by the file that loses them.
@@ -21,7 +21,7 @@ pub(super) struct Merged {
 
 /// Merges the files. Of two that define the same object, the first by path has it; of a service that a file loses this
 /// way, its backends listed inline in that file do not count either.
-pub(super) fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
+pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     let mut merged = Merged::default();
     let mut service_owner: BTreeMap<&ServiceName, &Path> = BTreeMap::new();
     let mut slice_owner: BTreeMap<&SliceName, &Path> = BTreeMap::new();
@@ -64,7 +64,7 @@ impl Merged {
 
     /// The changes that lead from this set to `new`, fewest and in an order in which no service is ever without backends
     /// that it has before and after: slices come before services, and go after them.
-    pub(super) fn changes_to(&self, new: &Self) -> Vec<Change> {
+    pub fn changes_to(&self, new: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         let slices = changed(&self.slices, &new.slices);
         changes.extend(slices.map(|slice| Change::UpsertSlice(slice.clone())));

@@ -1,0 +1,102 @@
+use std::sync::Arc;
+
+use super::{Claim, Row};
+use crate::addr::L4Addr;
+use crate::compile::Refusal;
+use crate::datapath::Moment;
+use crate::report::Status;
+use crate::service::FrontendKind;
+use crate::state::ServiceId;
+
+const NOW: Moment = Moment(7);
+
+fn address() -> L4Addr {
+    "198.51.100.1:80".parse().expect("valid in a test")
+}
+
+fn claim(service: &str, created: u64, id: u32) -> Claim {
+    Claim {
+        service: service.parse().expect("valid in a test"),
+        port: "http".into(),
+        created,
+        kind: FrontendKind::Static,
+        inside_local: false,
+        outside_local: false,
+        target: Ok(ServiceId(id)),
+        since: Moment::default(),
+    }
+}
+
+fn refused(service: &str, created: u64) -> Claim {
+    Claim { target: Err(Arc::new(Refusal::Reserved)), ..claim(service, created, 0) }
+}
+
+fn row(claims: &[Claim]) -> Row {
+    let mut row = Row::default();
+    for claim in claims {
+        row.replace(&claim.service, [claim.clone()].into_iter(), NOW);
+    }
+    row
+}
+
+/// The ids of the claims in line, the refused ones as 0.
+fn line(row: &Row) -> Vec<u32> {
+    row.claims().iter().map(|claim| claim.target.as_ref().map_or(0, |id| id.0)).collect()
+}
+
+/// Whoever comes first in time, in whatever order they are told; names only break a tie.
+#[test]
+fn the_oldest_owns_the_address() {
+    let claims = [claim("a/young", 200, 1), claim("b/old", 100, 2), claim("a/old", 100, 3)];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        assert_eq!(line(&row(&order.map(|index: usize| claims[index].clone()))), [3, 2, 1]);
+    }
+}
+
+/// A claim that cannot be served must not keep a younger one from being served.
+#[test]
+fn a_refused_claim_stands_last_however_old() {
+    let row = row(&[refused("a/old", 1), claim("b/young", 9, 5)]);
+    assert_eq!(row.entry().map(|entry| entry.service), Some(ServiceId(5)));
+    assert_eq!(line(&row), [5, 0]);
+    assert_eq!(row.status_of(1, address()).error.as_deref(), Some("reserved for nodelb's proof of life"));
+}
+
+#[test]
+fn an_address_whose_every_claim_is_refused_is_not_translated() {
+    let row = row(&[refused("a/s", 1)]);
+    assert!(row.owner().is_none() && row.entry().is_none());
+    assert_eq!(row.status_of(0, address()).status, Status::Error);
+}
+
+#[test]
+fn who_waits_is_told_for_whom_and_why() {
+    let mut twice = row(&[claim("a/s", 1, 1)]);
+    let other_port = Claim { port: "other".into(), ..claim("a/s", 1, 2) };
+    twice.replace(&"a/s".parse().expect("valid"), [claim("a/s", 1, 1), other_port].into_iter(), NOW);
+    for (row, expected) in [
+        (row(&[claim("a/old", 1, 1), claim("b/young", 2, 2)]), "a/old, which is older"),
+        (row(&[claim("a/s", 1, 1), claim("b/s", 1, 2)]), "a/s, which is as old and comes first by name"),
+        (twice, "a/s, another port of this service"),
+    ] {
+        let text = format!("198.51.100.1:80/TCP is owned by {expected}; takes over when that goes");
+        assert_eq!(row.status_of(1, address()).error.as_deref(), Some(text.as_str()));
+    }
+}
+
+#[test]
+fn a_service_replaces_its_own_claims_only() {
+    let mut row = row(&[claim("default/test", 1, 1), claim("default/test-extended", 1, 2)]);
+    row.replace(&"default/test".parse().expect("valid"), std::iter::empty(), NOW);
+    assert_eq!(line(&row), [2]);
+}
+
+#[test]
+fn a_claim_keeps_its_age_while_it_says_the_same() {
+    let service = "a/s".parse().expect("valid in a test");
+    let mut row = row(&[claim("a/s", 1, 1)]);
+    row.replace(&service, [claim("a/s", 1, 1)].into_iter(), NOW.plus(5));
+    assert_eq!(row.claims()[0].since, NOW);
+    row.replace(&service, [claim("a/s", 1, 2)].into_iter(), NOW.plus(9));
+    assert_eq!(row.claims()[0].since, NOW.plus(9));
+}

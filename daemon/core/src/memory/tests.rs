@@ -1,0 +1,97 @@
+use std::sync::Arc;
+
+use super::MemoryDatapath;
+use crate::addr::L4Addr;
+use crate::datapath::{Datapath, Limits, MapError, Moment};
+use crate::runs::REST_MILLIS;
+use crate::state::{BackendId, FrontendEntry, MapOp, ServiceEntry, ServiceId, Slot};
+
+const NOW: Moment = Moment(0);
+const LIMITS: Limits = Limits { frontends: 1, services: 2, slots: 4, affinity: 1 };
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn put(id: u32, cluster: usize, local: usize) -> MapOp {
+    let slots = |count: usize| vec![Slot { backend: BackendId(id), addr: l4("192.0.2.1:80") }; count].into();
+    let entry = ServiceEntry { cluster: slots(cluster), local: slots(local), has_backends: true, affinity_seconds: 0 };
+    MapOp::PutService(ServiceId(id), Arc::new(entry))
+}
+
+fn point(address: &str) -> MapOp {
+    let entry = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };
+    MapOp::PutFrontend(l4(address), entry)
+}
+
+/// What one operation comes to; the map that is full if it is that.
+fn apply(maps: &mut MemoryDatapath, op: MapOp, now: Moment) -> Result<(), &'static str> {
+    maps.apply(&[op], now).remove(0).map_err(|error| match error {
+        MapError::Full { map, .. } => map,
+        MapError::Failed { .. } => "failed",
+    })
+}
+
+#[test]
+fn a_full_map_keeps_what_it_has() {
+    let mut maps = MemoryDatapath::new(LIMITS);
+    assert_eq!(apply(&mut maps, put(1, 2, 1), NOW), Ok(()));
+    assert_eq!(apply(&mut maps, point("198.51.100.1:80"), NOW), Ok(()));
+    let before = maps.dump().expect("readable");
+    assert_eq!(apply(&mut maps, put(2, 0, 0), NOW), Err("services"), "ids 0 and 1 are all there are");
+    assert_eq!(apply(&mut maps, point("198.51.100.2:80"), NOW), Err("frontends"));
+    assert_eq!(apply(&mut maps, put(0, 2, 0), NOW), Err("slots"));
+    assert_eq!(maps.dump().expect("readable"), before);
+    assert_eq!(maps.slots_used(), (3, 0));
+    assert_eq!(apply(&mut maps, point("198.51.100.1:80"), NOW), Ok(()), "what is there can be overwritten");
+}
+
+/// The first view fits and the second does not: neither may be left behind.
+#[test]
+fn a_list_that_fits_by_half_takes_nothing() {
+    let mut maps = MemoryDatapath::new(LIMITS);
+    assert_eq!(apply(&mut maps, put(1, 3, 3), NOW), Err("slots"));
+    assert_eq!(maps.slots_used(), (0, 0));
+    assert_eq!(apply(&mut maps, put(1, 4, 0), NOW), Ok(()));
+}
+
+/// As in the kernel, where a program may still read the old list.
+#[test]
+fn a_replaced_list_rests() {
+    let mut maps = MemoryDatapath::new(LIMITS);
+    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
+    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
+    assert_eq!(maps.slots_used(), (2, 2));
+    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Err("slots"));
+    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW.plus(REST_MILLIS)), Ok(()));
+}
+
+#[test]
+fn operations_may_be_repeated_and_the_absent_deleted() {
+    let mut maps = MemoryDatapath::new(Limits { slots: 100, ..LIMITS });
+    let address = l4("198.51.100.1:80");
+    let addr = address.addr;
+    let ops = [
+        put(1, 1, 0),
+        point("198.51.100.1:80"),
+        MapOp::PutNodeAddr(addr),
+        MapOp::DeleteFrontend(address),
+        MapOp::DeleteService(ServiceId(1)),
+        MapOp::DeleteNodeAddr(addr),
+    ];
+    for op in &ops {
+        assert_eq!(maps.apply(&[op.clone(), op.clone()], NOW), [Ok(()), Ok(())], "{op:?}");
+    }
+    assert_eq!(maps.dump().expect("readable"), crate::state::MapState::default());
+    assert_eq!(maps.slots_used().0, 0);
+}
+
+#[test]
+fn a_failed_operation_changes_nothing_and_stops_no_other() {
+    let mut maps = MemoryDatapath::new(LIMITS).with_fault(Box::new(|op| matches!(op, MapOp::PutService(..))));
+    let results = maps.apply(&[put(1, 1, 0), point("198.51.100.1:80")], NOW);
+    assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(maps.slots_used(), (0, 0));
+    maps.clear_fault();
+    assert_eq!(apply(&mut maps, put(1, 1, 0), NOW), Ok(()));
+}

@@ -1,0 +1,300 @@
+//! Where a story happens: a host in a box and a services directory that exists only here. Owns what each step does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nodelb::admin::table::Table;
+use nodelb::admin::tables;
+use nodelb::source::file::merge::{Merged, merge};
+use nodelb::source::file::{FileContent, parse};
+use nodelb_core::addr::{Addr, L4Addr};
+use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::compile::Guard;
+use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::report::Filter;
+use nodelb_core::service::Source;
+use nodelb_core::state::{MapOp, ServiceId, Slot};
+use nodelb_core::trace::{Verdict, trace};
+
+use crate::model::{Host, ROOMY, one_in_ten};
+use crate::script::Script;
+
+/// A file of the services directory: its last good content, and what is wrong with it now.
+#[derive(Default)]
+struct File {
+    content: Option<Arc<FileContent>>,
+    problems: Vec<String>,
+}
+
+/// See the module.
+pub(crate) struct Stage {
+    host: Host,
+    seed: Option<u64>,
+    guard: Guard,
+    limits: Limits,
+    files: BTreeMap<PathBuf, File>,
+    merged: Merged,
+    node: NodeFacts,
+    /// What the last `Synced` said was missing; `None` before the first.
+    synced: Option<Option<Arc<str>>>,
+    /// Names of ids that were given back, for operations that delete them.
+    names: BTreeMap<ServiceId, String>,
+}
+
+impl Stage {
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        let (guard, limits) = (Guard::default(), ROOMY);
+        Self {
+            host: host(seed, &guard, limits),
+            seed,
+            guard,
+            limits,
+            files: BTreeMap::new(),
+            merged: Merged::default(),
+            node: NodeFacts::default(),
+            synced: None,
+            names: BTreeMap::new(),
+        }
+    }
+
+    /// Does what the step says; what it prints, if it is one that prints.
+    pub(crate) fn play(&mut self, step: &str, script: &Script) -> Result<Option<String>, String> {
+        let words: Vec<&str> = step.split_whitespace().collect();
+        match words[..] {
+            ["exact"] => {}
+            ["apply", file] => self.apply(file, script.file(file)?),
+            ["apply", block, "as", file] => self.apply(file, script.file(block)?),
+            ["delete", file] => self.delete(file)?,
+            ["sync"] => self.sync(),
+            ["node", ref facts @ ..] => self.set_node(facts)?,
+            ["clock", wait] => self.wait(wait)?,
+            ["restart"] => self.restart(),
+            ["limits", ref limits @ ..] => self.set_limits(limits)?,
+            ["guard", ref rules @ ..] => self.set_guard(rules)?,
+            _ => return self.print(&words).map(Some),
+        }
+        self.remember_names();
+        Ok(None)
+    }
+
+    fn print(&self, words: &[&str]) -> Result<String, String> {
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        let all = Filter::default();
+        Ok(match *words {
+            ["frontends"] => {
+                let mut rows = snapshot.frontends(&all);
+                // Ages depend on how often an operation had to be tried.
+                rows.iter_mut().for_each(|row| row.since = Moment(0));
+                text(&tables::frontends(rows, Moment(0)))
+            }
+            ["services"] => text(&tables::services(snapshot.services(&all))),
+            ["backends"] => text(&tables::backends(snapshot.backends(&all))),
+            ["maps"] => self.host.text(),
+            ["trace", to] => self.trace(to.parse().map_err(|error| format!("{error}"))?),
+            ["ops"] => self.ops(),
+            ["holdings"] => format!("{:#?}\n", self.host.engine.holdings()),
+            ["problems"] => self.problems(),
+            _ => return Err("no such step; see tests/scenarios/README.md".into()),
+        })
+    }
+
+    fn apply(&mut self, file: &str, text: &str) {
+        let known = self.files.entry(file.into()).or_default();
+        match parse(Path::new(file), text.as_bytes()) {
+            Ok(content) => *known = File { content: Some(Arc::new(content)), problems: Vec::new() },
+            Err(problems) => known.problems = problems.iter().map(ToString::to_string).collect(),
+        }
+        self.tell();
+    }
+
+    fn delete(&mut self, file: &str) -> Result<(), String> {
+        self.files.remove(Path::new(file)).ok_or_else(|| format!("{file} was not applied"))?;
+        self.tell();
+        Ok(())
+    }
+
+    /// Tells the engine what the directory says now, as the file source does.
+    fn tell(&mut self) {
+        let contents = self.files.iter().filter_map(|(path, file)| Some((path.clone(), file.content.clone()?)));
+        let merged = merge(&contents.collect());
+        self.host.tell(self.merged.changes_to(&merged));
+        self.merged = merged;
+        if self.synced.as_ref().is_some_and(|synced| *synced != self.incomplete()) {
+            self.sync();
+        } else {
+            self.host.settle();
+        }
+    }
+
+    fn incomplete(&self) -> Option<Arc<str>> {
+        let (path, _) = self.files.iter().find(|(_, file)| file.content.is_none())?;
+        Some(path.display().to_string().into())
+    }
+
+    fn sync(&mut self) {
+        let incomplete = self.incomplete();
+        self.synced = Some(incomplete.clone());
+        self.host.tell([Change::Synced { source: Source::Files, incomplete }]);
+        self.host.settle();
+    }
+
+    fn set_node(&mut self, words: &[&str]) -> Result<(), String> {
+        for (key, value) in pairs(words)? {
+            match key {
+                "name" => self.node.name = value.into(),
+                "zone" => self.node.zone = value.into(),
+                "addresses" => self.node.addresses = list::<Addr>(value)?.into_iter().collect(),
+                _ => return Err(format!("no fact `{key}`: name, zone and addresses are")),
+            }
+        }
+        self.host.tell([Change::Node(self.node.clone())]);
+        self.host.settle();
+        Ok(())
+    }
+
+    fn wait(&mut self, wait: &str) -> Result<(), String> {
+        let seconds = wait.strip_prefix('+').and_then(|wait| wait.strip_suffix('s'));
+        let seconds: u64 = seconds.and_then(|text| text.parse().ok()).ok_or("a wait is written like +2s")?;
+        self.host.now = self.host.now.plus(seconds * 1_000);
+        self.host.settle();
+        Ok(())
+    }
+
+    /// A new daemon beside what the kernel holds. It knows the node, and of files only what is applied again.
+    fn restart(&mut self) {
+        self.host.restart();
+        self.files.clear();
+        self.merged = Merged::default();
+        self.synced = None;
+        self.host.tell([Change::Node(self.node.clone())]);
+        self.host.settle();
+    }
+
+    fn set_limits(&mut self, words: &[&str]) -> Result<(), String> {
+        for (key, value) in pairs(words)? {
+            let value = value.parse().map_err(|error| format!("{key}: {error}"))?;
+            match key {
+                "frontends" => self.limits.frontends = value,
+                "services" => self.limits.services = value,
+                "slots" => self.limits.slots = value,
+                _ => return Err(format!("no map `{key}`: frontends, services and slots are")),
+            }
+        }
+        self.host = host(self.seed, &self.guard, self.limits);
+        Ok(())
+    }
+
+    fn set_guard(&mut self, words: &[&str]) -> Result<(), String> {
+        for (key, value) in pairs(words)? {
+            match key {
+                "admin" => self.guard.admin = list::<L4Addr>(value)?.iter().map(|at| (at.addr, at.port)).collect(),
+                "bypass" => self.guard.bypass = list(value)?,
+                _ => return Err(format!("no rule `{key}`: admin and bypass are")),
+            }
+        }
+        self.host = host(self.seed, &self.guard, self.limits);
+        Ok(())
+    }
+
+    fn remember_names(&mut self) {
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        let ids = self.host.maps.log.iter().filter_map(|(op, _)| match op {
+            MapOp::PutService(id, _) => Some(*id),
+            _ => None,
+        });
+        let named = ids.filter_map(|id| Some((id, snapshot.service_of(id)?)));
+        self.names.extend(named);
+    }
+
+    fn name(&self, id: ServiceId) -> &str {
+        self.names.get(&id).map_or("?", String::as_str)
+    }
+
+    /// What the kernel does with a connection.
+    fn trace(&self, to: L4Addr) -> String {
+        let held = self.host.held();
+        match trace(&held, &self.guard.nodeport_range, to) {
+            Verdict::Forwarded(id, slots) => format!("{to} -> {} -> {}\n", self.name(id), backends(slots)),
+            Verdict::Refused(id, errno) => format!("{to} -> {} -> {errno}\n", self.name(id)),
+            Verdict::PassedThrough => format!("{to} passes through\n"),
+        }
+    }
+
+    /// The operations of the last step.
+    fn ops(&self) -> String {
+        let line = |(op, _): &(MapOp, bool)| match op {
+            MapOp::PutService(id, entry) => format!("put service {} [{}]\n", self.name(*id), backends(&entry.cluster)),
+            MapOp::DeleteService(id) => format!("delete service {}\n", self.name(*id)),
+            MapOp::PutFrontend(at, entry) => format!("put frontend {at} -> {}\n", self.name(entry.service)),
+            MapOp::DeleteFrontend(at) => format!("delete frontend {at}\n"),
+            MapOp::PutNodeAddr(addr) => format!("put node address {addr}\n"),
+            MapOp::DeleteNodeAddr(addr) => format!("delete node address {addr}\n"),
+        };
+        let lines: String = self.host.maps.log.iter().map(line).collect();
+        if lines.is_empty() { "none\n".into() } else { lines }
+    }
+
+    /// What is wrong with the files, and what was left out of them on purpose.
+    fn problems(&self) -> String {
+        let mut text = String::new();
+        for (path, file) in &self.files {
+            let notices = file.content.iter().flat_map(|content| &content.notices);
+            for line in file.problems.iter().chain(notices) {
+                _ = writeln!(text, "{}: {line}", path.display());
+            }
+        }
+        text
+    }
+
+    /// Takes everything back. Nothing may stay behind: no id, no slot, no name.
+    pub(crate) fn end(mut self) -> Result<(), String> {
+        self.files.clear();
+        self.tell();
+        self.sync();
+        self.host.tell([Change::Node(NodeFacts::default())]);
+        let is_settled = self.host.settle();
+        let mut empty = host(None, &self.guard, self.limits);
+        empty.tell_synced();
+        empty.settle();
+        let (left, nothing) = (self.host.engine.holdings(), empty.engine.holdings());
+        let slots = self.host.maps.maps.slots_used().0;
+        if is_settled && left == nothing && slots == 0 && self.host.text().is_empty() {
+            return Ok(());
+        }
+        Err(format!("at the end not all is given back: {slots} slots, {left:?}, in the maps\n{}", self.host.text()))
+    }
+}
+
+fn host(seed: Option<u64>, guard: &Guard, limits: Limits) -> Host {
+    let host = Host::new(limits, BTreeSet::from([Source::Files]), guard.clone());
+    match seed {
+        Some(seed) => host.with_fault(one_in_ten(seed)),
+        None => host,
+    }
+}
+
+fn text(table: &Table) -> String {
+    let mut text = String::new();
+    table.write_text(&mut text);
+    text
+}
+
+/// Each backend once, with its number of slots if more than one.
+fn backends(slots: &[Slot]) -> String {
+    let run = |run: &[Slot]| match run.len() {
+        1 => run[0].addr.to_string(),
+        len => format!("{}*{len}", run[0].addr),
+    };
+    slots.chunk_by(|a, b| a.addr == b.addr).map(run).collect::<Vec<_>>().join(", ")
+}
+
+fn pairs<'a>(words: &[&'a str]) -> Result<Vec<(&'a str, &'a str)>, String> {
+    words.iter().map(|word| word.split_once('=').ok_or_else(|| format!("`{word}` is not key=value"))).collect()
+}
+
+fn list<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
+    let parse = |part: &str| part.parse().map_err(|error| format!("`{part}`: {error}"));
+    text.split(',').filter(|part| !part.is_empty()).map(parse).collect()
+}
