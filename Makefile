@@ -6,7 +6,11 @@ DESTDIR ?=
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-export PREFIX SYSCONFDIR DESTDIR CARGO TARGET
+export CARGO TARGET
+
+# libbpf is built by a make of its own, which must not install itself where nodelb goes.
+MAKEOVERRIDES =
+unexport PREFIX SYSCONFDIR DESTDIR
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test test-unit lint fmt bench demo install clean
@@ -49,7 +53,7 @@ demo: ## watch connections being balanced, in namespaces of its own (needs root;
 	demo/run.sh $(TARGET)/debug
 
 install: build ## install the files of contrib/installed-files; knows DESTDIR, PREFIX, SYSCONFDIR
-	scripts/install.sh
+	PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" DESTDIR="$(DESTDIR)" scripts/install.sh
 
 clean: ## remove what was built
 	$(CARGO) clean
