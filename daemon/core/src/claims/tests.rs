@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use super::{Claim, Row};
-use crate::addr::L4Addr;
+use crate::addr::{Family, L4Addr, Protocol};
 use crate::compile::Refusal;
 use crate::datapath::Moment;
 use crate::report::Status;
-use crate::service::FrontendKind;
+use crate::service::{FrontendKind, PortKey};
 use crate::state::ServiceId;
 
 const NOW: Moment = Moment(7);
@@ -14,10 +14,14 @@ fn address() -> L4Addr {
     "198.51.100.1:80".parse().expect("valid in a test")
 }
 
+fn key(service: &str, port: &str) -> PortKey {
+    let service = service.parse().expect("valid in a test");
+    PortKey { service, port: port.into(), protocol: Protocol::Tcp, family: Family::Ipv4 }
+}
+
 fn claim(service: &str, created: u64, id: u32) -> Claim {
     Claim {
-        service: service.parse().expect("valid in a test"),
-        port: "http".into(),
+        key: Arc::new(key(service, "http")),
         created,
         kind: FrontendKind::Static,
         inside_local: false,
@@ -34,7 +38,7 @@ fn refused(service: &str, created: u64) -> Claim {
 fn row(claims: &[Claim]) -> Row {
     let mut row = Row::default();
     for claim in claims {
-        row.replace(&claim.service, [claim.clone()].into_iter(), NOW);
+        row.replace(&claim.key.service, [claim.clone()].into_iter(), NOW);
     }
     row
 }
@@ -72,7 +76,7 @@ fn an_address_whose_every_claim_is_refused_is_not_translated() {
 #[test]
 fn who_waits_is_told_for_whom_and_why() {
     let mut twice = row(&[claim("a/s", 1, 1)]);
-    let other_port = Claim { port: "other".into(), ..claim("a/s", 1, 2) };
+    let other_port = Claim { key: Arc::new(key("a/s", "other")), ..claim("a/s", 1, 2) };
     twice.replace(&"a/s".parse().expect("valid"), [claim("a/s", 1, 1), other_port].into_iter(), NOW);
     for (row, expected) in [
         (row(&[claim("a/old", 1, 1), claim("b/young", 2, 2)]), "a/old, which is older"),
