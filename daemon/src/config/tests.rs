@@ -52,7 +52,7 @@ fn every_key_can_be_set_and_printed_again() {
         mode = "memory"
         cgroup = "/sys/fs/cgroup/test"
         pin-directory = "/sys/fs/bpf/test"
-        max-frontends = 1
+        max-frontends = 3
         max-services = 2
         max-slots = 0x10
         max-affinity = 1_000
@@ -62,7 +62,7 @@ fn every_key_can_be_set_and_printed_again() {
         level = "trace"
     "#;
     let config = Config::parse(text).unwrap();
-    assert_eq!(config.datapath.limits(), Limits { frontends: 1, services: 2, slots: 16, affinity: 1000 });
+    assert_eq!(config.datapath.limits(), Limits { frontends: 3, services: 2, slots: 16, affinity: 1000 });
     assert_eq!(config.datapath.cgroup(), Some(Path::new("/sys/fs/cgroup/test")));
     assert_eq!(config.datapath.nodeport_range, PortRange { first: 1, last: 65_535 });
     assert_eq!(config.datapath.bypass[1].to_string(), "2001:db8::7/128");
