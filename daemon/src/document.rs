@@ -88,7 +88,7 @@ impl Problems {
 }
 
 /// Above this size only the first syntax error is looked for: each one costs memory, and so large a file is generated.
-const RECOVER_UP_TO_BYTES: usize = 1 << 20;
+const RECOVER_UP_TO_BYTES: usize = 256 << 10;
 
 /// Parses a text. Syntax errors become problems, and the table is what could be made out in spite of them.
 pub(crate) fn parse<'t>(text: &'t str, problems: &mut Problems) -> Spanned<DeTable<'t>> {

@@ -21,9 +21,6 @@ pub use self::run::{FileSource, run};
 use self::scan::{Files, Hints, Seen};
 use crate::document::Problem;
 
-/// The largest file that is read. Beyond it the time to parse one is felt, and something is probably wrong with it.
-pub const MAX_FILE_BYTES: u64 = 64 << 20;
-
 /// What one file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileContent {
@@ -64,6 +61,15 @@ impl Format {
             "toml" => Some(Self::Entries),
             "yaml" | "yml" | "json" => Some(Self::Manifests),
             _ => None,
+        }
+    }
+
+    /// The largest file of this form that is read: what takes the parser half a gigabyte of memory at worst. In either
+    /// form that is more than 100,000 services.
+    const fn max_bytes(self) -> u64 {
+        match self {
+            Self::Entries => 8 << 20,
+            Self::Manifests => 64 << 20,
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Pro
     file.finish()
 }
 
-/// The parser's limits. A document of [`super::MAX_FILE_BYTES`] as kubectl writes it has 6.5 million nodes. Aliases are
+/// The parser's limits. The largest document as kubectl writes it has 6.5 million nodes. Aliases are
 /// allowed for people's sake, in numbers too small for a bomb.
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use nix::fcntl::OFlag;
 
-use super::{FileContent, FileProblem, Format, MAX_FILE_BYTES, parse};
+use super::{FileContent, FileProblem, Format, parse};
 use crate::document::Problem;
 use crate::source::SourceState;
 
@@ -83,8 +83,8 @@ pub(super) fn read(directory: &Path, seen: &Seen, hints: &Hints) -> io::Result<L
     let mut listing = Listing { directory: identity, files: BTreeMap::new(), ignored: Vec::new() };
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        if Format::of(&path).is_some() {
-            if let Some(finding) = find(&path, seen.stamps.get(&path), hints) {
+        if let Some(format) = Format::of(&path) {
+            if let Some(finding) = find(&path, format, seen.stamps.get(&path), hints) {
                 listing.files.insert(path, finding);
             }
         } else if let Some(name) = unexpected_name(&path) {
@@ -110,13 +110,13 @@ fn unexpected_name(path: &Path) -> Option<String> {
 }
 
 /// `None` if the file is gone by now.
-fn find(path: &Path, before: Option<&Stamp>, hints: &Hints) -> Option<Finding> {
+fn find(path: &Path, format: Format, before: Option<&Stamp>, hints: &Hints) -> Option<Finding> {
     let name = path.file_name().unwrap_or_default();
     if hints.writing.contains(name) {
         return Some(Finding::Unsettled);
     }
     let stamp = match std::fs::metadata(path) {
-        Ok(metadata) => refusal(&metadata).map_or_else(|| Stamp::of(&metadata), Stamp::Unreadable),
+        Ok(metadata) => refusal(&metadata, format).map_or_else(|| Stamp::of(&metadata), Stamp::Unreadable),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             std::fs::symlink_metadata(path).ok()?;
             Stamp::Unreadable("a symbolic link to nothing; correct or remove it".into())
@@ -128,7 +128,7 @@ fn find(path: &Path, before: Option<&Stamp>, hints: &Hints) -> Option<Finding> {
     }
     let why = match stamp {
         Stamp::Unreadable(why) => why,
-        Stamp::Version(..) => match read_settled(path) {
+        Stamp::Version(..) => match read_settled(path, format) {
             Ok(Some((stamp, bytes))) => return Some(Finding::Read(stamp, parse(path, &bytes))),
             Ok(None) => return Some(Finding::Unsettled),
             Err(error) => format!("cannot be read: {error}"),
@@ -138,7 +138,7 @@ fn find(path: &Path, before: Option<&Stamp>, hints: &Hints) -> Option<Finding> {
 }
 
 /// Why something that is there is not read at all.
-fn refusal(metadata: &Metadata) -> Option<String> {
+fn refusal(metadata: &Metadata, format: Format) -> Option<String> {
     let kind = metadata.file_type();
     if kind.is_dir() {
         Some("a directory, not a file; directories are not searched".into())
@@ -146,8 +146,9 @@ fn refusal(metadata: &Metadata) -> Option<String> {
         Some("a FIFO, not a file; replace it by a file".into())
     } else if !kind.is_file() {
         Some("not a regular file; replace it by one".into())
-    } else if metadata.len() > MAX_FILE_BYTES {
-        Some(format!("{} bytes, which is more than the {MAX_FILE_BYTES} that are read; split it", metadata.len()))
+    } else if metadata.len() > format.max_bytes() {
+        let (bytes, limit) = (metadata.len(), format.max_bytes());
+        Some(format!("{bytes} bytes, which is more than the {limit} that are read of such a file; split it"))
     } else {
         None
     }
@@ -155,14 +156,14 @@ fn refusal(metadata: &Metadata) -> Option<String> {
 
 /// The bytes of the file, and of which version. `None` if it changed while it was read. Does not wait for anybody, also
 /// if the file has just been replaced by a FIFO.
-fn read_settled(path: &Path) -> io::Result<Option<(Stamp, Vec<u8>)>> {
+fn read_settled(path: &Path, format: Format) -> io::Result<Option<(Stamp, Vec<u8>)>> {
     let mut file: File = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let before = file.metadata()?;
-    if refusal(&before).is_some() {
+    if refusal(&before, format).is_some() {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    (&mut file).take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    (&mut file).take(format.max_bytes() + 1).read_to_end(&mut bytes)?;
     let stamp = Stamp::of(&before);
     let is_settled =
         Stamp::of(&file.metadata()?) == stamp && u64::try_from(bytes.len()).is_ok_and(|n| n == before.len());

@@ -54,7 +54,9 @@ fn what_is_no_readable_file_is_a_problem_of_its_own() {
     symlink("/nowhere/at/all", scratch.path("dangling.yml")).unwrap();
     symlink("loop.toml", scratch.path("loop.toml")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(scratch.path("socket.toml")).unwrap();
-    File::create(scratch.path("huge.toml")).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    for (name, format) in [("huge.toml", Format::Entries), ("huge.yaml", Format::Manifests)] {
+        File::create(scratch.path(name)).unwrap().set_len(format.max_bytes() + 1).unwrap();
+    }
 
     scratch.look(&Hints::default());
     assert_eq!(scratch.services(), ["a/good"]);
@@ -67,13 +69,14 @@ fn what_is_no_readable_file_is_a_problem_of_its_own() {
         ("dangling.yml", "a symbolic link to nothing"),
         ("loop.toml", "cannot be read: "),
         ("socket.toml", "not a regular file"),
-        ("huge.toml", "67108865 bytes, which is more than the 67108864 that are read"),
+        ("huge.toml", "8388609 bytes, which is more than the 8388608 that are read of such a file; split it"),
+        ("huge.yaml", "67108865 bytes, which is more than the 67108864 that are read of such a file; split it"),
     ] {
         let (state, found) = scratch.state(name);
         assert_eq!(state, SourceState::Error, "{name}");
         assert!(found.starts_with(problem), "{name}: {found}");
     }
-    assert!(scratch.files.incomplete().unwrap().starts_with("8 files cannot be used, among them "));
+    assert!(scratch.files.incomplete().unwrap().starts_with("9 files cannot be used, among them "));
     assert_eq!(scratch.look(&Hints::default()), [""; 0]);
 }
 
