@@ -302,3 +302,18 @@ async fn it_ends_when_the_owner_does() {
     drop(scene.changes);
     timeout(Duration::from_secs(5), scene.task).await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn without_inotify_the_directory_is_looked_at_now_and_then() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (_reload, directory) = watch::channel(scratch.path().to_path_buf());
+    let (sender, mut changes) = mpsc::channel(4);
+    let source = FileSource { directory, changes: sender, reports: watch::channel(Arc::default()).0 };
+    let task = tokio::spawn(Running { watch: None, ..Running::new(source) }.look_for_ever());
+    let synced = changes.recv().await.unwrap();
+    assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
+    fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();
+    let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
+    assert!(matches!(&added[..], [Change::UpsertSlice(_), Change::UpsertService(_)]), "{added:?}");
+    task.abort();
+}
