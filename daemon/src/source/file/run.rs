@@ -15,6 +15,7 @@ use tokio::task;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
+use super::FileProblem;
 use super::merge::{self, Merged};
 use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile};
@@ -249,7 +250,8 @@ fn log_file(path: &Path, file: &KnownFile) {
 
 fn log_problems(path: &Path, problems: &[Problem], consequence: &str) {
     for problem in problems {
-        warn!(file = %path.display(), line = problem.line, "{}:{problem}; {consequence}", path.display());
+        let told = FileProblem { path: path.to_path_buf(), problem: problem.clone() };
+        warn!(file = %path.display(), line = problem.line, "{told}; {consequence}");
     }
 }
 
