@@ -1,1 +1,142 @@
-//! x
+//! kill -9 after every single operation: what is left translates completely and correctly, and the next start goes on
+//! from there.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use nodelb_core::addr::L4Addr;
+use nodelb_core::datapath::Datapath as _;
+use nodelb_core::state::{MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_datapath::{CrashPoint, Options, cleanup};
+
+use super::{Kernel, Manner, Prober, backends, entry, in_sandbox, l4, list, options, part, part_command, point, put};
+use crate::sandbox::Sandbox;
+
+const SERVICE: &str = "198.51.100.1:80";
+/// More operations than any life here has.
+const MANY: u64 = 200;
+
+/// What a process does: start, changes of every kind, a link that has to be put back.
+fn live(options: &Options) {
+    let mut kernel = Kernel::open(options);
+    let both = ServiceEntry { local: list(&["192.0.2.11:80/TCP"]), ..entry(&["192.0.2.10:80/TCP"; 3]) };
+    kernel.apply(&[put(2, both), point("198.51.100.2:80/TCP", 2)]);
+    let many: Vec<MapOp> = (3..40).map(|i| point(&format!("198.51.100.{i}:80/TCP"), 2)).collect();
+    kernel.apply(&many);
+    kernel.apply(&many.iter().map(delete).collect::<Vec<_>>());
+    kernel.apply(&[put(2, entry(&["192.0.2.11:80/TCP"])), MapOp::PutNodeAddr(l4("192.0.2.1:1/TCP").addr)]);
+    std::fs::remove_file(options.pin_directory.join("v1/links/sendmsg6")).unwrap();
+    kernel.datapath.ensure_attached().unwrap();
+    kernel.apply(&[delete(&point("198.51.100.2:80/TCP", 2)), MapOp::DeleteService(ServiceId(2))]);
+}
+
+fn delete(op: &MapOp) -> MapOp {
+    match op {
+        MapOp::PutFrontend(addr, _) => MapOp::DeleteFrontend(*addr),
+        _ => panic!("no frontend: {op:?}"),
+    }
+}
+
+/// The service that is there all the time.
+fn steady() -> MapState {
+    let mut state = MapState::default();
+    state.apply(&put(1, entry(&["192.0.2.10:80/TCP"])));
+    state.apply(&point("198.51.100.1:80/TCP", 1));
+    state
+}
+
+/// Goes on from whatever is there: brings the maps to the steady state and compares.
+fn converge(options: &Options) {
+    let mut kernel = Kernel::open(options);
+    assert_eq!(kernel.report.corrupt, Vec::<String>::new());
+    let found = kernel.datapath.dump().unwrap();
+    assert_eq!(found.services[&ServiceId(1)], steady().services[&ServiceId(1)]);
+    let mut ops: Vec<MapOp> = found.node_addrs.iter().map(|addr| MapOp::DeleteNodeAddr(*addr)).collect();
+    let is_other = |addr: &&L4Addr| !steady().frontends.contains_key(*addr);
+    ops.extend(found.frontends.keys().filter(is_other).map(|addr| MapOp::DeleteFrontend(*addr)));
+    ops.extend(found.services.keys().filter(|id| id.0 != 1).map(|id| MapOp::DeleteService(*id)));
+    kernel.apply(&ops);
+    assert_eq!(kernel.datapath.dump().unwrap(), steady());
+    assert_eq!(kernel.datapath.verify_links(), []);
+}
+
+/// Whether the process ended by itself; if not, it must have been the crash point.
+fn survived(status: ExitStatus, after: u64) -> bool {
+    assert!(status.success() || status.signal() == Some(9), "after operation {after}: {status}");
+    status.success()
+}
+
+/// Options of a life: every other one may have other limits, so that each start builds a new generation.
+fn options_of(env: &Sandbox, after: Option<u64>, other_limits: bool) -> Options {
+    let mut options = Options { crash_after: after, ..options(env) };
+    options.limits.slots += u32::from(other_limits);
+    options
+}
+
+fn lives_under_traffic(test: &str, resize: bool) {
+    in_sandbox(test, |env| {
+        if let Some(after) = part() {
+            return live(&options_of(env, Some(after.parse().unwrap()), resize));
+        }
+        backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
+        let usual = options_of(env, None, false);
+        Kernel::open(&usual).serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
+        let prober = Prober::start(Manner::Tcp, SERVICE);
+        let crashes = (1..MANY).find(|after| {
+            let status = part_command(test, &after.to_string()).status().unwrap();
+            let survived = survived(status, *after);
+            converge(&usual);
+            survived
+        });
+        let (crashes, connections) = (crashes.expect("a life has an end"), prober.finish());
+        assert!(crashes > 25, "only {crashes} operations in a life");
+        assert!(connections > 50 * crashes, "{connections} connections during {crashes} crashes");
+    });
+}
+
+#[test]
+fn a_crash_at_any_step_breaks_no_connection() {
+    lives_under_traffic("sockets::crash::a_crash_at_any_step_breaks_no_connection", false);
+}
+
+#[test]
+fn a_crash_while_maps_are_rebuilt_breaks_no_connection() {
+    lives_under_traffic("sockets::crash::a_crash_while_maps_are_rebuilt_breaks_no_connection", true);
+}
+
+#[test]
+fn a_crash_in_the_first_start_or_in_cleanup_leaves_nothing_odd() {
+    const TEST: &str = "sockets::crash::a_crash_in_the_first_start_or_in_cleanup_leaves_nothing_odd";
+    in_sandbox(TEST, |env| {
+        let usual = options(env);
+        let directory = &usual.pin_directory;
+        if let Some(what) = part() {
+            let (what, after) = what.split_once(' ').unwrap();
+            let after = Some(after.parse().unwrap());
+            if what == "start" {
+                Kernel::open(&Options { crash_after: after, ..usual });
+            } else {
+                cleanup(directory, &CrashPoint::new(after)).unwrap();
+            }
+            return;
+        }
+        for what in ["start", "cleanup"] {
+            if what == "cleanup" {
+                drop(Kernel::open(&usual));
+            }
+            let steps = (1..MANY).find(|after| {
+                let status = part_command(TEST, &format!("{what} {after}")).status().unwrap();
+                let kernel = Kernel::open(&usual);
+                assert_eq!(kernel.datapath.dump().unwrap(), MapState::default());
+                assert_eq!(kernel.datapath.verify_links(), []);
+                drop(kernel);
+                if what == "start" {
+                    cleanup(directory, &CrashPoint::default()).unwrap();
+                    assert!(!directory.exists(), "after {what} {after}");
+                }
+                survived(status, *after)
+            });
+            assert!(steps.unwrap() > 20, "{what}: {steps:?}");
+        }
+    });
+}

@@ -1,1 +1,290 @@
-//! x
+//! What is pinned outlives the process, grows without a connection noticing, and goes when it is told to.
+
+use std::fs;
+use std::process::Command;
+
+use nodelb_core::datapath::{Datapath as _, Limits, MapError};
+use nodelb_core::state::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_datapath::{
+    CrashPoint, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, drop_thread_privileges,
+};
+
+use super::{Kernel, Manner, Prober, backends, dial, entry, in_sandbox, l4, list, options, point, put};
+
+const SERVICE: &str = "198.51.100.1:80";
+
+/// Something of every kind, so that a dump that lacks anything differs.
+fn content() -> MapState {
+    let full = ServiceEntry {
+        cluster: list(&["192.0.2.10:80/TCP", "192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]),
+        local: list(&["192.0.2.11:80/TCP"]),
+        has_backends: true,
+        affinity_seconds: 10_800,
+    };
+    let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };
+    let flags = FrontendEntry { service: ServiceId(7), inside_local: true, outside_local: true };
+    let ops = [
+        put(0, ServiceEntry::default()),
+        put(1, entry(&["192.0.2.10:80/TCP"])),
+        put(7, full),
+        put(200, not_here),
+        point("198.51.100.1:80/TCP", 1),
+        point("[2001:db8:f::1]:443/UDP", 200),
+        MapOp::PutFrontend(l4("0.0.0.0:30080/TCP"), flags),
+        MapOp::PutNodeAddr(l4("192.0.2.1:1/TCP").addr),
+        MapOp::PutNodeAddr(l4("[2001:db8:b::1]:1/TCP").addr),
+    ];
+    let mut state = MapState::default();
+    ops.iter().for_each(|op| state.apply(op));
+    state
+}
+
+fn fill(kernel: &mut Kernel, state: &MapState) {
+    let services = state.services.iter().map(|(id, entry)| MapOp::PutService(*id, entry.clone()));
+    let frontends = state.frontends.iter().map(|(addr, entry)| MapOp::PutFrontend(*addr, *entry));
+    let addrs = state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr));
+    kernel.apply(&services.chain(frontends).chain(addrs).collect::<Vec<_>>());
+}
+
+fn grown(options: &Options) -> Options {
+    let Limits { frontends, services, slots, affinity } = options.limits;
+    let limits = Limits { frontends: frontends * 2, services: services * 2, slots: slots * 2, affinity };
+    Options { limits, ..options.clone() }
+}
+
+#[test]
+fn a_restart_finds_everything_as_it_was() {
+    in_sandbox("sockets::lifecycle::a_restart_finds_everything_as_it_was", |env| {
+        let options = options(env);
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&options);
+        assert_eq!(kernel.report.origin, Origin::Created);
+        fill(&mut kernel, &content());
+        assert_eq!(kernel.datapath.dump().unwrap(), content());
+        drop(kernel);
+
+        dial(Manner::Tcp, SERVICE.parse().unwrap()).expect("traffic goes on without the daemon");
+        let mut kernel = Kernel::open(&options);
+        assert_eq!(kernel.report.origin, Origin::Reused);
+        assert!(kernel.report.links.iter().all(|(_, state)| *state == LinkState::Updated), "{:?}", kernel.report.links);
+        assert_eq!(kernel.datapath.dump().unwrap(), content());
+        assert_eq!(kernel.datapath.reader().dump().unwrap(), content());
+        let usage = kernel.datapath.reader().usage().unwrap();
+        let used: Vec<_> = usage.iter().map(|usage| (usage.map, usage.used)).collect();
+        assert_eq!(used, [("frontends", 3), ("services", 4), ("slots", 5), ("node_addrs", 2), ("affinity", 0)]);
+
+        let mut empty = vec![MapOp::DeleteNodeAddr(l4("192.0.2.1:1/TCP").addr)];
+        empty.extend(content().frontends.keys().map(|addr| MapOp::DeleteFrontend(*addr)));
+        empty.extend(content().services.keys().map(|id| MapOp::DeleteService(*id)));
+        empty.push(MapOp::DeleteNodeAddr(l4("[2001:db8:b::1]:1/TCP").addr));
+        kernel.apply(&empty);
+        kernel.apply(&empty);
+        assert_eq!(kernel.datapath.dump().unwrap(), MapState::default());
+    });
+}
+
+#[test]
+fn limits_grow_without_a_connection_noticing() {
+    in_sandbox("sockets::lifecycle::limits_grow_without_a_connection_noticing", |env| {
+        let small = options(env);
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&small);
+        fill(&mut kernel, &content());
+        let prober = Prober::start(Manner::Tcp, SERVICE);
+        for round in 0..6 {
+            drop(kernel);
+            let from = kernel_limits(round, &small);
+            kernel = Kernel::open(&if round % 2 == 0 { grown(&small) } else { small.clone() });
+            assert_eq!(kernel.report.origin, Origin::Rebuilt { from });
+            assert_eq!(kernel.datapath.dump().unwrap(), content());
+            kernel.apply(&[put(9, entry(&["192.0.2.12:80/TCP"])), MapOp::DeleteService(ServiceId(9))]);
+        }
+        assert_eq!(generations(env), ["g7"]);
+        drop(kernel);
+
+        let tiny = Options { limits: Limits { slots: 4, ..small.limits }, ..small.clone() };
+        let refusal = KernelDatapath::open(&tiny).unwrap_err();
+        assert!(matches!(refusal, OpenError::TooSmall { map: "slots", limit: 4 }), "{refusal}");
+        assert!(refusal.to_string().contains("raise datapath.max-slots"), "{refusal}");
+        assert_eq!(generations(env), ["g7"]);
+        let kernel = Kernel::open(&small);
+        assert_eq!((kernel.report.origin, kernel.datapath.dump().unwrap()), (Origin::Reused, content()));
+        prober.finish();
+    });
+}
+
+fn kernel_limits(round: u32, small: &Options) -> Limits {
+    if round.is_multiple_of(2) { small.limits } else { grown(small).limits }
+}
+
+fn generations(env: &crate::sandbox::Sandbox) -> Vec<String> {
+    let names = fs::read_dir(env.bpffs.join("nodelb/v1")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with('g')).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_fits_a_full_map_keeps_working() {
+    in_sandbox("sockets::lifecycle::what_fits_a_full_map_keeps_working", |env| {
+        let limits = Limits { frontends: 4, services: 6, slots: 5, affinity: 16 };
+        let tiny = Options { limits, ..options(env) };
+        backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
+        let mut kernel = Kernel::open(&tiny);
+        kernel.apply(&[put(1, entry(&["192.0.2.10:80/TCP"]))]);
+        let frontends: Vec<MapOp> = (1..=20).map(|i| point(&format!("198.51.100.{i}:80/TCP"), 1)).collect();
+        let results = kernel.try_apply(&frontends);
+        assert!(results[..4].iter().all(Result::is_ok), "{results:?}");
+        let full = |map, limit| Err(MapError::Full { map, limit });
+        assert!(results[4..].iter().all(|result| *result == full("frontends", 4)), "{results:?}");
+        kernel.apply(&frontends[..4]);
+        assert_eq!(kernel.try_apply(&[put(6, entry(&[]))]), [full("services", 6)]);
+
+        let (three, two) = (["192.0.2.10:80/TCP", "192.0.2.11:80/TCP", "192.0.2.12:80/TCP"], ["192.0.2.11:80/TCP"; 2]);
+        kernel.apply(&[put(2, entry(&three))]);
+        let before = kernel.datapath.dump().unwrap();
+        let both = ServiceEntry { local: list(&["192.0.2.11:80/TCP"]), ..entry(&["192.0.2.11:80/TCP"]) };
+        assert_eq!(kernel.try_apply(&[put(1, entry(&two))]), [full("slots", 5)], "2 slots where 1 is free");
+        assert_eq!(kernel.try_apply(&[put(1, both.clone())]), [full("slots", 5)], "its second list has no room");
+        assert_eq!(kernel.datapath.dump().unwrap(), before, "a refused operation changes nothing");
+        let reached = || dial(Manner::Tcp, SERVICE.parse().unwrap()).unwrap().backend;
+        assert_eq!(reached(), l4("192.0.2.10:80/TCP"));
+        kernel.apply(&[put(1, entry(&["192.0.2.11:80/TCP"]))]);
+        assert_eq!(reached(), l4("192.0.2.11:80/TCP"), "what was tried in vain left no slots behind");
+
+        drop(kernel);
+        let mut kernel = Kernel::open(&options(env));
+        kernel.apply(&frontends);
+        kernel.apply(&[put(6, entry(&[])), put(1, both)]);
+        assert_eq!(dial(Manner::Tcp, "198.51.100.20:80".parse().unwrap()).unwrap().backend, l4("192.0.2.11:80/TCP"));
+    });
+}
+
+#[test]
+fn links_follow_the_cgroup() {
+    in_sandbox("sockets::lifecycle::links_follow_the_cgroup", |env| {
+        let (one, other) = (env.cgroup.join("one"), env.cgroup.join("other"));
+        fs::create_dir(&one).unwrap();
+        fs::create_dir(&other).unwrap();
+        let at_one = Options { cgroup: Some(one.clone()), ..options(env) };
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&at_one);
+        kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
+        let join = |cgroup: &std::path::Path| fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+        let is_served = || dial(Manner::Tcp, SERVICE.parse().unwrap()).is_ok();
+        assert!(!is_served(), "not in the cgroup");
+        join(&one);
+        assert!(is_served());
+        join(&env.cgroup);
+
+        fs::remove_dir(&one).unwrap();
+        let faults = kernel.datapath.verify_links();
+        assert_eq!(faults.len(), 8, "{faults:?}");
+        fs::create_dir(&one).unwrap();
+        let reason = &kernel.datapath.verify_links()[0].reason;
+        assert_eq!(reason, "its link is attached to another cgroup, or to one that is gone");
+        assert_eq!(kernel.datapath.ensure_attached().unwrap().len(), 8);
+        assert_eq!(kernel.datapath.verify_links(), []);
+        join(&one);
+        assert!(is_served());
+        drop(kernel);
+
+        let kernel = Kernel::open(&Options { cgroup: Some(other.clone()), ..options(env) });
+        assert!(
+            kernel.report.links.iter().all(|(_, state)| *state == LinkState::Replaced),
+            "{:?}",
+            kernel.report.links
+        );
+        join(&other);
+        assert!(is_served());
+        let links = fs::read_dir(env.bpffs.join("nodelb/v1/links")).unwrap();
+        assert_eq!(links.count(), 8, "nothing unfinished is left");
+        join(&env.cgroup);
+    });
+}
+
+#[test]
+fn corrupt_entries_are_left_out_and_named() {
+    in_sandbox("sockets::lifecycle::corrupt_entries_are_left_out_and_named", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        for id in 1..=4 {
+            kernel.serve(id, &format!("198.51.100.{id}:80/TCP"), &[&format!("192.0.2.{id}:80/TCP")]);
+        }
+        let mut expected = kernel.datapath.dump().unwrap();
+        drop(kernel);
+        // Service 2 gets the slots of 3, and 4 gets slots that do not exist.
+        for (id, first) in [(2u8, 2u8), (4, 255)] {
+            let map = env.bpffs.join("nodelb/v1/g1/services");
+            let view = [first, if first == 255 { 255 } else { 0 }, 0, 0, 1, 0, 9, 0];
+            let value: Vec<String> = view.iter().map(u8::to_string).chain(vec!["0".into(); 8]).collect();
+            let flags = "3 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0";
+            let status = Command::new("sh")
+                .args([
+                    "-c",
+                    &format!(
+                        "bpftool map update pinned {} key {id} 0 0 0 value {} {flags}",
+                        map.display(),
+                        value.join(" ")
+                    ),
+                ])
+                .status()
+                .expect("bpftool (package bpftool)");
+            assert!(status.success());
+        }
+        let kernel = Kernel::open(&options(env));
+        assert!(matches!(kernel.report.origin, Origin::Rebuilt { .. }), "{:?}", kernel.report);
+        let said = kernel.report.corrupt.join("\n");
+        for (id, text) in [(2, "are another's too"), (3, "are another's too"), (4, "leaves the slots map")] {
+            assert!(
+                said.lines().any(|line| line.starts_with(&format!("service {id}:")) && line.contains(text)),
+                "{said}"
+            );
+            expected.services.remove(&ServiceId(id));
+            expected.frontends.remove(&l4(&format!("198.51.100.{id}:80/TCP")));
+        }
+        assert_eq!(kernel.datapath.dump().unwrap(), expected);
+    });
+}
+
+#[test]
+fn cleanup_removes_everything_and_nothing_else() {
+    in_sandbox("sockets::lifecycle::cleanup_removes_everything_and_nothing_else", |env| {
+        let options = options(env);
+        let directory = &options.pin_directory;
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&options);
+        kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
+        assert!(matches!(KernelDatapath::open(&options).unwrap_err(), OpenError::Busy { .. }));
+        assert!(matches!(cleanup(directory, &CrashPoint::default()).unwrap_err(), OpenError::Busy { .. }));
+        assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_ok());
+        drop(kernel);
+
+        let foreign = directory.join("v1/somebody");
+        fs::create_dir(&foreign).unwrap();
+        let report = cleanup(directory, &CrashPoint::default()).unwrap();
+        assert_eq!((report.links, report.maps), (8, 8));
+        assert_eq!(report.left, [directory.join("v1"), foreign.clone()]);
+        assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
+        fs::remove_dir(&foreign).unwrap();
+        cleanup(directory, &CrashPoint::default()).unwrap();
+        assert!(!directory.exists());
+        assert_eq!(cleanup(directory, &CrashPoint::default()).unwrap(), nodelb_datapath::CleanupReport::default());
+    });
+}
+
+#[test]
+fn start_says_what_is_missing() {
+    in_sandbox("sockets::lifecycle::start_says_what_is_missing", |env| {
+        let error = |options: &Options| KernelDatapath::open(options).unwrap_err().to_string();
+        let elsewhere = Options { pin_directory: "/tmp/nodelb".into(), ..options(env) };
+        assert_eq!(error(&elsewhere), "/tmp/nodelb is not on a bpffs: mount -t bpf bpf /sys/fs/bpf");
+        let nowhere = Options { cgroup: Some("/sys/fs/cgroup/none".into()), ..options(env) };
+        assert!(error(&nowhere).contains("/sys/fs/cgroup/none is not a cgroup v2 directory"), "{}", error(&nowhere));
+        let kernel = Kernel::open(&options(env));
+        drop_thread_privileges(&kernel.datapath).unwrap();
+        drop(kernel);
+        let text = error(&options(env));
+        assert!(text.contains("CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON are missing"), "{text}");
+    });
+}

@@ -4,7 +4,6 @@ mod affinity;
 mod atomic;
 mod crash;
 mod lifecycle;
-mod oracle;
 mod own;
 mod refusal;
 mod translation;
@@ -14,6 +13,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -212,6 +212,40 @@ fn ask(socket: &UdpSocket, to: SocketAddr) -> io::Result<Reached> {
 
 fn parse(answer: &[u8]) -> L4Addr {
     std::str::from_utf8(answer).unwrap().parse().unwrap()
+}
+
+/// Connections to an address, as fast as about one in a millisecond, and how many of them failed.
+struct Prober {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<(u64, Vec<String>)>,
+}
+
+impl Prober {
+    fn start(manner: Manner, to: &str) -> Self {
+        let (stop, to) = (Arc::new(AtomicBool::new(false)), to.parse().unwrap());
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let (mut count, mut failures) = (0, Vec::new());
+            while !stopped.load(Ordering::Relaxed) {
+                count += 1;
+                if let Err(error) = dial(manner, to) {
+                    failures.push(error.to_string());
+                }
+                thread::sleep(Duration::from_micros(800));
+            }
+            (count, failures)
+        });
+        Self { stop, thread }
+    }
+
+    /// How many connections there were; none may have failed.
+    fn finish(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        let (count, failures) = self.thread.join().unwrap();
+        assert_eq!(failures, Vec::<String>::new(), "of {count} connections");
+        assert!(count > 0);
+        count
+    }
 }
 
 /// Small and repeatable: which numbers a test saw follows from its seed.

@@ -141,9 +141,11 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
         Err(error) => return Some(format!("its pin {} cannot be opened: {error}", pin.display())),
     };
     match target(link.as_fd()) {
-        Some((0, _)) => return Some("the cgroup it was attached to is gone".into()),
         Some((id, attach_type)) if (id, attach_type) == (cgroup.id, hook.attach_type) => {}
-        _ => return Some(format!("{} is another link", pin.display())),
+        Some((_, attach_type)) if attach_type == hook.attach_type => {
+            return Some("its link is attached to another cgroup, or to one that is gone".into());
+        }
+        _ => return Some(format!("{} is none of its links", pin.display())),
     }
     let runs = LinkInfo::from_fd(link.as_fd()).map(|info| info.prog_id);
     let ours = Program::id_from_fd(program);

@@ -58,16 +58,27 @@ fn remove_links(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> 
 }
 
 fn remove_maps(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
+    remove_unfinished(pins, report, crash)?;
     let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
-    let generations = names.iter().filter(|name| numbered(name.trim_end_matches(UNFINISHED), "g").is_some());
-    for generation in generations {
-        let directory = pins.root().join(generation);
+    for number in names.iter().filter_map(|name| numbered(name, "g")) {
+        // In one step, so that a crash does not leave half of the truth behind.
+        pins.withdraw(number)?;
+        remove_unfinished(pins, report, crash)?;
+    }
+    LASTING.iter().try_for_each(|name| remove_map(&pins.lasting(name), report, crash))
+}
+
+fn remove_unfinished(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
+    let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
+    let is_unfinished =
+        |name: &&String| name.strip_suffix(UNFINISHED).is_some_and(|name| numbered(name, "g").is_some());
+    for directory in names.iter().filter(is_unfinished).map(|name| pins.root().join(name)) {
         for name in NAMES {
             remove_map(&directory.join(name), report, crash)?;
         }
         remove_if_empty(&directory, report, crash)?;
     }
-    LASTING.iter().try_for_each(|name| remove_map(&pins.lasting(name), report, crash))
+    Ok(())
 }
 
 fn remove_map(path: &Path, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {

@@ -114,6 +114,14 @@ impl Pins {
         Ok(())
     }
 
+    /// Takes back that the generation is the truth: what is in it is then as good as not there.
+    pub(crate) fn withdraw(&self, number: u32) -> Result<(), OpenError> {
+        let (from, to) = (self.generation(number), self.unfinished(number));
+        fs::rename(&from, &to).map_err(failed("renaming", &from))?;
+        self.crash.pass();
+        Ok(())
+    }
+
     /// Gives up a generation that was begun.
     pub(crate) fn abandon(&self, number: u32) -> Result<(), OpenError> {
         let directory = self.unfinished(number);
