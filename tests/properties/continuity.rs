@@ -96,8 +96,8 @@ proptest! {
 
     #[test]
     fn no_prefix_of_a_round_leaves_a_gap(
-        world in changes(24),
-        rounds in prop::collection::vec(changes(4), 1..6),
+        world in changes(32),
+        rounds in prop::collection::vec(changes(8), 1..6),
     ) {
         let mut host = settled(&world);
         for changes in rounds {

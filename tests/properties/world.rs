@@ -1,4 +1,5 @@
-//! Random worlds: few names, few addresses, so that everything collides with everything. Names are prefixes of each
+//! Random worlds: few names, few addresses, so that everything collides with everything; and mostly plain, so that most
+//! services have backends and what happens to them can be seen. Names are prefixes of each
 //! other, slice names are equal in different namespaces, and every backend address is shared by many services.
 
 use std::collections::BTreeMap;
@@ -20,11 +21,11 @@ pub(crate) const SOURCES: [Source; 2] = [Source::Files, Source::Kubernetes];
 
 const NAMES: [&str; 6] = ["default/tes", "default/test", "default/test-extended", "default-test/x", "a/b-c", "a-b/c"];
 const SLICES: [&str; 3] = ["test", "test-1", "x"];
-const PORTS: [&str; 2] = ["", "http"];
 const NODES: [&str; 2] = ["n1", "n2"];
 const ZONES: [&str; 2] = ["z1", "z2"];
 
-/// The last five are refused, each for another reason; the NodePorts are reached at [`NODE_ADDRS`].
+const SERVED: usize = 7;
+/// Those after the first `SERVED` are refused, each for another reason; NodePorts are reached at [`NODE_ADDRS`].
 const FRONTENDS: [(&str, FrontendKind); 12] = [
     ("198.51.100.1:80", FrontendKind::ClusterIP),
     ("198.51.100.1:80", FrontendKind::Static),
@@ -144,9 +145,9 @@ pub(crate) fn changes(len: usize) -> impl Strategy<Value = Vec<Change>> {
 pub(crate) fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         5 => service().prop_map(Change::UpsertService),
-        1 => (name(), select(&SOURCES)).prop_map(|(name, source)| Change::RemoveService(name, source)),
+        1 => (name(), source()).prop_map(|(name, source)| Change::RemoveService(name, source)),
         6 => slice().prop_map(Change::UpsertSlice),
-        1 => (slice_name(), select(&SOURCES)).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
+        1 => (slice_name(), source()).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
         1 => node().prop_map(Change::Node),
     ]
 }
@@ -164,7 +165,15 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
 }
 
 fn protocol() -> impl Strategy<Value = Protocol> {
-    prop_oneof![8 => Just(Protocol::Tcp), 2 => Just(Protocol::Udp), 1 => Just(Protocol::Sctp)]
+    prop_oneof![16 => Just(Protocol::Tcp), 2 => Just(Protocol::Udp), 1 => Just(Protocol::Sctp)]
+}
+
+fn source() -> impl Strategy<Value = Source> {
+    prop_oneof![3 => Just(Source::Files), 1 => Just(Source::Kubernetes)]
+}
+
+fn port_name() -> impl Strategy<Value = Arc<str>> {
+    prop_oneof![4 => Just("http".into()), 1 => Just("".into())]
 }
 
 fn text(words: &'static [&'static str]) -> impl Strategy<Value = Arc<str>> {
@@ -173,8 +182,8 @@ fn text(words: &'static [&'static str]) -> impl Strategy<Value = Arc<str>> {
 
 pub(crate) fn service() -> impl Strategy<Value = Service> {
     let policies = (policy(), policy(), prop::option::weighted(0.2, Just(10_800)));
-    let created = prop::option::of(select(&[100_u64, 200]));
-    (name(), select(&SOURCES), created, prop::collection::vec(service_port(), 0..3), policies).prop_map(
+    let created = prop::option::weighted(0.3, select(&[100_u64, 200]));
+    (name(), source(), created, prop::collection::vec(service_port(), 0..4), policies).prop_map(
         |(name, source, created, ports, (internal_policy, external_policy, affinity_seconds))| Service {
             name,
             source,
@@ -189,16 +198,17 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
 }
 
 fn service_port() -> impl Strategy<Value = ServicePort> {
-    let frontend = select(&FRONTENDS).prop_map(|(text, kind)| {
+    let frontend = prop_oneof![6 => select(&FRONTENDS[..SERVED]), 1 => select(&FRONTENDS[SERVED..])];
+    let frontend = frontend.prop_map(|(text, kind)| {
         let L4Addr { addr, port, .. } = l4(text);
         FrontendSpec { addr, port, kind }
     });
-    (text(&PORTS), protocol(), prop::collection::vec(frontend, 0..4))
+    (port_name(), protocol(), prop::collection::vec(frontend, 0..4))
         .prop_map(|(name, protocol, frontends)| ServicePort { name, protocol, frontends })
 }
 
 pub(crate) fn slice() -> impl Strategy<Value = Slice> {
-    (name(), select(&SLICES), select(&SOURCES), prop::collection::vec(slice_port(), 0..3)).prop_map(
+    (name(), select(&SLICES), source(), prop::collection::vec(slice_port(), 0..4)).prop_map(
         |(service, name, source, ports)| Slice {
             name: SliceName::new(&service.namespace, name),
             service,
@@ -210,25 +220,30 @@ pub(crate) fn slice() -> impl Strategy<Value = Slice> {
 }
 
 fn slice_port() -> impl Strategy<Value = SlicePort> {
-    (text(&PORTS), protocol(), prop::collection::vec(backend(), 0..5))
-        .prop_map(|(name, protocol, backends)| SlicePort { name, protocol, backends })
+    (port_name(), protocol(), prop::collection::vec(backend(), 0..5)).prop_map(|(name, protocol, backends)| SlicePort {
+        name,
+        protocol,
+        backends,
+    })
 }
 
 fn backend() -> impl Strategy<Value = Backend> {
     let state = prop_oneof![
-        6 => Just(BackendState::Active),
+        8 => Just(BackendState::Active),
         2 => Just(BackendState::Terminating),
         1 => Just(BackendState::Maintenance),
         1 => Just(BackendState::NotReady),
     ];
-    let weight = prop_oneof![6 => Just(1_u16), 1 => Just(0), 1 => Just(3), 1 => Just(65_535)];
+    let weight = prop_oneof![12 => Just(1_u16), 1 => Just(0), 1 => Just(3), 1 => Just(65_535)];
     let hints = (prop::collection::vec(text(&ZONES), 0..2), prop::collection::vec(text(&NODES), 0..2))
         .prop_map(|(zones, nodes)| Arc::new(Hints { zones, nodes }));
-    let place = (prop::option::of(text(&NODES)), prop::option::of(text(&ZONES)), prop::option::weighted(0.7, hints));
-    (select(&BACKENDS), state, weight, place).prop_map(|(address, state, weight, (node, zone, hints))| {
-        let L4Addr { addr, port, .. } = l4(address);
-        Backend { addr, port, state, weight, node, zone, hints }
-    })
+    let place = (prop::option::of(text(&NODES)), prop::option::of(text(&ZONES)), prop::option::weighted(0.3, hints));
+    (prop_oneof![6 => select(&BACKENDS[..6]), 1 => select(&BACKENDS[6..])], state, weight, place).prop_map(
+        |(address, state, weight, (node, zone, hints))| {
+            let L4Addr { addr, port, .. } = l4(address);
+            Backend { addr, port, state, weight, node, zone, hints }
+        },
+    )
 }
 
 fn node() -> impl Strategy<Value = NodeFacts> {
