@@ -52,7 +52,8 @@ demo: ## watch connections being balanced, in namespaces of its own (needs root;
 	$(CARGO) build --locked -p nodelb -p nodelb-prober
 	demo/run.sh $(TARGET)/debug
 
-install: build ## install the files of contrib/installed-files; knows DESTDIR, PREFIX, SYSCONFDIR
+install: ## after make build: install the files of contrib/installed-files; knows DESTDIR, PREFIX, SYSCONFDIR
+	@test -x $(TARGET)/release/nodelb || { echo "There is no $(TARGET)/release/nodelb: run make build first" >&2; exit 1; }
 	PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" DESTDIR="$(DESTDIR)" scripts/install.sh
 
 clean: ## remove what was built

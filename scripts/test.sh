@@ -43,7 +43,8 @@ leftovers() {
 
 before=$(leftovers)
 for binary in "${binaries[@]}"; do
-    "${sudo[@]}" "$binary"
+    # Where cargo would start it.
+    (cd daemon && "${sudo[@]}" "$binary")
 done
 left=$(comm -13 <(sort <<<"$before") <(leftovers | sort))
 if [ -n "$left" ]; then
