@@ -41,29 +41,64 @@ static __always_inline bool is_v4(const __u32 *addr)
 	return !(addr[0] | addr[1]) && addr[2] == V4_MAPPED;
 }
 
+/* Also in daemon/datapath/src/layout.rs. */
+static __always_inline __u32 seal(const struct frontend_key *key,
+				  const struct frontend *entry)
+{
+	const __u32 *words = (const __u32 *)key;
+	__u32 sum = entry->service_id * 0x9e3779b1;
+
+	sum += words[0] * 0x85ebca6b + words[1] * 0xc2b2ae35;
+	sum += words[2] * 0x27d4eb2f + words[3] * 0x165667b1;
+	sum += words[4] * 0x2c1b3c6d + (entry->flags & FRONTEND_FLAGS);
+	return (sum ^ sum >> 15) & ~FRONTEND_FLAGS;
+}
+
+/* Copies the entry, in one load, so that it is looked at only once. */
+static __always_inline bool
+copy_frontend(const struct frontend_key *key, struct frontend *copy)
+{
+	const volatile __u64 *entry = bpf_map_lookup_elem(&frontends, key);
+	union {
+		__u64 word;
+		struct frontend frontend;
+	} read;
+
+	if (!entry)
+		return false;
+	read.word = *entry;
+	*copy = read.frontend;
+	return (copy->flags & ~FRONTEND_FLAGS) == seal(key, copy);
+}
+
+/* The second look is for an entry that was being replaced at the first. */
+static __always_inline bool
+look_up(const struct frontend_key *key, struct frontend *copy)
+{
+	return copy_frontend(key, copy) || copy_frontend(key, copy);
+}
+
 /* The frontend that answers this port on every address of the node. */
-static __always_inline const struct frontend *
-find_nodeport(const struct frontend_key *to)
+static __always_inline bool
+find_nodeport(const struct frontend_key *to, struct frontend *copy)
 {
 	struct frontend_key any = {.port_be = to->port_be,
 				   .protocol = to->protocol};
 	__u16 port = bpf_ntohs(to->port_be);
 
 	if (port < nodeport_first || port > nodeport_last)
-		return NULL;
+		return false;
 	if (!bpf_map_lookup_elem(&node_addrs, to->addr))
-		return NULL;
+		return false;
 	if (is_v4(to->addr))
 		any.addr[2] = V4_MAPPED;
-	return bpf_map_lookup_elem(&frontends, &any);
+	return look_up(&any, copy);
 }
 
-static __always_inline const struct frontend *
-find_frontend(const struct frontend_key *to)
+static __always_inline bool
+find_frontend(const struct frontend_key *to, struct frontend *copy)
 {
-	const struct frontend *frontend = bpf_map_lookup_elem(&frontends, to);
-
-	return frontend ? frontend : find_nodeport(to);
+	return look_up(to, copy) || find_nodeport(to, copy);
 }
 
 /*

@@ -29,8 +29,15 @@ enum frontend_flags {
 	FRONTEND_INSIDE_LOCAL = 1,
 	/* So does a client from elsewhere; for the packet path. */
 	FRONTEND_OUTSIDE_LOCAL = 2,
+	/* Which bits are the flags; the others are the seal. */
+	FRONTEND_FLAGS = 3,
 };
 
+/*
+ * The upper 30 bits of the flags seal the entry: seal() of its key and of what
+ * is said here. The kernel may give a deleted entry's memory to another key
+ * while a program still looks at it; the seal tells.
+ */
 struct frontend {
 	__u32 service_id;
 	enum frontend_flags flags;

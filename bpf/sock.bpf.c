@@ -151,29 +151,29 @@ choose(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 static __always_inline struct answer
 forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
-	const struct frontend *frontend = find_frontend(to);
 	struct answer answer = {};
 	struct tcp_socket *socket;
+	struct frontend frontend;
 	struct service *service;
 	struct view view;
 
 	socket = bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL, 0);
 	if (socket && socket->flags & SOCKET_OWN)
 		return answer;
-	if (!frontend) {
+	if (!find_frontend(to, &frontend)) {
 		if (socket)
 			socket->peer.backend_port_be = 0;
 		return answer;
 	}
-	service = bpf_map_lookup_elem(&services, &frontend->service_id);
+	service = bpf_map_lookup_elem(&services, &frontend.service_id);
 	if (!service)
 		return answer;
-	view = view_of(frontend, service);
+	view = view_of(&frontend, service);
 	if (!view.count) {
 		answer.error = refusal(service);
 		return answer;
 	}
-	answer.slot = choose(ctx, frontend, service, view).slot;
+	answer.slot = choose(ctx, &frontend, service, view).slot;
 	if (!answer.slot)
 		return answer;
 	if (!socket)
@@ -270,10 +270,10 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 static __always_inline struct answer
 forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
-	const struct frontend *frontend;
 	__u32 epoch = read_epoch();
 	struct answer answer = {};
 	struct udp_socket *socket;
+	struct frontend frontend;
 
 	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
 	if (socket) {
@@ -283,9 +283,8 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		if (answer.slot)
 			return answer;
 	}
-	frontend = find_frontend(to);
-	if (frontend)
-		return dial_udp(ctx, to, frontend, socket, epoch);
+	if (find_frontend(to, &frontend))
+		return dial_udp(ctx, to, &frontend, socket, epoch);
 	if (socket)
 		forget(socket, to);
 	return answer;

@@ -157,19 +157,33 @@ pub(crate) fn parse_frontend_key(bytes: &FrontendKeyBytes) -> Option<L4Addr> {
     ))
 }
 
-pub(crate) fn frontend(entry: &FrontendEntry) -> FrontendBytes {
+pub(crate) fn frontend(addr: &L4Addr, entry: &FrontendEntry) -> FrontendBytes {
     let flags = flag(entry.inside_local, types::frontend_flags::FRONTEND_INSIDE_LOCAL.0)
         | flag(entry.outside_local, types::frontend_flags::FRONTEND_OUTSIDE_LOCAL.0);
-    bytes_of!(types::frontend { service_id: entry.service.0.to_ne_bytes(), flags: flags.to_ne_bytes() })
+    let sealed = flags | seal(&frontend_key(addr), entry.service, flags);
+    bytes_of!(types::frontend { service_id: entry.service.0.to_ne_bytes(), flags: sealed.to_ne_bytes() })
 }
 
-pub(crate) fn parse_frontend(bytes: &FrontendBytes) -> FrontendEntry {
+/// `seal()` of `bpf/service.h`.
+fn seal(key: &FrontendKeyBytes, service: ServiceId, flags: u32) -> u32 {
+    const ODD: [u32; 5] = [0x85eb_ca6b, 0xc2b2_ae35, 0x27d4_eb2f, 0x1656_67b1, 0x2c1b_3c6d];
+    let (words, _) = key.as_chunks::<4>();
+    let sum = words.iter().zip(ODD).fold(service.0.wrapping_mul(0x9e37_79b1), |sum, (word, odd)| {
+        sum.wrapping_add(u32::from_ne_bytes(*word).wrapping_mul(odd))
+    });
+    let sum = sum.wrapping_add(flags);
+    (sum ^ sum >> 15) & !types::frontend_flags::FRONTEND_FLAGS.0
+}
+
+/// `None` if the bytes were not written by nodelb for this address.
+pub(crate) fn parse_frontend(addr: &L4Addr, bytes: &FrontendBytes) -> Option<FrontendEntry> {
     let flags = u32::from_ne_bytes(field_of!(bytes, types::frontend, flags));
-    FrontendEntry {
+    let entry = FrontendEntry {
         service: ServiceId(u32::from_ne_bytes(field_of!(bytes, types::frontend, service_id))),
         inside_local: flags & types::frontend_flags::FRONTEND_INSIDE_LOCAL.0 != 0,
         outside_local: flags & types::frontend_flags::FRONTEND_OUTSIDE_LOCAL.0 != 0,
-    }
+    };
+    (frontend(addr, &entry) == *bytes).then_some(entry)
 }
 
 pub(crate) fn node_addr(addr: Addr) -> NodeAddrBytes {

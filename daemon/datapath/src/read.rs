@@ -93,11 +93,12 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
         content.state.services.insert(ServiceId(id), Arc::new(entry));
     }
     for (key, value) in sys::entries(&maps.frontends).map_err(failed("frontends"))? {
-        match layout::parse_frontend_key(&key) {
-            Some(addr) => {
-                content.state.frontends.insert(addr, layout::parse_frontend(&value));
+        let addr = layout::parse_frontend_key(&key);
+        match addr.and_then(|addr| Some((addr, layout::parse_frontend(&addr, &value)?))) {
+            Some((addr, entry)) => {
+                content.state.frontends.insert(addr, entry);
             }
-            None => content.corrupt.push(format!("frontend with the key {key:02x?}: no such address")),
+            None => content.corrupt.push(format!("frontend with the key {key:02x?}: it is not of nodelb's making")),
         }
     }
     for (key, _) in sys::entries::<16, 4>(&maps.node_addrs).map_err(failed("node_addrs"))? {

@@ -65,7 +65,7 @@ impl Writer {
             match op {
                 MapOp::PutFrontend(addr, entry) => {
                     keys.extend(layout::frontend_key(addr));
-                    values.extend(layout::frontend(entry));
+                    values.extend(layout::frontend(addr, entry));
                 }
                 MapOp::DeleteFrontend(addr) => keys.extend(layout::frontend_key(addr)),
                 _ => return false,
@@ -184,7 +184,7 @@ impl Writer {
 }
 
 fn put_frontend(maps: &Maps, addr: &L4Addr, entry: &FrontendEntry) -> Result<(), MapError> {
-    let put = maps.frontends.update(&layout::frontend_key(addr), &layout::frontend(entry), MapFlags::ANY);
+    let put = maps.frontends.update(&layout::frontend_key(addr), &layout::frontend(addr, entry), MapFlags::ANY);
     put.map_err(into_io).map_err(|error| match error.raw_os_error() {
         Some(libc::E2BIG) => MapError::Full { map: "frontends", limit: maps.limits.frontends },
         _ => failed("frontends")(error),

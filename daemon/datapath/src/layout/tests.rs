@@ -26,8 +26,22 @@ fn frontends_round_trip() {
     for bits in 0..4 {
         let entry =
             FrontendEntry { service: ServiceId(70_000), inside_local: bits & 1 != 0, outside_local: bits & 2 != 0 };
-        assert_eq!(parse_frontend(&frontend(&entry)), entry);
+        for addr in addresses() {
+            assert_eq!(parse_frontend(&addr, &frontend(&addr, &entry)), Some(entry));
+        }
     }
+}
+
+#[test]
+fn an_entry_is_sealed_to_its_address() {
+    let entry = FrontendEntry { service: ServiceId(7), inside_local: false, outside_local: false };
+    let one = addresses()[0];
+    for other in &addresses()[1..] {
+        assert_eq!(parse_frontend(other, &frontend(&one, &entry)), None, "{other}");
+    }
+    let mut bytes = frontend(&one, &entry);
+    bytes[0] ^= 1;
+    assert_eq!(parse_frontend(&one, &bytes), None, "another service");
 }
 
 #[test]
