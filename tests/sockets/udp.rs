@@ -1,10 +1,9 @@
 //! What a UDP socket remembers: answers come from the address it asked, and it keeps its backend.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::net::SocketAddr;
 
-use nix::libc;
 use nodelb_core::state::MapOp;
+use rustix::net::connect_unspec;
 
 use super::{Kernel, ask, backends, entry, in_sandbox, l4, options, point, put, udp_socket};
 
@@ -126,21 +125,13 @@ fn dialling_a_backend_itself_is_shown_as_it_is() {
         socket.connect(service).unwrap();
         assert_eq!(socket.peer_addr().unwrap(), service);
 
-        disconnect(&socket);
+        // Takes the socket's peer away.
+        connect_unspec(&socket).unwrap();
         assert_eq!(socket.peer_addr().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
         assert_eq!(ask(&socket, backend).unwrap().shown, backend, "after connect(AF_UNSPEC)");
         assert_eq!(ask(&socket, service).unwrap().shown, service);
         assert_eq!(ask(&socket, backend).unwrap().shown, backend);
     });
-}
-
-/// connect(AF_UNSPEC), which takes a UDP socket's peer away.
-#[expect(unsafe_code, reason = "no crate has a safe form of it")]
-fn disconnect(socket: &UdpSocket) {
-    let unspecified = [0u8; 16];
-    // SAFETY: an open socket, and as many bytes as the call is told of.
-    let status = unsafe { libc::connect(socket.as_raw_fd(), unspecified.as_ptr().cast(), 16) };
-    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]

@@ -17,8 +17,8 @@ const CAPABILITIES: [(Capability, &str); 3] = [
     (Capability::CAP_PERFMON, "CAP_PERFMON"),
 ];
 
-/// What the programs cannot do without; each with the first kernel that has it.
-const HELPERS: [(libbpf_sys::bpf_func_id, &str); 3] = [
+/// The kernel functions that the programs cannot do without; each with the first kernel that has it.
+const FUNCTIONS: [(libbpf_sys::bpf_func_id, &str); 3] = [
     (libbpf_sys::BPF_FUNC_loop, "bpf_loop() (Linux 5.17)"),
     (libbpf_sys::BPF_FUNC_sk_storage_get, "bpf_sk_storage_get() at cgroup hooks (Linux 5.8)"),
     (libbpf_sys::BPF_FUNC_ktime_get_coarse_ns, "bpf_ktime_get_coarse_ns() (Linux 5.11)"),
@@ -57,10 +57,10 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
         None => cgroup_root()?,
     };
     check_cgroup(&cgroup)?;
-    if let Some((_, what)) = HELPERS.into_iter().find(|&(helper, _)| !sys::has_helper(helper)) {
+    if let Some((_, what)) = FUNCTIONS.into_iter().find(|&(function, _)| !sys::has_function(function)) {
         return Err(OpenError::Lacks { what: what.into() });
     }
-    Ok((Features { set_retval: sys::has_helper(libbpf_sys::BPF_FUNC_set_retval) }, cgroup))
+    Ok((Features { set_retval: sys::has_function(libbpf_sys::BPF_FUNC_set_retval) }, cgroup))
 }
 
 fn missing_capabilities() -> Result<Vec<&'static str>, OpenError> {

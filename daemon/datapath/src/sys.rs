@@ -46,10 +46,10 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Whether programs at cgroup socket address hooks may call the helper.
-pub(crate) fn has_helper(helper: libbpf_sys::bpf_func_id) -> bool {
+/// Whether programs at cgroup socket address hooks may call this function of the kernel (a BPF helper).
+pub(crate) fn has_function(function: libbpf_sys::bpf_func_id) -> bool {
     // SAFETY: takes two numbers; no options means null.
-    unsafe { libbpf_sys::libbpf_probe_bpf_helper(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, helper, null()) == 1 }
+    unsafe { libbpf_sys::libbpf_probe_bpf_helper(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, function, null()) == 1 }
 }
 
 /// Every key of a hash map with its value, a few thousand entries per call. Entries that come or go meanwhile may be

@@ -143,10 +143,10 @@ pub(super) fn router(state: AdminState) -> Router {
     };
     let mut router = Router::new();
     for route in ROUTES {
-        let handler = move |State(shared): State<Shared>, uri: Uri, headers: HeaderMap| async move {
+        let answering = move |State(shared): State<Shared>, uri: Uri, headers: HeaderMap| async move {
             respond(route, shared, &uri, &headers).await
         };
-        router = router.route(route.path, get(handler));
+        router = router.route(route.path, get(answering));
     }
     router
         .fallback(unknown_route)

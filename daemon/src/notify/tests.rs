@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{Environment, Notifier};
 
-fn received(manager: &UnixDatagram) -> String {
+fn received(supervisor: &UnixDatagram) -> String {
     let mut buffer = [0; 1024];
-    manager.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    let length = manager.recv(&mut buffer).unwrap();
+    supervisor.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let length = supervisor.recv(&mut buffer).unwrap();
     String::from_utf8(buffer[..length].to_vec()).unwrap()
 }
 
@@ -24,38 +24,38 @@ fn connected(manager_name: &str) -> Notifier {
 fn says_each_thing_in_the_protocols_words() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
-    let manager = UnixDatagram::bind(&path).unwrap();
+    let supervisor = UnixDatagram::bind(&path).unwrap();
     let notifier = connected(path.to_str().unwrap());
     notifier.ready("3 services\nREADY=0");
-    assert_eq!(received(&manager), "READY=1\nSTATUS=3 services READY=0\n");
+    assert_eq!(received(&supervisor), "READY=1\nSTATUS=3 services READY=0\n");
     notifier.reloading("reading the configuration");
-    let reloading = received(&manager);
+    let reloading = received(&supervisor);
     let mut lines = reloading.lines();
     assert_eq!(lines.next(), Some("RELOADING=1"));
     assert!(lines.next().unwrap().strip_prefix("MONOTONIC_USEC=").unwrap().parse::<u64>().unwrap() > 0);
     assert_eq!(lines.next(), Some("STATUS=reading the configuration"));
     notifier.watchdog();
-    assert_eq!(received(&manager), "WATCHDOG=1\n");
+    assert_eq!(received(&supervisor), "WATCHDOG=1\n");
     notifier.status("idle");
-    assert_eq!(received(&manager), "STATUS=idle\n");
+    assert_eq!(received(&supervisor), "STATUS=idle\n");
     notifier.stopping("traffic goes on");
-    assert_eq!(received(&manager), "STOPPING=1\nSTATUS=traffic goes on\n");
+    assert_eq!(received(&supervisor), "STOPPING=1\nSTATUS=traffic goes on\n");
     assert_eq!(notifier.watchdog_interval(), Some(Duration::from_secs(15)));
 }
 
 #[test]
 fn reaches_an_abstract_socket() {
     let name = format!("nodelb-test-{}", std::process::id());
-    let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let supervisor = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     connected(&format!("@{name}")).status("here");
-    assert_eq!(received(&manager), "STATUS=here\n");
+    assert_eq!(received(&supervisor), "STATUS=here\n");
 }
 
 #[test]
-fn a_manager_that_does_not_read_holds_up_nothing() {
+fn a_supervisor_that_does_not_read_holds_up_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
-    let _manager = UnixDatagram::bind(&path).unwrap();
+    let _supervisor = UnixDatagram::bind(&path).unwrap();
     let notifier = connected(path.to_str().unwrap());
     for _ in 0..10_000 {
         notifier.watchdog();
@@ -63,7 +63,7 @@ fn a_manager_that_does_not_read_holds_up_nothing() {
 }
 
 #[test]
-fn without_a_manager_nothing_is_said() {
+fn without_a_supervisor_nothing_is_said() {
     let notifier = Notifier::connect(&Environment::default()).unwrap();
     notifier.ready("nobody hears this");
     assert_eq!(notifier.watchdog_interval(), None);
