@@ -1,17 +1,20 @@
 //! What a connecting client pays.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nodelb_core::addr::{L4Addr, Protocol};
 
-use crate::rounds::{Times, interleave, verdict};
+use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::sandbox::Sandbox;
 use crate::world::{World, frontend, services};
 
+const UDP: Protocol = Protocol::Udp;
 const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
 
 /// A program that does nothing but be there: the price of the hook itself.
@@ -23,89 +26,128 @@ SEC(\"cgroup/connect4\") int empty(struct bpf_sock_addr *ctx) { return 1; }
 ";
 
 pub(crate) fn run(sandbox: &Sandbox) {
-    let none = cgroup(sandbox, "none");
-    let empty = cgroup(sandbox, "empty");
     let few = cgroup(sandbox, "few");
     let many = cgroup(sandbox, "many");
-    let attached = attach_empty(&empty);
     let mut small = World::new(&sandbox.bpffs, "few", &few);
-    let mut large = World::new(&sandbox.bpffs, "many", &many);
     let listener = TcpListener::bind(BACKEND).unwrap();
 
     small.apply(services(10, Protocol::Udp, BACKEND));
-    reconnect(&none, &empty, &few);
+    let small = RefCell::new(small);
+    reconnect(&small, &few);
+    let mut small = small.into_inner();
+    let mut large = World::new(&sandbox.bpffs, "many", &many);
     large.apply(services(50_000, Protocol::Udp, BACKEND));
     scale(&few, &many);
+    large.detach();
     small.apply(services(10, Protocol::Tcp, BACKEND));
-    tcp(&listener, &none, &few);
+    tcp(&listener, &RefCell::new(small), &few);
 
     enter(&sandbox.cgroup);
-    drop(attached);
-    drop((small, large));
-    for cgroup in [none, empty, few, many] {
+    for cgroup in [few, many] {
         fs::remove_dir(cgroup).unwrap();
     }
 }
 
+/// What is attached while something is measured. "Nothing" means nothing anywhere: the kernel patches its code when the
+/// first program appears, so a cgroup without programs pays as well.
+struct Hooks<'a> {
+    nodelb: &'a RefCell<World>,
+    cgroup: &'a Path,
+    empty: RefCell<Option<(libbpf_rs::Object, libbpf_rs::Link)>>,
+}
+
+impl Hooks<'_> {
+    fn nothing(&self) {
+        self.empty.take();
+        self.nodelb.borrow_mut().detach();
+    }
+
+    fn empty(&self) {
+        self.nothing();
+        self.empty.replace(Some(attach_empty(self.cgroup)));
+    }
+
+    fn nodelb(&self) {
+        self.empty.take();
+        self.nodelb.borrow_mut().datapath.ensure_attached().unwrap();
+    }
+}
+
 /// UDP connect() on a socket that is connected already: nothing but the hook and a route lookup.
-fn reconnect(none: &Path, empty: &Path, few: &Path) {
-    let sockets = [none, empty, few, few].map(socket_of);
-    let direct = SocketAddr::from(BACKEND);
-    let service = dialled(frontend(3, Protocol::Udp));
-    let connect = |socket: &UdpSocket, to: SocketAddr, count: u32| (0..count).for_each(|_| socket.connect(to).unwrap());
+fn reconnect(nodelb: &RefCell<World>, cgroup: &Path) {
+    let hooks = Hooks { nodelb, cgroup, empty: RefCell::default() };
+    let [direct, service, other] = [SocketAddr::from(BACKEND), dialled(frontend(3, UDP)), dialled(frontend(4, UDP))];
+    let sockets = [(); 5].map(|()| socket_of(cgroup));
+    let connect = |socket: &UdpSocket, to: [SocketAddr; 2], count: u32| {
+        to.iter().cycle().take(count as usize).for_each(|to| socket.connect(to).unwrap());
+    };
     let times = interleave(
         20_000,
         [
-            &mut |count| connect(&sockets[0], direct, count),
-            &mut |count| connect(&sockets[1], direct, count),
-            &mut |count| connect(&sockets[2], direct, count),
-            &mut |count| connect(&sockets[3], service, count),
+            Variant::new(|count| connect(&sockets[0], [direct; 2], count)).after(|| hooks.nothing()),
+            Variant::new(|count| connect(&sockets[1], [direct; 2], count)).after(|| hooks.empty()),
+            Variant::new(|count| connect(&sockets[2], [direct; 2], count)).after(|| hooks.nodelb()),
+            Variant::new(|count| connect(&sockets[3], [service; 2], count)).after(|| hooks.nodelb()),
+            Variant::new(|count| connect(&sockets[4], [service, other], count)).after(|| hooks.nodelb()),
         ],
     );
+    hooks.nodelb();
     println!("\n## UDP re-connect\n");
     println!("connect() on one UDP socket, again and again; ns a call.\n");
     println!("| | min | p25 | median |\n|---|---|---|---|");
-    let names = ["no program", "empty program", "nodelb, no service address", "nodelb, service address"];
+    let names = [
+        "nothing attached",
+        "empty program",
+        "nodelb, no service address",
+        "nodelb, service address",
+        "nodelb, two service addresses in turn",
+    ];
     for (name, times) in names.iter().zip(&times) {
         println!("| {name} | {} |", times.cells());
     }
-    let [none, empty, _, translated] = &times;
-    let ratio = |of: fn(&Times) -> f64| (of(translated) - of(none)) / (of(empty) - of(none));
-    let (min, p25) = (ratio(Times::min), ratio(Times::p25));
+    let [none, empty, plain, service, alternating] = &times;
+    let ratio = |through: &Times, of: fn(&Times) -> f64| (of(through) - of(none)) / (of(empty) - of(none));
+    let (min, p25) = (ratio(service, Times::min), ratio(service, Times::p25));
     println!(
-        "\n(translated - none) / (empty - none): **{min:.2}** (min), {p25:.2} (p25). Within 1.35: {}.",
-        verdict(min, 1.35)
+        "\n(through nodelb - nothing) / (empty - nothing), to a service address: **{min:.2}** (min), {p25:.2} (p25)."
     );
+    println!("Within 1.35: {} (min), {} (p25).", verdict(min, 1.35), verdict(p25, 1.35));
+    for (what, times) in [("no service address", plain), ("two service addresses in turn", alternating)] {
+        println!("The same, {what}: {:.2} (min), {:.2} (p25).", ratio(times, Times::min), ratio(times, Times::p25));
+    }
 }
 
 /// TCP connect, accept and close through a service and directly, both under nodelb's hooks, and without any.
-fn tcp(listener: &TcpListener, none: &Path, few: &Path) {
-    let direct = SocketAddr::from(BACKEND);
-    let service = dialled(frontend(3, Protocol::Tcp));
-    let connect = |cgroup: &Path, to: SocketAddr, count: u32| {
-        enter(cgroup);
+fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
+    let hooks = Hooks { nodelb, cgroup, empty: RefCell::default() };
+    enter(cgroup);
+    let (direct, service) = (SocketAddr::from(BACKEND), dialled(frontend(3, Protocol::Tcp)));
+    let connect = |to: SocketAddr, count: u32| {
         for _ in 0..count {
             let client = TcpStream::connect(to).unwrap();
             // Resets instead of lingering: the ports do not run out.
-            socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+            socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
             drop((client, listener.accept().unwrap()));
         }
     };
     let times = interleave(
         1_000,
-        [&mut |count| connect(none, direct, count), &mut |count| connect(few, direct, count), &mut |count| {
-            connect(few, service, count);
-        }],
+        [
+            Variant::new(|count| connect(direct, count)).after(|| hooks.nothing()),
+            Variant::new(|count| connect(direct, count)).after(|| hooks.nodelb()),
+            Variant::new(|count| connect(service, count)).after(|| hooks.nodelb()),
+        ],
     );
     println!("\n## TCP connect, accept and close\n");
     println!("ns a connection, loopback.\n");
     println!("| | min | p25 | median |\n|---|---|---|---|");
-    for (name, times) in ["no program, direct", "nodelb, direct", "nodelb, service address"].iter().zip(&times) {
+    for (name, times) in ["nothing attached, direct", "nodelb, direct", "nodelb, service address"].iter().zip(&times) {
         println!("| {name} | {} |", times.cells());
     }
     let [none, direct, service] = &times;
     let (min, p25) = (service.min() / direct.min(), service.p25() / direct.p25());
-    println!("\nservice / direct: **{min:.3}** (min), {p25:.3} (p25). Within 1.05: {}.", verdict(p25, 1.05));
+    println!("\nservice / direct: **{min:.3}** (min), {p25:.3} (p25).");
+    println!("Within 1.05: {} (min), {} (p25).", verdict(min, 1.05), verdict(p25, 1.05));
     let (min, p25) = (service.min() / none.min(), service.p25() / none.p25());
     println!("service / direct without nodelb: {min:.3} (min), {p25:.3} (p25).");
 }
@@ -113,21 +155,25 @@ fn tcp(listener: &TcpListener, none: &Path, few: &Path) {
 /// The same ten services, alone and among 50,000.
 fn scale(few: &Path, many: &Path) {
     let sockets = |cgroup: &Path| -> Vec<UdpSocket> { (0..10).map(|_| socket_of(cgroup)).collect() };
-    let targets: Vec<SocketAddr> = (0..10).map(|number| dialled(frontend(number, Protocol::Udp))).collect();
-    let connect = |sockets: &[UdpSocket], count: u32| {
-        let pairs = sockets.iter().zip(&targets).cycle().take(count as usize);
-        pairs.for_each(|(socket, target)| socket.connect(target).unwrap());
-    };
+    let targets: Vec<SocketAddr> = (0..10).map(|number| dialled(frontend(number, UDP))).collect();
     let (of_few, of_many) = (sockets(few), sockets(many));
-    let [at_few, at_many] =
-        interleave(20_000, [&mut |count| connect(&of_few, count), &mut |count| connect(&of_many, count)]);
+    // Each socket changes its service each time, so that every call looks its frontend up.
+    let connect = |sockets: &[UdpSocket], count: u32| {
+        let pairs = sockets.iter().cycle().zip(targets.iter().cycle().skip(1).step_by(3));
+        pairs.take(count as usize).for_each(|(socket, target)| socket.connect(target).unwrap());
+    };
+    let [at_few, at_many] = interleave(
+        20_000,
+        [Variant::new(|count| connect(&of_few, count)), Variant::new(|count| connect(&of_many, count))],
+    );
     println!("\n## Number of services\n");
     println!("UDP re-connect to the same ten services, alone and among 50,000; ns a call.\n");
     println!("| services | min | p25 | median |\n|---|---|---|---|");
     println!("| 10 | {} |", at_few.cells());
     println!("| 50,000 | {} |", at_many.cells());
     let (min, p25) = (at_many.min() / at_few.min(), at_many.p25() / at_few.p25());
-    println!("\n50,000 / 10: **{min:.3}** (min), {p25:.3} (p25). Within 1.10: {}.", verdict(min, 1.10));
+    println!("\n50,000 / 10: **{min:.3}** (min), {p25:.3} (p25).");
+    println!("Within 1.10: {} (min), {} (p25).", verdict(min, 1.10), verdict(p25, 1.10));
 }
 
 fn dialled(frontend: L4Addr) -> SocketAddr {

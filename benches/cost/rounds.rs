@@ -33,16 +33,36 @@ impl Times {
     }
 }
 
+/// What is measured: `run` so many operations, timed, after `prepare`, which is not.
+pub(crate) struct Variant<'a> {
+    pub(crate) prepare: Box<dyn FnMut() + 'a>,
+    pub(crate) run: Box<dyn FnMut(u32) + 'a>,
+}
+
+impl<'a> Variant<'a> {
+    /// Needs no preparation.
+    pub(crate) fn new(run: impl FnMut(u32) + 'a) -> Self {
+        Self { prepare: Box::new(|| ()), run: Box::new(run) }
+    }
+
+    pub(crate) fn after(mut self, prepare: impl FnMut() + 'a) -> Self {
+        self.prepare = Box::new(prepare);
+        self
+    }
+}
+
 /// Runs every variant `per_round` operations at a time, one after the other, for [`ROUNDS`] rounds. The order turns by
 /// one each round, so that no variant always follows the same one.
-pub(crate) fn interleave<const N: usize>(per_round: u32, mut variants: [&mut dyn FnMut(u32); N]) -> [Times; N] {
+pub(crate) fn interleave<const N: usize>(per_round: u32, mut variants: [Variant<'_>; N]) -> [Times; N] {
     let mut nanos = [const { Vec::new() }; N];
-    variants.iter_mut().for_each(|variant| variant(per_round));
-    for round in 0..ROUNDS {
+    for round in 0..=ROUNDS {
         for turn in 0..N {
             let index = (round + turn) % N;
+            let variant = &mut variants[index];
+            (variant.prepare)();
+            (variant.run)(per_round / 10);
             let start = Instant::now();
-            variants[index](per_round);
+            (variant.run)(per_round);
             nanos[index].push(start.elapsed().as_nanos() as f64 / f64::from(per_round));
         }
     }

@@ -1,8 +1,12 @@
 //! Made-up services, and an engine beside a kernel datapath for them.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::change::Change;
@@ -12,6 +16,7 @@ use nodelb_core::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
 };
+use nodelb_core::state::CANARIES;
 use nodelb_datapath::{KernelDatapath, Options};
 
 /// Room for everything that is measured.
@@ -21,6 +26,7 @@ pub(crate) const LIMITS: Limits = Limits { frontends: 131_072, services: 65_536,
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) datapath: KernelDatapath,
+    pins: PathBuf,
     clock: u64,
 }
 
@@ -35,7 +41,7 @@ impl World {
             crash_after: None,
         };
         let (datapath, _) = KernelDatapath::open(&options).unwrap();
-        Self { engine: engine(&datapath), datapath, clock: 0 }
+        Self { engine: engine(&datapath), datapath, pins: options.pin_directory, clock: 0 }
     }
 
     /// Applies the changes in one round; none of it may fail. Returns how many operations that took.
@@ -46,6 +52,27 @@ impl World {
         let round = self.engine.reconcile(&mut self.datapath, Moment(self.clock));
         assert_eq!(round.failed, 0);
         round.done
+    }
+
+    /// Takes the programs off their hooks, and returns once they are off.
+    pub(crate) fn detach(&mut self) {
+        for link in fs::read_dir(self.links()).unwrap() {
+            fs::remove_file(link.unwrap().path()).unwrap();
+        }
+        // The kernel lets go of a pinned link a little later. A canary is refused for as long as it has not.
+        let canary = SocketAddr::new(CANARIES[0].addr.ip(), CANARIES[0].port);
+        let is_refused = || {
+            let socket = UdpSocket::bind("192.0.2.9:0").unwrap();
+            socket.connect(canary).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        };
+        while is_refused() {
+            sleep(Duration::from_millis(1));
+        }
+        sleep(Duration::from_millis(5));
+    }
+
+    fn links(&self) -> PathBuf {
+        self.pins.join("v1/links")
     }
 
     /// Takes every service away, and starts over with an engine that knows nothing.
