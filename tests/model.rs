@@ -119,6 +119,6 @@ pub(crate) fn one_in_ten(seed: u64) -> Fault {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state % 10 == 0
+        state.is_multiple_of(10)
     })
 }

@@ -92,7 +92,7 @@ pub struct Engine {
     realised: Realised,
     /// What the kernel held when this engine came: none of it is deleted before the first prune. Empty from then on.
     at_start: Realised,
-    /// Entries of it that no source which has synced has made its own: they are not emptied either.
+    /// Entries of it, and of another source, that no source which has synced has made its own: they are not emptied either.
     inherited: BTreeSet<ServiceId>,
     /// How many realised frontends point at each service entry.
     references: HashMap<ServiceId, u32, RandomState>,

@@ -75,9 +75,7 @@ impl Engine {
             Some(id) => {
                 let owner = IdOwner { key: Arc::clone(&key), source: service.source };
                 let is_other_source = |before: IdOwner| before.source != service.source;
-                if self.owners.insert(id, owner).is_some_and(is_other_source)
-                    && self.at_start.services.contains_key(&id)
-                {
+                if self.owners.insert(id, owner).is_some_and(is_other_source) && !self.is_pruned {
                     self.inherited.insert(id);
                 }
                 self.want_service(id, &key, plan);

@@ -12,7 +12,7 @@ use crate::datapath::{MapError, Moment};
 use crate::diff::Touched;
 use crate::report::Status;
 use crate::service::Source;
-use crate::state::{CANARIES, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
+use crate::state::{CANARIES, FrontendEntry, MapOp, MapState, Realised, ServiceEntry, ServiceId};
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);
@@ -97,28 +97,29 @@ impl Engine {
                 let is_inherited = self.inherited.contains(id);
                 let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
                 let is_told = is_told(*id);
-                (!is_told && is_inherited) || ((!is_told || is_inherited) && is_emptied())
+                let is_doubtful = || !is_told || is_inherited || self.is_kept_for_another(*id);
+                (!is_told && is_inherited) || (is_emptied() && is_doubtful())
             }
             MapOp::DeleteService(id) => self.at_start.services.contains_key(id),
             MapOp::PutFrontend(address, entry) => {
                 let held = self.realised.frontends.get(address);
                 let is_inherited = held.is_some_and(|held| self.inherited.contains(&held.service));
                 let is_doubtful = self.at_start.frontends.contains_key(address) || !is_complete(entry.service);
-                let is_emptied = || is_doubtful && held.is_some_and(|held| self.is_answered(held));
+                let is_emptied = || is_doubtful && held.is_some_and(|held| is_answered(&self.realised, held));
                 let is_told = is_told(entry.service);
-                (!is_told && is_inherited) || (!self.is_answered(entry) && (!is_told || is_emptied()))
+                let will_answer = is_answered(&self.realised, entry) && is_answered(&self.desired, entry);
+                (!is_told && is_inherited) || (!will_answer && (!is_told || is_emptied()))
             }
             MapOp::DeleteFrontend(address) => self.at_start.frontends.contains_key(address),
             MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
         }
     }
 
-    /// Whether the kernel has a backend for a client on this node that dials the frontend.
-    fn is_answered(&self, frontend: &FrontendEntry) -> bool {
-        let view = |entry: &Arc<ServiceEntry>| {
-            if frontend.inside_local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
-        };
-        self.realised.services.get(&frontend.service).is_some_and(view)
+    /// Whether a frontend that the kernel held at start still points at the entry, only because it is not known yet
+    /// that it may go.
+    fn is_kept_for_another(&self, id: ServiceId) -> bool {
+        let points_at = |state: &MapState, address| state.frontends.get(address).is_some_and(|f| f.service == id);
+        self.at_start.frontends.keys().any(|a| points_at(&self.realised, a) && !points_at(&self.desired, a))
     }
 
     pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
@@ -273,6 +274,14 @@ impl Engine {
             Arc::make_mut(row).status = RowStatus { status, since: now, error };
         }
     }
+}
+
+/// Whether the state has a backend for a client on this node that dials the frontend.
+fn is_answered(state: &MapState, frontend: &FrontendEntry) -> bool {
+    let view = |entry: &Arc<ServiceEntry>| {
+        if frontend.inside_local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
+    };
+    state.services.get(&frontend.service).is_some_and(view)
 }
 
 /// Whether a view that had backends has none any more.

@@ -456,3 +456,39 @@ fn a_source_that_has_not_synced_takes_nothing_from_another() {
     engine.reconcile(&mut datapath, Moment(3));
     assert_eq!(text(&engine, &datapath), "");
 }
+
+/// A frontend that nobody claims any more stays until everything is known, and leads to an entry that is still in use:
+/// for as long as it stays, the entry must not be emptied under it.
+#[test]
+fn an_entry_is_not_emptied_under_a_frontend_that_is_only_kept() {
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let mut two = service("a/s", "198.51.100.10:80/TCP");
+    two.ports[0].frontends.extend(service("a/s", "198.51.100.11:80/TCP").ports[0].frontends.clone());
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config(), MapState::default());
+    engine.change(Change::UpsertService(two.clone()));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(0));
+
+    let mut engine = Engine::new(config(), datapath.dump().expect("readable"));
+    engine.change(Change::UpsertService(two));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert!(text(&engine, &datapath).contains("frontend 198.51.100.11:80/TCP"), "Kubernetes may claim it");
+    assert!(text(&engine, &datapath).contains("cluster=[192.0.2.1:80/TCP]"), "and then it needs its backends");
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(
+        text(&engine, &datapath),
+        "frontend 198.51.100.10:80/TCP  a/s:http/TCP/IPv4  inside=cluster outside=cluster\n\
+         service  a/s:http/TCP/IPv4  cluster=[]  empty\n"
+    );
+}
