@@ -24,6 +24,7 @@ fi
 
 step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 indent() { sed "s/^/    $dim/; s/\$/$plain/"; }
+say() { printf '  %s\n' "$*"; }
 show() { printf '    $ %s\n' "$*"; "$@" 2>&1 | indent; }
 
 # check WHAT COMMAND...: runs the command quietly; shows its output only if it fails.
@@ -128,20 +129,22 @@ act_incident() {
     cp demo/incident/{service,slice}-test{,-extended}.yaml "$dir/services.d/"
     check "default/test answers" soon dial "$test"
     check "default/test-extended answers" soon dial "$extended"
-    printf '    EndpointSlice test is emptied: endpoints: null, ports: null\n' | indent
+    say "EndpointSlice test is emptied (endpoints: null, ports: null):"
     edit slice-test.yaml <demo/incident/slice-test-empty.yaml
     check "default/test refuses with ECONNREFUSED (not EPERM)" soon refused "$test"
     check "default/test-extended keeps its backend" served "$extended" 1.1.1.1:80
     check "100 connections to it succeed" dial "$extended" -n 100
-    printf '    Service test-extended is annotated, which was the moment of the outage\n' | indent
+    say "Service test-extended is annotated, nothing else, which was the moment of the outage:"
     sed 's/annotations: {}/annotations: {touched: "2024-01-01T00:00:00Z"}/' demo/incident/service-test-extended.yaml |
         edit service-test-extended.yaml
     sleep 1
     check "default/test-extended still has its backend" served "$extended" 1.1.1.1:80
     check "100 connections to it succeed" dial "$extended" -n 100
+    check "default/test still refuses with ECONNREFUSED" refused "$test"
     show curl -s "localhost:9890/frontends?service=default/test-extended"
+    say "The slice is filled again:"
     edit slice-test.yaml <demo/incident/slice-test.yaml
-    check "the slice is filled again, and default/test answers" soon dial "$test"
+    check "default/test answers again" soon dial "$test"
 }
 
 act_kill() {
