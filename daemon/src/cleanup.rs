@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use anyhow::Context;
-use nodelb_datapath::{CrashPoint, OpenError};
+use nodelb_datapath::CrashPoint;
 
 use crate::cli::CleanupOptions;
 use crate::config::Config;
 use crate::exit::{Code, Failure};
-use crate::run::crash_after;
+use crate::run::{crash_after, refused};
 
 /// Removes what nodelb pinned, and says how much it was.
 ///
@@ -22,10 +22,7 @@ pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Fai
             config.datapath.pin_directory
         }
     };
-    let report = nodelb_datapath::cleanup(&directory, &CrashPoint::new(crash_after()?)).map_err(|error| {
-        let code = if matches!(error, OpenError::Busy { .. }) { Code::Unavailable } else { Code::Permission };
-        Failure::new(code, error)
-    })?;
+    let report = nodelb_datapath::cleanup(&directory, &CrashPoint::new(crash_after()?)).map_err(refused)?;
     writeln!(told, "removed {} links and {} maps from {}", report.links, report.maps, directory.display())
         .context("writing the summary")?;
     for path in report.left {

@@ -16,13 +16,11 @@ use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
-use nodelb_datapath::{KernelDatapath, Options, Origin, OwnSockets, drop_privileges};
-use tokio::signal::unix::{SignalKind, signal};
+use nodelb_datapath::KernelDatapath;
 use tokio::sync::{mpsc, watch};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, Check, Health, Now, ReadMaps};
-use crate::canary;
+use crate::admin::{self, AdminState, Health, Now, ReadMaps};
 use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::Clock;
 use crate::config::{Config, Mode};
@@ -33,9 +31,11 @@ use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::source::file;
 
-/// The environment variable that makes the daemon kill itself after so many operations on maps, pins and links: how
-/// the tests try out a crash at every step.
-const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
+mod kernel;
+mod reload;
+
+pub(crate) use kernel::{crash_after, refused};
+use reload::Reload;
 
 /// Everything that is ready before the runtime starts.
 struct Ground {
@@ -71,10 +71,11 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
 }
 
 fn run_kernel(ground: Ground) -> Result<(), Failure> {
-    let datapath = open_kernel(&ground.config)?;
+    let datapath = kernel::open(&ground.config)?;
     let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let maps: ReadMaps = Arc::new(move || reader.dump().map_err(|error| error.to_string()));
-    let probe: Probe<KernelDatapath> = Box::new(move |datapath| vec![probe_links(datapath), probe_canary(&own)]);
+    let probe: Probe<KernelDatapath> =
+        Box::new(move |datapath| vec![kernel::probe_links(datapath), kernel::probe_canary(&own)]);
     start_runtime(|| serve(ground, datapath, |_| maps, probe))
 }
 
@@ -86,65 +87,6 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
         Arc::new(move || Ok(snapshot.borrow().realised.clone()))
     };
     start_runtime(|| serve(ground, datapath, maps, Box::new(|_| Vec::new())))
-}
-
-/// Opens the kernel datapath and gives up the capabilities that took.
-fn open_kernel(config: &Config) -> Result<KernelDatapath, Failure> {
-    let options = Options {
-        pin_directory: config.datapath.pin_directory.clone(),
-        cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
-        limits: config.datapath.limits(),
-        nodeport_range: config.datapath.nodeport_range.into(),
-        crash_after: crash_after()?,
-    };
-    let (datapath, report) = KernelDatapath::open(&options).map_err(|error| Failure::new(Code::Permission, error))?;
-    let maps = match report.origin {
-        Origin::Created => "new maps".to_owned(),
-        Origin::Reused => "the maps of before".to_owned(),
-        Origin::Rebuilt { .. } => "larger or smaller maps with the content of before".to_owned(),
-    };
-    info!(generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}");
-    for what in &report.corrupt {
-        warn!("left out of the new maps, since nodelb cannot have written it: {what}");
-    }
-    for lack in report.features.missing() {
-        warn!("{lack}");
-    }
-    let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
-    match kept.capabilities.as_slice() {
-        [] => info!("every capability is dropped"),
-        kept => info!("every capability is dropped but {}, which this kernel asks for", kept.join(", ")),
-    }
-    Ok(datapath)
-}
-
-/// How many operations the daemon survives, if a test says so.
-pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
-    let Some(value) = std::env::var_os(CRASH_AFTER) else { return Ok(None) };
-    let number = value.to_str().and_then(|text| text.parse().ok());
-    let refused = || Failure::message(Code::Config, format!("{CRASH_AFTER}={}: not a number", value.display()));
-    number.map(Some).ok_or_else(refused)
-}
-
-/// Links that are gone are put back; saying so once is the loop's business.
-fn probe_links(datapath: &mut KernelDatapath) -> Check {
-    match datapath.ensure_attached() {
-        Ok(faults) if faults.is_empty() => Check::passed("links", "every program is attached"),
-        Ok(faults) => {
-            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            warn!("links were not as they should be and are attached again: {}", faults.join("; "));
-            Check::passed("links", "every program is attached again")
-        }
-        Err(error) => Check::failed("links", error.to_string()),
-    }
-}
-
-fn probe_canary(own: &OwnSockets) -> Check {
-    match canary::check(|socket| own.register(socket)) {
-        Ok(alive) if alive.notes.is_empty() => Check::passed("canary", "the hooks are in effect"),
-        Ok(alive) => Check::passed("canary", format!("the hooks are in effect; {}", alive.notes.join("; "))),
-        Err(error) => Check::failed("canary", error.to_string()),
-    }
 }
 
 fn bind(address: &SocketAddr) -> Result<TcpListener, Failure> {
@@ -252,68 +194,4 @@ fn engine_config(config: &Config, max_services: u32) -> EngineConfig {
 
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {
     move |error| Failure::message(Code::System, format!("{what}: {error}"))
-}
-
-/// What SIGHUP needs.
-struct Reload {
-    config: Config,
-    config_path: Option<PathBuf>,
-    level: LevelControl,
-    changes: mpsc::Sender<Vec<Change>>,
-    directory: watch::Sender<PathBuf>,
-    notifier: Arc<Notifier>,
-}
-
-impl Reload {
-    /// Answers SIGHUP until SIGTERM or SIGINT.
-    async fn until_told_to_end(mut self) -> io::Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
-                _ = hangup.recv() => {
-                    self.notifier.reloading("reloading the configuration");
-                    let outcome = self.reload().await;
-                    self.notifier.ready(&outcome);
-                }
-            }
-        }
-    }
-
-    /// Takes the configuration over if it has no problem; refuses it whole if it has one. Says which.
-    async fn reload(&mut self) -> String {
-        let path = self.config_path.clone();
-        let loaded = tokio::task::spawn_blocking(move || {
-            let config = Config::load(path.as_deref()).map_err(|error| error.to_string())?;
-            let facts = node::facts(&config.node).map_err(|error| format!("the node's own facts: {error}"))?;
-            Ok((config, facts))
-        });
-        let (config, facts) = match loaded.await.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(loaded) => loaded,
-            Err(problems) => {
-                for problem in problems.lines() {
-                    error!("{problem}");
-                }
-                error!("the configuration has problems: it is refused whole, the old one stays in force");
-                return "reload refused, see the journal; the old configuration stays in force".into();
-            }
-        };
-        let restart = self.config.restart_keys(&config);
-        if !restart.is_empty() {
-            warn!("changed, but takes effect only after a restart: {}", restart.join(", "));
-        }
-        self.level.set(config.log.level);
-        // Also where it is the same: a reload reads every file again.
-        self.directory.send_replace(config.files.directory.clone());
-        if self.changes.send(vec![Change::Node(facts)]).await.is_err() {
-            warn!("the reconcile loop is gone: the node's facts cannot be taken over");
-        }
-        // What needs a restart stays in force as it was, so that the next reload compares with that.
-        self.config = Config { admin: self.config.admin.clone(), datapath: self.config.datapath.clone(), ..config };
-        info!("the configuration is reloaded");
-        "configuration reloaded".into()
-    }
 }

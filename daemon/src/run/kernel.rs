@@ -1,0 +1,82 @@
+//! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
+
+use nodelb_datapath::{KernelDatapath, OpenError, Options, Origin, OwnSockets, drop_privileges};
+use tracing::{info, warn};
+
+use crate::admin::Check;
+use crate::canary;
+use crate::config::Config;
+use crate::exit::{Code, Failure};
+
+/// The environment variable that makes the daemon kill itself after so many operations on maps, pins and links: how
+/// the tests try out a crash at every step.
+const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
+
+/// Opens the kernel datapath and gives up the capabilities that took.
+pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
+    let options = Options {
+        pin_directory: config.datapath.pin_directory.clone(),
+        cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
+        limits: config.datapath.limits(),
+        nodeport_range: config.datapath.nodeport_range.into(),
+        crash_after: crash_after()?,
+    };
+    let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
+    let maps = match report.origin {
+        Origin::Created => "new maps",
+        Origin::Reused => "the maps of before",
+        Origin::Rebuilt { .. } => "maps of other sizes with the content of before",
+    };
+    info!(generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}");
+    for what in &report.corrupt {
+        warn!("left out of the new maps, since nodelb cannot have written it: {what}");
+    }
+    for lack in report.features.missing() {
+        warn!("{lack}");
+    }
+    let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
+    match kept.capabilities.as_slice() {
+        [] => info!("every capability is dropped"),
+        kept => info!("every capability is dropped but {}, which this kernel asks for", kept.join(", ")),
+    }
+    Ok(datapath)
+}
+
+/// What an operator has to change decides how the daemon ends.
+pub(crate) fn refused(error: OpenError) -> Failure {
+    let code = match error {
+        OpenError::TooSmall { .. } => Code::Config,
+        OpenError::Busy { .. } => Code::Unavailable,
+        _ => Code::Permission,
+    };
+    Failure::new(code, error)
+}
+
+/// How many operations the daemon survives, if a test says so.
+pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
+    let Some(value) = std::env::var_os(CRASH_AFTER) else { return Ok(None) };
+    let number = value.to_str().and_then(|text| text.parse().ok());
+    let refused = || Failure::message(Code::Config, format!("{CRASH_AFTER}={}: not a number", value.display()));
+    number.map(Some).ok_or_else(refused)
+}
+
+/// Links that are gone are put back; saying so once is the loop's business.
+pub(super) fn probe_links(datapath: &mut KernelDatapath) -> Check {
+    match datapath.ensure_attached() {
+        Ok(faults) if faults.is_empty() => Check::passed("links", "every program is attached"),
+        Ok(faults) => {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            warn!("links were not as they should be and are attached again: {}", faults.join("; "));
+            Check::passed("links", "every program is attached again")
+        }
+        Err(error) => Check::failed("links", error.to_string()),
+    }
+}
+
+pub(super) fn probe_canary(own: &OwnSockets) -> Check {
+    match canary::check(|socket| own.register(socket)) {
+        Ok(alive) if alive.notes.is_empty() => Check::passed("canary", "the hooks are in effect"),
+        Ok(alive) => Check::passed("canary", format!("the hooks are in effect; {}", alive.notes.join("; "))),
+        Err(error) => Check::failed("canary", error.to_string()),
+    }
+}

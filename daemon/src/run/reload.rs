@@ -1,0 +1,79 @@
+//! Signals: SIGHUP takes a new configuration over, SIGTERM and SIGINT end the daemon.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nodelb_core::change::Change;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tracing::{error, info, warn};
+
+use crate::config::Config;
+use crate::log::LevelControl;
+use crate::node;
+use crate::notify::Notifier;
+
+/// What SIGHUP needs.
+pub(super) struct Reload {
+    pub(super) config: Config,
+    pub(super) config_path: Option<PathBuf>,
+    pub(super) level: LevelControl,
+    pub(super) changes: mpsc::Sender<Vec<Change>>,
+    pub(super) directory: watch::Sender<PathBuf>,
+    pub(super) notifier: Arc<Notifier>,
+}
+
+impl Reload {
+    /// Answers SIGHUP until SIGTERM or SIGINT.
+    pub(super) async fn until_told_to_end(mut self) -> io::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                _ = hangup.recv() => {
+                    self.notifier.reloading("reloading the configuration");
+                    let outcome = self.reload().await;
+                    self.notifier.ready(&outcome);
+                }
+            }
+        }
+    }
+
+    /// Takes the configuration over if it has no problem; refuses it whole if it has one. Says which.
+    async fn reload(&mut self) -> String {
+        let path = self.config_path.clone();
+        let loaded = tokio::task::spawn_blocking(move || {
+            let config = Config::load(path.as_deref()).map_err(|error| error.to_string())?;
+            let facts = node::facts(&config.node).map_err(|error| format!("the node's own facts: {error}"))?;
+            Ok((config, facts))
+        });
+        let (config, facts) = match loaded.await.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(loaded) => loaded,
+            Err(problems) => {
+                for problem in problems.lines() {
+                    error!("{problem}");
+                }
+                error!("the configuration has problems: it is refused whole, the old one stays in force");
+                return "reload refused, see the journal; the old configuration stays in force".into();
+            }
+        };
+        let restart = self.config.restart_keys(&config);
+        if !restart.is_empty() {
+            warn!("changed, but takes effect only after a restart: {}", restart.join(", "));
+        }
+        self.level.set(config.log.level);
+        // Also where it is the same: a reload reads every file again.
+        self.directory.send_replace(config.files.directory.clone());
+        if self.changes.send(vec![Change::Node(facts)]).await.is_err() {
+            warn!("the reconcile loop is gone: the node's facts cannot be taken over");
+        }
+        // What needs a restart stays in force as it was, so that the next reload compares with that.
+        self.config = Config { admin: self.config.admin.clone(), datapath: self.config.datapath.clone(), ..config };
+        info!("the configuration is reloaded");
+        "configuration reloaded".into()
+    }
+}
