@@ -227,8 +227,9 @@ pub struct Named {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct EndpointPort {
-    /// `name`; `None` is not the same as an empty one.
-    pub name: Option<String>,
+    /// `name`; the apiserver makes a missing one empty.
+    #[serde(deserialize_with = "null_is_default")]
+    pub name: String,
     /// `protocol`
     #[serde(deserialize_with = "null_is_default")]
     pub protocol: String,

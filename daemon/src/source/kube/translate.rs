@@ -204,8 +204,9 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
     let backends = backends(&object.endpoints, family, &mut notices);
     let mut ports = Vec::new();
     for port in &object.ports {
-        let (Some(name), Some(number)) = (&port.name, port.port.filter(|number| *number != 0)) else {
-            notices.push("a port without a name or number is ignored".into());
+        let name = &port.name;
+        let Some(number) = port.port.filter(|number| *number != 0) else {
+            notices.push(format!("port `{name}` without a number is ignored"));
             continue;
         };
         let Some(protocol) = protocol(&port.protocol) else {
