@@ -154,12 +154,12 @@ fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
 
 /// The same ten services, alone and among 50,000.
 fn scale(few: &Path, many: &Path) {
-    let sockets = |cgroup: &Path| -> Vec<UdpSocket> { (0..10).map(|_| socket_of(cgroup)).collect() };
+    let sockets = |cgroup: &Path| -> Vec<UdpSocket> { (0..9).map(|_| socket_of(cgroup)).collect() };
     let targets: Vec<SocketAddr> = (0..10).map(|number| dialled(frontend(number, UDP))).collect();
     let (of_few, of_many) = (sockets(few), sockets(many));
-    // Each socket changes its service each time, so that every call looks its frontend up.
+    // Nine sockets, ten services: each socket changes its service each time, so that every call looks its frontend up.
     let connect = |sockets: &[UdpSocket], count: u32| {
-        let pairs = sockets.iter().cycle().zip(targets.iter().cycle().skip(1).step_by(3));
+        let pairs = sockets.iter().cycle().zip(targets.iter().cycle());
         pairs.take(count as usize).for_each(|(socket, target)| socket.connect(target).unwrap());
     };
     let [at_few, at_many] = interleave(
