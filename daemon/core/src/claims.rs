@@ -73,9 +73,16 @@ pub(crate) struct RowStatus {
     pub(crate) error: Option<Arc<str>>,
 }
 
+impl RowStatus {
+    /// Where a claim starts from: what is planned is usually done within the round.
+    pub(crate) fn done(since: Moment) -> Self {
+        Self { status: Status::Done, since, error: None }
+    }
+}
+
 impl Default for RowStatus {
     fn default() -> Self {
-        Self { status: Status::Pending, since: Moment::default(), error: None }
+        Self::done(Moment::default())
     }
 }
 

@@ -2,11 +2,11 @@
 //! what points at them; first what stops pointing, then what it pointed at. After every prefix of the operations (a crash
 //! may follow) a frontend that stays leads to its list of before or to its list of after, and to no other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::addr::{Addr, L4Addr};
-use crate::state::{Desired, FrontendEntry, MapOp, Realised, ServiceId};
+use crate::state::{Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 
 /// The entries in which desired and realised may differ. Gathered in any order and any number of times;
 /// [`Touched::settle`] makes sets of them, which is what every function here expects.
@@ -30,6 +30,11 @@ impl Touched {
         };
         all.settle();
         all
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.frontends.is_empty() && self.node_addrs.is_empty()
     }
 
     /// Brings the entries in order, each once.
@@ -59,8 +64,7 @@ pub fn puts(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<Ve
         if services.is_empty() && frontends.is_empty() {
             services = std::mem::take(&mut pending.services);
         }
-        let put = |id: ServiceId| Some(MapOp::PutService(id, Arc::clone(desired.services.get(&id)?)));
-        batches.push(services.into_iter().filter_map(put).collect());
+        batches.push(services.into_iter().map(|(id, wanted)| MapOp::PutService(id, wanted)).collect());
         batches.push(frontends.into_iter().map(|(address, wanted)| MapOp::PutFrontend(address, wanted)).collect());
     }
     batches.retain(|batch| !batch.is_empty());
@@ -69,7 +73,7 @@ pub fn puts(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<Ve
 
 /// What [`puts`] has not yet put in order.
 struct Pending<'a> {
-    services: BTreeSet<ServiceId>,
+    services: BTreeMap<ServiceId, Arc<ServiceEntry>>,
     frontends: BTreeMap<L4Addr, FrontendEntry>,
     realised: &'a Realised,
     /// How many pending frontends leave each entry.
@@ -78,12 +82,12 @@ struct Pending<'a> {
 
 impl<'a> Pending<'a> {
     fn new(desired: &Desired, realised: &'a Realised, touched: &Touched) -> Self {
-        let differs = |id: &&ServiceId| {
-            let wanted = desired.services.get(*id);
-            wanted.is_some() && wanted != realised.services.get(*id)
+        let differing = |id: &ServiceId| {
+            let wanted = desired.services.get(id)?;
+            (realised.services.get(id) != Some(wanted)).then(|| (*id, Arc::clone(wanted)))
         };
         let mut pending = Self {
-            services: touched.services.iter().filter(differs).copied().collect(),
+            services: touched.services.iter().filter_map(differing).collect(),
             frontends: BTreeMap::new(),
             realised,
             leaving: BTreeMap::new(),
@@ -112,11 +116,12 @@ impl<'a> Pending<'a> {
     }
 
     /// The entries nobody has yet to leave.
-    fn take_services(&mut self) -> BTreeSet<ServiceId> {
+    fn take_services(&mut self) -> BTreeMap<ServiceId, Arc<ServiceEntry>> {
+        let services = std::mem::take(&mut self.services);
         if self.leaving.is_empty() {
-            return std::mem::take(&mut self.services);
+            return services;
         }
-        let (kept, ready) = self.services.iter().partition(|id| self.leaving.contains_key(*id));
+        let (kept, ready) = services.into_iter().partition(|(id, _)| self.leaving.contains_key(id));
         self.services = kept;
         ready
     }
@@ -128,7 +133,7 @@ impl<'a> Pending<'a> {
             return frontends;
         }
         let (ready, kept) = frontends.into_iter().partition(|(address, wanted)| {
-            !self.services.contains(&wanted.service) || self.left_by(address, wanted) == Some(wanted.service)
+            !self.services.contains_key(&wanted.service) || self.left_by(address, wanted) == Some(wanted.service)
         });
         self.frontends = kept;
         for (address, wanted) in &ready {

@@ -103,6 +103,8 @@ pub struct Engine {
     touched: Touched,
     /// Touched, but not to be changed before their source has synced.
     deferred: Touched,
+    /// Owned frontends whose status is not Done.
+    unsettled: BTreeSet<L4Addr>,
     failed_services: BTreeMap<ServiceId, MapError>,
     failed_frontends: BTreeMap<L4Addr, MapError>,
     failed_node_addrs: BTreeMap<Addr, MapError>,
@@ -143,6 +145,7 @@ impl Engine {
             waiting: BTreeSet::new(),
             touched: Touched::default(),
             deferred: Touched::default(),
+            unsettled: BTreeSet::new(),
             failed_services: BTreeMap::new(),
             failed_frontends: BTreeMap::new(),
             failed_node_addrs: BTreeMap::new(),
@@ -263,7 +266,7 @@ impl Engine {
             id_owners: self.owners.len(),
             backend_ids: self.backends.used(),
             references: self.references.values().filter(|count| **count > 0).count(),
-            waiting: self.waiting.len() + self.dirty.len(),
+            waiting: self.waiting.len() + self.dirty.len() + self.unsettled.len(),
             failed: self.failed_services.len() + self.failed_frontends.len() + self.failed_node_addrs.len(),
         }
     }

@@ -120,16 +120,10 @@ impl Table {
     }
 
     fn upsert_slice(&mut self, mut slice: Slice) -> Effect {
-        self.share_names(&mut slice);
-        let (name, service, source) = (slice.name.clone(), slice.service.clone(), slice.source);
-        let mut dirty = SmallVec::new();
-        if let Some(before) = self.service_of.insert((source, name.clone()), service.clone())
-            && before != service
-        {
-            self.take_slice(&before, source, &name);
-            dirty.push(before);
-        }
-        let record = Arc::make_mut(self.facts.records.entry(service.clone()).or_default());
+        let source = slice.source;
+        let record = Arc::make_mut(self.facts.records.entry(slice.service.clone()).or_default());
+        share_names(record, &mut slice);
+        let (name, service) = (slice.name.clone(), slice.service.clone());
         let is_known = match record.find_slice(source, &name) {
             Ok(place) => {
                 let is_known = same_slice(&record.slices[place], &slice);
@@ -141,21 +135,17 @@ impl Table {
                 false
             }
         };
+        let mut dirty = SmallVec::new();
+        if let Some(before) = self.service_of.insert((source, name.clone()), service.clone())
+            && before != service
+        {
+            self.take_slice(&before, source, &name);
+            dirty.push(before);
+        }
         if !is_known {
             dirty.push(service);
         }
         if dirty.is_empty() { Effect::None } else { Effect::Services(dirty) }
-    }
-
-    /// Lets the slice use the names that are held already: at scale they are a good part of what a service takes.
-    fn share_names(&self, slice: &mut Slice) {
-        let claim = self.facts.records.get(&slice.service).and_then(|record| record.claims.first());
-        if let Some(claim) = claim {
-            slice.service = claim.name.clone();
-        }
-        if slice.name.namespace == slice.service.namespace {
-            slice.name.namespace = Arc::clone(&slice.service.namespace);
-        }
     }
 
     fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {
@@ -223,6 +213,16 @@ impl Facts {
     /// What the source could not read, if it is synced but for that.
     pub fn incomplete(&self, source: Source) -> Option<&Arc<str>> {
         self.synced.get(&source).and_then(Option::as_ref)
+    }
+}
+
+/// Lets the slice use the names that are held already: at scale they are a good part of what a service takes.
+fn share_names(record: &Record, slice: &mut Slice) {
+    if let Some(claim) = record.claims.first() {
+        slice.service = claim.name.clone();
+    }
+    if slice.name.namespace == slice.service.namespace {
+        slice.name.namespace = Arc::clone(&slice.service.namespace);
     }
 }
 

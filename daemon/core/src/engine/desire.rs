@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Compiled, CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
-use crate::claims::Claim;
+use crate::claims::{Claim, RowStatus};
 use crate::compile::{PortPlan, Refusal, compile};
 use crate::datapath::Moment;
 use crate::service::{PortKey, Service, ServiceName};
@@ -78,7 +78,7 @@ impl Engine {
                 if self.owners.insert(id, owner).is_some_and(is_other_source) && !self.is_pruned {
                     self.inherited.insert(id);
                 }
-                self.want_service(id, &key, plan);
+                self.want_service(id, &key, plan, before.is_none_or(|port| port.id.is_none()));
             }
             None => {
                 self.waiting.insert(service.name.clone());
@@ -87,14 +87,15 @@ impl Engine {
         CompiledPort { key, id, frontends }
     }
 
-    fn want_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan) {
+    fn want_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, is_new: bool) {
         let entry = ServiceEntry {
             cluster: self.slots(&plan.cluster),
             local: self.slots(&plan.local),
             has_backends: plan.has_backends,
             affinity_seconds: plan.affinity_seconds,
         };
-        let before = self.desired.services.get(&id).cloned();
+        // A new port has no entry yet: not looking for one is felt at a start.
+        let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
         if let Some(before) = &before {
             self.backends.release(&before.cluster);
             self.backends.release(&before.local);
@@ -137,10 +138,17 @@ impl Engine {
     /// Puts the service's claims in line for the address; whoever owns it then is desired.
     fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
         let row = Arc::make_mut(self.rows.entry(address).or_default());
+        let was_owned = row.owner().is_some();
         row.replace(name, claims, now);
         let entry = row.entry();
+        if entry.is_some() && !was_owned {
+            row.status = RowStatus::done(now);
+        }
         if row.claims().is_empty() {
             self.rows.remove(&address);
+        }
+        if entry.is_none() {
+            self.unsettled.remove(&address);
         }
         let before = match entry {
             Some(entry) => self.desired.frontends.insert(address, entry),

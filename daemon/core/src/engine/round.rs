@@ -174,25 +174,43 @@ impl Engine {
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
-        self.settle(&touched);
-        for id in &touched.services {
-            for address in self.desired_frontends_of(*id).unwrap_or_default() {
-                if touched.frontends.binary_search(&address).is_err() {
-                    self.refresh_status(address, now);
-                }
+        if self.is_calm() {
+            for address in std::mem::take(&mut self.unsettled) {
+                self.refresh_status(address, now);
             }
-            if !self.desired.services.contains_key(id) {
-                self.forget_service(*id, now);
-            }
+        } else {
+            self.settle(&touched);
+            self.refresh_touched(&touched, now);
         }
-        for address in touched.frontends {
-            self.refresh_status(address, now);
+        for id in touched.services {
+            if !self.desired.services.contains_key(&id) {
+                self.forget_service(id, now);
+            }
         }
         self.schedule_retry(now);
         if self.config.sources.iter().all(|source| self.table.is_synced(*source)) {
             self.is_ready = true;
         }
         std::mem::take(&mut self.round)
+    }
+
+    /// Whether everything that was planned is done: then every frontend that was touched is Done, which is what a claim
+    /// starts from, and only those that were not need a look.
+    fn is_calm(&self) -> bool {
+        self.round.failed == 0 && !self.has_failed() && self.inherited.is_empty() && self.deferred.is_empty()
+    }
+
+    fn refresh_touched(&mut self, touched: &Touched, now: Moment) {
+        for id in &touched.services {
+            for address in self.desired_frontends_of(*id).unwrap_or_default() {
+                if touched.frontends.binary_search(&address).is_err() {
+                    self.refresh_status(address, now);
+                }
+            }
+        }
+        for address in &touched.frontends {
+            self.refresh_status(*address, now);
+        }
     }
 
     /// Where the kernel is as it should be, nothing has failed, and what it held at start is what a source says.
@@ -224,14 +242,15 @@ impl Engine {
         self.ids.release(id, now);
     }
 
+    fn has_failed(&self) -> bool {
+        !(self.failed_services.is_empty() && self.failed_frontends.is_empty() && self.failed_node_addrs.is_empty())
+    }
+
     fn schedule_retry(&mut self, now: Moment) {
-        let has_failed = !self.failed_services.is_empty()
-            || !self.failed_frontends.is_empty()
-            || !self.failed_node_addrs.is_empty()
-            || !self.waiting.is_empty();
+        let is_wanted = self.has_failed() || !self.waiting.is_empty();
         let (first, longest) = RETRY_MILLIS;
         self.retry = match self.retry {
-            _ if !has_failed => None,
+            _ if !is_wanted => None,
             Some(retry) if retry.at > now => Some(retry),
             Some(retry) => {
                 let wait = (retry.wait * 2).min(longest);
@@ -262,6 +281,11 @@ impl Engine {
             None if is_done => (Status::Done, None),
             None => (Status::Pending, None),
         };
+        if status == Status::Done {
+            self.unsettled.remove(&address);
+        } else {
+            self.unsettled.insert(address);
+        }
         if row.status.status == status && row.status.error == error {
             return;
         }
