@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use smallvec::SmallVec;
 
 use crate::addr::{Addr, Family, L4Addr, Protocol};
 use crate::change::NodeFacts;
-use crate::select::{self, Candidate};
+use crate::select::{self, Candidate, Candidates};
 use crate::service::{Backend, FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
 use crate::state::CANARIES;
 use crate::weight::slot_counts;
@@ -98,15 +99,18 @@ fn not_unicast(addr: Addr) -> Option<&'static str> {
     }
 }
 
+/// Each backend once with its number of slots, in address order.
+pub type View = SmallVec<[(L4Addr, u16); 2]>;
+
 /// A service port in one family, compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlan {
     /// What it is.
     pub key: PortKey,
-    /// The cluster view: each backend once with its number of slots, in address order.
-    pub cluster: Vec<(L4Addr, u16)>,
-    /// The local view likewise.
-    pub local: Vec<(L4Addr, u16)>,
+    /// The cluster view.
+    pub cluster: View,
+    /// The local view.
+    pub local: View,
     /// See [`select::Selection::has_backends`].
     pub has_backends: bool,
     /// 0 without affinity.
@@ -169,7 +173,7 @@ fn plan_frontends(service: &Service, port: &ServicePort, family: Family, guard: 
 }
 
 /// The candidates of a port that a connection may be sent to.
-pub fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, guard: &Guard) -> Vec<Candidate<'a>> {
+pub fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, guard: &Guard) -> Candidates<'a> {
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
     candidates.retain(|candidate| guard.admits_backend(candidate.backend));
     candidates
@@ -182,11 +186,11 @@ fn plan_port(
     affinity_seconds: u32,
     frontends: Vec<FrontendPlan>,
 ) -> PortPlan {
-    let backends: Vec<&Backend> = candidates.iter().map(|candidate| candidate.backend).collect();
+    let backends: SmallVec<[&Backend; 4]> = candidates.iter().map(|candidate| candidate.backend).collect();
     let selection = select::select(&backends, node);
-    let view = |indexes: &[usize]| -> Vec<(L4Addr, u16)> {
-        let weights: Vec<u16> = indexes.iter().map(|&index| backends[index].weight).collect();
-        let addresses = indexes.iter().map(|&i| L4Addr::new(backends[i].addr, backends[i].port, key.protocol));
+    let view = |places: &[usize]| -> View {
+        let weights: SmallVec<[u16; 8]> = places.iter().map(|&place| backends[place].weight).collect();
+        let addresses = places.iter().map(|&i| L4Addr::new(backends[i].addr, backends[i].port, key.protocol));
         addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0).collect()
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));

@@ -1,10 +1,11 @@
 //! Which backends of a service port new connections may get on this node: Kubernetes' rules (`CategorizeEndpoints` in
 //! kube-proxy's `topology.go`, KEP-1669, KEP-2433, KEP-3015) as one pure function. Owns no state.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::addr::{Addr, Family, Protocol};
+use smallvec::SmallVec;
+
+use crate::addr::{Family, Protocol};
 use crate::change::NodeFacts;
 use crate::report::Choice;
 use crate::service::{Backend, BackendState, FrontendKind, Hints, Service, Slice, TrafficPolicy};
@@ -18,6 +19,12 @@ pub struct Candidate<'a> {
     pub slice: &'a Arc<Slice>,
 }
 
+/// Most service ports have a handful of backends.
+pub type Candidates<'a> = SmallVec<[Candidate<'a>; 4]>;
+
+/// Places in a list of candidates.
+pub type Places = SmallVec<[usize; 4]>;
+
 /// The union of the slices for one service port and family: each address once, in address order. Where slices disagree
 /// the best state counts (so a non-terminating entry wins), then the first slice by name.
 pub fn merge<'a>(
@@ -25,23 +32,18 @@ pub fn merge<'a>(
     port: &str,
     protocol: Protocol,
     family: Family,
-) -> Vec<Candidate<'a>> {
-    let mut merged: BTreeMap<(Addr, u16), Candidate<'a>> = BTreeMap::new();
+) -> Candidates<'a> {
+    let mut merged: Candidates<'a> = SmallVec::new();
     for slice in slices {
         let named = slice.ports.iter().filter(|p| p.protocol == protocol && *p.name == *port);
-        for backend in named.flat_map(|p| &p.backends).filter(|b| b.addr.family() == family) {
-            let candidate = Candidate { backend, slice };
-            merged
-                .entry((backend.addr, backend.port))
-                .and_modify(|kept| {
-                    if effective_state(backend) < effective_state(kept.backend) {
-                        *kept = candidate;
-                    }
-                })
-                .or_insert(candidate);
-        }
+        let backends = named.flat_map(|p| &p.backends).filter(|b| b.addr.family() == family);
+        merged.extend(backends.map(|backend| Candidate { backend, slice }));
     }
-    merged.into_values().collect()
+    let address = |candidate: &Candidate<'_>| (candidate.backend.addr, candidate.backend.port);
+    // Stable: of equals the first slice stays first.
+    merged.sort_by_key(|candidate| (address(candidate), effective_state(candidate.backend)));
+    merged.dedup_by_key(|candidate| address(candidate));
+    merged
 }
 
 /// The backend's state, with a weight of 0 read as what it is: a drained backend.
@@ -56,9 +58,9 @@ pub fn effective_state(backend: &Backend) -> BackendState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// For clients that may go anywhere.
-    pub cluster: Vec<usize>,
+    pub cluster: Places,
     /// For clients that must stay on this node.
-    pub local: Vec<usize>,
+    pub local: Places,
     /// Whether the service has any usable backend, here or elsewhere.
     pub has_backends: bool,
 }
@@ -72,14 +74,14 @@ pub fn select(candidates: &[&Backend], node: &NodeFacts) -> Selection {
     let in_state = |state: BackendState| {
         candidates.iter().enumerate().filter(move |(_, b)| effective_state(b) == state).map(|(index, _)| index)
     };
-    let active: Vec<usize> = in_state(BackendState::Active).collect();
-    let terminating: Vec<usize> = in_state(BackendState::Terminating).collect();
-    let on_this_node = |indexes: &[usize]| -> Vec<usize> {
+    let active: Places = in_state(BackendState::Active).collect();
+    let terminating: Places = in_state(BackendState::Terminating).collect();
+    let on_this_node = |indexes: &[usize]| -> Places {
         let is_local = |index: &&usize| candidates[**index].node.as_deref() == Some(&*node.name);
         indexes.iter().filter(is_local).copied().collect()
     };
 
-    let topology = topology(&active.iter().map(|&i| candidates[i]).collect::<Vec<_>>(), node);
+    let topology = topology(&active.iter().map(|&i| candidates[i]).collect::<SmallVec<[_; 4]>>(), node);
     let cluster = if active.is_empty() {
         terminating.clone()
     } else {

@@ -1,6 +1,8 @@
 //! From weights to slots: a backend of twice the weight has twice the slots, so that choosing a slot at random honours
 //! weights without a word about them in the kernel.
 
+use smallvec::SmallVec;
+
 use crate::state::MAX_VIEW_SLOTS;
 
 /// Resolution where weights have no small common form: the shares are then right to about one part in this many.
@@ -8,9 +10,9 @@ const RESOLUTION: u64 = 1_024;
 
 /// How many slots each backend gets, at least one each, at most [`MAX_VIEW_SLOTS`] in all; backends beyond that many
 /// get none. Weights must not be 0.
-pub(crate) fn slot_counts(weights: &[u16]) -> Vec<u16> {
+pub(crate) fn slot_counts(weights: &[u16]) -> SmallVec<[u16; 8]> {
     let divisor = weights.iter().fold(0, |a, &b| gcd(a, b)).max(1);
-    let mut counts: Vec<u16> = weights.iter().map(|weight| weight / divisor).collect();
+    let mut counts: SmallVec<[u16; 8]> = weights.iter().map(|weight| weight / divisor).collect();
     let backends = counts.len() as u64;
     let budget = RESOLUTION.max(backends * 4).min(MAX_VIEW_SLOTS as u64);
     let total: u64 = counts.iter().map(|&c| u64::from(c)).sum();
@@ -44,14 +46,14 @@ mod tests {
 
     #[test]
     fn equal_weights_take_one_slot_each() {
-        assert_eq!(slot_counts(&[100, 100, 100]), [1, 1, 1]);
-        assert_eq!(slot_counts(&[]), [] as [u16; 0]);
+        assert_eq!(*slot_counts(&[100, 100, 100]), [1, 1, 1]);
+        assert_eq!(*slot_counts(&[]), [] as [u16; 0]);
     }
 
     #[test]
     fn shares_are_exact_where_they_have_a_small_form() {
-        assert_eq!(slot_counts(&[10, 30]), [1, 3]);
-        assert_eq!(slot_counts(&[1, 1000]), [1, 1000]);
+        assert_eq!(*slot_counts(&[10, 30]), [1, 3]);
+        assert_eq!(*slot_counts(&[1, 1000]), [1, 1000]);
     }
 
     /// Large coprime weights must not eat the slots map.
