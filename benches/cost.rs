@@ -24,12 +24,6 @@ mod world;
 
 use std::fs;
 
-use cap::Cap;
-
-/// Counts the heap, for the memory a service takes.
-#[global_allocator]
-static HEAP: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
-
 fn main() {
     sandbox::run("cost", |sandbox| {
         println!("# Benchmarks\n");

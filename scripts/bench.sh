@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 figures=$(mktemp)
 trap 'rm -f "$figures"' EXIT
-"${CARGO:-cargo}" bench --locked -p nodelb --bench cost >"$figures"
+for bench in cost heap; do
+    "${CARGO:-cargo}" bench --locked -p nodelb --bench "$bench"
+done >"$figures"
 cat "$figures"
 cp "$figures" docs/benchmarks.md

@@ -7,10 +7,9 @@ use nodelb_core::addr::Protocol;
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Moment;
 
-use crate::HEAP;
 use crate::rounds::{Times, verdict};
 use crate::sandbox::Sandbox;
-use crate::world::{World, frontend, service, services, slice, synced};
+use crate::world::{World, backend, frontend, service, services, single_endpoint_services, slice};
 
 const SERVICES: u32 = 50_000;
 const CHANGES: u32 = 5_000;
@@ -23,41 +22,22 @@ pub(crate) fn run(sandbox: &Sandbox) {
     one_large_service(&mut world, sandbox);
 }
 
-/// A different backend for every service.
-fn backend(number: u32) -> (Ipv4Addr, u16) {
-    let [_, a, b, c] = number.to_be_bytes();
-    (Ipv4Addr::new(10, a, b, c), PORT)
-}
-
 /// 50,000 services with one endpoint each, from nothing: changes to table to real maps, and away again.
 fn bulk(world: &mut World) {
-    let changes = || -> Vec<Change> {
-        let both =
-            |number| [service(number, Protocol::Udp), slice(number, Protocol::Udp, [backend(number)].into_iter())];
-        (0..SERVICES).flat_map(both).chain([synced()]).collect()
-    };
     let mut nanos = Vec::new();
-    let mut heap = 0;
     for _ in 0..15 {
-        let before = HEAP.allocated();
-        let changes = changes();
+        let changes = single_endpoint_services(SERVICES);
         let start = Instant::now();
         let done = world.apply(changes);
         nanos.push(start.elapsed().as_nanos() as f64 / f64::from(SERVICES));
         assert!(done >= 2 * SERVICES as usize, "{done} operations");
-        heap = heap.max(HEAP.allocated() - before);
         world.forget();
     }
     let times = Times::new(nanos);
-    let per_service = heap / SERVICES as usize;
     println!("\n## 50,000 services with one endpoint each\n");
     println!("From changes in memory to the kernel's maps, one core, 15 rounds.\n");
     println!("| | min | p25 | median |\n|---|---|---|---|\n| ns a service | {} |", times.cells());
     println!("\nWithin 5,000 ns a service: {} (min).", verdict(times.min(), 5_000.0));
-    println!(
-        "Heap retained: **{per_service} bytes** a service. Within 2,048: {}.",
-        verdict(per_service as f64, 2_048.0)
-    );
 }
 
 /// One endpoint replaced by another at 50,000 services, until a client that connects reaches the new one.

@@ -124,15 +124,25 @@ pub(crate) fn slice(number: u32, protocol: Protocol, backends: impl Iterator<Ite
     })
 }
 
-/// Services number `0..count` with one backend each.
-pub(crate) fn services(count: u32, protocol: Protocol, backend: (Ipv4Addr, u16)) -> Vec<Change> {
-    let both = |number| [service(number, protocol), slice(number, protocol, [backend].into_iter())];
-    let mut changes: Vec<Change> = (0..count).flat_map(both).collect();
-    changes.push(synced());
-    changes
+/// Services number `0..count`, each with a backend of its own.
+pub(crate) fn single_endpoint_services(count: u32) -> Vec<Change> {
+    let both = |number| [service(number, Protocol::Udp), slice(number, Protocol::Udp, [backend(number)].into_iter())];
+    (0..count).flat_map(both).chain([synced()]).collect()
 }
 
-pub(crate) fn synced() -> Change {
+/// A different backend for every number.
+pub(crate) fn backend(number: u32) -> (Ipv4Addr, u16) {
+    let [_, a, b, c] = number.to_be_bytes();
+    (Ipv4Addr::new(10, a, b, c), 8080)
+}
+
+/// Services number `0..count` with this one backend.
+pub(crate) fn services(count: u32, protocol: Protocol, backend: (Ipv4Addr, u16)) -> Vec<Change> {
+    let both = |number| [service(number, protocol), slice(number, protocol, [backend].into_iter())];
+    (0..count).flat_map(both).chain([synced()]).collect()
+}
+
+fn synced() -> Change {
     Change::Synced { source: Source::Files, incomplete: None }
 }
 

@@ -205,21 +205,25 @@ impl Engine {
         for ops in diff::puts(&self.desired, &self.realised, &self.touched) {
             self.carry_out(ops, datapath, now);
         }
-        let ops = diff::delete_frontends(&self.desired, &self.realised, &self.touched);
-        self.carry_out(ops, datapath, now);
-        self.touched.settle();
-        let is_referenced = |id| self.is_referenced(id);
-        let ops = diff::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
-        self.carry_out(ops, datapath, now);
+        if self.has_surplus() {
+            let ops = diff::delete_frontends(&self.desired, &self.realised, &self.touched);
+            self.carry_out(ops, datapath, now);
+            self.touched.settle();
+            let is_referenced = |id| self.is_referenced(id);
+            let ops = diff::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
+            self.carry_out(ops, datapath, now);
+        }
         self.finish(now)
     }
 
     /// Hands on what still makes sense after what the operations before really achieved.
     fn carry_out(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
-        ops.retain(|op| match op {
-            MapOp::PutFrontend(_, entry) => self.realised.services.contains_key(&entry.service),
-            _ => true,
-        });
+        if !self.is_calm() {
+            ops.retain(|op| match op {
+                MapOp::PutFrontend(_, entry) => self.realised.services.contains_key(&entry.service),
+                _ => true,
+            });
+        }
         self.defer(&mut ops);
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);

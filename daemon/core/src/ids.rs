@@ -53,6 +53,9 @@ impl ServiceIds {
     /// Only an id at which no other address points: what points there too may be a service not heard of yet, and would
     /// show this one's backends.
     fn adopt(&mut self, addresses: &[L4Addr]) -> Option<ServiceId> {
+        if self.orphans.is_empty() {
+            return None;
+        }
         let is_whole = |id: &ServiceId| {
             self.orphans.get(id).is_some_and(|pointing| pointing.iter().all(|address| addresses.contains(address)))
         };

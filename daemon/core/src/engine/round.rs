@@ -194,9 +194,19 @@ impl Engine {
         std::mem::take(&mut self.round)
     }
 
+    /// Whether there may be something to delete. Once everything that is wanted is there, it is there and nothing else
+    /// exactly if the numbers agree.
+    pub(super) fn has_surplus(&self) -> bool {
+        let (desired, realised) = (&self.desired, &self.realised);
+        let is_equal = desired.frontends.len() == realised.frontends.len()
+            && desired.services.len() == realised.services.len()
+            && desired.node_addrs.len() == realised.node_addrs.len();
+        !(self.is_calm() && is_equal)
+    }
+
     /// Whether everything that was planned is done: then every frontend that was touched is Done, which is what a claim
     /// starts from, and only those that were not need a look.
-    fn is_calm(&self) -> bool {
+    pub(super) fn is_calm(&self) -> bool {
         self.round.failed == 0 && !self.has_failed() && self.inherited.is_empty() && self.deferred.is_empty()
     }
 

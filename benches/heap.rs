@@ -1,0 +1,36 @@
+//! The heap a service takes. Apart from benches/cost.rs, since counting costs time: `make bench`.
+
+#![expect(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a benchmark stops where it cannot go on, and prints; it shares its world with another"
+)]
+
+#[path = "../tests/sandbox/mod.rs"]
+mod sandbox;
+#[path = "cost/world.rs"]
+mod world;
+
+use cap::Cap;
+
+use world::{World, single_endpoint_services};
+
+#[global_allocator]
+static HEAP: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
+
+const SERVICES: u32 = 50_000;
+
+fn main() {
+    sandbox::run("heap", |sandbox| {
+        let mut world = World::new(&sandbox.bpffs, "heap", &sandbox.cgroup);
+        let before = HEAP.allocated();
+        world.apply(single_endpoint_services(SERVICES));
+        let per_service = (HEAP.allocated() - before) / SERVICES as usize;
+        let verdict = if per_service <= 2_048 { "yes" } else { "**no**" };
+        println!("\n## Heap\n");
+        println!("50,000 services with one endpoint each retain **{per_service} bytes** of heap a service.");
+        println!("Within 2,048: {verdict}.");
+    });
+}
