@@ -16,6 +16,7 @@ build  libelf-dev       gelf.h
 build  zlib1g-dev       zlib.h
 run    curl             curl
 run    iproute2         ip
+run    strace           strace
 run    util-linux       unshare
 run    util-linux       setpriv
 lint   clang-format     clang-format

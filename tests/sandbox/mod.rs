@@ -41,7 +41,7 @@ pub(crate) fn run(test: &str, body: impl FnOnce(&Sandbox)) {
 fn outside(test: &str) {
     assert!(
         nix::unistd::geteuid().is_root(),
-        "this test loads BPF programs and makes namespaces: run it as root (sudo -E cargo test, or make test-root)"
+        "this test loads BPF programs and makes namespaces: run it as root (sudo -E cargo test, or make test)"
     );
     let cgroup = OwnCgroup::make();
     let this_binary = std::env::current_exe().expect("the path of the test binary");
