@@ -21,15 +21,13 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// Every entry of either state: for a full reconcile.
-    pub fn all(desired: &Desired, realised: &Realised) -> Self {
-        let mut all = Self {
-            services: desired.services.keys().chain(realised.services.keys()).copied().collect(),
-            frontends: desired.frontends.keys().chain(realised.frontends.keys()).copied().collect(),
-            node_addrs: desired.node_addrs.iter().chain(realised.node_addrs.iter()).copied().collect(),
-        };
-        all.settle();
-        all
+    /// The entries that are realised and not desired.
+    pub fn surplus(desired: &Desired, realised: &Realised) -> Self {
+        Self {
+            services: realised.services.keys().copied().filter(|id| !desired.services.contains_key(id)).collect(),
+            frontends: realised.frontends.keys().copied().filter(|a| !desired.frontends.contains_key(a)).collect(),
+            node_addrs: realised.node_addrs.iter().copied().filter(|a| !desired.node_addrs.contains(a)).collect(),
+        }
     }
 
     /// Whether there is none.

@@ -45,7 +45,7 @@ fn text(batches: &[Vec<MapOp>]) -> String {
 }
 
 fn puts_between(realised: &MapState, desired: &MapState) -> String {
-    text(&puts(desired, realised, &Touched::all(desired, realised)))
+    text(&puts(desired, realised, &all(desired, realised)))
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_change_of_view_is_made_while_the_list_it_leads_to_is_full() {
 #[test]
 fn what_is_still_pointed_at_is_not_deleted() {
     let (realised, desired) = (state(&[(1, 1), (2, 2)], &[(7, 1, false), (8, 2, false)]), MapState::default());
-    let touched = Touched::all(&desired, &realised);
+    let touched = all(&desired, &realised);
     assert_eq!(text(&[delete_frontends(&desired, &realised, &touched)]), "-F7 -F8");
     assert_eq!(text(&[delete_services(&desired, &realised, &touched, |id| id == ServiceId(1))]), "-S2");
 }
@@ -111,6 +111,17 @@ fn node_addresses_come_first_and_go_with_the_frontends() {
     let mut with = MapState::default();
     with.node_addrs.insert(l4("192.0.2.9:1").addr);
     assert_eq!(puts_between(&MapState::default(), &with), "N9");
-    let touched = Touched::all(&with, &with);
+    let touched = all(&with, &with);
     assert_eq!(text(&[delete_frontends(&MapState::default(), &with, &touched)]), "-N9");
+}
+
+/// Every entry of either state.
+fn all(desired: &MapState, realised: &MapState) -> Touched {
+    let mut all = Touched {
+        services: desired.services.keys().chain(realised.services.keys()).copied().collect(),
+        frontends: desired.frontends.keys().chain(realised.frontends.keys()).copied().collect(),
+        node_addrs: desired.node_addrs.iter().chain(realised.node_addrs.iter()).copied().collect(),
+    };
+    all.settle();
+    all
 }

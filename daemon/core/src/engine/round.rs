@@ -58,9 +58,9 @@ impl Engine {
         self.at_start = Realised::default();
         self.touched.services.extend(self.ids.take_orphans());
         self.backends.forget_unused();
-        let all = Touched::all(&self.desired, &self.realised);
-        self.round.pruned = all.frontends.iter().filter(|a| !self.desired.frontends.contains_key(*a)).count();
-        self.touch(all);
+        let surplus = Touched::surplus(&self.desired, &self.realised);
+        self.round.pruned = surplus.frontends.len();
+        self.touch(surplus);
     }
 
     pub(super) fn is_referenced(&self, id: ServiceId) -> bool {
