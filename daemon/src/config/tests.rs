@@ -161,3 +161,13 @@ fn key_names_are_unique() {
     let names: BTreeSet<_> = keys.iter().map(|key| (key.section, key.name.clone())).collect();
     assert_eq!(names.len(), keys.len());
 }
+
+/// nodelb.toml(5) has an entry for every key, with its default.
+#[test]
+fn the_man_page_lists_every_key_at_its_default() {
+    let page = include_str!("../../../contrib/man/nodelb.toml.5");
+    for key in Config::default().keys() {
+        let entry = format!("\\fB{}\\fR = {} ", key.name.replace('-', "\\-"), key.value.replace('-', "\\-"));
+        assert!(page.lines().any(|line| line.starts_with(&entry)), "no line that starts with `{entry}`");
+    }
+}
