@@ -1,5 +1,6 @@
 //! Addresses: the typed keys everything else is looked up by. Owns their order, their text form and their validation.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -8,9 +9,22 @@ use serde::{Deserialize, Serialize};
 
 /// An IPv4 or IPv6 address in one 16-byte form: IPv4 is kept as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), exactly as
 /// the kernel maps hold it. Prints canonically (`10.0.0.1`, `2001:db8::1`).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "IpAddr", into = "IpAddr")]
 pub struct Addr([u8; 16]);
+
+impl Ord for Addr {
+    /// As bytes in network order, compared as one number: addresses are the keys of the largest maps.
+    fn cmp(&self, other: &Self) -> Ordering {
+        u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
+    }
+}
+
+impl PartialOrd for Addr {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 /// The address family of an [`Addr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
