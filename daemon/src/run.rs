@@ -35,7 +35,7 @@ mod kernel;
 mod reload;
 
 pub(crate) use kernel::{crash_after, refused};
-use reload::Reload;
+use reload::{Reload, Signals};
 
 /// Everything that is ready before the runtime starts.
 struct Ground {
@@ -124,6 +124,7 @@ async fn serve<D: Datapath + Send + 'static>(
     probe: Probe<D>,
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, listeners, facts, notifier } = ground;
+    let signals = Signals::listen().map_err(system("listening for signals"))?;
     let clock = Clock::start();
     let limits = datapath.limits();
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
@@ -169,7 +170,7 @@ async fn serve<D: Datapath + Send + 'static>(
         directory: directory_in,
         notifier: Arc::clone(&notifier),
     };
-    reload.until_told_to_end().await.map_err(system("waiting for signals"))?;
+    reload.until_told_to_end(signals).await;
     notifier.stopping("stopping; connections go on");
     info!("told to end: maps and programs stay in place, connections go on");
     stop_in.send_replace(true);

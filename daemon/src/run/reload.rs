@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
@@ -13,6 +13,24 @@ use crate::config::Config;
 use crate::log::LevelControl;
 use crate::node;
 use crate::notify::Notifier;
+
+/// The signals the daemon answers.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// From here on no signal is lost or kills the process: to be called before anybody is told that it is ready.
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
 
 /// What SIGHUP needs.
 pub(super) struct Reload {
@@ -26,15 +44,12 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Answers SIGHUP until SIGTERM or SIGINT.
-    pub(super) async fn until_told_to_end(mut self) -> io::Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+    pub(super) async fn until_told_to_end(mut self, mut signals: Signals) {
         loop {
             tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
-                _ = hangup.recv() => {
+                _ = signals.terminate.recv() => return,
+                _ = signals.interrupt.recv() => return,
+                _ = signals.hangup.recv() => {
                     self.notifier.reloading("reloading the configuration");
                     let outcome = self.reload().await;
                     self.notifier.ready(&outcome);
