@@ -27,9 +27,6 @@ pub mod tables;
 pub use health::{Check, Health};
 pub use sources::{SourceReport, SourceState};
 
-/// Where the API listens unless the configuration says otherwise, and where the command line looks for it.
-pub const DEFAULT_ADDRESSES: [&str; 2] = ["127.0.0.1:9890", "[::1]:9890"];
-
 /// Reads the maps back from whatever holds them; may block. The error says what could not be read.
 pub type ReadMaps = Arc<dyn Fn() -> Result<MapState, String> + Send + Sync>;
 

@@ -252,7 +252,6 @@ impl Engine {
             at: now,
             desired: self.desired.clone(),
             realised: self.realised.clone(),
-            is_ready: self.is_ready,
             config: Arc::clone(&self.config),
             facts: self.table.facts(),
             rows: self.rows.clone(),

@@ -27,8 +27,6 @@ pub struct Snapshot {
     pub desired: Desired,
     /// What the kernel holds, as far as successful operations tell.
     pub realised: Realised,
-    /// See [`crate::engine::Engine::is_ready`].
-    pub is_ready: bool,
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) facts: Facts,
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,

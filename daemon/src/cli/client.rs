@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::admin;
+use crate::config;
 use crate::exit::{Code, Failure};
 
 /// The daemon listens on this host: either it accepts at once or it never will.
@@ -24,7 +24,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(65);
 
 /// Where the daemon listens unless it is configured otherwise.
 pub fn default_addresses() -> Vec<SocketAddr> {
-    admin::DEFAULT_ADDRESSES.iter().filter_map(|address| address.parse().ok()).collect()
+    config::Admin::default().listen
 }
 
 /// The body of the answer to `target`, from the first of the addresses that answers.

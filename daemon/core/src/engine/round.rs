@@ -188,9 +188,7 @@ impl Engine {
             }
         }
         self.schedule_retry(now);
-        if self.config.sources.iter().all(|source| self.table.is_synced(*source)) {
-            self.is_ready = true;
-        }
+        self.is_ready |= self.unsynced().is_empty();
         std::mem::take(&mut self.round)
     }
 
