@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod apiserver;
 pub mod canary;
 pub mod check;
 pub mod cleanup;

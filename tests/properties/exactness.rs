@@ -87,7 +87,7 @@ fn service(full: &str, cluster_ip: &str, version: &str) -> Change {
     Change::UpsertService(Service {
         name: full.parse().expect("valid"),
         source: Source::Kubernetes,
-        origin: Origin { object: "Service".into(), resource_version: version.into() },
+        origin: Origin { object: "Service".into(), resource_version: version.into(), ..Origin::default() },
         created: Some(1),
         ports: vec![ServicePort {
             name: "".into(),

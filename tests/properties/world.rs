@@ -84,6 +84,8 @@ pub(crate) enum Object {
     Service(ServiceName, Source),
     Slice(SliceName, Source),
     Node,
+    Zone,
+    Apiservers,
     Synced(Source),
 }
 
@@ -94,6 +96,8 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::UpsertSlice(slice) => Object::Slice(slice.name.clone(), slice.source),
         Change::RemoveSlice(name, source) => Object::Slice(name.clone(), *source),
         Change::Node(_) => Object::Node,
+        Change::Zone(_) => Object::Zone,
+        Change::Apiservers(_) => Object::Apiservers,
         Change::Synced { source, .. } => Object::Synced(*source),
     }
 }

@@ -22,6 +22,11 @@ pub enum Change {
     RemoveSlice(SliceName, Source),
     /// What is known about this node.
     Node(NodeFacts),
+    /// The zone of this node according to Kubernetes; counts where [`NodeFacts::zone`] is empty.
+    Zone(Arc<str>),
+    /// Every address at which an apiserver is known to listen: configured, learned or remembered. The services that lead
+    /// to one of them are never emptied.
+    Apiservers(BTreeSet<(Addr, u16)>),
     /// The source has told everything it had at the start, except what it names. Until every source is synced, and for
     /// as long as one is incomplete, nothing is pruned from the kernel.
     Synced {

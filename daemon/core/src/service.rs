@@ -102,6 +102,10 @@ pub struct Origin {
     pub object: Arc<str>,
     /// Kubernetes `metadata.resourceVersion`; empty elsewhere.
     pub resource_version: Arc<str>,
+    /// Who wrote it last: a field manager of `metadata.managedFields`; empty where unknown.
+    pub writer: Arc<str>,
+    /// When that was, in seconds since 1970.
+    pub written: Option<u64>,
 }
 
 /// A service as one source describes it. Its backends arrive separately, in [`Slice`]s.

@@ -20,6 +20,9 @@ pub struct Table {
     facts: Facts,
     /// Which service a slice belongs to: a slice may move to another service, and is removed by its own name only.
     service_of: HashMap<(Source, SliceName), ServiceName, RandomState>,
+    /// The node's zone as [`Change::Node`] and as [`Change::Zone`] told it; the first counts unless it is empty.
+    own_zone: Arc<str>,
+    told_zone: Arc<str>,
 }
 
 /// What the sources say now: the readers' side. Cloning is cheap.
@@ -86,7 +89,15 @@ impl Table {
                 }
                 None => Effect::None,
             },
-            Change::Node(facts) => self.set_node(facts),
+            Change::Node(facts) => {
+                self.own_zone = Arc::clone(&facts.zone);
+                self.set_node(facts)
+            }
+            Change::Zone(zone) => {
+                self.told_zone = zone;
+                self.set_node(NodeFacts::clone(&self.facts.node))
+            }
+            Change::Apiservers(_) => Effect::None,
             Change::Synced { source, incomplete } => {
                 self.facts.synced.insert(source, incomplete);
                 Effect::Synced
@@ -158,7 +169,8 @@ impl Table {
         }
     }
 
-    fn set_node(&mut self, facts: NodeFacts) -> Effect {
+    fn set_node(&mut self, mut facts: NodeFacts) -> Effect {
+        facts.zone = Arc::clone(if self.own_zone.is_empty() { &self.told_zone } else { &self.own_zone });
         let old = std::mem::replace(&mut self.facts.node, Arc::new(facts));
         if old.name != self.node.name || old.zone != self.node.zone {
             Effect::AllServices

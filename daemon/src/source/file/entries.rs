@@ -183,7 +183,7 @@ impl ServiceEntry {
     /// The service, and the slice of its backends if it lists any. The slice's name is none that Kubernetes allows, so
     /// it cannot collide with that of an EndpointSlice in a file beside it.
     fn into_objects(self, file: &Arc<str>) -> (Service, Option<Slice>) {
-        let origin = Origin { object: Arc::clone(file), resource_version: "".into() };
+        let origin = Origin { object: Arc::clone(file), ..Origin::default() };
         let slice_ports: Vec<_> = self.ports.iter().flat_map(PortEntry::slice_ports).collect();
         let slice = Slice {
             name: SliceName::new(&self.name.namespace, &format!("file:{}", self.name.name)),

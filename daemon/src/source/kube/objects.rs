@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::time;
+
 /// `core/v1` Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -58,6 +60,38 @@ pub struct Metadata {
     /// `labels`
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
+    /// `uid`; empty where not given.
+    #[serde(deserialize_with = "null_is_default")]
+    pub uid: String,
+    /// `managedFields`, reduced to who wrote last.
+    #[serde(rename = "managedFields", deserialize_with = "last_write")]
+    pub last_write: LastWrite,
+}
+
+/// The latest of an object's `managedFields`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastWrite {
+    /// `manager`
+    pub manager: String,
+    /// `time`, in seconds since 1970.
+    pub at: Option<u64>,
+}
+
+/// One of `managedFields`; what it covers is not decoded.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ManagedField {
+    #[serde(deserialize_with = "null_is_default")]
+    manager: String,
+    #[serde(deserialize_with = "null_is_default")]
+    time: String,
+}
+
+/// Decodes `managedFields`; of several writes in one second the last of the list counts.
+fn last_write<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LastWrite, D::Error> {
+    let fields: Vec<ManagedField> = list(deserializer)?;
+    let writes = fields.into_iter().map(|field| LastWrite { at: time::seconds(&field.time), manager: field.manager });
+    Ok(writes.max_by_key(|write| write.at).unwrap_or_default())
 }
 
 /// The labels that decide whether and where an object belongs.

@@ -42,7 +42,12 @@ pub struct Reader {
 
 impl Reader {
     fn origin(&self, metadata: &Metadata) -> Origin {
-        Origin { object: Arc::clone(&self.object), resource_version: metadata.resource_version.as_str().into() }
+        Origin {
+            object: Arc::clone(&self.object),
+            resource_version: metadata.resource_version.as_str().into(),
+            writer: metadata.last_write.manager.as_str().into(),
+            written: metadata.last_write.at,
+        }
     }
 }
 

@@ -56,7 +56,7 @@ fn a_load_balancer_has_all_kinds_of_address() {
     assert_eq!(service.name, ServiceName::new("default", "kubernetes-intranet"));
     assert_eq!(service.created, Some(1_714_566_896));
     assert_eq!(service.source, Source::Kubernetes);
-    assert_eq!(service.origin, Origin { object: "here".into(), resource_version: "12345".into() });
+    assert_eq!(service.origin, Origin { object: "here".into(), resource_version: "12345".into(), ..Origin::default() });
     assert_eq!((&*service.ports[0].name, service.ports[0].protocol), ("https", Protocol::Tcp));
     assert_eq!(
         frontends(&service),

@@ -1,0 +1,13 @@
+//! Reaching an apiserver, come what may. Owns the addresses, the credentials and the one connection in use; knows
+//! nothing of what is read over it.
+//!
+//! ```text
+//!  config ──> Settings ──┐                            ┌── watch: Option<Arc<Session>> ──> source/kube
+//!  credentials (files) ──┼──> supervisor (1) ─────────┤
+//!  remembered addresses ─┘     │  pool (pure)         ├── watch: pool report ──> admin
+//!        source/kube ──Report──┘  link, probes        └── Change::Apiservers ──> owner
+//! ```
+
+pub mod address;
+pub mod link;
+pub mod session;

@@ -1,0 +1,94 @@
+//! Where an apiserver listens, as an operator writes it down: an address or a name, a port, and the name its certificate
+//! must carry.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// One apiserver address, and what its certificate is checked against.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Server {
+    /// Where to connect.
+    pub address: Address,
+    /// The name the certificate must carry, sent as SNI too; `None`: the host of the address.
+    pub tls_server_name: Option<Arc<str>>,
+}
+
+/// `192.0.2.1:6443`, `[2001:db8::1]:6443` or `api.example.com:6443`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Address {
+    /// An IP address, which needs no resolver, or a name.
+    pub host: Host,
+    /// Never 0.
+    pub port: u16,
+}
+
+/// The host of an [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Host {
+    /// Dialled as it is.
+    Ip(IpAddr),
+    /// Resolved first; in lower case.
+    Name(Arc<str>),
+}
+
+impl From<SocketAddr> for Address {
+    fn from(at: SocketAddr) -> Self {
+        Self { host: Host::Ip(at.ip().to_canonical()), port: at.port() }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        f.pad(&match host {
+            Host::Ip(ip) => SocketAddr::new(*ip, *port).to_string(),
+            Host::Name(name) => format!("{name}:{port}"),
+        })
+    }
+}
+
+/// A text is not an apiserver's address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an apiserver address (expected HOST:PORT, such as 192.0.2.1:6443 or api.example.com:6443)")]
+pub struct AddressError(String);
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let refused = || AddressError(text.into());
+        if let Ok(at) = text.parse::<SocketAddr>() {
+            let has_zone = matches!(at, SocketAddr::V6(v6) if v6.scope_id() != 0);
+            return if at.port() == 0 || has_zone { Err(refused()) } else { Ok(at.into()) };
+        }
+        let (name, port) = text.rsplit_once(':').ok_or_else(refused)?;
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(refused)?;
+        let label_is_valid = |label: &str| {
+            !label.is_empty() && label.len() <= 63 && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        // A last label of digits would be half an IPv4 address, which resolvers understand in surprising ways.
+        let is_name = name.len() <= 253
+            && name.split('.').all(label_is_valid)
+            && !name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+        if is_name { Ok(Self { host: Host::Name(name.to_lowercase().into()), port }) } else { Err(refused()) }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
