@@ -212,6 +212,18 @@ impl Facts {
         self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
     }
 
+    /// Every service the source describes, in order.
+    pub fn services_of(&self, source: Source) -> impl Iterator<Item = &Service> {
+        let claims = self.records.values().flat_map(|record| &record.claims);
+        claims.map(Arc::as_ref).filter(move |service| service.source == source)
+    }
+
+    /// Every slice of the source, by the service it belongs to.
+    pub fn slices_of(&self, source: Source) -> impl Iterator<Item = &Slice> {
+        let slices = self.records.values().flat_map(|record| &record.slices);
+        slices.map(Arc::as_ref).filter(move |slice| slice.source == source)
+    }
+
     /// What is known about this node.
     pub fn node(&self) -> &NodeFacts {
         &self.node

@@ -1,5 +1,20 @@
-//! Kubernetes objects and what they mean in nodelb's words. The only place where Kubernetes' words are spoken.
+//! Kubernetes as a source: objects, what they mean in nodelb's words, and the watches that bring them. The only place
+//! where Kubernetes' words are spoken.
+//!
+//! Bytes are cut into objects ([`splitter`]), decoded and translated ([`decode`], [`objects`], [`translate`]), compared with
+//! what is known ([`store`]) and told to the owner ([`run`]). All but the last is pure.
 
+mod cidrs;
+pub mod decode;
 pub mod objects;
+pub mod remember;
+mod report;
+pub mod request;
+mod run;
+pub mod splitter;
+pub mod store;
 mod time;
 pub mod translate;
+pub mod watch;
+
+pub use run::{KubernetesSource, Memory, run};

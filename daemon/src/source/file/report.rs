@@ -8,7 +8,7 @@ use nodelb_core::service::Source;
 use super::merge::Merged;
 use super::scan::{Files, KnownFile};
 use crate::document::Problem;
-use crate::source::{SourceReport, SourceState};
+use crate::source::{SourceReport, SourceState, unix_seconds};
 
 /// What there is to say about the directory itself.
 pub(super) struct DirectoryState<'a> {
@@ -72,8 +72,4 @@ fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> Source
         problems: file.problems.iter().chain(merge_problems).map(Problem::to_string).collect(),
         since: unix_seconds(file.since),
     }
-}
-
-fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -42,7 +42,16 @@ pub struct EndpointSlice {
     pub ports: Vec<EndpointPort>,
 }
 
-/// `metadata` of either.
+/// `core/v1` Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// `metadata`
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+}
+
+/// `metadata` of any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Metadata {
@@ -107,6 +116,9 @@ pub struct Labels {
     /// A slice with it, whatever the value, is not for proxies.
     #[serde(rename = "service.kubernetes.io/headless")]
     pub headless: Option<String>,
+    /// Where a Node is.
+    #[serde(rename = "topology.kubernetes.io/zone")]
+    pub zone: Option<String>,
 }
 
 /// `spec` of a Service.

@@ -1,0 +1,121 @@
+//! The last state heard, kept in the state directory: what a daemon starts from after a reboot while no apiserver can be
+//! reached. One JSON object per line: a header, then the [`Change`]s that lead to the state. Whatever of the file can be
+//! read is of use, for nothing is removed on its word.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nodelb_core::change::Change;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::service::{Service, Slice, Source};
+use serde::{Deserialize, Serialize};
+
+/// The form of the file; another one is not read.
+const FORM: u32 = 1;
+
+/// The most bytes read of a line; ten times the largest slice.
+const MAX_LINE: u64 = 16 << 20;
+
+/// The most bytes read of a file: a hundred times a large cluster.
+const MAX_FILE: u64 = 2 << 30;
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    form: u32,
+    /// Whose state it is: [`Cluster`].
+    cluster: Option<String>,
+}
+
+/// As [`Change`], by reference.
+#[derive(Serialize)]
+enum Line<'a> {
+    UpsertService(&'a Service),
+    UpsertSlice(&'a Slice),
+}
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// In an order in which they make sense.
+    pub changes: Vec<Change>,
+    /// How many lines make no sense.
+    pub unreadable: usize,
+}
+
+/// Where the state lies.
+pub fn path(state_directory: &Path) -> PathBuf {
+    state_directory.join("kubernetes.jsonl")
+}
+
+/// Reads what was written last.
+///
+/// # Errors
+/// When the file is there and cannot be read, is of another form, or of another cluster than `cluster`.
+pub fn read(path: &Path, cluster: Option<&str>) -> io::Result<Remembered> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
+        file => file?,
+    };
+    let mut reader = BufReader::new(file.take(MAX_FILE));
+    let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
+    let header: Option<Header> = next_line(&mut reader)?.and_then(|line| serde_json::from_slice(&line).ok());
+    match header {
+        Some(Header { form: FORM, cluster: of }) if of.is_none() || cluster.is_none() || of.as_deref() == cluster => {}
+        Some(Header { form: FORM, .. }) => return Err(refused("it is the state of another cluster")),
+        _ => return Err(refused("it is of a form this version does not know")),
+    }
+    let mut remembered = Remembered::default();
+    while let Some(line) = next_line(&mut reader)? {
+        match serde_json::from_slice(&line) {
+            Ok(change) if is_remembered(&change) => remembered.changes.push(change),
+            _ => remembered.unreadable += 1,
+        }
+    }
+    Ok(remembered)
+}
+
+fn is_remembered(change: &Change) -> bool {
+    match change {
+        Change::UpsertService(service) => service.source == Source::Kubernetes,
+        Change::UpsertSlice(slice) => slice.source == Source::Kubernetes,
+        _ => false,
+    }
+}
+
+/// `None` at the end; a line that is too long ends the file.
+fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(MAX_LINE).read_until(b'\n', &mut line)?;
+    Ok((!line.is_empty()).then_some(line))
+}
+
+/// Writes the state: whole, or not at all.
+///
+/// # Errors
+/// When it cannot be written; what was written before is still there.
+pub fn write(path: &Path, cluster: Option<&str>, snapshot: &Snapshot) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut writer = BufWriter::with_capacity(64 << 10, file);
+    let header = Header { form: FORM, cluster: cluster.map(ToOwned::to_owned) };
+    write_line(&mut writer, &header)?;
+    for service in snapshot.facts().services_of(Source::Kubernetes) {
+        write_line(&mut writer, &Line::UpsertService(service))?;
+    }
+    for slice in snapshot.facts().slices_of(Source::Kubernetes) {
+        write_line(&mut writer, &Line::UpsertSlice(slice))?;
+    }
+    writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    fs::rename(&new, path)?;
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *writer, line)?;
+    writer.write_all(b"\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+use nodelb_core::datapath::Moment;
+use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::service::ServiceName;
+
+use super::*;
+use crate::source::kube::objects;
+use crate::source::kube::translate::{self, Reader};
+
+fn changes() -> Vec<Change> {
+    let reader = Reader { source: Source::Kubernetes, object: "here".into() };
+    let service: objects::Service = serde_json::from_str(
+        r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"7"},"spec":{"clusterIP":"198.51.100.1","ports":[{"port":80}]}}"#,
+    )
+    .expect("valid");
+    let slice: objects::EndpointSlice = serde_json::from_str(
+        r#"{"metadata":{"name":"web-1","namespace":"shop","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
+            "endpoints":[{"addresses":["192.0.2.1"],"zone":"z","hints":{"forZones":[{"name":"z"}]}}],"ports":[{"port":80}]}"#,
+    )
+    .expect("valid");
+    let service = translate::service(&service, &reader).value.expect("served");
+    let slice = translate::slice(&slice, &reader).value.expect("served");
+    vec![Change::UpsertService(service), Change::UpsertSlice(slice)]
+}
+
+fn snapshot() -> Snapshot {
+    let config = EngineConfig { max_services: 16, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, nodelb_core::state::Realised::default());
+    changes().into_iter().for_each(|change| engine.change(change));
+    engine.snapshot(Moment(0))
+}
+
+#[test]
+fn what_is_written_is_what_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    assert_eq!(read(&path, None).expect("absent"), Remembered::default());
+    write(&path, Some("ca"), &snapshot()).expect("written");
+    write(&path, Some("ca"), &snapshot()).expect("written over");
+    for cluster in [Some("ca"), None] {
+        assert_eq!(read(&path, cluster).expect("read"), Remembered { changes: changes(), unreadable: 0 });
+    }
+}
+
+#[test]
+fn the_state_of_another_cluster_or_form_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    write(&path, Some("ca"), &snapshot()).expect("written");
+    assert!(read(&path, Some("another")).is_err());
+    for text in ["", "{\"form\":2}\n", "garbage\n", "\u{0}"] {
+        fs::write(&path, text).expect("written");
+        assert!(read(&path, None).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_file_that_was_damaged_is_used_as_far_as_it_makes_sense() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    write(&path, None, &snapshot()).expect("written");
+    let text = fs::read_to_string(&path).expect("text");
+    let removal = Change::RemoveService(ServiceName::new("a", "b"), Source::Kubernetes);
+    let removal = serde_json::to_string(&removal).expect("JSON");
+    fs::write(&path, format!("{text}{removal}\n{}", "{\"UpsertSlice\":{\"na")).expect("written");
+    let remembered = read(&path, None).expect("read");
+    assert_eq!(remembered.changes, changes());
+    assert_eq!(remembered.unreadable, 2, "a removal, and half a line");
+}

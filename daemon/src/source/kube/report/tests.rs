@@ -1,0 +1,36 @@
+use super::*;
+
+fn row_of(state: &State, is_listed: bool, tally: Tally) -> SourceReport {
+    row(&KindReport { kind: Kind::EndpointSlice, state, since: SystemTime::UNIX_EPOCH, tally, is_listed })
+}
+
+#[test]
+fn a_watch_that_fails_serves_what_it_knew() {
+    let failing = State::Failing(LinkError::Broken("reset".into()));
+    assert_eq!(row_of(&failing, true, Tally::default()).state, SourceState::LastGood);
+    assert_eq!(row_of(&failing, false, Tally::default()).state, SourceState::Error);
+    let remembered = Tally { served: 3, ..Tally::default() };
+    let report = row_of(&State::Waiting, false, remembered);
+    assert_eq!((report.state, report.slices, report.services), (SourceState::LastGood, 3, 0));
+    assert_eq!(row_of(&State::Watching, true, Tally::default()).problems, [""; 0]);
+}
+
+#[test]
+fn a_missing_permission_names_the_command_that_shows_it() {
+    let state = State::Failing(LinkError::Forbidden("User \"x\" cannot watch".into()));
+    let problem = &row_of(&state, false, Tally::default()).problems[0];
+    assert!(problem.contains("kubectl auth can-i watch endpointslices.discovery.k8s.io --all-namespaces"), "{problem}");
+}
+
+#[test]
+fn what_was_skipped_is_counted_and_shown() {
+    let tally = Tally {
+        skipped: 12,
+        left_out: 3,
+        problems: (0..12).map(|n| format!("ns/s{n}: no sense")).collect(),
+        ..Tally::default()
+    };
+    let report = row_of(&State::Watching, true, tally);
+    assert_eq!((report.problems.len(), report.notices.len()), (12, 1));
+    assert!(report.problems[0].starts_with("12 skipped") && report.problems[11] == "and 2 more");
+}

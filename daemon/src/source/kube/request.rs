@@ -1,0 +1,133 @@
+//! The requests that list and watch one kind: what is left out by the server, where it can, so that it need not travel.
+
+use std::time::Duration;
+
+use super::decode::{Kind, Version};
+use crate::apiserver::link::LinkError;
+
+/// The longest a server may tell us to wait.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// What kube-proxy leaves out by label, for Services and EndpointSlices alike.
+const LABELS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+
+/// How one kind is asked for, as far as the servers met so far understand it.
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// Which kind.
+    pub kind: Kind,
+    /// Whether streaming lists are tried.
+    pub streams: bool,
+    fields: Option<String>,
+    /// Whether the fields only spare traffic.
+    fields_can_go: bool,
+}
+
+impl Query {
+    /// Of Services or EndpointSlices in all namespaces.
+    pub fn all(kind: Kind) -> Self {
+        // Headless services, which no proxy serves.
+        let fields = (kind == Kind::Service).then(|| "spec.clusterIP!=None".to_owned());
+        Self { kind, streams: true, fields, fields_can_go: true }
+    }
+
+    /// Of one Node.
+    pub fn node(name: &str) -> Self {
+        let fields = Some(format!("metadata.name={name}"));
+        Self { kind: Kind::Node, streams: true, fields, fields_can_go: false }
+    }
+
+    /// Gives up what the server refuses; whether there was something to give up.
+    pub fn make_do_without(&mut self, error: &LinkError) -> bool {
+        let LinkError::Status { code, message } = error else { return false };
+        if *code == 400 && message.contains("field") && self.fields_can_go && self.fields.is_some() {
+            self.fields = None;
+            return true;
+        }
+        // 422 where the feature gate WatchList is off, 400 or 404 from whatever stands in between.
+        let was_streaming = self.streams && (400..500).contains(code);
+        self.streams &= !was_streaming;
+        was_streaming
+    }
+
+    /// A page of a list; `limit` 0: all of it.
+    pub fn page(&self, next: &str, limit: usize) -> String {
+        let mut query = self.base();
+        if limit > 0 {
+            query.add("limit", &limit.to_string());
+        }
+        if !next.is_empty() {
+            query.add("continue", next);
+        }
+        query.0
+    }
+
+    /// A watch that begins with everything there is.
+    pub fn stream(&self, at_least: Duration) -> String {
+        let mut query = self.watching(at_least);
+        query.add("sendInitialEvents", "true");
+        query.add("resourceVersionMatch", "NotOlderThan");
+        query.0
+    }
+
+    /// A watch of what came after.
+    pub fn watch(&self, from: Version, at_least: Duration) -> String {
+        let mut query = self.watching(at_least);
+        query.add("resourceVersion", &from.0.to_string());
+        query.0
+    }
+
+    fn watching(&self, at_least: Duration) -> Text {
+        let mut query = self.base();
+        query.add("watch", "true");
+        query.add("allowWatchBookmarks", "true");
+        // Spread, so that a cluster's nodes do not come back all at once.
+        query.add("timeoutSeconds", &at_least.mul_f64(1.0 + jitter_unit()).as_secs().max(1).to_string());
+        query
+    }
+
+    fn base(&self) -> Text {
+        let mut query = Text(format!("{}?", self.kind.path()));
+        if self.kind != Kind::Node {
+            query.add("labelSelector", LABELS);
+        }
+        if let Some(fields) = &self.fields {
+            query.add("fieldSelector", fields);
+        }
+        query
+    }
+}
+
+/// A path with a query.
+struct Text(String);
+
+impl Text {
+    fn add(&mut self, key: &str, value: &str) {
+        if !self.0.ends_with('?') {
+            self.0.push('&');
+        }
+        self.0.push_str(key);
+        self.0.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+                self.0.push(char::from(byte));
+            } else {
+                self.0.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+}
+
+/// From 0.5 to 1.5: spreads what many nodes do at once.
+pub fn jitter() -> f64 {
+    0.5 + jitter_unit()
+}
+
+/// From 0 to 1. Only pauses depend on it.
+fn jitter_unit() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    f64::from(u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,421 @@
+//! Lists and watches one kind of objects, for ever, over whichever session is in use. Owns where it is in the cluster's
+//! history; what the objects mean is the store's business, which address is dialled the supervisor's.
+//!
+//! A watch goes on where it ended, on the next session too. It lists again when the server says that the version is too
+//! old, when the cluster went back in time, when the server answers a watch with an error, and when it was away for
+//! longer than etcd keeps its history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, info};
+
+use super::decode::{Decoder, Event, Heard, Kind, Version, shell};
+use super::request::{self, Query};
+use super::splitter::{Form, Piece, Splitter};
+use crate::apiserver::link::{Body, LinkError};
+use crate::apiserver::session::{Apiservers, Report, Session};
+
+/// How long everything may take.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// Until an answer's head arrives; an apiserver may collect a list for a while.
+    pub patience: Duration,
+    /// Between two pieces of a list.
+    pub list_silence: Duration,
+    /// Between two items of a watch, bookmarks included, which come about once a minute. Then the watch is made again:
+    /// silence is no proof of death.
+    pub watch_silence: Duration,
+    /// How long a watch is asked for; between this and twice as long.
+    pub watch: Duration,
+    /// The first and the longest pause after a failure.
+    pub backoff: (Duration, Duration),
+    /// The pause before a list that nobody believes is asked for again.
+    pub confirm: Duration,
+    /// A watch that was away for longer lists again: etcd keeps five minutes.
+    pub resume_within: Duration,
+    /// How many objects a page of a list has.
+    pub page: usize,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(30),
+            list_silence: Duration::from_secs(15),
+            watch_silence: Duration::from_secs(90),
+            watch: Duration::from_secs(300),
+            backoff: (Duration::from_millis(200), Duration::from_secs(5)),
+            confirm: Duration::from_secs(2),
+            resume_within: Duration::from_secs(300),
+            page: 500,
+        }
+    }
+}
+
+/// What a watcher tells the one who owns the store.
+#[derive(Debug)]
+pub enum Told {
+    /// For the store, in this order.
+    Heard(Kind, Vec<Heard>),
+    /// How the watch itself goes.
+    State(Kind, State),
+}
+
+/// How a watch goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Waiting for an apiserver, or for the first list.
+    Waiting,
+    /// Up to date.
+    Watching,
+    /// It failed, and is tried again.
+    Failing(LinkError),
+}
+
+/// See the module.
+pub struct Watcher {
+    query: Query,
+    apiservers: Apiservers,
+    told: mpsc::Sender<Told>,
+    /// Asks for another list.
+    again: Arc<Notify>,
+    timing: Timing,
+    decoder: Decoder,
+    /// Up to where everything was heard; `None`: nothing is known, or nothing that counts any more.
+    version: Option<Version>,
+    is_rewound: bool,
+    /// When something last arrived.
+    heard_at: Instant,
+    progress_at: Option<Instant>,
+}
+
+/// Why a stream or list ended without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Go on from where it ended.
+    Resume,
+    /// Everything must be listed.
+    List,
+}
+
+impl Watcher {
+    /// A watcher of one kind. `again` makes it list once more.
+    pub fn new(
+        query: Query,
+        apiservers: Apiservers,
+        told: mpsc::Sender<Told>,
+        again: Arc<Notify>,
+        timing: Timing,
+    ) -> Self {
+        Self {
+            decoder: Decoder::new(query.kind),
+            query,
+            apiservers,
+            told,
+            again,
+            timing,
+            version: None,
+            is_rewound: false,
+            heard_at: Instant::now(),
+            progress_at: None,
+        }
+    }
+
+    /// Watches until nobody listens any more.
+    pub async fn run(mut self) {
+        loop {
+            let session = self.apiservers.session.borrow_and_update().clone();
+            match session {
+                Some(session) => self.follow(&session).await,
+                None => {
+                    if self.apiservers.session.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }
+            if self.told.is_closed() {
+                return;
+            }
+        }
+    }
+
+    /// Lists and watches over one session, until there is another.
+    async fn follow(&mut self, session: &Session) {
+        self.look_at_history(session);
+        // Another server may know what the last one did not.
+        self.query.streams = true;
+        let mut failures: u32 = 0;
+        let mut changed = self.apiservers.session.clone();
+        let again = Arc::clone(&self.again);
+        loop {
+            let begun = Instant::now();
+            let end = tokio::select! {
+                end = self.once(session) => end,
+                _ = changed.changed() => return,
+                () = again.notified() => {
+                    self.version = None;
+                    sleep(self.timing.confirm).await;
+                    continue;
+                }
+            };
+            failures = if self.heard_at > begun { 0 } else { failures.saturating_add(1) };
+            let mut pause = if failures == 0 { Duration::ZERO } else { self.backoff(failures) };
+            match end {
+                Ok(End::Resume) => {}
+                Ok(End::List) => self.version = None,
+                Err(error) => {
+                    pause = pause.max(self.fail(session, error, failures).await);
+                }
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                _ = changed.changed() => return,
+            }
+        }
+    }
+
+    /// Whether what was heard before is still a part of this cluster's history.
+    fn look_at_history(&mut self, session: &Session) {
+        let Some(version) = self.version else { return };
+        let kind = self.query.kind.resource();
+        if version.0 > session.revision {
+            info!(
+                "{kind}: the cluster is at resourceVersion {} and was at {} before: it was restored, so everything is listed again",
+                session.revision, version.0
+            );
+            self.version = None;
+            self.is_rewound = true;
+        } else if self.heard_at.elapsed() > self.timing.resume_within {
+            self.version = None;
+        }
+    }
+
+    /// One list, or one watch.
+    async fn once(&mut self, session: &Session) -> Result<End, LinkError> {
+        match self.version {
+            Some(version) => self.watch(session, version).await,
+            None if self.query.streams => self.stream_list(session).await,
+            None => self.page_list(session).await,
+        }
+    }
+
+    async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
+        let body = match session.link.get(&self.query.watch(from, self.timing.watch), self.timing.patience).await {
+            Ok(answer) => answer.into_body(),
+            Err(LinkError::Gone(_)) => return Ok(End::List),
+            Err(error) => return Err(error),
+        };
+        self.tell(Told::State(self.query.kind, State::Watching)).await;
+        self.read_events(session, body, false).await
+    }
+
+    /// A watch that begins with everything there is (KEP-3157).
+    async fn stream_list(&mut self, session: &Session) -> Result<End, LinkError> {
+        let answer = session.link.get(&self.query.stream(self.timing.watch), self.timing.patience).await;
+        let body = match answer {
+            Ok(answer) => answer.into_body(),
+            Err(error) if self.query.make_do_without(&error) => return Ok(End::List),
+            Err(error) => return Err(error),
+        };
+        self.begin_list().await;
+        self.read_events(session, body, true).await
+    }
+
+    async fn begin_list(&mut self) {
+        let is_rewound = std::mem::take(&mut self.is_rewound);
+        self.tell(Told::Heard(self.query.kind, vec![Heard::ListBegins { is_rewound }])).await;
+    }
+
+    async fn read_events(&mut self, session: &Session, mut body: Body, mut is_list: bool) -> Result<End, LinkError> {
+        let mut splitter = Splitter::new(Form::Stream);
+        loop {
+            let silence = if is_list { self.timing.list_silence } else { self.timing.watch_silence };
+            let frame = match timeout(silence, body.frame()).await {
+                Ok(Some(frame)) => frame?,
+                Ok(None) if is_list => return Err(LinkError::Broken("the list ended before it was complete".into())),
+                Ok(None) => return Ok(End::Resume),
+                Err(_elapsed) if is_list => {
+                    // A server that does not know streaming lists takes one for a watch that begins now.
+                    self.query.streams = false;
+                    return Ok(End::List);
+                }
+                Err(_elapsed) => {
+                    debug!("{}: nothing for {silence:?}, watching anew", self.query.kind.resource());
+                    return Ok(End::Resume);
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            let batch = self.decode(&mut splitter, &data, &mut is_list)?;
+            let was_list = self.version.is_none();
+            self.hear(session, batch.heard).await;
+            self.version = batch.version.filter(|_| !is_list).or(self.version);
+            if was_list && self.version.is_some() {
+                self.tell(Told::State(self.query.kind, State::Watching)).await;
+            }
+            match batch.end {
+                None => {}
+                Some(Ok(end)) => return Ok(end),
+                Some(Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// What a piece of the stream says. The version is that of the last event in it.
+    fn decode(&mut self, splitter: &mut Splitter, data: &[u8], is_list: &mut bool) -> Result<Batch, LinkError> {
+        let mut batch = Batch::default();
+        let decoder = &mut self.decoder;
+        let split = splitter.feed(data, |piece| {
+            if batch.end.is_some() {
+                return;
+            }
+            match piece {
+                Piece::Object(bytes) => batch.take(decoder.event(bytes), is_list),
+                Piece::TooLong(length) => batch.heard.push(too_long(length)),
+                Piece::Shell(_) => {}
+            }
+        });
+        split.map_err(|error| LinkError::Broken(error.to_string()))?;
+        Ok(batch)
+    }
+
+    async fn page_list(&mut self, session: &Session) -> Result<End, LinkError> {
+        self.begin_list().await;
+        let mut next = String::new();
+        loop {
+            let query = self.query.page(&next, self.timing.page);
+            let body = match session.link.get(&query, self.timing.patience).await {
+                Ok(answer) => answer.into_body(),
+                Err(LinkError::Gone(_)) if !next.is_empty() => {
+                    // Too slow for this history: everything in one answer cannot grow old.
+                    self.timing.page = 0;
+                    return Ok(End::List);
+                }
+                Err(error) if self.query.make_do_without(&error) => return Ok(End::List),
+                Err(error) => return Err(error),
+            };
+            let page = self.read_page(session, body).await?;
+            if page.next.is_empty() {
+                self.hear(session, vec![Heard::Listed(page.version)]).await;
+                self.version = Some(page.version);
+                return Ok(End::Resume);
+            }
+            next = page.next;
+        }
+    }
+
+    async fn read_page(&mut self, session: &Session, mut body: Body) -> Result<super::decode::Shell, LinkError> {
+        let mut splitter = Splitter::new(Form::List);
+        let mut page = None;
+        while let Some(frame) = timeout(self.timing.list_silence, body.frame())
+            .await
+            .map_err(|_elapsed| LinkError::TimedOut("the rest of a list".into()))?
+        {
+            let Ok(data) = frame?.into_data() else { continue };
+            let mut heard = Vec::new();
+            let decoder = &mut self.decoder;
+            let split = splitter.feed(&data, |piece| match piece {
+                Piece::Object(bytes) => heard.push(decoder.item(bytes).0),
+                Piece::TooLong(length) => heard.push(too_long(length)),
+                Piece::Shell(bytes) => page = Some(shell(bytes)),
+            });
+            split.map_err(|error| LinkError::Broken(error.to_string()))?;
+            self.hear(session, heard).await;
+        }
+        match page {
+            Some(Ok(page)) if splitter.is_between_objects() => Ok(page),
+            Some(Err(error)) => Err(LinkError::Broken(error)),
+            _ => Err(LinkError::Broken("the list ended before it was complete".into())),
+        }
+    }
+
+    async fn hear(&mut self, session: &Session, heard: Vec<Heard>) {
+        let now = Instant::now();
+        self.heard_at = now;
+        if !heard.is_empty() {
+            self.tell(Told::Heard(self.query.kind, heard)).await;
+        }
+        if self.progress_at.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
+            self.progress_at = Some(now);
+            // A supervisor that is busy learns of it the next time.
+            _ = self.apiservers.reports.try_send(Report::Progress { session: session.number });
+        }
+    }
+
+    async fn tell(&self, told: Told) {
+        // Nobody listening means that the daemon ends; `run` sees it.
+        _ = self.told.send(told).await;
+    }
+
+    /// Takes note of a failure; how long to wait at least.
+    async fn fail(&mut self, session: &Session, error: LinkError, failures: u32) -> Duration {
+        debug!("{}: {error}", self.query.kind.resource());
+        let mut pause = Duration::ZERO;
+        match &error {
+            LinkError::Busy { retry_after, .. } => {
+                pause = retry_after.unwrap_or_default().min(request::MAX_RETRY_AFTER);
+                if failures > 2 {
+                    self.version = None;
+                }
+            }
+            LinkError::Status { .. } | LinkError::Gone(_) => self.version = None,
+            _ => {}
+        }
+        self.tell(Told::State(self.query.kind, State::Failing(error.clone()))).await;
+        // A Node that may not be read costs its zone only, and is nothing against the server.
+        let is_bearable =
+            self.query.kind == Kind::Node && !matches!(error, LinkError::Broken(_) | LinkError::TimedOut(_));
+        if !is_bearable {
+            _ = self.apiservers.reports.send(Report::Failed { session: session.number, error }).await;
+        }
+        pause
+    }
+
+    fn backoff(&self, failures: u32) -> Duration {
+        let (first, longest) = self.timing.backoff;
+        let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
+        doubled.mul_f64(request::jitter())
+    }
+}
+
+/// What one piece of a stream says.
+#[derive(Default)]
+struct Batch {
+    heard: Vec<Heard>,
+    version: Option<Version>,
+    end: Option<Result<End, LinkError>>,
+}
+
+impl Batch {
+    fn take(&mut self, event: Result<Event, String>, is_list: &mut bool) {
+        match event {
+            Ok(Event::Heard(heard, version)) => {
+                self.heard.push(heard);
+                if version != Version::default() {
+                    self.version = self.version.max(Some(version));
+                }
+            }
+            Ok(Event::Bookmark { version, is_end_of_list }) => {
+                self.version = self.version.max(Some(version));
+                if *is_list && is_end_of_list {
+                    *is_list = false;
+                    // Of the objects before, each has a version of its own.
+                    self.version = Some(version);
+                    self.heard.push(Heard::Listed(version));
+                }
+            }
+            Ok(Event::Error { code: 410, .. }) => self.end = Some(Ok(End::List)),
+            Ok(Event::Error { code, message }) => self.end = Some(Err(LinkError::Status { code, message })),
+            // What it told is lost; only a list can make up for it.
+            Err(error) => self.end = Some(Err(LinkError::Status { code: 500, message: error })),
+        }
+    }
+}
+
+fn too_long(length: usize) -> Heard {
+    let reason = format!("an object of {length} bytes; no more than {} are read", super::splitter::MAX_OBJECT);
+    Heard::Skipped { key: None, reason }
+}
