@@ -9,5 +9,10 @@
 //! ```
 
 pub mod address;
+pub mod dial;
 pub mod link;
+pub mod login;
+pub mod proxy;
+mod refusal;
 pub mod session;
+mod tls;

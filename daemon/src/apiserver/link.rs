@@ -1,34 +1,315 @@
 //! One connection to one apiserver: HTTP/2 where the server speaks it, else one HTTP/1.1 connection per request. Owns the
-//! sockets, so that it can cut them.
+//! sockets, so that it can cut them; who dials and who logs in is [`dial`](super::dial)'s and
+//! [`credentials`](super::credentials)' business.
 
+mod sockets;
+
+use std::error::Error;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http_body_util::Empty;
 use http_body_util::combinators::BoxBody;
-use hyper::Response;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::client::conn::{http1, http2};
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-/// A connection that requests are sent over.
-#[derive(Debug)]
-pub struct Link {}
+use self::sockets::{Kept, Sockets};
+use super::address::{Address, Server};
+use super::dial::{Dialer, second_descriptor};
+use super::login::Login;
+use super::refusal::{self, Asked};
+use super::tls;
+
+/// What the server may send ahead on one request: enough that a list of 20 MB does not wait for our answers.
+const STREAM_WINDOW: u32 = 2 << 20;
+
+/// What it may send ahead in all: three readers that have fallen behind do not stop a fourth.
+const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
+
+/// The most bytes of an answer's headers.
+const MAX_HEADERS: u32 = 64 << 10;
+
+const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"));
+
+/// A connection that requests are sent over. Dropping it cuts it.
+pub struct Link {
+    target: Target,
+    login: RwLock<Arc<Login>>,
+    transport: Transport,
+    sockets: Arc<Sockets>,
+}
 
 /// The body of an answer; ends with an error as soon as the link is cut.
 pub type Body = BoxBody<Bytes, LinkError>;
 
+type Nothing = Empty<Bytes>;
+
+/// Where connections of the link go.
+#[derive(Debug)]
+struct Target {
+    dialer: Dialer,
+    at: SocketAddr,
+    name: ServerName<'static>,
+    address: Address,
+}
+
+enum Transport {
+    Http2(http2::SendRequest<Nothing>),
+    /// With the connection that told that the server speaks no HTTP/2, until the first request takes it.
+    Http1(Mutex<Option<http1::SendRequest<Nothing>>>),
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut link = f.debug_struct("Link");
+        link.field("target", &self.target).field("protocol", &self.protocol()).field("over", &self.sockets.end());
+        link.finish_non_exhaustive()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
 impl Link {
+    /// Connects to `at`, which must show a certificate for `server`, and logs in.
+    ///
+    /// # Errors
+    /// [`LinkError::Unreachable`], [`LinkError::Certificate`], [`LinkError::TimedOut`] or [`LinkError::Broken`]: a login is
+    /// first judged when something is asked for.
+    pub async fn open(dialer: &Dialer, at: SocketAddr, server: &Server, login: &Arc<Login>) -> Result<Self, LinkError> {
+        let name = tls::server_name(server)?;
+        let target = Target { dialer: dialer.clone(), at, name, address: server.address.clone() };
+        let sockets = Arc::new(Sockets::default());
+        let (stream, kept) = target.connect(login, &sockets).await?;
+        let transport = if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            Transport::Http2(target.start_http2(stream, kept, &sockets).await?)
+        } else {
+            Transport::Http1(Mutex::new(Some(start_http1(stream, kept).await?)))
+        };
+        Ok(Self { target, login: RwLock::new(Arc::clone(login)), transport, sockets })
+    }
+
+    /// Where it leads to.
+    pub fn at(&self) -> SocketAddr {
+        self.target.at
+    }
+
+    /// What it logs in with.
+    pub fn login(&self) -> Arc<Login> {
+        Arc::clone(&self.login.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `h2` or `http/1.1`.
+    pub fn protocol(&self) -> &'static str {
+        match self.transport {
+            Transport::Http2(_) => "h2",
+            Transport::Http1(_) => "http/1.1",
+        }
+    }
+
+    /// Takes over a rotated token for the requests to come. `false`: the certificates are others, which only a new link
+    /// can show.
+    pub fn renew(&self, login: &Arc<Login>) -> bool {
+        let mut current = self.login.write().unwrap_or_else(PoisonError::into_inner);
+        let same_certificates = Arc::ptr_eq(&current.tls, &login.tls);
+        if same_certificates {
+            *current = Arc::clone(login);
+        }
+        same_certificates
+    }
+
     /// Sends a GET with the link's credentials and waits at most `patience` for the answer's head.
     ///
     /// # Errors
     /// Everything but a 2xx status, with what the server says about it.
     pub async fn get(&self, path_and_query: &str, patience: Duration) -> Result<Response<Body>, LinkError> {
-        let _ = (path_and_query, patience);
-        Err(LinkError::Broken("not connected".into()))
+        let login = self.login();
+        let request = self.request(path_and_query, &login)?;
+        let answer = tokio::select! {
+            biased;
+            answer = tokio::time::timeout(patience, self.send(request, &login)) => answer.unwrap_or_else(|_| {
+                let at = self.target.at;
+                Err(LinkError::TimedOut(format!("{at} has not answered GET {path_and_query} within {patience:?}")))
+            })?,
+            error = self.ended() => return Err(error),
+        };
+        if !answer.status().is_success() {
+            let Login { identity, user, .. } = &*login;
+            let asked = Asked { server: self.target.at, identity, user: user.as_deref(), path_and_query };
+            return Err(refusal::read(answer, &asked, self.target.dialer.timing.refusal).await);
+        }
+        let sockets = Arc::clone(&self.sockets);
+        Ok(answer.map(|inner| BoxBody::new(Streamed { inner, sockets })))
     }
 
     /// Shuts every socket down, now: requests in flight and bodies being read end with an error.
-    pub fn cut(&self) {}
+    pub fn cut(&self) {
+        self.sockets.cut();
+    }
 
-    /// Resolves when the link can carry no more requests, whoever ended it.
-    pub async fn ended(&self) {}
+    /// Resolves when the link can carry no more requests, with the reason: the HTTP/2 connection is over, or somebody cut
+    /// the link. Without HTTP/2 there is no connection to lose.
+    pub async fn ended(&self) -> LinkError {
+        self.sockets.ended().await
+    }
+
+    fn request(&self, path_and_query: &str, login: &Login) -> Result<Request<Nothing>, LinkError> {
+        let host = self.target.address.to_string();
+        let uri = match self.transport {
+            Transport::Http2(_) => {
+                Uri::builder().scheme("https").authority(host.as_str()).path_and_query(path_and_query).build()
+            }
+            Transport::Http1(_) => Uri::builder().path_and_query(path_and_query).build(),
+        };
+        let mut request = Request::get(uri.map_err(|error| bad_request(path_and_query, &error))?)
+            .header(USER_AGENT, AGENT)
+            .header(ACCEPT, "application/json");
+        if matches!(self.transport, Transport::Http1(_)) {
+            request = request.header(HOST, host);
+        }
+        if let Some(authorization) = &login.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        request.body(Nothing::new()).map_err(|error| bad_request(path_and_query, &error))
+    }
+
+    async fn send(&self, request: Request<Nothing>, login: &Login) -> Result<Response<Incoming>, LinkError> {
+        match &self.transport {
+            Transport::Http2(sender) => sender.clone().send_request(request).await,
+            Transport::Http1(spare) => {
+                let spare = spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let mut sender = match ready(spare).await {
+                    Some(sender) => sender,
+                    None => {
+                        let (stream, kept) = self.target.connect(login, &self.sockets).await?;
+                        start_http1(stream, kept).await?
+                    }
+                };
+                sender.send_request(request).await
+            }
+        }
+        .map_err(|error| LinkError::Broken(format!("{}: {}", self.target.at, chain(&error))))
+    }
+}
+
+impl Target {
+    async fn connect(&self, login: &Login, sockets: &Arc<Sockets>) -> Result<(TlsStream<TcpStream>, Kept), LinkError> {
+        let stream = self.dialer.dial(self.at).await?;
+        let descriptor = second_descriptor(&stream)
+            .map_err(|error| LinkError::Unreachable(format!("{}: no second descriptor: {error}", self.at)))?;
+        let kept = sockets.keep(descriptor);
+        let patience = self.dialer.timing.handshake;
+        Ok((tls::handshake(&login.tls, (stream, self.at), &self.name, patience).await?, kept))
+    }
+
+    async fn start_http2(
+        &self,
+        stream: TlsStream<TcpStream>,
+        kept: Kept,
+        sockets: &Arc<Sockets>,
+    ) -> Result<http2::SendRequest<Nothing>, LinkError> {
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(MAX_HEADERS)
+            .keep_alive_interval(self.dialer.timing.ping_after)
+            .keep_alive_timeout(self.dialer.timing.ping_answer)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| LinkError::Broken(format!("{}: no HTTP/2: {}", self.at, chain(&error))))?;
+        let (at, sockets) = (self.at, Arc::clone(sockets));
+        tokio::spawn(async move {
+            let end = connection.await;
+            drop(kept);
+            sockets.over(match end {
+                Ok(()) => format!("{at} closed it"),
+                Err(error) => format!("{at}: {}", chain(&error)),
+            });
+        });
+        Ok(sender)
+    }
+}
+
+async fn start_http1(stream: TlsStream<TcpStream>, kept: Kept) -> Result<http1::SendRequest<Nothing>, LinkError> {
+    let (sender, connection) = http1::Builder::new()
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| LinkError::Broken(format!("no HTTP/1.1: {}", chain(&error))))?;
+    tokio::spawn(async move {
+        // How it ended is told to whoever reads its body.
+        let _ = connection.await;
+        drop(kept);
+    });
+    Ok(sender)
+}
+
+/// The connection, unless the server has closed it meanwhile.
+async fn ready(spare: Option<http1::SendRequest<Nothing>>) -> Option<http1::SendRequest<Nothing>> {
+    let mut sender = spare?;
+    sender.ready().await.is_ok().then_some(sender)
+}
+
+fn bad_request(path_and_query: &str, error: &hyper::http::Error) -> LinkError {
+    LinkError::Broken(format!("`{path_and_query}` cannot be asked for: {error}"))
+}
+
+/// An error with what caused it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A body that does not outlive its link.
+struct Streamed {
+    inner: Incoming,
+    sockets: Arc<Sockets>,
+}
+
+impl hyper::body::Body for Streamed {
+    type Data = Bytes;
+    type Error = LinkError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, LinkError>>> {
+        // What the kernel and the HTTP/2 connection still hold could go on for megabytes; and the end of a body
+        // without a length looks like the end of its connection.
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        match (self.sockets.cut_error(), polled) {
+            (Some(error), Poll::Ready(_)) => Poll::Ready(Some(Err(error))),
+            (_, Poll::Ready(Some(Err(error)))) => Poll::Ready(Some(Err(LinkError::Broken(chain(&error))))),
+            (_, Poll::Ready(other)) => {
+                Poll::Ready(other.map(|frame| frame.map_err(|error| LinkError::Broken(chain(&error)))))
+            }
+            (_, Poll::Pending) => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
 }
 
 /// Why a request has no answer that is of use.
@@ -74,3 +355,6 @@ pub enum LinkError {
     #[error("no answer in time: {0}")]
     TimedOut(String),
 }
+
+#[cfg(test)]
+mod tests;

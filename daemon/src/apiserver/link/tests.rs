@@ -1,0 +1,232 @@
+//! Over TLS on loopback, against a small hyper server that does as each test needs.
+
+mod server;
+
+use std::time::Instant;
+
+use http_body_util::BodyExt;
+use rcgen::date_time_ymd;
+
+use self::server::{Served, Serving, stream, whole};
+use super::*;
+use crate::apiserver::dial::Timing;
+use crate::apiserver::login::tests::{Authority, token_login};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) fn dialer() -> Dialer {
+    let timing = Timing {
+        ping_after: Duration::from_millis(100),
+        ping_answer: Duration::from_millis(100),
+        connect: Duration::from_millis(500),
+        handshake: Duration::from_millis(500),
+        ..Timing::default()
+    };
+    Dialer::new(Arc::new(|_| Ok(())), timing, None).unwrap()
+}
+
+fn server_at(at: SocketAddr) -> Server {
+    Server { address: at.into(), tls_server_name: None }
+}
+
+async fn open(serving: &Serving, authority: &Authority) -> Link {
+    let at = serving.at;
+    Link::open(&dialer(), at, &server_at(at), &token_login(authority, "abc")).await.unwrap()
+}
+
+async fn text(answer: Response<Body>) -> String {
+    String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_request_carries_what_an_apiserver_wants_to_know() {
+    for protocol in ["h2", "http/1.1"] {
+        let authority = Authority::new();
+        let serving = Serving::start(&authority, &[protocol], |request| {
+            let header =
+                |name: &str| request.headers().get(name).map_or("-", |value| value.to_str().unwrap()).to_owned();
+            let host = request.uri().authority().map_or_else(|| header("host"), ToString::to_string);
+            let told = [host, header("authorization"), header("accept"), header("user-agent")].join(" ");
+            whole(200, &format!("{} {told}", request.uri().path_and_query().unwrap()))
+        });
+        let link = open(&serving, &authority).await;
+        assert_eq!(link.protocol(), protocol);
+        let expected = format!("/api?a=b {} Bearer abc application/json {AGENT}", serving.at);
+        for _ in 0..3 {
+            assert_eq!(text(link.get("/api?a=b", PATIENCE).await.unwrap()).await, expected);
+        }
+        // HTTP/2 needs one connection for all, HTTP/1.1 one for each, of which `open` has opened the first.
+        assert_eq!(serving.connections(), if protocol == "h2" { 1 } else { 3 });
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_tells_what_the_server_said() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |request| {
+        let code = request.uri().path().rsplit('/').next().unwrap().parse().unwrap();
+        let body = format!(r#"{{"kind": "Status", "message": "this is {code}", "code": {code}}}"#);
+        let mut answer = whole(code, &body);
+        answer.headers_mut().insert("retry-after", "7".parse().unwrap());
+        answer
+    });
+    let link = open(&serving, &authority).await;
+    let at = serving.at;
+    let told = async |code: u16| {
+        link.get(&format!("/apis/discovery.k8s.io/v1/endpointslices/{code}"), PATIENCE).await.unwrap_err()
+    };
+    assert_eq!(
+        told(401).await.to_string(),
+        format!("401 Unauthorized: {at} does not accept the token (token): this is 401")
+    );
+    let forbidden = told(403).await;
+    assert!(matches!(forbidden, LinkError::Forbidden(_)));
+    assert!(
+        forbidden.to_string().ends_with(
+            "this is 403; check with `kubectl auth can-i get endpointslices.discovery.k8s.io/403 --all-namespaces`"
+        ),
+        "{forbidden}"
+    );
+    assert_eq!(told(410).await, LinkError::Gone("this is 410".into()));
+    for code in [429, 500, 503] {
+        let retry_after = Some(Duration::from_secs(7));
+        assert_eq!(told(code).await, LinkError::Busy { code, message: format!("this is {code}"), retry_after });
+    }
+    assert_eq!(told(404).await, LinkError::Status { code: 404, message: "this is 404".into() });
+}
+
+#[tokio::test]
+async fn cutting_ends_every_body_and_every_wait_at_once() {
+    for protocol in ["h2", "http/1.1"] {
+        let authority = Authority::new();
+        let serving = Serving::start(&authority, &[protocol], |_| stream("first"));
+        let link = open(&serving, &authority).await;
+        let mut bodies = [
+            link.get("/one", PATIENCE).await.unwrap().into_body(),
+            link.get("/two", PATIENCE).await.unwrap().into_body(),
+        ];
+        for body in &mut bodies {
+            let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(first, "first");
+        }
+        let [one, two] = &mut bodies;
+        let readers = async { tokio::join!(one.frame(), two.frame(), link.ended()) };
+        let cut = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let start = Instant::now();
+            link.cut();
+            start
+        };
+        let ((one, two, ended), start) = tokio::join!(readers, cut);
+        assert!(start.elapsed() < Duration::from_millis(100), "{protocol}: {:?}", start.elapsed());
+        for ended in [one.unwrap().unwrap_err(), two.unwrap().unwrap_err(), ended] {
+            assert_eq!(ended, LinkError::Broken("nodelb cut it".into()), "{protocol}");
+        }
+        assert!(matches!(link.get("/three", PATIENCE).await, Err(LinkError::Broken(_))));
+    }
+}
+
+#[tokio::test]
+async fn dropping_a_link_cuts_it() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |_| stream("first"));
+    let link = open(&serving, &authority).await;
+    let mut body = link.get("/", PATIENCE).await.unwrap().into_body();
+    body.frame().await.unwrap().unwrap();
+    drop(link);
+    assert!(body.frame().await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn a_frozen_server_is_noticed_though_its_kernel_answers() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |_| stream("first"));
+    let link = open(&serving, &authority).await;
+    let mut body = link.get("/", PATIENCE).await.unwrap().into_body();
+    body.frame().await.unwrap().unwrap();
+    let thaw = serving.freeze();
+    let start = Instant::now();
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert!(start.elapsed() < Duration::from_millis(800), "{:?}: {error}", start.elapsed());
+    assert!(link.ended().await.to_string().contains("keep-alive timed out"), "{}", link.ended().await);
+    drop(thaw);
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_ends_the_link() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |_| stream("first"));
+    let link = open(&serving, &authority).await;
+    let mut body = link.get("/", PATIENCE).await.unwrap().into_body();
+    body.frame().await.unwrap().unwrap();
+    drop(serving);
+    assert!(body.frame().await.unwrap().is_err());
+    assert!(matches!(link.ended().await, LinkError::Broken(_)));
+    assert!(link.get("/", PATIENCE).await.is_err());
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_come_is_given_up() {
+    for protocol in ["h2", "http/1.1"] {
+        let authority = Authority::new();
+        let serving = Serving::begin(&authority, &[protocol], |_| Served::Never);
+        let link = open(&serving, &authority).await;
+        let error = link.get("/api", Duration::from_millis(100)).await.unwrap_err();
+        let expected = format!("{} has not answered GET /api within 100ms", serving.at);
+        assert_eq!(error, LinkError::TimedOut(expected));
+    }
+}
+
+#[tokio::test]
+async fn certificates_that_do_not_fit_say_what_to_do() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let refused = async |serving: &Serving, name: Option<&str>| {
+        let server = Server { address: serving.at.into(), tls_server_name: name.map(Into::into) };
+        Link::open(&dialer(), serving.at, &server, &token_login(&authority, "abc")).await.unwrap_err().to_string()
+    };
+    let at_other = Serving::start(&other, &["h2"], |_| whole(200, ""));
+    let told = refused(&at_other, None).await;
+    assert!(told.contains(&at_other.at.to_string()) && told.contains("another cluster's apiserver"), "{told}");
+
+    let elsewhere = Authority::params(&["kubernetes.default.svc", "10.96.0.1"]);
+    let named = Serving::with(authority.server(&elsewhere, &["h2"]), |_| Served::Answer(whole(200, "")));
+    for name in [None, Some("api.example.com")] {
+        let told = refused(&named, name).await;
+        let expected = format!("does not name {}, but kubernetes.default.svc, 10.96.0.1;", name.unwrap_or("127.0.0.1"));
+        assert!(told.contains(&expected) && told.contains("set tls-server-name"), "{told}");
+    }
+    for name in ["kubernetes.default.svc", "10.96.0.1"] {
+        let server = Server { address: named.at.into(), tls_server_name: Some(name.into()) };
+        Link::open(&dialer(), named.at, &server, &token_login(&authority, "abc")).await.unwrap();
+    }
+
+    let mut params = Authority::params(&["127.0.0.1"]);
+    params.not_after = date_time_ymd(2020, 1, 1);
+    let expired = Serving::with(authority.server(&params, &["h2"]), |_| Served::Answer(whole(200, "")));
+    let told = refused(&expired, None).await;
+    assert!(told.contains("has expired") && told.contains("clock"), "{told}");
+}
+
+#[tokio::test]
+async fn a_rotated_token_needs_no_new_connection() {
+    let authority = Authority::new();
+    let serving =
+        Serving::start(&authority, &["h2"], |request| whole(200, request.headers()["authorization"].to_str().unwrap()));
+    let link = open(&serving, &authority).await;
+    let mut next = (*link.login()).clone();
+    next.authorization = Some("Bearer next".parse().unwrap());
+    assert!(link.renew(&Arc::new(next)));
+    assert_eq!(text(link.get("/", PATIENCE).await.unwrap()).await, "Bearer next");
+    assert!(!link.renew(&token_login(&authority, "third")), "other certificates");
+    assert_eq!(serving.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_large_list_arrives_whole() {
+    for protocol in ["h2", "http/1.1"] {
+        let authority = Authority::new();
+        let serving = Serving::start(&authority, &[protocol], |_| whole(200, &"x".repeat(20_000_000)));
+        let link = open(&serving, &authority).await;
+        assert_eq!(text(link.get("/", PATIENCE).await.unwrap()).await.len(), 20_000_000);
+    }
+}

@@ -1,0 +1,131 @@
+//! A server in a thread of its own, so that it can be frozen.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::service::service_fn;
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+pub(super) enum Served {
+    Answer(Answer),
+    Never,
+}
+
+pub(super) fn whole(status: u16, body: &str) -> Answer {
+    Response::builder().status(status).body(UnsyncBoxBody::new(Full::from(body.to_owned()))).unwrap()
+}
+
+/// A body that begins and never ends.
+pub(super) fn stream(first: &'static str) -> Answer {
+    Response::new(UnsyncBoxBody::new(Endless(Some(first))))
+}
+
+struct Endless(Option<&'static str>);
+
+impl hyper::body::Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.take().map_or(Poll::Pending, |first| Poll::Ready(Some(Ok(Frame::data(first.into())))))
+    }
+}
+
+/// Stops when dropped.
+pub(super) struct Serving {
+    pub(super) at: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    _stop: oneshot::Sender<()>,
+    freeze: tokio::sync::mpsc::UnboundedSender<mpsc::Receiver<()>>,
+}
+
+impl Serving {
+    pub(super) fn start(
+        authority: &Authority,
+        protocols: &[&str],
+        answer: impl Fn(Request<Incoming>) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self::begin(authority, protocols, move |request| Served::Answer(answer(request)))
+    }
+
+    pub(super) fn begin(
+        authority: &Authority,
+        protocols: &[&str],
+        answer: impl Fn(Request<Incoming>) -> Served + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(authority.server(&Authority::params(&["127.0.0.1"]), protocols), answer)
+    }
+
+    pub(super) fn with(
+        config: ServerConfig,
+        answer: impl Fn(Request<Incoming>) -> Served + Send + Sync + 'static,
+    ) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let at = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (freeze, mut freezes) = tokio::sync::mpsc::unbounded_channel::<mpsc::Receiver<()>>();
+        let counted = Arc::clone(&connections);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), config, Arc::new(answer), counted));
+                tokio::spawn(async move {
+                    while let Some(thaw) = freezes.recv().await {
+                        // Blocks the only thread there is, until the other side is dropped.
+                        let _ = thaw.recv();
+                    }
+                });
+                let _ = stopped.await;
+            });
+        });
+        Self { at, connections, _stop: stop, freeze }
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Until the result is dropped.
+    pub(super) fn freeze(&self) -> mpsc::Sender<()> {
+        let (thaw, thawed) = mpsc::channel();
+        self.freeze.send(thawed).unwrap();
+        thaw
+    }
+}
+
+async fn accept<A>(listener: TcpListener, config: ServerConfig, answer: Arc<A>, connections: Arc<AtomicUsize>)
+where
+    A: Fn(Request<Incoming>) -> Served + Send + Sync + 'static,
+{
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    while let Ok((stream, _)) = listener.accept().await {
+        connections.fetch_add(1, Ordering::SeqCst);
+        let (acceptor, answer) = (acceptor.clone(), Arc::clone(&answer));
+        tokio::spawn(async move {
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let service = service_fn(move |request| {
+                let served = answer(request);
+                async move {
+                    match served {
+                        Served::Answer(answer) => Ok::<_, Infallible>(answer),
+                        Served::Never => std::future::pending().await,
+                    }
+                }
+            });
+            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}

@@ -1,0 +1,223 @@
+//! Who nodelb is to an apiserver and whom it trusts: built from bytes, whatever they came from. Pure; what the bytes are
+//! and when they change is [`credentials`](super::credentials)' business.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hyper::header::HeaderValue;
+use ring::digest;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use serde::Deserialize;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Bytes that must not be seen: neither in a log nor in a panic.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Something read, and where from: `/etc/kubernetes/pki/ca.crt`, `client-key-data of user x in ...`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece<T> {
+    /// What was read.
+    pub content: T,
+    /// Where from, for messages.
+    pub origin: String,
+}
+
+/// What a login is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Material {
+    /// PEM: the certificate authorities trusted to have signed an apiserver's certificate.
+    pub authority: Piece<Vec<u8>>,
+    /// PEM: the client certificate with its chain, and its key.
+    pub certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
+    /// A bearer token; white space around it does not count.
+    pub token: Option<Piece<Secret>>,
+}
+
+/// What a connection is opened with.
+#[derive(Clone)]
+pub struct Login {
+    /// Trust, client certificate and remembered TLS sessions.
+    pub tls: Arc<ClientConfig>,
+    /// `Bearer ...`, marked sensitive.
+    pub authorization: Option<HeaderValue>,
+    /// Who we are, for messages: `client certificate CN=system:kube-proxy (/path)`.
+    pub identity: String,
+    /// The user name Kubernetes sees, where the certificate or the token tells.
+    pub user: Option<String>,
+    /// The cluster's identity: a digest over the set of its certificate authorities, in hexadecimal.
+    pub authority: String,
+    /// When the client certificate or the token ends, whichever is first.
+    pub expires: Option<SystemTime>,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { identity, authority, expires, .. } = self;
+        let mut login = f.debug_struct("Login");
+        login.field("identity", identity).field("authority", authority).field("expires", expires);
+        login.finish_non_exhaustive()
+    }
+}
+
+/// Why bytes are no login: what, where, and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LoginError(String);
+
+impl Login {
+    /// Makes a login. A `before` with the same certificates lends its TLS sessions.
+    ///
+    /// # Errors
+    /// When a certificate, a key or the token is none, or the key is not the certificate's.
+    pub fn new(material: &Material, before: Option<(&Material, &Self)>) -> Result<Self, LoginError> {
+        let Material { authority, certificate, token } = material;
+        let authorities = certificates(authority)?;
+        let (mut identity, mut user, mut expires) = (Vec::new(), None, None);
+        let tls = match before {
+            Some((old, login)) if old.authority == *authority && old.certificate == *certificate => {
+                Arc::clone(&login.tls)
+            }
+            _ => Arc::new(configure(&authorities, authority, certificate.as_ref())?),
+        };
+        if let Some((certificate, _)) = certificate {
+            let subject = Subject::of(certificate)?;
+            identity.push(format!("the client certificate {} ({})", subject.text, certificate.origin));
+            user = subject.common_name;
+            expires = Some(subject.expires);
+        }
+        let mut authorization = None;
+        if let Some(token) = token {
+            authorization = Some(bearer(token)?);
+            let claims = Claims::of(token);
+            let subject = claims.sub.as_ref().map(|sub| format!(" of {sub}")).unwrap_or_default();
+            identity.push(format!("the token{subject} ({})", token.origin));
+            let ends = claims.exp.and_then(|exp| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(exp)));
+            expires = expires.into_iter().chain(ends).min();
+            user = user.or(claims.sub);
+        }
+        let identity = if identity.is_empty() { "an anonymous client".into() } else { identity.join(" with ") };
+        Ok(Self { tls, authorization, identity, user, authority: fingerprint(&authorities), expires })
+    }
+}
+
+fn certificates(pem: &Piece<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, LoginError> {
+    let Piece { content, origin } = pem;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(content).collect();
+    let read = read.map_err(|error| LoginError(format!("{origin} is not PEM: {error}")))?;
+    if read.is_empty() {
+        Err(LoginError(format!("{origin} holds no certificate (PEM, BEGIN CERTIFICATE)")))
+    } else {
+        Ok(read)
+    }
+}
+
+fn configure(
+    authorities: &[CertificateDer<'static>],
+    origin: &Piece<Vec<u8>>,
+    certificate: Option<&(Piece<Vec<u8>>, Piece<Secret>)>,
+) -> Result<ClientConfig, LoginError> {
+    let mut roots = RootCertStore::empty();
+    // A bundle may hold a certificate of a kind that is not understood; one that is must be left.
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    if roots.is_empty() {
+        return Err(LoginError(format!(
+            "{} holds no certificate that can be a certificate authority's",
+            origin.origin
+        )));
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| LoginError(format!("TLS cannot be set up: {error}")))?
+        .with_root_certificates(roots);
+    let mut config = match certificate {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = certificates(certificate)?;
+            let der = PrivateKeyDer::from_pem_slice(&key.content.0)
+                .map_err(|_| LoginError(format!("{} holds no private key (PEM, unencrypted)", key.origin)))?;
+            builder.with_client_auth_cert(chain, der).map_err(|error| {
+                LoginError(format!(
+                    "the key {} does not go with the certificate {}: {error}",
+                    key.origin, certificate.origin
+                ))
+            })?
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, LoginError> {
+    let Piece { content, origin } = token;
+    let bytes = content.0.trim_ascii();
+    if bytes.is_empty() {
+        return Err(LoginError(format!("{origin} is empty: a token is expected")));
+    }
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", bytes].concat())
+        .map_err(|_| LoginError(format!("{origin} is no token: it holds control characters or several lines")))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// What a client certificate says of its owner.
+struct Subject {
+    text: String,
+    common_name: Option<String>,
+    expires: SystemTime,
+}
+
+impl Subject {
+    fn of(certificate: &Piece<Vec<u8>>) -> Result<Self, LoginError> {
+        let chain = certificates(certificate)?;
+        let unreadable = || LoginError(format!("{} begins with no X.509 certificate", certificate.origin));
+        let first = chain.first().ok_or_else(unreadable)?;
+        let (_, parsed) = X509Certificate::from_der(first).map_err(|_| unreadable())?;
+        let common_name =
+            parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned);
+        let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
+        let expires =
+            SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH);
+        Ok(Self { text: parsed.subject().to_string(), common_name, expires })
+    }
+}
+
+/// What a token says of its owner, if it is a JWT; not verified, for messages only.
+#[derive(Default, Deserialize)]
+struct Claims {
+    sub: Option<String>,
+    exp: Option<u64>,
+}
+
+impl Claims {
+    fn of(token: &Piece<Secret>) -> Self {
+        let mut parts = token.content.0.trim_ascii().split(|byte| *byte == b'.');
+        let payload = parts.nth(1).and_then(|payload| URL_SAFE_NO_PAD.decode(payload).ok());
+        payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()
+    }
+}
+
+/// The same for the same set of authorities, in whatever order the bundle has them.
+fn fingerprint(authorities: &[CertificateDer<'_>]) -> String {
+    let mut each: Vec<_> = authorities.iter().map(|der| digest::digest(&digest::SHA256, der)).collect();
+    each.sort_unstable_by(|a, b| a.as_ref().cmp(b.as_ref()));
+    each.dedup_by(|a, b| a.as_ref() == b.as_ref());
+    let mut all = digest::Context::new(&digest::SHA256);
+    each.iter().for_each(|one| all.update(one.as_ref()));
+    all.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
