@@ -3,6 +3,7 @@
 //! cgroup root) is found elsewhere; here an empty value stands for "find it".
 
 mod keys;
+mod kubernetes;
 mod values;
 
 use std::fmt;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::Limits;
 
-pub use self::keys::{Admin, Datapath, Files, Log, Node};
+pub use self::keys::{Admin, Datapath, Files, Kubernetes, Log, Node, State};
 use self::keys::{Key, Section};
 pub use self::values::{Mode, PortRange};
 use crate::document::{self, Fields, Problem, Problems};
@@ -26,6 +27,10 @@ pub struct Config {
     pub node: Node,
     /// `[files]`
     pub files: Files,
+    /// `[kubernetes]`
+    pub kubernetes: Kubernetes,
+    /// `[state]`
+    pub state: State,
     /// `[admin]`
     pub admin: Admin,
     /// `[datapath]`
@@ -93,6 +98,8 @@ impl Config {
         let config = Self {
             node: read_section(&mut top, &mut problems),
             files: read_section(&mut top, &mut problems),
+            kubernetes: read_section(&mut top, &mut problems),
+            state: read_section(&mut top, &mut problems),
             admin: read_section(&mut top, &mut problems),
             datapath: read_section(&mut top, &mut problems),
             log: read_section(&mut top, &mut problems),
@@ -129,15 +136,16 @@ impl Config {
     }
 
     fn keys(&self) -> Vec<Key> {
-        let Self { node, files, admin, datapath, log } = self;
-        [node.keys(), files.keys(), admin.keys(), datapath.keys(), log.keys()].into_iter().flatten().collect()
+        let Self { node, files, kubernetes, state, admin, datapath, log } = self;
+        let kubernetes = [kubernetes.keys(), state.keys()].concat();
+        [node.keys(), files.keys(), kubernetes, admin.keys(), datapath.keys(), log.keys()].concat()
     }
 }
 
 const EXAMPLE_HEADER: &str = "\
 # nodelb reads this file from /etc/nodelb/nodelb.toml. Every key is shown at its default; what you leave out stays at
 # it. `nodelb check-config` shows every problem at once. `systemctl reload nodelb` applies changes, except those to
-# [admin] and [datapath], which need a restart.
+# [kubernetes], [state], [admin] and [datapath], which need a restart.
 ";
 
 fn read_section<S: Section>(top: &mut Fields<'_, '_>, problems: &mut Problems) -> S {

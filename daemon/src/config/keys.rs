@@ -7,12 +7,15 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use nodelb_core::addr::Addr;
 
+use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
     Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, own_addresses,
 };
+use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
 
 /// A key of a configuration, ready to be printed.
+#[derive(Clone)]
 pub(super) struct Key {
     pub(super) section: &'static str,
     pub(super) name: String,
@@ -36,10 +39,11 @@ pub(super) trait Section: Default {
 }
 
 /// Defines a section: `key: Type = default, check;`, where the check of a value that has the type says what is wrong.
+/// `together` finds what is wrong with keys that are each right for themselves.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
-        $type:ident, $section:literal, needs_restart = $needs_restart:literal;
+        $type:ident, $section:literal, needs_restart = $needs_restart:literal $(, together = $together:expr)?;
         $( $(#[doc = $comment:literal])+ $key:ident: $value:ty = $default:expr $(, $check:expr)?; )+
     ) => {
         $(#[doc = $about])+
@@ -66,6 +70,9 @@ macro_rules! section {
                         section.$key = value;
                     }
                 )+
+                $( for (name, message) in $together(&section) {
+                    fields.check(name, Err(message), problems);
+                } )?
                 fields.refuse_others(problems);
                 section
             }
@@ -104,6 +111,40 @@ section! {
     /// Directory of service files: *.toml in nodelb's own form, *.yaml and *.json with Kubernetes Services and
     /// EndpointSlices. It is watched; no reload is needed after a change in it.
     directory: PathBuf = PathBuf::from("/etc/nodelb/services.d"), absolute;
+}
+
+section! {
+    /// The cluster whose services are read. Without kubeconfig and apiserver: none.
+    Kubernetes, "kubernetes", needs_restart = true, together = together;
+
+    /// Kubeconfig with the server and the credentials of its current context. They are read again when they change.
+    kubeconfig: PathBuf = PathBuf::new(), absolute_or_empty;
+
+    /// File with a bearer token, where there is no kubeconfig.
+    token_file: PathBuf = PathBuf::new(), absolute_or_empty;
+
+    /// Certificate authority of the apiservers in PEM, where there is no kubeconfig.
+    ca_file: PathBuf = PathBuf::new(), absolute_or_empty;
+
+    /// HTTP proxy to the apiservers, such as "http://192.0.2.9:3128". Proxy variables of the environment are ignored.
+    proxy: String = String::new(), proxy_or_empty;
+
+    /// Addresses in these are services, never apiservers. What the cluster itself says about them is added.
+    service_cidrs: Vec<IpNet> = Vec::new();
+
+    /// Apiservers in the order of preference, before the kubeconfig's; address is HOST:PORT, best an IP address. Or, in
+    /// place of this line, one table [[kubernetes.apiserver]] each:
+    ///   address = "192.0.2.1:6443"
+    ///   tls-server-name = "kubernetes"  # if the certificate does not carry the host of the address
+    apiserver: Vec<Server> = Vec::new(), each_once;
+}
+
+section! {
+    /// What outlives a reboot.
+    State, "state", needs_restart = true;
+
+    /// Directory for what was learned: the apiserver addresses that worked, and the services as last known.
+    directory: PathBuf = PathBuf::from("/var/lib/nodelb"), absolute;
 }
 
 section! {

@@ -46,6 +46,17 @@ fn every_key_can_be_set_and_printed_again() {
         addresses = ["192.0.2.1", "2001:db8::1"]
         [files]
         directory = "/srv/services \"new\""
+        [kubernetes]
+        kubeconfig = "/etc/nodelb/kubeconfig"
+        proxy = "http://192.0.2.9:3128"
+        service-cidrs = ["10.96.0.0/12"]
+        [[kubernetes.apiserver]]
+        address = "192.0.2.1:6443"
+        tls-server-name = "kubernetes"
+        [[kubernetes.apiserver]]
+        address = "api.example.com:443"
+        [state]
+        directory = "/srv/state"
         [admin]
         listen = ["127.0.0.5:1"]
         [datapath]
@@ -105,7 +116,7 @@ level = "INFO"
         "line 13: datapath.bypass: `nonsense` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)",
         "line 14: datapath.nodeport-range: `9-1` is not a port range (expected FIRST-LAST, such as 30000-32767)",
         "line 16: log.level: `INFO` is not a log level (expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\")",
-        "line 17: unknown key `kubernets`; known here: node, files, admin, datapath, log",
+        "line 17: unknown key `kubernets`; did you mean `kubernetes`?",
         "line 18: unknown key `datapath.extra`; known here: mode, cgroup, pin-directory, max-frontends, max-services, \
          max-slots, max-affinity, bypass, nodeport-range",
     ];

@@ -142,7 +142,7 @@ pub(super) trait TomlValue {
     fn to_toml(&self) -> String;
 }
 
-fn quoted(text: impl fmt::Display) -> String {
+pub(super) fn quoted(text: impl fmt::Display) -> String {
     toml::Value::String(text.to_string()).to_string()
 }
 

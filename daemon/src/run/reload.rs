@@ -87,7 +87,8 @@ impl Reload {
             warn!("the reconcile loop is gone: the node's facts cannot be taken over");
         }
         // What needs a restart stays in force as it was, so that the next reload compares with that.
-        self.config = Config { admin: self.config.admin.clone(), datapath: self.config.datapath.clone(), ..config };
+        let Config { kubernetes, state, admin, datapath, .. } = self.config.clone();
+        self.config = Config { kubernetes, state, admin, datapath, ..config };
         info!("the configuration is reloaded");
         "configuration reloaded".into()
     }

@@ -1,0 +1,127 @@
+use std::path::Path;
+
+use crate::config::Config;
+use crate::document::Problem;
+
+fn problems(text: &str) -> Vec<String> {
+    Config::parse(text).unwrap_err().iter().map(Problem::to_string).collect()
+}
+
+fn of_section(keys: &str) -> Vec<String> {
+    problems(&format!("[kubernetes]\n{keys}\n"))
+}
+
+#[test]
+fn without_kubernetes_there_are_no_settings() {
+    assert_eq!(Config::default().kubernetes_settings(), None);
+    let only_cidrs = Config::parse("[kubernetes]\nservice-cidrs = [\"10.96.0.0/12\"]\n").unwrap();
+    assert_eq!(only_cidrs.kubernetes_settings(), None);
+}
+
+#[test]
+fn settings_are_what_the_sections_say() {
+    let text = r#"
+        [kubernetes]
+        token-file = "/run/token"
+        ca-file = "/run/ca.pem"
+        proxy = "http://[2001:db8::9]:3128/"
+        [[kubernetes.apiserver]]
+        address = "169.254.128.7:60002"
+        tls-server-name = "kubernetes"
+        [[kubernetes.apiserver]]
+        address = "API.example.com:6443"
+        [state]
+        directory = "/srv/state"
+    "#;
+    let settings = Config::parse(text).unwrap().kubernetes_settings().unwrap();
+    let servers: Vec<_> =
+        settings.servers.iter().map(|server| (server.address.to_string(), server.tls_server_name.as_deref())).collect();
+    let expected = [("169.254.128.7:60002".into(), Some("kubernetes")), ("api.example.com:6443".into(), None)];
+    assert_eq!(servers, expected);
+    assert_eq!(settings.kubeconfig, None);
+    assert_eq!(settings.token_file.as_deref(), Some(Path::new("/run/token")));
+    assert_eq!(settings.ca_file.as_deref(), Some(Path::new("/run/ca.pem")));
+    assert_eq!(settings.proxy.as_deref(), Some("http://[2001:db8::9]:3128/"));
+    assert_eq!(settings.state_directory, Path::new("/srv/state"));
+
+    let kubeconfig = Config::parse("[kubernetes]\nkubeconfig = \"/etc/nodelb/kubeconfig\"\n").unwrap();
+    assert!(kubeconfig.kubernetes_settings().unwrap().servers.is_empty());
+}
+
+#[test]
+fn an_apiserver_says_where_it_is_and_nothing_unknown() {
+    let text = r#"[kubernetes]
+kubeconfig = "/k"
+[[kubernetes.apiserver]]
+tls-server-name = "kubernetes"
+[[kubernetes.apiserver]]
+address = "192.0.2.1"
+[[kubernetes.apiserver]]
+address = "192.0.2.1:6443"
+tls_server_name = "a"
+[[kubernetes.apiserver]]
+address = 6443
+tls-server-name = "not a name"
+"#;
+    let expected = [
+        "line 3: kubernetes.apiserver: address: missing; say where the apiserver listens",
+        "line 6: kubernetes.apiserver: address: `192.0.2.1` is not an apiserver address (expected HOST:PORT, such as \
+         192.0.2.1:6443 or api.example.com:6443)",
+        "line 9: kubernetes.apiserver: unknown key `apiserver.tls_server_name`; did you mean `tls-server-name`?",
+        "line 11: kubernetes.apiserver: address: expected a string, found an integer",
+        "line 12: kubernetes.apiserver: tls-server-name: `not a name` is not a name a certificate can carry",
+    ];
+    assert_eq!(problems(text), expected);
+    let wrong_form =
+        "line 2: kubernetes.apiserver: expected a table such as { address = \"192.0.2.1:6443\" }, found a string";
+    assert_eq!(of_section("apiserver = [\"192.0.2.1:6443\"]"), [wrong_form]);
+}
+
+#[test]
+fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
+    let cases = [
+        (
+            "kubeconfig = \"/k\"\ntoken-file = \"/t\"",
+            "line 3: kubernetes.token-file: kubeconfig has the credentials already; leave out one of the two",
+        ),
+        (
+            "kubeconfig = \"/k\"\nca-file = \"/t\"",
+            "line 3: kubernetes.ca-file: kubeconfig has the credentials already; leave out one of the two",
+        ),
+        (
+            "apiserver = [{ address = \"192.0.2.1:6443\" }]",
+            "line 2: kubernetes.apiserver: credentials are missing; set kubeconfig, or token-file and ca-file",
+        ),
+        (
+            "token-file = \"/t\"\napiserver = [{ address = \"192.0.2.1:6443\" }]",
+            "line 2: kubernetes.token-file: needs ca-file too: the token must not go to a server nobody vouches for",
+        ),
+        (
+            "ca-file = \"/t\"\napiserver = [{ address = \"192.0.2.1:6443\" }]",
+            "line 2: kubernetes.ca-file: needs token-file too: an apiserver wants to know who asks",
+        ),
+        (
+            "token-file = \"/t\"\nca-file = \"/c\"",
+            "line 2: kubernetes.token-file: no apiserver to show it to; add [[kubernetes.apiserver]] with an address, \
+             or use kubeconfig",
+        ),
+        (
+            "kubeconfig = \"/k\"\napiserver = [{ address = \"a:1\" }, { address = \"A:1\" }]",
+            "line 3: kubernetes.apiserver: a:1 is listed twice; remove one",
+        ),
+        (
+            "kubeconfig = \"/k\"\nservice-cidrs = [\"10.96.0.0/12\"]\napiserver = [{ address = \"10.96.0.1:443\" }]",
+            "line 4: kubernetes.apiserver: 10.96.0.1:443 is a service address (it lies in 10.96.0.0/12), and nodelb \
+             never translates its own connections; write an address the apiserver itself listens on",
+        ),
+        (
+            "kubeconfig = \"/k\"\nproxy = \"socks5://192.0.2.9:1080\"",
+            "line 3: kubernetes.proxy: `socks5://192.0.2.9:1080` is not an HTTP proxy (expected http://HOST:PORT, such \
+             as http://192.0.2.9:3128)",
+        ),
+        ("kubeconfig = \"k\"", "line 2: kubernetes.kubeconfig: `k` must be an absolute path"),
+    ];
+    for (keys, expected) in cases {
+        assert_eq!(of_section(keys), [expected], "{keys}");
+    }
+}
