@@ -1,0 +1,79 @@
+//! Any objects, one JSON object per line, through decoder, store, table and compiler into maps in memory: nothing panics,
+//! no address reaches the maps that must not, and once all of it is deleted nothing is left.
+#![no_main]
+
+use std::collections::BTreeSet;
+
+use libfuzzer_sys::fuzz_target;
+use nodelb::source::kube::decode::{Decoder, Heard, Kind, Version};
+use nodelb::source::kube::store::Store;
+use nodelb_core::change::Change;
+use nodelb_core::datapath::{Datapath, Limits, Moment};
+use nodelb_core::engine::{Engine, EngineConfig, Holdings};
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::service::Source;
+
+const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16 };
+
+struct Node {
+    store: Store,
+    engine: Engine,
+    maps: MemoryDatapath,
+    now: Moment,
+}
+
+impl Node {
+    fn new() -> Self {
+        let maps = MemoryDatapath::new(LIMITS);
+        let sources = BTreeSet::from([Source::Kubernetes]);
+        let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
+        let engine = Engine::new(config, maps.dump().expect("memory can always be read"));
+        Self { store: Store::new(0), engine, maps, now: Moment(0) }
+    }
+
+    fn hear(&mut self, kind: Kind, heard: Heard) {
+        let mut changes: Vec<Change> = Vec::new();
+        _ = self.store.hear(kind, heard, &mut changes);
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.now = self.now.plus(10_000);
+        self.engine.reconcile(&mut self.maps, self.now);
+    }
+
+    fn list(&mut self, objects: &[u8], with_objects: bool) {
+        for kind in [Kind::Service, Kind::EndpointSlice] {
+            let mut decoder = Decoder::new(kind);
+            self.hear(kind, Heard::ListBegins { is_rewound: false });
+            for object in objects.split(|byte| *byte == b'\n').filter(|_| with_objects) {
+                self.hear(kind, decoder.item(object).0);
+            }
+            self.hear(kind, Heard::Listed(Version(1)));
+        }
+    }
+
+    fn holdings(&mut self) -> Holdings {
+        for _ in 0..100 {
+            self.now = self.now.plus(10_000);
+            self.engine.reconcile(&mut self.maps, self.now);
+        }
+        self.engine.holdings()
+    }
+}
+
+fuzz_target!(|objects: &[u8]| {
+    let mut node = Node::new();
+    node.list(objects, true);
+    let held = node.maps.dump().expect("memory can always be read");
+    for slot in held.services.values().flat_map(|entry| entry.cluster.iter().chain(entry.local.iter())) {
+        let addr = slot.addr.addr;
+        let is_bad = addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || slot.addr.port == 0;
+        assert!(!is_bad, "a connection would be sent to {}", slot.addr);
+    }
+    for address in held.frontends.keys() {
+        assert!(!address.addr.is_loopback() && !address.addr.is_multicast(), "{address} would be translated");
+    }
+    // Twice, for a list that lacks most is not believed at once.
+    (0..2).for_each(|_| node.list(objects, false));
+    let mut empty = Node::new();
+    empty.list(objects, false);
+    assert_eq!(node.holdings(), empty.holdings());
+});

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Fuzzes what an apiserver sends, each target for so many seconds. Usage: scripts/fuzz.sh [SECONDS [TARGET...]]
+# What is found lies in fuzz/found/ and is run first the next time. Needs no nightly compiler: the coverage counters are
+# LLVM's own.
+set -euo pipefail
+cd "$(dirname "$0")/../fuzz"
+seconds=${1:-60}
+shift || true
+targets=("$@")
+[ "${#targets[@]}" -gt 0 ] || targets=(decoder translation)
+
+export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares"
+# A target named, though it is the machine's own, keeps the counters out of build scripts.
+host=$(rustc -vV | sed -n 's/^host: //p')
+directory=${CARGO_TARGET_DIR:-../target}/fuzz
+${CARGO:-cargo} build --locked --release --target "$host" --target-dir "$directory"
+
+corpus=$(mktemp -d)
+trap 'rm -rf "$corpus"' EXIT
+for target in "${targets[@]}"; do
+    mkdir -p "found/$target" "$corpus/$target"
+    echo "fuzzing $target for $seconds s"
+    "$directory/$host/release/$target" "$corpus/$target" "found/$target" "seeds/$target" \
+        -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+        -artifact_prefix="found/$target/" -verbosity=0 2>"$corpus/log" || { cat "$corpus/log" >&2; exit 1; }
+    grep -E "number_of_executed_units|new_units_added|average_exec" "$corpus/log" || true
+done
