@@ -1,0 +1,219 @@
+//! From a request to its answer: faults first, then who asks, then whether they may, then what they want.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT};
+use hyper::{Method, Response};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::access::User;
+use crate::clock::rfc3339;
+use crate::cluster::Cluster;
+use crate::discovery;
+use crate::faults::{Fault, Faults};
+use crate::fields::{Operation, Writer};
+use crate::list::list;
+use crate::reply::{self, ReplyBody};
+use crate::request::{Request, Verb};
+use crate::resource::Resource;
+use crate::status::Status;
+use crate::store::{Key, Object};
+use crate::watch::Watch;
+use crate::write::{Part, Patch, State, Write, not_found};
+
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Whom the client certificate names, if it is a good one.
+    pub(crate) user: Option<User>,
+    pub(crate) has_certificate: bool,
+}
+
+/// The largest body that is read: etcd's limit, and some.
+const BODY: usize = 3 << 20;
+
+/// Lines of a watch that wait for a slow reader.
+const BACKLOG: usize = 64;
+
+/// Answers a request.
+pub(crate) async fn answer(
+    cluster: Cluster,
+    faults: Arc<Faults>,
+    peer: Arc<Peer>,
+    request: hyper::Request<Incoming>,
+) -> Result<Response<ReplyBody>, Infallible> {
+    let asked = Request::parse(request.method(), request.uri());
+    faults.saw(format!("{} {}", request.method(), request.uri().path_and_query().map_or("/", |it| it.as_str())));
+    let fault = faults.of_request(&asked);
+    if fault == Some(Fault::Stall) {
+        std::future::pending::<()>().await;
+    }
+    if let Some(status) = fault.as_ref().and_then(Fault::status) {
+        return Ok(reply::refusal(&status));
+    }
+    let exchange = Exchange { cluster, faults, fault };
+    Ok(exchange.answer(&peer, asked, request).await.unwrap_or_else(|status| reply::refusal(&status)))
+}
+
+struct Exchange {
+    cluster: Cluster,
+    faults: Arc<Faults>,
+    fault: Option<Fault>,
+}
+
+type Answer = Result<Response<ReplyBody>, Status>;
+
+impl Exchange {
+    async fn answer(&self, peer: &Peer, asked: Request, request: hyper::Request<Incoming>) -> Answer {
+        let user = self.user(peer, request.headers())?;
+        self.cluster.access(|access| access.check(&user, &asked))?;
+        let Some(resource) = asked.resource else { return self.about_server(&user, &asked, request).await };
+        match asked.verb {
+            Verb::Watch => self.watch(resource, asked),
+            Verb::List => {
+                let body =
+                    self.cluster.change_quietly(|state| list(&mut state.store, resource, &asked, self.fault.as_ref()));
+                Ok(reply::spoilt(body?, self.fault.as_ref()))
+            }
+            Verb::Get => {
+                let object = self.cluster.read(|state| state.find(resource, &key(&asked)))?;
+                Ok(reply::spoilt(object.bytes.clone(), self.fault.as_ref()))
+            }
+            _ => self.write(resource, &asked, request).await,
+        }
+    }
+
+    /// 401 unless a certificate or a token says who asks.
+    fn user(&self, peer: &Peer, headers: &HeaderMap) -> Result<User, Status> {
+        let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = header.and_then(|value| value.strip_prefix("Bearer "));
+        let by_token = token.and_then(|token| self.cluster.access(|access| access.tokens.get(token.trim()).cloned()));
+        let why = match (peer.has_certificate, token) {
+            (_, Some(_)) => "invalid bearer token",
+            (true, None) => "x509: certificate signed by unknown authority",
+            (false, None) => "no credentials",
+        };
+        // The message of an apiserver says less, so as not to help an intruder.
+        peer.user.clone().or(by_token).ok_or_else(|| Status::new(401, format!("Unauthorized: {why}")))
+    }
+
+    async fn about_server(&self, user: &User, asked: &Request, request: hyper::Request<Incoming>) -> Answer {
+        match asked.path.as_str() {
+            "/readyz" | "/livez" | "/healthz" => Ok(reply::text(200, "ok")),
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" if *request.method() == Method::POST => {
+                let review = parse(&body(request).await?)?;
+                Ok(reply::value(201, &self.cluster.access(|access| access.review(user, review))))
+            }
+            path => Ok(reply::value(200, &discovery::answer(path)?)),
+        }
+    }
+
+    fn watch(&self, resource: &'static Resource, asked: Request) -> Answer {
+        let watch = Watch::new(&self.cluster, &self.faults, resource, asked, self.fault.clone())?;
+        let (to, pieces) = mpsc::channel(BACKLOG);
+        tokio::spawn(watch.run(to));
+        Ok(reply::stream(pieces))
+    }
+
+    async fn write(&self, resource: &'static Resource, asked: &Request, request: hyper::Request<Incoming>) -> Answer {
+        let part = match asked.subresource.as_deref() {
+            None => Part::Main,
+            Some("status") if resource.status => Part::Status,
+            Some(other) => return Err(not_found(resource, other)),
+        };
+        if !asked.parameter("dryRun").is_empty() {
+            return Err(Status::new(400, "this server does no dry runs"));
+        }
+        let mut writer = writer(asked, request.headers(), part);
+        let kind = patch_kind(asked.verb, request.headers())?;
+        let content = parse(&body(request).await?)?;
+        if kind == Some(PatchKind::Apply) {
+            writer.operation = Operation::Apply;
+        }
+        let now = rfc3339(SystemTime::now());
+        let write = Write { resource, part, writer: &writer, now: &now };
+        let key = key(asked);
+        let (code, object) = self.cluster.change(|state| match (asked.verb, kind) {
+            (Verb::Create, _) => create(state, &write, &key.0, content).map(|object| (201, object)),
+            (Verb::Update, _) => state.update(&write, &key, content).map(|object| (200, object)),
+            (Verb::Delete, _) => state.delete(&write, &key, &content["preconditions"]).map(|object| (200, object)),
+            (_, Some(PatchKind::Plain(kind))) => state.patch(&write, &key, kind, &content).map(|object| (200, object)),
+            _ => apply(state, &write, &key, content),
+        })?;
+        Ok(reply::json(code, object.bytes.clone()))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PatchKind {
+    Plain(Patch),
+    /// Server-side apply.
+    Apply,
+}
+
+fn patch_kind(verb: Verb, headers: &HeaderMap) -> Result<Option<PatchKind>, Status> {
+    if verb != Verb::Patch {
+        return Ok(None);
+    }
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match kind.split(';').next().unwrap_or_default() {
+        "application/json-patch+json" => Ok(Some(PatchKind::Plain(Patch::Json))),
+        "application/merge-patch+json" => Ok(Some(PatchKind::Plain(Patch::Merge))),
+        "application/strategic-merge-patch+json" => Ok(Some(PatchKind::Plain(Patch::Strategic))),
+        "application/apply-patch+yaml" => Ok(Some(PatchKind::Apply)),
+        other => Err(Status::new(415, format!("the body of the request was in an unknown format: {other:?}"))),
+    }
+}
+
+/// Over the network a namespace must exist.
+fn create(state: &mut State, write: &Write<'_>, namespace: &str, content: Value) -> Result<Arc<Object>, Status> {
+    if let Some(namespaces) = Resource::find("namespaces").filter(|_| write.resource.namespaced) {
+        state.find(namespaces, &(String::new(), namespace.to_owned()))?;
+    }
+    state.create(write, namespace, content)
+}
+
+/// Server-side apply, without conflicts and without removal of what is no longer applied: create or merge.
+fn apply(state: &mut State, write: &Write<'_>, key: &Key, content: Value) -> Result<(u16, Arc<Object>), Status> {
+    if state.store.get(write.resource, key).is_none() {
+        return create(state, write, &key.0, content).map(|object| (201, object));
+    }
+    state.patch(write, key, Patch::Strategic, &content).map(|object| (200, object))
+}
+
+fn writer(asked: &Request, headers: &HeaderMap, part: Part) -> Writer {
+    let agent = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
+    let first = agent.split(['/', ' ']).next().unwrap_or_default();
+    let name = match asked.parameter("fieldManager") {
+        "" => first,
+        name => name,
+    };
+    Writer { subresource: (part == Part::Status).then_some("status"), ..Writer::new(name) }
+}
+
+/// The object a request names; for one that names none, the name is empty.
+fn key(asked: &Request) -> Key {
+    (asked.namespace.clone().unwrap_or_default(), asked.name.clone().unwrap_or_default())
+}
+
+async fn body(request: hyper::Request<Incoming>) -> Result<Bytes, Status> {
+    let read = Limited::new(request.into_body(), BODY).collect().await;
+    read.map(http_body_util::Collected::to_bytes)
+        .map_err(|error| Status::new(413, format!("the body cannot be read: {error}")))
+}
+
+/// JSON, or YAML as server-side apply sends it; nothing at all is `null`.
+fn parse(body: &Bytes) -> Result<Value, Status> {
+    if body.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(body)
+        .ok()
+        .or_else(|| serde_saphyr::from_str(std::str::from_utf8(body).ok()?).ok())
+        .ok_or_else(|| Status::new(400, "the body of the request is neither JSON nor YAML"))
+}

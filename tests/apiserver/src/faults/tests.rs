@@ -1,0 +1,36 @@
+use super::*;
+
+fn request(uri: &str) -> Request {
+    Request::parse(&hyper::Method::GET, &uri.parse().unwrap())
+}
+
+#[test]
+fn rules_are_used_up_in_order() {
+    let faults = Faults::new(Behaviour::default());
+    faults.answer_next(2, On::list("services"), Fault::Stall);
+    faults.answer(On::any(), Fault::Silence);
+    let (list, watch) = (request("/api/v1/services"), request("/api/v1/services?watch=1"));
+    let seen = [&list, &watch, &list, &list].map(|request| faults.of_request(request).unwrap());
+    assert_eq!(seen, [Fault::Stall, Fault::Silence, Fault::Stall, Fault::Silence]);
+    faults.clear();
+    assert_eq!(faults.of_request(&list), None);
+}
+
+#[test]
+fn a_bookmark_is_neither_swapped_nor_doubled() {
+    let faults = Faults::new(Behaviour::default());
+    faults.events_next(1, "services", EventFault::Swap);
+    assert_eq!(faults.of_event("services", true), None);
+    assert_eq!(faults.of_event("nodes", false), None);
+    assert_eq!(faults.of_event("services", false), Some(EventFault::Swap));
+    assert_eq!(faults.of_event("services", false), None);
+}
+
+#[test]
+fn written_down() {
+    let fault: Fault = serde_json::from_str(r#"{"status": {"code": 429, "retry_after": 1}}"#).unwrap();
+    assert_eq!(fault.status().unwrap().reason, "TooManyRequests");
+    let fault: Fault = serde_json::from_str(r#""stall""#).unwrap();
+    assert_eq!(fault, Fault::Stall);
+    assert!(serde_json::from_str::<On>(r#"{"verbs": "list"}"#).is_err());
+}

@@ -1,0 +1,52 @@
+//! Kubeconfig files.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::cluster::{Cluster, Credentials};
+
+impl Cluster {
+    /// A kubeconfig of `nodelb`, with a new client certificate, for apiservers at these URLs; the first is the current
+    /// context.
+    ///
+    /// # Errors
+    /// No randomness.
+    pub fn kubeconfig(&self, urls: &[&str]) -> anyhow::Result<String> {
+        let certificate = self.certificate("nodelb", &["system:node-proxiers"])?;
+        Ok(self.kubeconfig_for(&Credentials::Certificate(certificate), urls))
+    }
+
+    /// A kubeconfig of somebody who may do everything.
+    ///
+    /// # Errors
+    /// No randomness.
+    pub fn admin_kubeconfig(&self, urls: &[&str]) -> anyhow::Result<String> {
+        let certificate = self.certificate("admin", &["system:masters"])?;
+        Ok(self.kubeconfig_for(&Credentials::Certificate(certificate), urls))
+    }
+
+    /// A kubeconfig with these credentials.
+    pub fn kubeconfig_for(&self, credentials: &Credentials, urls: &[&str]) -> String {
+        let ca = STANDARD.encode(self.ca_pem());
+        let mut text = "apiVersion: v1\nkind: Config\ncurrent-context: server-0\nclusters:\n".to_owned();
+        for (number, url) in urls.iter().enumerate() {
+            text += &format!(
+                "- name: server-{number}\n  cluster:\n    server: {url}\n    certificate-authority-data: {ca}\n"
+            );
+        }
+        text += "contexts:\n";
+        for number in 0..urls.len() {
+            text += &format!("- name: server-{number}\n  context:\n    cluster: server-{number}\n    user: user\n");
+        }
+        text += "users:\n- name: user\n  user:\n";
+        text += &match credentials {
+            Credentials::Token(token) => format!("    token: {token}\n"),
+            Credentials::Certificate(certificate) => format!(
+                "    client-certificate-data: {}\n    client-key-data: {}\n",
+                STANDARD.encode(&certificate.certificate),
+                STANDARD.encode(&certificate.key)
+            ),
+        };
+        text
+    }
+}

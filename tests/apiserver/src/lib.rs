@@ -1,0 +1,47 @@
+//! A Kubernetes API server for tests: the protocol of an apiserver over TLS, as far as nodelb and `kubectl` need it, and
+//! every way it is known to go wrong.
+//!
+//! ```text
+//!  tests ──────────────────────────> Cluster (state: store, write, defaults, patch, fields; access; identity)
+//!    │                                  ▲  ▲
+//!    │         Replica (serve, wire) ───┘  └─── Replica: each with a thread, a certificate, faults
+//!    └─ faults ──>  │
+//!                answer: request, access, discovery, list, watch, reply
+//! ```
+//!
+//! It is deterministic: nothing goes wrong unless a rule says so. It does not validate objects beyond what nodelb depends
+//! on, and it forgets everything when it ends.
+
+mod access;
+mod answer;
+mod clock;
+mod cluster;
+mod defaults;
+mod discovery;
+mod faults;
+mod fields;
+mod identity;
+mod kubeconfig;
+mod list;
+mod patch;
+mod pools;
+mod reply;
+mod request;
+mod resource;
+mod selector;
+mod serve;
+mod status;
+mod store;
+mod watch;
+mod wire;
+mod write;
+
+pub use access::{Role, User};
+pub use cluster::{Backup, Cluster, Credentials};
+pub use faults::{Behaviour, EventFault, Fault, Faults, On, WatchList};
+pub use identity::{Certificate, Identity};
+pub use pools::Ranges;
+pub use request::Verb;
+pub use serve::{Replica, ServeOptions};
+pub use status::Status;
+pub use write::Patch;

@@ -1,0 +1,120 @@
+//! Answers: whole bodies, bodies that go on, and bodies that break off.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
+
+use crate::faults::Fault;
+use crate::status::Status;
+
+/// A part of a body that is not whole yet.
+pub(crate) type Piece = Result<Bytes, Broken>;
+
+/// The body breaks off, and its reader can see that it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this server was told to break off")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) enum ReplyBody {
+    /// All of it.
+    Whole(Option<Bytes>),
+    /// As it comes.
+    Stream(mpsc::Receiver<Piece>),
+    /// So much of it, and then a broken stream.
+    Torn(Option<Bytes>, Pin<Box<Sleep>>),
+}
+
+/// How long what was sent before a break has to reach the socket: whatever is queued then is lost.
+pub(crate) const FLUSH: Duration = Duration::from_millis(20);
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let piece = match &mut *self {
+            Self::Whole(bytes) => bytes.take().map(Ok),
+            Self::Stream(pieces) => std::task::ready!(pieces.poll_recv(context)),
+            Self::Torn(bytes, pause) => match bytes.take() {
+                Some(bytes) => Some(Ok(bytes)),
+                None => {
+                    std::task::ready!(pause.as_mut().poll(context));
+                    Some(Err(Broken))
+                }
+            },
+        };
+        Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Stream(_) | Self::Torn(..) => SizeHint::default(),
+        }
+    }
+}
+
+/// JSON that is ready, with a status.
+pub(crate) fn json(code: u16, body: impl Into<Bytes>) -> Response<ReplyBody> {
+    reply(code, "application/json", ReplyBody::Whole(Some(body.into())))
+}
+
+/// JSON that was just made.
+pub(crate) fn value(code: u16, body: &Value) -> Response<ReplyBody> {
+    json(code, format!("{body}\n"))
+}
+
+/// Text.
+pub(crate) fn text(code: u16, body: &'static str) -> Response<ReplyBody> {
+    reply(code, "text/plain; charset=utf-8", ReplyBody::Whole(Some(body.into())))
+}
+
+/// The events of a watch.
+pub(crate) fn stream(pieces: mpsc::Receiver<Piece>) -> Response<ReplyBody> {
+    reply(200, "application/json", ReplyBody::Stream(pieces))
+}
+
+/// A refusal.
+pub(crate) fn refusal(status: &Status) -> Response<ReplyBody> {
+    let mut response = value(status.code, &status.body());
+    if let Some(seconds) = status.retry_after {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// A whole body, less what a fault takes from it.
+pub(crate) fn spoilt(body: Bytes, fault: Option<&Fault>) -> Response<ReplyBody> {
+    match fault {
+        Some(Fault::Cut { after }) => {
+            let body = body.slice(..(*after).min(body.len()));
+            reply(200, "application/json", ReplyBody::Torn(Some(body), Box::pin(sleep(FLUSH))))
+        }
+        Some(Fault::Truncate { after }) => json(200, body.slice(..(*after).min(body.len()))),
+        _ => json(200, body),
+    }
+}
+
+fn reply(code: u16, kind: &'static str, body: ReplyBody) -> Response<ReplyBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,75 @@
+//! The resources that are served, and what differs between them.
+
+/// One resource.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Resource {
+    /// API group; empty: core.
+    pub group: &'static str,
+    /// `v1`
+    pub version: &'static str,
+    /// As in paths: `services`.
+    pub plural: &'static str,
+    /// `service`
+    pub singular: &'static str,
+    /// `Service`
+    pub kind: &'static str,
+    /// As people type it.
+    pub short: &'static [&'static str],
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether `/status` exists.
+    pub status: bool,
+    /// Fields, beside name and namespace, that field selectors may use.
+    pub selectable: &'static [&'static str],
+}
+
+/// All of them.
+pub(crate) static RESOURCES: [Resource; 7] = [
+    Resource {
+        status: true,
+        selectable: &["status.phase"],
+        ..core("namespaces", "namespace", "Namespace", &["ns"], false)
+    },
+    Resource {
+        status: true,
+        selectable: &["spec.clusterIP", "spec.type"],
+        ..core("services", "service", "Service", &["svc"], true)
+    },
+    core("endpoints", "endpoints", "Endpoints", &["ep"], true),
+    Resource { status: true, selectable: &["spec.unschedulable"], ..core("nodes", "node", "Node", &["no"], false) },
+    core("events", "event", "Event", &["ev"], true),
+    Resource { group: "discovery.k8s.io", ..core("endpointslices", "endpointslice", "EndpointSlice", &[], true) },
+    Resource { group: "networking.k8s.io", ..core("servicecidrs", "servicecidr", "ServiceCIDR", &[], false) },
+];
+
+const fn core(
+    plural: &'static str,
+    singular: &'static str,
+    kind: &'static str,
+    short: &'static [&'static str],
+    namespaced: bool,
+) -> Resource {
+    Resource { group: "", version: "v1", plural, singular, kind, short, namespaced, status: false, selectable: &[] }
+}
+
+impl Resource {
+    /// Finds one by its plural, or by its kind.
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
+        RESOURCES.iter().find(|resource| resource.plural == name || resource.kind == name)
+    }
+
+    /// Finds one as a path names it.
+    pub(crate) fn in_group(group: &str, version: &str, plural: &str) -> Option<&'static Self> {
+        RESOURCES.iter().find(|it| it.group == group && it.version == version && it.plural == plural)
+    }
+
+    /// `v1`, `discovery.k8s.io/v1`
+    pub(crate) fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.into() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `services`, `endpointslices.discovery.k8s.io`: as messages call it.
+    pub(crate) fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.into() } else { format!("{}.{}", self.plural, self.group) }
+    }
+}

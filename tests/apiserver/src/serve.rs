@@ -1,0 +1,210 @@
+//! One apiserver of a cluster: a listener, TLS, and the connections it has accepted, in a thread of its own.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
+
+use crate::answer::{Peer, answer};
+use crate::cluster::Cluster;
+use crate::faults::{Behaviour, Faults};
+use crate::identity::Identity;
+
+/// How a replica differs from others.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Names and addresses in its certificate; its own address is added.
+    pub names: Vec<String>,
+    /// Whose CA signs its certificate and its clients'; `None`: the cluster's.
+    pub identity: Option<Identity>,
+    /// Protocols it offers, best first.
+    pub alpn: Vec<&'static str>,
+    /// What it does from the start.
+    pub behaviour: Behaviour,
+}
+
+impl Default for ServeOptions {
+    /// As kubeadm makes them: `kubernetes` and its longer forms, `localhost`; HTTP/2 and HTTP/1.1.
+    fn default() -> Self {
+        let names = [
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+            "localhost",
+        ];
+        Self {
+            names: names.map(str::to_owned).to_vec(),
+            identity: None,
+            alpn: vec!["h2", "http/1.1"],
+            behaviour: Behaviour::default(),
+        }
+    }
+}
+
+/// A running apiserver; dropped, it stops.
+#[derive(Debug)]
+pub struct Replica {
+    address: SocketAddr,
+    faults: Arc<Faults>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Replica {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `https://` and the address.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    /// What goes wrong with it.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// Closes the listener and every connection. Serve the cluster again at the same address to start it again.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // An error would be a panic of that thread, which has printed it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Cluster {
+    /// Serves the cluster on a listener, in the caller's network namespace, until the replica is dropped.
+    ///
+    /// # Errors
+    /// A name that no certificate can have, or no thread.
+    pub fn serve(&self, listener: TcpListener, options: ServeOptions) -> anyhow::Result<Replica> {
+        let address = listener.local_addr().context("the listener has no address")?;
+        listener.set_nonblocking(true)?;
+        let identity = options.identity.as_ref().unwrap_or(self.identity()).clone();
+        let mut names = options.names;
+        names.push(address.ip().to_string());
+        let tls = identity.server(&names, &options.alpn)?;
+        let faults = Arc::new(Faults::new(options.behaviour));
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let server = Server { cluster: self.clone(), identity, tls, faults: faults.clone(), address };
+        let thread = std::thread::Builder::new().name(format!("apiserver {address}")).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = server.accept(listener) => {}
+                    _ = stopped => {}
+                }
+            });
+            // Dropping the runtime drops every connection.
+        })?;
+        Ok(Replica { address, faults, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Serves the cluster on a free port of `127.0.0.1`.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub fn serve_anywhere(&self) -> anyhow::Result<Replica> {
+        self.serve(TcpListener::bind("127.0.0.1:0")?, ServeOptions::default())
+    }
+}
+
+struct Server {
+    cluster: Cluster,
+    identity: Identity,
+    tls: Arc<ServerConfig>,
+    faults: Arc<Faults>,
+    address: SocketAddr,
+}
+
+/// How long to wait before a listener is tried again.
+const AGAIN: Duration = Duration::from_millis(10);
+
+impl Server {
+    /// Accepts connections for ever, except while they are to be refused.
+    async fn accept(&self, listener: TcpListener) {
+        let mut listening = self.faults.listening.subscribe();
+        let mut listener = tokio::net::TcpListener::from_std(listener).ok();
+        loop {
+            let Some(open) = &listener else {
+                listener = self.listen_again(&mut listening).await;
+                continue;
+            };
+            tokio::select! {
+                refuse = listening.wait_for(|on| !on) => drop(refuse),
+                accepted = open.accept() => {
+                    match accepted {
+                        Ok((stream, _)) => self.connection(stream),
+                        Err(_) => tokio::time::sleep(AGAIN).await,
+                    }
+                    continue;
+                }
+            }
+            listener = None;
+        }
+    }
+
+    /// Keeps the port, refusing connections, until they are accepted again.
+    async fn listen_again(
+        &self,
+        listening: &mut tokio::sync::watch::Receiver<bool>,
+    ) -> Option<tokio::net::TcpListener> {
+        let reserved = loop {
+            match reserve(self.address) {
+                Ok(socket) => break socket,
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        };
+        listening.wait_for(|on| *on).await.ok()?;
+        reserved.listen(1024).ok()?;
+        tokio::net::TcpListener::from_std(reserved.into()).ok()
+    }
+
+    fn connection(&self, stream: TcpStream) {
+        // It only costs latency.
+        let _ = stream.set_nodelay(true);
+        let wire = self.faults.gate.admit(stream);
+        let acceptor = TlsAcceptor::from(self.tls.clone());
+        let (cluster, identity, faults) = (self.cluster.clone(), self.identity.clone(), self.faults.clone());
+        tokio::spawn(async move {
+            // Whatever ends a connection, its client sees it.
+            let Ok(stream) = acceptor.accept(wire).await else { return };
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let peer = Arc::new(Peer { user: identity.user(chain), has_certificate: !chain.is_empty() });
+            let service = service_fn(move |request| answer(cluster.clone(), faults.clone(), peer.clone(), request));
+            let mut builder = auto::Builder::new(TokioExecutor::new());
+            builder.http1().timer(TokioTimer::new()).http2().timer(TokioTimer::new());
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+/// A socket that has the address and does not listen: connections are refused, and nobody else gets the port.
+fn reserve(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}

@@ -1,0 +1,326 @@
+//! Watches: what a client has not seen yet, in order, one JSON line each; bookmarks; and what may go wrong with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::cluster::Cluster;
+use crate::faults::{Behaviour, EventFault, Fault, Faults, Interrupt, WatchList};
+use crate::list::{check_not_ahead, chosen, revision, selector};
+use crate::reply::{Broken, FLUSH, Piece};
+use crate::request::Request;
+use crate::resource::Resource;
+use crate::selector::Selector;
+use crate::status::Status;
+use crate::store::{Event, EventKind, Object};
+
+/// A watch that is allowed, before its first event.
+pub(crate) struct Watch {
+    cluster: Cluster,
+    faults: Arc<Faults>,
+    request: Request,
+    resource: &'static Resource,
+    selector: Selector,
+    /// What the client has seen, or what it says it has.
+    seen: u64,
+    initial: Initial,
+    bookmarks: Option<Duration>,
+    deadline: Instant,
+    fault: Option<Fault>,
+    /// An event that is sent after the next one.
+    swapped: Option<Bytes>,
+}
+
+/// What is sent before events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Initial {
+    Nothing,
+    /// All objects.
+    Objects,
+    /// All objects, then a bookmark that says so.
+    Marked,
+}
+
+/// Why a watch ends.
+enum End {
+    /// Its time is over, or the client has gone.
+    Clean,
+    /// The connection breaks.
+    Broken,
+}
+
+type Step = Result<(), End>;
+
+impl Watch {
+    /// Checks a request.
+    ///
+    /// # Errors
+    /// 400, 410, 422 or 504, as an apiserver.
+    pub(crate) fn new(
+        cluster: &Cluster,
+        faults: &Arc<Faults>,
+        resource: &'static Resource,
+        request: Request,
+        fault: Option<Fault>,
+    ) -> Result<Self, Status> {
+        let behaviour = faults.behaviour();
+        let selector = selector(resource, &request)?;
+        let asked = revision(request.parameter("resourceVersion"))?;
+        let marked = streams_list(&request, behaviour.watch_list)?;
+        let (current, compacted) = cluster.read(|state| (state.store.revision(), state.store.compacted()));
+        let initial = match (marked, asked) {
+            (true, _) => Initial::Marked,
+            (false, 0) => Initial::Objects,
+            (false, _) => Initial::Nothing,
+        };
+        if marked {
+            check_not_ahead(asked, current)?;
+        }
+        if behaviour.expired_as_status && initial == Initial::Nothing && asked < compacted {
+            return Err(Status::expired(asked, compacted));
+        }
+        let bookmarks = behaviour.bookmarks.filter(|_| request.flag("allowWatchBookmarks"));
+        let deadline = Instant::now() + lasts(&request, &behaviour)?;
+        let (cluster, faults) = (cluster.clone(), faults.clone());
+        Ok(Self {
+            cluster,
+            faults,
+            request,
+            resource,
+            selector,
+            seen: asked,
+            initial,
+            bookmarks,
+            deadline,
+            fault,
+            swapped: None,
+        })
+    }
+
+    /// Sends until the time is over, the client has gone or something goes wrong.
+    pub(crate) async fn run(mut self, to: mpsc::Sender<Piece>) {
+        let mut interrupts = self.faults.interrupts.subscribe();
+        interrupts.mark_unchanged();
+        let ended = tokio::select! {
+            ended = self.send(&to) => ended,
+            _ = interrupts.changed() => {
+                let interrupt = interrupts.borrow().1;
+                match interrupt {
+                    Interrupt::End => Ok(()),
+                    Interrupt::Expire => self.error(&to, &Status::expired(self.seen, self.seen + 1)).await,
+                }
+            }
+            () = to.closed() => Ok(()),
+        };
+        if let Err(End::Broken) = ended {
+            tokio::time::sleep(FLUSH).await;
+            let _ = to.send(Err(Broken)).await;
+        }
+    }
+
+    async fn send(&mut self, to: &mpsc::Sender<Piece>) -> Step {
+        match self.fault.clone() {
+            Some(Fault::Silence) => return self.silence().await,
+            Some(Fault::ErrorEvent { code: 410 }) => {
+                return self.error(to, &Status::expired(self.seen, self.seen + 1)).await;
+            }
+            Some(Fault::ErrorEvent { code }) => {
+                return self.error(to, &Status::new(code, "this server was told to send an error event")).await;
+            }
+            Some(Fault::Garbage { bytes }) => self.line(to, Bytes::from(bytes)).await?,
+            _ => {}
+        }
+        let mut changed = self.cluster.changes();
+        changed.mark_unchanged();
+        let started = self.begin(to).await?;
+        self.seen = started;
+        let mut bookmarked = self.seen;
+        let mut next_bookmark = self.bookmarks.map(|every| Instant::now() + every);
+        loop {
+            let (events, now) =
+                self.cluster.read(|state| (state.store.since(self.resource, self.seen), state.store.revision()));
+            let events = match events {
+                Ok(events) => events,
+                Err(status) => return self.error(to, &status).await,
+            };
+            for event in events {
+                self.seen = event.revision;
+                self.event(to, &event).await?;
+            }
+            self.seen = self.seen.max(now);
+            let bookmark_at = next_bookmark.unwrap_or(self.deadline).min(self.deadline);
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = sleep_until(bookmark_at) => {
+                    let over = Instant::now() >= self.deadline;
+                    if self.bookmarks.is_some() && self.seen > bookmarked && self.swapped.is_none() {
+                        bookmarked = self.seen;
+                        self.bookmark(to, false).await?;
+                    }
+                    if over {
+                        return Ok(());
+                    }
+                    next_bookmark = self.bookmarks.map(|every| Instant::now() + every);
+                }
+            }
+        }
+    }
+
+    /// Sends what comes before the first event; returns the revision that it is of.
+    async fn begin(&mut self, to: &mpsc::Sender<Piece>) -> Result<u64, End> {
+        if self.initial == Initial::Nothing {
+            let compacted = self.cluster.read(|state| state.store.compacted());
+            if self.seen < compacted {
+                self.error(to, &Status::expired(self.seen, compacted)).await?;
+                return Err(End::Clean);
+            }
+            return Ok(self.seen);
+        }
+        let (objects, revision) =
+            self.cluster.read(|state| (state.store.objects(self.resource), state.store.revision()));
+        let mut chosen = chosen(&objects, &self.request, &self.selector, None);
+        if let Some(Fault::Keep { items }) = self.fault {
+            chosen.truncate(items);
+        }
+        for (_, object) in chosen {
+            self.line(to, encode("ADDED", object)).await?;
+        }
+        self.seen = revision;
+        if self.initial == Initial::Marked && self.request.flag("allowWatchBookmarks") {
+            self.bookmark(to, true).await?;
+        }
+        Ok(revision)
+    }
+
+    /// Sends one event, if the client is to see it.
+    async fn event(&mut self, to: &mpsc::Sender<Piece>, event: &Event) -> Step {
+        let sees = |object: &Object| {
+            let metadata = &object.value["metadata"];
+            let part = |name: &str| metadata[name].as_str().unwrap_or_default();
+            self.request.covers(part("namespace"), part("name")) && self.selector.matches(&object.value)
+        };
+        let before = event.previous.as_deref().is_some_and(sees);
+        let after = event.kind != EventKind::Deleted && sees(&event.object);
+        let bytes = match (before, after) {
+            (false, false) => return Ok(()),
+            (false, true) => encode("ADDED", &event.object),
+            (true, true) => encode("MODIFIED", &event.object),
+            (true, false) if event.kind == EventKind::Deleted => encode("DELETED", &event.object),
+            // It is still there, but no longer selected: as it was, under the new revision.
+            (true, false) => encode("DELETED", &self.as_it_was(event)),
+        };
+        match self.faults.of_event(self.resource.plural, false) {
+            Some(EventFault::Swap) => {
+                if let Some(earlier) = self.swapped.replace(bytes) {
+                    self.line(to, earlier).await?;
+                }
+                return Ok(());
+            }
+            Some(EventFault::Duplicate) => self.line(to, bytes.clone()).await?,
+            Some(fault) => self.spoil(to, fault, &bytes).await?,
+            None => {}
+        }
+        self.line(to, bytes).await?;
+        match self.swapped.take() {
+            Some(earlier) => self.line(to, earlier).await,
+            None => Ok(()),
+        }
+    }
+
+    fn as_it_was(&self, event: &Event) -> Object {
+        let mut value = event.previous.as_ref().map_or(Value::Null, |previous| previous.value.clone());
+        value["metadata"]["resourceVersion"] = event.revision.to_string().into();
+        Object { revision: event.revision, bytes: value.to_string().into(), value }
+    }
+
+    /// Does what a fault says beside or instead of a line.
+    async fn spoil(&mut self, to: &mpsc::Sender<Piece>, fault: EventFault, line: &Bytes) -> Step {
+        match fault {
+            EventFault::Duplicate | EventFault::Swap => Ok(()),
+            EventFault::Silence => self.silence().await,
+            EventFault::Cut { after } => {
+                self.line(to, line.slice(..after.min(line.len()))).await?;
+                Err(End::Broken)
+            }
+            EventFault::Error { code } => {
+                let status = match code {
+                    410 => Status::expired(self.seen, self.seen + 1),
+                    code => Status::new(code, "this server was told to send an error event"),
+                };
+                self.error(to, &status).await?;
+                Err(End::Clean)
+            }
+            EventFault::Garbage { bytes } => self.line(to, format!("{bytes}\n").into()).await,
+        }
+    }
+
+    /// Nothing more, until the client gives up.
+    async fn silence(&self) -> Step {
+        std::future::pending().await
+    }
+
+    async fn bookmark(&mut self, to: &mpsc::Sender<Piece>, ends_list: bool) -> Step {
+        let mut metadata = json!({"resourceVersion": self.seen.to_string(), "creationTimestamp": null});
+        if ends_list {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let (kind, version) = (self.resource.kind, self.resource.api_version());
+        let object = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
+        let line = Bytes::from(format!("{}\n", json!({"type": "BOOKMARK", "object": object})));
+        if !ends_list && let Some(fault) = self.faults.of_event(self.resource.plural, true) {
+            self.spoil(to, fault, &line).await?;
+        }
+        self.line(to, line).await
+    }
+
+    async fn error(&self, to: &mpsc::Sender<Piece>, status: &Status) -> Step {
+        self.line(to, format!("{}\n", json!({"type": "ERROR", "object": status.body()})).into()).await
+    }
+
+    async fn line(&self, to: &mpsc::Sender<Piece>, line: Bytes) -> Step {
+        to.send(Ok(line)).await.map_err(|_| End::Clean)
+    }
+}
+
+/// Whether the list is to be streamed; 422 where it cannot be.
+fn streams_list(request: &Request, watch_list: WatchList) -> Result<bool, Status> {
+    let asked = request.flag("sendInitialEvents");
+    let named = !request.parameter("sendInitialEvents").is_empty();
+    let matching = request.parameter("resourceVersionMatch");
+    let invalid = |why: &str| Err(Status::new(422, format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")));
+    match watch_list {
+        WatchList::Ancient => Ok(false),
+        WatchList::Off if named => invalid(
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
+        ),
+        _ if !named && !matching.is_empty() => invalid(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ),
+        _ if named && matching != "NotOlderThan" => invalid(
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ),
+        _ => Ok(asked),
+    }
+}
+
+fn lasts(request: &Request, behaviour: &Behaviour) -> Result<Duration, Status> {
+    let asked = match request.parameter("timeoutSeconds") {
+        "" | "0" => return Ok(behaviour.watch_timeout),
+        text => text.parse().map_err(|_| Status::new(400, format!("timeoutSeconds {text:?} is not a number")))?,
+    };
+    Ok(Duration::from_secs(asked).min(behaviour.watch_timeout))
+}
+
+fn encode(kind: &str, object: &Object) -> Bytes {
+    let mut line = Vec::with_capacity(object.bytes.len() + 40);
+    line.extend_from_slice(b"{\"type\":\"");
+    line.extend_from_slice(kind.as_bytes());
+    line.extend_from_slice(b"\",\"object\":");
+    line.extend_from_slice(&object.bytes);
+    line.extend_from_slice(b"}\n");
+    line.into()
+}
