@@ -43,6 +43,8 @@ pub(crate) struct Host {
     pub(crate) engine: Engine,
     pub(crate) maps: Recorder,
     pub(crate) now: Moment,
+    /// Every round since the last one that was asked for.
+    pub(crate) rounds: Vec<Round>,
     sources: BTreeSet<Source>,
     guard: Guard,
 }
@@ -53,7 +55,8 @@ impl Host {
         let maps = Recorder { maps: MemoryDatapath::new(limits), log: Vec::new() };
         let sources: BTreeSet<Source> = sources.into_iter().collect();
         let config = EngineConfig { guard: guard.clone(), sources: sources.clone(), max_services: limits.services };
-        Self { engine: Engine::new(config, Realised::default()), maps, now: Moment(0), sources, guard }
+        let engine = Engine::new(config, Realised::default());
+        Self { engine, maps, now: Moment(0), rounds: Vec::new(), sources, guard }
     }
 
     /// From now on `fault` decides which operations fail.
@@ -67,6 +70,15 @@ impl Host {
         let max_services = self.maps.limits().services;
         let config = EngineConfig { guard: self.guard.clone(), sources: self.sources.clone(), max_services };
         self.engine = Engine::new(config, self.held());
+    }
+
+    /// The machine is gone and another one starts, with empty maps. It is told what the one before remembered, as it
+    /// was kept on disk.
+    pub(crate) fn reboot(&mut self) {
+        let records = serde_json::to_vec(&self.engine.snapshot(self.now).remembered()).expect("can be written");
+        self.maps.maps.wipe();
+        self.restart();
+        self.tell([Change::Remember(serde_json::from_slice(&records).expect("can be read"))]);
     }
 
     /// Tells the engine without a round.
@@ -84,7 +96,14 @@ impl Host {
     pub(crate) fn round(&mut self) -> Round {
         self.now = self.now.plus(1);
         self.maps.log.clear();
-        self.engine.reconcile(&mut self.maps, self.now)
+        self.rounds.clear();
+        self.reconcile()
+    }
+
+    fn reconcile(&mut self) -> Round {
+        let round = self.engine.reconcile(&mut self.maps, self.now);
+        self.rounds.push(round.clone());
+        round
     }
 
     /// One round, then every retry that comes due; false if after many there is still one to come (a full map).
@@ -93,7 +112,7 @@ impl Host {
         for _ in 0..60 {
             let Some(due) = self.engine.next_round() else { return true };
             self.now = self.now.max(due);
-            self.engine.reconcile(&mut self.maps, self.now);
+            self.reconcile();
         }
         self.engine.next_round().is_none()
     }

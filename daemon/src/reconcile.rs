@@ -19,7 +19,8 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, Round, Snapshot};
-use nodelb_core::service::Source;
+use nodelb_core::hold::{Emptied, Release};
+use nodelb_core::service::{Origin, Source};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
@@ -154,10 +155,8 @@ impl<D: Datapath> Owner<D> {
 
 /// One line per thing that matters to an operator; a steady state is silent.
 fn report(round: &Round) {
-    for key in &round.emptied {
-        warn!(service = %key.service, port = %key.port, "{key} has lost its last usable backend: connections are refused");
-    }
     const SHOWN: usize = 8;
+    report_losses(round);
     for (address, error) in round.errors.iter().take(SHOWN) {
         warn!(frontend = %address, "{address} cannot be served: {error}");
     }
@@ -176,6 +175,27 @@ fn report(round: &Round) {
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         info!(operations = round.done, failed = round.failed, "applied: {names}{more}");
+    }
+}
+
+/// Lost backends, with who took them: what an operator looks for first.
+fn report_losses(round: &Round) {
+    for Emptied { key, cause } in &round.emptied {
+        let Origin { object, resource_version, writer, .. } = &cause.origin;
+        warn!(
+            service = %key.service, port = %key.port, %object, %resource_version, %writer,
+            "{key} has lost its last usable backend: {cause} left it without backends; connections are refused"
+        );
+    }
+    for port in &round.held {
+        let Origin { object, resource_version, writer, .. } = &port.cause.origin;
+        let (key, text) = (&port.key, &port.text);
+        warn!(service = %key.service, port = %key.port, %object, %resource_version, %writer, "{key} is {text}");
+    }
+    for Release { port, is_deleted } in &round.released {
+        let key = &port.key;
+        let why = if *is_deleted { "it was deleted" } else { "it has backends again" };
+        info!(service = %key.service, port = %key.port, "{key} is not held any more: {why}");
     }
 }
 

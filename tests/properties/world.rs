@@ -86,6 +86,7 @@ pub(crate) enum Object {
     Node,
     Zone,
     Apiservers,
+    Remember,
     Synced(Source),
 }
 
@@ -98,6 +99,7 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::Node(_) => Object::Node,
         Change::Zone(_) => Object::Zone,
         Change::Apiservers(_) => Object::Apiservers,
+        Change::Remember(_) => Object::Remember,
         Change::Synced { source, .. } => Object::Synced(*source),
     }
 }

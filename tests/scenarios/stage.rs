@@ -13,8 +13,9 @@ use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::change::{Change, NodeFacts};
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::report::Filter;
-use nodelb_core::service::Source;
+use nodelb_core::service::{Service, Slice, Source};
 use nodelb_core::state::{MapOp, ServiceId, Slot};
 use nodelb_core::trace::{Verdict, trace};
 
@@ -34,9 +35,12 @@ pub(crate) struct Stage {
     seed: Option<u64>,
     guard: Guard,
     limits: Limits,
+    /// Who tells what is applied.
+    source: Source,
     files: BTreeMap<PathBuf, File>,
     merged: Merged,
     node: NodeFacts,
+    apiservers: BTreeSet<(Addr, u16)>,
     /// What the last `Synced` said was missing; `None` before the first.
     synced: Option<Option<Arc<str>>>,
     /// Names of ids that were given back, for operations that delete them.
@@ -47,13 +51,15 @@ impl Stage {
     pub(crate) fn new(seed: Option<u64>) -> Self {
         let (guard, limits) = (Guard::default(), ROOMY);
         Self {
-            host: host(seed, &guard, limits),
+            host: host(seed, &guard, limits, Source::Files),
             seed,
             guard,
             limits,
+            source: Source::Files,
             files: BTreeMap::new(),
             merged: Merged::default(),
             node: NodeFacts::default(),
+            apiservers: BTreeSet::new(),
             synced: None,
             names: BTreeMap::new(),
         }
@@ -70,7 +76,10 @@ impl Stage {
             ["sync"] => self.sync(),
             ["node", ref facts @ ..] => self.set_node(facts)?,
             ["clock", wait] => self.wait(wait)?,
-            ["restart"] => self.restart(),
+            ["restart"] => self.restart(Host::restart),
+            ["reboot"] => self.restart(Host::reboot),
+            ["source", source] => self.set_source(source)?,
+            ["apiservers", addresses] => self.set_apiservers(addresses)?,
             ["limits", ref limits @ ..] => self.set_limits(limits)?,
             ["guard", ref rules @ ..] => self.set_guard(rules)?,
             _ => return self.print(&words).map(Some),
@@ -96,6 +105,7 @@ impl Stage {
             ["ops"] => self.ops(),
             ["holdings"] => format!("{:#?}\n", self.host.engine.holdings()),
             ["problems"] => self.problems(),
+            ["journal"] => self.journal(),
             _ => return Err("no such step; see tests/scenarios/README.md".into()),
         })
     }
@@ -119,7 +129,8 @@ impl Stage {
     fn tell(&mut self) {
         let contents = self.files.iter().filter_map(|(path, file)| Some((path.clone(), file.content.clone()?)));
         let merged = merge(&contents.collect());
-        self.host.tell(self.merged.changes_to(&merged));
+        let source = self.source;
+        self.host.tell(self.merged.changes_to(&merged).into_iter().map(|change| told_by(source, change)));
         self.merged = merged;
         if self.synced.as_ref().is_some_and(|synced| *synced != self.incomplete()) {
             self.sync();
@@ -136,7 +147,7 @@ impl Stage {
     fn sync(&mut self) {
         let incomplete = self.incomplete();
         self.synced = Some(incomplete.clone());
-        self.host.tell([Change::Synced { source: Source::Files, incomplete }]);
+        self.host.tell([Change::Synced { source: self.source, incomplete }]);
         self.host.settle();
     }
 
@@ -154,6 +165,24 @@ impl Stage {
         Ok(())
     }
 
+    /// What the address pool knows.
+    fn set_apiservers(&mut self, addresses: &str) -> Result<(), String> {
+        self.apiservers = list::<L4Addr>(addresses)?.iter().map(|at| (at.addr, at.port)).collect();
+        self.host.tell([Change::Apiservers(self.apiservers.clone())]);
+        self.host.settle();
+        Ok(())
+    }
+
+    fn set_source(&mut self, source: &str) -> Result<(), String> {
+        self.source = match source {
+            "files" => Source::Files,
+            "kubernetes" => Source::Kubernetes,
+            _ => return Err("a source is `files` or `kubernetes`".into()),
+        };
+        self.host = host(self.seed, &self.guard, self.limits, self.source);
+        Ok(())
+    }
+
     fn wait(&mut self, wait: &str) -> Result<(), String> {
         let seconds = wait.strip_prefix('+').and_then(|wait| wait.strip_suffix('s'));
         let seconds: u64 = seconds.and_then(|text| text.parse().ok()).ok_or("a wait is written like +2s")?;
@@ -162,13 +191,14 @@ impl Stage {
         Ok(())
     }
 
-    /// A new daemon beside what the kernel holds. It knows the node, and of files only what is applied again.
-    fn restart(&mut self) {
-        self.host.restart();
+    /// A new daemon beside what the kernel holds. It knows the node and the apiservers, and of files only what is applied
+    /// again.
+    fn restart(&mut self, how: fn(&mut Host)) {
+        how(&mut self.host);
         self.files.clear();
         self.merged = Merged::default();
         self.synced = None;
-        self.host.tell([Change::Node(self.node.clone())]);
+        self.host.tell([Change::Node(self.node.clone()), Change::Apiservers(self.apiservers.clone())]);
         self.host.settle();
     }
 
@@ -182,7 +212,7 @@ impl Stage {
                 _ => return Err(format!("no map `{key}`: frontends, services and slots are")),
             }
         }
-        self.host = host(self.seed, &self.guard, self.limits);
+        self.host = host(self.seed, &self.guard, self.limits, self.source);
         Ok(())
     }
 
@@ -194,7 +224,7 @@ impl Stage {
                 _ => return Err(format!("no rule `{key}`: admin and bypass are")),
             }
         }
-        self.host = host(self.seed, &self.guard, self.limits);
+        self.host = host(self.seed, &self.guard, self.limits, self.source);
         Ok(())
     }
 
@@ -236,6 +266,28 @@ impl Stage {
         if lines.is_empty() { "none\n".into() } else { lines }
     }
 
+    /// What an operator is told of the last step.
+    fn journal(&self) -> String {
+        let mut text = String::new();
+        for round in &self.host.rounds {
+            for port in &round.held {
+                _ = writeln!(text, "{} {}", port.key, port.text);
+            }
+            for Release { port, is_deleted } in &round.released {
+                _ = writeln!(
+                    text,
+                    "{} released: {}",
+                    port.key,
+                    if *is_deleted { "deleted" } else { "has backends again" }
+                );
+            }
+            for Emptied { key, cause } in &round.emptied {
+                _ = writeln!(text, "{key} emptied: {cause} left it without backends");
+            }
+        }
+        if text.is_empty() { "nothing\n".into() } else { text }
+    }
+
     /// What is wrong with the files, and what was left out of them on purpose.
     fn problems(&self) -> String {
         let mut text = String::new();
@@ -255,7 +307,7 @@ impl Stage {
         self.sync();
         self.host.tell([Change::Node(NodeFacts::default())]);
         let is_settled = self.host.settle();
-        let mut empty = host(None, &self.guard, self.limits);
+        let mut empty = host(None, &self.guard, self.limits, self.source);
         empty.tell_synced();
         empty.settle();
         let (left, nothing) = (self.host.engine.holdings(), empty.engine.holdings());
@@ -267,8 +319,28 @@ impl Stage {
     }
 }
 
-fn host(seed: Option<u64>, guard: &Guard, limits: Limits) -> Host {
-    let host = Host::new(limits, BTreeSet::from([Source::Files]), guard.clone());
+/// The change as the source tells it: an object of Kubernetes is named by its kind and name.
+fn told_by(source: Source, change: Change) -> Change {
+    if source == Source::Files {
+        return change;
+    }
+    match change {
+        Change::UpsertService(mut service) => {
+            service.origin.object = format!("Service {}", service.name).into();
+            Change::UpsertService(Service { source, ..service })
+        }
+        Change::UpsertSlice(mut slice) => {
+            slice.origin.object = format!("EndpointSlice {}", slice.name).into();
+            Change::UpsertSlice(Slice { source, ..slice })
+        }
+        Change::RemoveService(name, _) => Change::RemoveService(name, source),
+        Change::RemoveSlice(name, _) => Change::RemoveSlice(name, source),
+        other => other,
+    }
+}
+
+fn host(seed: Option<u64>, guard: &Guard, limits: Limits, source: Source) -> Host {
+    let host = Host::new(limits, BTreeSet::from([source]), guard.clone());
     match seed {
         Some(seed) => host.with_fault(one_in_ten(seed)),
         None => host,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
+use crate::hold::Remembered;
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
 /// One fact from outside.
@@ -27,6 +28,9 @@ pub enum Change {
     /// Every address at which an apiserver is known to listen: configured, learned or remembered. The services that lead
     /// to one of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),
+    /// What [`crate::engine::Snapshot::remembered`] said before a restart: what protected services go on with where the
+    /// kernel knows nothing and the source says that they are empty. For the start, before the sources tell anything.
+    Remember(Vec<Remembered>),
     /// The source has told everything it had at the start, except what it names. Until every source is synced, and for
     /// as long as one is incomplete, nothing is pruned from the kernel.
     Synced {

@@ -8,9 +8,10 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use crate::addr::{Addr, Family, L4Addr, Protocol};
+use crate::apiservers::Apiservers;
 use crate::change::NodeFacts;
 use crate::select::{self, Candidate, Candidates};
-use crate::service::{Backend, FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
+use crate::service::{Backend, FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice, Source};
 use crate::state::CANARIES;
 use crate::weight::slot_counts;
 
@@ -49,6 +50,9 @@ pub enum Refusal {
     /// The canary's.
     #[error("reserved for nodelb's proof of life")]
     Reserved,
+    /// Whoever dials it is looking for an apiserver: the address itself may still lead there.
+    #[error("no backend is known, and this is an apiserver's address: passes through untranslated until one is")]
+    NoBackendKnown,
     /// No free service id.
     #[error("map services is full ({0} entries): raise datapath.max-services and restart nodelb")]
     NoServiceId(u32),
@@ -78,10 +82,16 @@ impl Guard {
         }
     }
 
-    /// Whether a connection may be sent to the backend.
-    pub fn admits_backend(&self, backend: &Backend) -> bool {
-        let unreachable = backend.port == 0 || backend.addr.is_unspecified() || backend.addr.is_multicast();
-        !unreachable && !self.admin.contains(&(backend.addr, backend.port))
+    /// Whether a connection may be sent to the backend. A cluster has no business with what is only on this host or on
+    /// this link, unless it is an apiserver: some platforms reach theirs at 169.254.x.y. The operator, in a file, has.
+    pub fn admits_backend(&self, backend: L4Addr, source: Source, apiservers: &Apiservers) -> bool {
+        let L4Addr { addr, port, .. } = backend;
+        let is_unreachable = port == 0 || addr.is_unspecified() || addr.is_multicast();
+        let is_foreign = || match source {
+            Source::Files => false,
+            Source::Kubernetes => addr.is_loopback() || (addr.is_link_local() && !apiservers.has(backend)),
+        };
+        !is_unreachable && !self.admin.contains(&(addr, port)) && !is_foreign()
     }
 }
 
@@ -136,7 +146,13 @@ pub struct FrontendPlan {
 
 /// Compiles every port of the service, in the order of its description. Ports of equal name and protocol are one: they
 /// have the same backends, so they share an entry in the kernel.
-pub fn compile(service: &Service, slices: &[Arc<Slice>], node: &NodeFacts, guard: &Guard) -> Vec<PortPlan> {
+pub fn compile(
+    service: &Service,
+    slices: &[Arc<Slice>],
+    node: &NodeFacts,
+    guard: &Guard,
+    apiservers: &Apiservers,
+) -> Vec<PortPlan> {
     let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
@@ -154,7 +170,7 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], node: &NodeFacts, guard
                 plan.frontends.extend(frontends);
                 continue;
             }
-            let candidates = admitted(slices, &key, guard);
+            let candidates = admitted(slices, &key, guard, apiservers);
             plans.push(plan_port(key, &candidates, node, service.affinity_seconds.unwrap_or(0), frontends));
         }
     }
@@ -173,9 +189,9 @@ fn plan_frontends(service: &Service, port: &ServicePort, family: Family, guard: 
 }
 
 /// The candidates of a port that a connection may be sent to.
-pub fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, guard: &Guard) -> Candidates<'a> {
+fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, guard: &Guard, apiservers: &Apiservers) -> Candidates<'a> {
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
-    candidates.retain(|candidate| guard.admits_backend(candidate.backend));
+    candidates.retain(|c| guard.admits_backend(c.address(key.protocol), c.slice.source, apiservers));
     candidates
 }
 

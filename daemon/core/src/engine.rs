@@ -10,15 +10,18 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use imbl::OrdMap;
-use indexmap::IndexSet;
+use indexmap::IndexMap;
+use indexmap::map::Entry;
 use smallvec::SmallVec;
 
 use crate::addr::{Addr, L4Addr};
+use crate::cause::{Dirt, Trigger};
 use crate::change::Change;
 use crate::claims::Row;
 use crate::compile::Guard;
 use crate::datapath::{Datapath, MapError, Moment};
 use crate::diff::{self, Touched};
+use crate::hold::{Emptied, HeldPort, Release};
 use crate::ids::{BackendIds, ServiceIds};
 use crate::service::{PortKey, ServiceName, Source};
 use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
@@ -27,7 +30,10 @@ use crate::table::{Effect, Table};
 pub use crate::snapshot::Snapshot;
 
 mod desire;
+mod hold;
 mod round;
+
+pub(crate) use hold::Holds;
 
 /// What the engine is told once.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +76,11 @@ pub struct Round {
     /// Services compiled again, by name.
     pub compiled: Vec<ServiceName>,
     /// Service ports that lost their last usable backend.
-    pub emptied: Vec<Arc<PortKey>>,
+    pub emptied: Vec<Emptied>,
+    /// Service ports whose last known backends are held from now on.
+    pub held: Vec<Arc<HeldPort>>,
+    /// Service ports that were held and are not any more.
+    pub released: Vec<Release>,
     /// Frontends that went into the status Error, each with its error.
     pub errors: Vec<(L4Addr, Arc<str>)>,
     /// Frontends that came out of it.
@@ -97,7 +107,8 @@ pub struct Engine {
     /// How many realised frontends point at each service entry.
     references: HashMap<ServiceId, u32, RandomState>,
     /// In the order they became dirty, which is the order they lie in memory at a start.
-    dirty: IndexSet<ServiceName, RandomState>,
+    dirty: IndexMap<ServiceName, Dirt, RandomState>,
+    holds: Holds,
     /// Services that found no free id.
     waiting: BTreeSet<ServiceName>,
     touched: Touched,
@@ -141,7 +152,8 @@ impl Engine {
             desired: Desired::default(),
             realised,
             references,
-            dirty: IndexSet::default(),
+            dirty: IndexMap::default(),
+            holds: Holds::default(),
             waiting: BTreeSet::new(),
             touched: Touched::default(),
             deferred: Touched::default(),
@@ -172,16 +184,39 @@ impl Engine {
     pub fn change(&mut self, change: Change) {
         match self.table.apply(change) {
             Effect::None => {}
-            Effect::Services(names) => self.dirty.extend(names),
+            Effect::Services(names, trigger) => self.soil(names, &trigger),
+            Effect::Deleted(name, trigger) => {
+                self.soil([name.clone()], &trigger);
+                if let Some(dirt) = self.dirty.get_mut(&name) {
+                    dirt.is_deleted = true;
+                }
+            }
             Effect::AllServices => {
-                self.dirty.extend(self.table.names().cloned());
+                let names: Vec<ServiceName> = self.table.names().cloned().collect();
+                self.soil(names, &Trigger::Other);
                 self.want_node_addresses();
+            }
+            Effect::Remember(records) => {
+                let names = self.holds.remember(records);
+                self.soil(names, &Trigger::Other);
             }
             Effect::NodeAddresses => self.want_node_addresses(),
             Effect::Synced => {
                 let deferred = std::mem::take(&mut self.deferred);
                 self.touch(deferred);
                 self.is_pruned = false;
+            }
+        }
+    }
+
+    /// Notes that the services must be compiled again, and why.
+    fn soil(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
+        for name in names {
+            match self.dirty.entry(name) {
+                Entry::Occupied(mut known) => known.get_mut().add(trigger.clone()),
+                Entry::Vacant(new) => {
+                    new.insert(Dirt::new(trigger.clone()));
+                }
             }
         }
     }
@@ -256,6 +291,7 @@ impl Engine {
             facts: self.table.facts(),
             rows: self.rows.clone(),
             owners: self.owners.clone(),
+            holds: self.holds.clone(),
         }
     }
 

@@ -11,6 +11,8 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod apiservers;
+pub mod cause;
 pub mod change;
 mod claims;
 pub mod compile;
@@ -18,6 +20,7 @@ pub mod datapath;
 pub mod diff;
 pub mod dump;
 pub mod engine;
+pub mod hold;
 pub mod ids;
 pub mod memory;
 pub mod report;

@@ -41,6 +41,11 @@ impl MemoryDatapath {
         self
     }
 
+    /// Empty again, as after a reboot; what fails stays the same.
+    pub fn wipe(&mut self) {
+        *self = Self { fault: self.fault.take(), ..Self::new(self.limits) };
+    }
+
     /// No operation fails any more, but for full maps.
     pub fn clear_fault(&mut self) {
         self.fault = None;

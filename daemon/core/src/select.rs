@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::addr::{Family, Protocol};
+use crate::addr::{Family, L4Addr, Protocol};
 use crate::change::NodeFacts;
 use crate::report::Choice;
 use crate::service::{Backend, BackendState, FrontendKind, Hints, Service, Slice, TrafficPolicy};
@@ -17,6 +17,13 @@ pub struct Candidate<'a> {
     pub backend: &'a Backend,
     /// Who says so; where several do, the one whose word counts.
     pub slice: &'a Arc<Slice>,
+}
+
+impl Candidate<'_> {
+    /// Where it listens, for a port of this protocol.
+    pub fn address(&self, protocol: Protocol) -> L4Addr {
+        L4Addr::new(self.backend.addr, self.backend.port, protocol)
+    }
 }
 
 /// Most service ports have a handful of backends.

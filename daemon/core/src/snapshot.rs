@@ -10,7 +10,8 @@ use crate::addr::{Addr, L4Addr, Protocol};
 use crate::claims::{Claim, Row};
 use crate::compile::Guard;
 use crate::datapath::Moment;
-use crate::engine::{EngineConfig, IdOwner};
+use crate::engine::{EngineConfig, Holds, IdOwner};
+use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Filter, FrontendReport, ServiceReport, Status};
 use crate::select;
 use crate::service::{Backend, PortKey, Service, ServiceName, Slice};
@@ -31,6 +32,7 @@ pub struct Snapshot {
     pub(crate) facts: Facts,
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
     pub(crate) owners: OrdMap<ServiceId, IdOwner>,
+    pub(crate) holds: Holds,
 }
 
 impl Snapshot {
@@ -45,6 +47,19 @@ impl Snapshot {
             return Some("canary".into());
         }
         self.owners.get(&id).map(|owner| owner.key.to_string())
+    }
+
+    /// The service ports whose last known backends are held although their source emptied them, by id.
+    pub fn held(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
+        self.holds.all_announced()
+    }
+
+    /// What to keep for the time after a reboot: the backends of every port of a protected service, held or not, and of
+    /// those that were remembered before and that no source has told of yet. In no particular order, but in the same
+    /// order for the same content as long as ids stay. To be told to the next engine by
+    /// [`crate::change::Change::Remember`].
+    pub fn remembered(&self) -> Vec<Remembered> {
+        self.holds.remembered(&self.owners, &self.desired)
     }
 
     /// What happens to a connection to this address from a process on this node.
@@ -193,7 +208,7 @@ impl Snapshot {
         let guard: &Guard = &self.config.guard;
         let (admitted, refused): (Vec<_>, Vec<_>) = select::merge(slices.iter(), &key.port, key.protocol, key.family)
             .into_iter()
-            .partition(|candidate| guard.admits_backend(candidate.backend));
+            .partition(|c| guard.admits_backend(c.address(key.protocol), c.slice.source, self.facts.apiservers()));
         let backends: Vec<&Backend> = admitted.iter().map(|candidate| candidate.backend).collect();
         let choices = select::explain(&backends, self.facts.node());
         let chosen = admitted.iter().zip(choices).chain(refused.iter().map(|c| (c, Choice::Refused)));

@@ -1,7 +1,7 @@
 //! The current truth, as the sources tell it. Owns services, slices and node facts; decides which services a change
 //! makes dirty. Knows nothing of the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use std::collections::HashMap;
@@ -11,7 +11,11 @@ use foldhash::fast::RandomState;
 use imbl::OrdMap;
 use smallvec::{SmallVec, smallvec};
 
+use crate::addr::Addr;
+use crate::apiservers::{Apiservers, is_default_kubernetes, leads_to, tells_of_apiservers};
+use crate::cause::Trigger;
 use crate::change::{Change, NodeFacts};
+use crate::hold::Remembered;
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
 /// What the sources say now: the writer's side. Reads as the [`Facts`] it holds.
@@ -23,6 +27,8 @@ pub struct Table {
     /// The node's zone as [`Change::Node`] and as [`Change::Zone`] told it; the first counts unless it is empty.
     own_zone: Arc<str>,
     told_zone: Arc<str>,
+    /// Addresses of apiservers whose services have not been looked for yet.
+    newly_known: BTreeSet<(Addr, u16)>,
 }
 
 /// What the sources say now: the readers' side. Cloning is cheap.
@@ -31,6 +37,7 @@ pub struct Facts {
     records: OrdMap<ServiceName, Arc<Record>>,
     node: Arc<NodeFacts>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
+    apiservers: Arc<Apiservers>,
 }
 
 impl Deref for Table {
@@ -66,13 +73,17 @@ pub enum Effect {
     /// Nothing: it said what was known, or something no connection depends on.
     None,
     /// These services must be compiled again.
-    Services(SmallVec<[ServiceName; 2]>),
+    Services(SmallVec<[ServiceName; 2]>, Trigger),
+    /// The service is no longer described by anybody.
+    Deleted(ServiceName, Trigger),
     /// What selection knows about the node changed: every service must be compiled again.
     AllServices,
     /// The node's addresses changed, nothing else.
     NodeAddresses,
     /// A source is synced, or became complete.
     Synced,
+    /// What the engine may fall back on.
+    Remember(Vec<Remembered>),
 }
 
 impl Table {
@@ -83,10 +94,10 @@ impl Table {
             Change::RemoveService(name, source) => self.remove_service(name, source),
             Change::UpsertSlice(slice) => self.upsert_slice(slice),
             Change::RemoveSlice(name, source) => match self.service_of.remove(&(source, name.clone())) {
-                Some(service) => {
-                    self.take_slice(&service, source, &name);
-                    Effect::Services(smallvec![service])
-                }
+                Some(service) => match self.take_slice(&service, source, &name) {
+                    Some(slice) => Effect::Services(smallvec![service], Trigger::SliceRemoved(slice)),
+                    None => Effect::None,
+                },
                 None => Effect::None,
             },
             Change::Node(facts) => {
@@ -97,7 +108,12 @@ impl Table {
                 self.told_zone = zone;
                 self.set_node(NodeFacts::clone(&self.facts.node))
             }
-            Change::Apiservers(_) => Effect::None,
+            Change::Apiservers(addresses) => {
+                let new = Arc::make_mut(&mut self.facts.apiservers).tell(addresses);
+                self.newly_known.extend(new);
+                Effect::None
+            }
+            Change::Remember(records) => Effect::Remember(records),
             Change::Synced { source, incomplete } => {
                 self.facts.synced.insert(source, incomplete);
                 Effect::Synced
@@ -113,9 +129,11 @@ impl Table {
         if let Some(place) = old {
             record.claims.remove(place);
         }
-        record.claims.push(Arc::new(service));
+        let service = Arc::new(service);
+        let trigger = (!is_known).then(|| Trigger::Service(Arc::clone(&service)));
+        record.claims.push(service);
         record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
-        if is_known { Effect::None } else { Effect::Services(smallvec![name]) }
+        trigger.map_or(Effect::None, |trigger| Effect::Services(smallvec![name], trigger))
     }
 
     fn remove_service(&mut self, name: ServiceName, source: Source) -> Effect {
@@ -123,26 +141,34 @@ impl Table {
         let Some(place) = record.claims.iter().position(|claim| claim.source == source) else {
             return Effect::None;
         };
-        Arc::make_mut(record).claims.remove(place);
+        let record = Arc::make_mut(record);
+        let trigger = Trigger::ServiceRemoved(record.claims.remove(place));
+        let is_deleted = record.claims.is_empty();
         if record.is_empty() {
             self.facts.records.remove(&name);
         }
-        Effect::Services(smallvec![name])
+        if is_deleted { Effect::Deleted(name, trigger) } else { Effect::Services(smallvec![name], trigger) }
     }
 
     fn upsert_slice(&mut self, mut slice: Slice) -> Effect {
         let source = slice.source;
+        if tells_of_apiservers(&slice) {
+            let new = Arc::make_mut(&mut self.facts.apiservers).learn(&slice);
+            self.newly_known.extend(new);
+        }
         let record = Arc::make_mut(self.facts.records.entry(slice.service.clone()).or_default());
         share_names(record, &mut slice);
         let (name, service) = (slice.name.clone(), slice.service.clone());
+        let slice = Arc::new(slice);
+        let trigger = Trigger::Slice(Arc::clone(&slice));
         let is_known = match record.find_slice(source, &name) {
             Ok(place) => {
                 let is_known = same_slice(&record.slices[place], &slice);
-                record.slices[place] = Arc::new(slice);
+                record.slices[place] = slice;
                 is_known
             }
             Err(place) => {
-                record.slices.insert(place, Arc::new(slice));
+                record.slices.insert(place, slice);
                 false
             }
         };
@@ -156,17 +182,31 @@ impl Table {
         if !is_known {
             dirty.push(service);
         }
-        if dirty.is_empty() { Effect::None } else { Effect::Services(dirty) }
+        if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, trigger) }
     }
 
-    fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {
-        let Some(record) = self.facts.records.get_mut(service) else { return };
-        if let Ok(place) = record.find_slice(source, name) {
-            Arc::make_mut(record).slices.remove(place);
-        }
+    fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) -> Option<Arc<Slice>> {
+        let record = self.facts.records.get_mut(service)?;
+        let place = record.find_slice(source, name).ok()?;
+        let slice = Arc::make_mut(record).slices.remove(place);
         if record.is_empty() {
             self.facts.records.remove(service);
         }
+        Some(slice)
+    }
+
+    /// The services that lead to an apiserver which was not known, or not known to be reached there, when this was last
+    /// called.
+    pub fn take_newly_protected(&mut self) -> Vec<ServiceName> {
+        let new = std::mem::take(&mut self.newly_known);
+        if new.is_empty() {
+            return Vec::new();
+        }
+        let leads = |record: &Record| {
+            let is_new = |addr, port| new.contains(&(addr, port));
+            record.claims.first().is_some_and(|owner| leads_to(owner, &record.slices, &self.facts.node, is_new))
+        };
+        self.facts.records.iter().filter(|(_, record)| leads(record)).map(|(name, _)| name.clone()).collect()
     }
 
     fn set_node(&mut self, mut facts: NodeFacts) -> Effect {
@@ -175,6 +215,8 @@ impl Table {
         if old.name != self.node.name || old.zone != self.node.zone {
             Effect::AllServices
         } else if old.addresses != self.node.addresses {
+            // A NodePort may lead to an apiserver now.
+            self.newly_known.extend(self.facts.apiservers.iter());
             Effect::NodeAddresses
         } else {
             Effect::None
@@ -227,6 +269,18 @@ impl Facts {
     /// What is known about this node.
     pub fn node(&self) -> &NodeFacts {
         &self.node
+    }
+
+    /// Where apiservers are known to listen.
+    pub fn apiservers(&self) -> &Apiservers {
+        &self.apiservers
+    }
+
+    /// Whether the service leads to an apiserver, or is theirs by name. Its last backends are not to be taken from it.
+    pub fn is_protected(&self, service: &Service, slices: &[Arc<Slice>]) -> bool {
+        let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
+        is_default_kubernetes(&service.name)
+            || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
     }
 
     /// Whether the source has told everything it had at the start.

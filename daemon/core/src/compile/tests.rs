@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::{Guard, PortPlan, Refusal, compile};
 use crate::addr::{L4Addr, Protocol};
+use crate::apiservers::Apiservers;
 use crate::change::NodeFacts;
 use crate::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
@@ -48,7 +49,8 @@ fn slice(port: &str, backends: Vec<Backend>) -> Vec<Arc<Slice>> {
 }
 
 fn compiled(service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
-    compile(service, slices, &NodeFacts { name: "n1".into(), ..NodeFacts::default() }, &Guard::default())
+    let node = NodeFacts { name: "n1".into(), ..NodeFacts::default() };
+    compile(service, slices, &node, &Guard::default(), &Apiservers::default())
 }
 
 /// The plans as `key: [cluster] frontends`.
@@ -173,20 +175,38 @@ fn what_is_refused_as_a_frontend_and_why() {
 /// No translated connection may end at nodelb itself, nor at an address that is none.
 #[test]
 fn what_is_refused_as_a_backend() {
-    let guard = Guard { admin: vec![(l4("192.0.2.9:9890").addr, 9890)], ..Guard::default() };
-    for (text, is_admitted) in [
-        ("192.0.2.9:80", true),
-        ("192.0.2.8:9890", true),
-        ("127.0.0.1:8080", true),
-        ("169.254.128.7:60002", true),
-        ("192.0.2.9:9890", false),
-        ("[::ffff:192.0.2.9]:9890", false),
-        ("0.0.0.0:80", false),
-        ("[ff02::1]:80", false),
+    let admin = ["192.0.2.9:9890", "127.0.0.1:9890"].map(|text| (l4(text).addr, l4(text).port));
+    let guard = Guard { admin: admin.into(), ..Guard::default() };
+    let mut apiservers = Apiservers::default();
+    apiservers.tell([(l4("169.254.128.7:1").addr, 60_002)].into());
+    for (text, by_a_file, by_kubernetes) in [
+        ("192.0.2.9:80", true, true),
+        ("192.0.2.8:9890", true, true),
+        ("127.0.0.1:8080", true, false),
+        ("[::ffff:127.0.0.1]:8080", true, false),
+        ("[::1]:8080", true, false),
+        ("169.254.128.7:60002", true, true),
+        ("[::ffff:169.254.128.7]:60002", true, true),
+        ("169.254.128.7:60002/UDP", true, false),
+        ("169.254.128.7:60003", true, false),
+        ("169.254.169.254:80", true, false),
+        ("[fe80::1]:80", true, false),
+        ("192.0.2.9:9890", false, false),
+        ("[::ffff:192.0.2.9]:9890", false, false),
+        ("127.0.0.1:9890", false, false),
+        ("[::ffff:127.0.0.1]:9890", false, false),
+        ("0.0.0.0:80", false, false),
+        ("[::]:80", false, false),
+        ("[::ffff:0.0.0.0]:80", false, false),
+        ("224.0.0.1:80", false, false),
+        ("255.255.255.255:80", false, false),
+        ("[ff02::1]:80", false, false),
     ] {
-        assert_eq!(guard.admits_backend(&backend(text)), is_admitted, "{text}");
+        let admits = |source| guard.admits_backend(l4(text), source, &apiservers);
+        assert_eq!((admits(Source::Files), admits(Source::Kubernetes)), (by_a_file, by_kubernetes), "{text}");
     }
-    assert!(!guard.admits_backend(&Backend::new(l4("192.0.2.1:1").addr, 0)), "port 0");
+    let port_zero = L4Addr::new(l4("192.0.2.1:1").addr, 0, Protocol::Tcp);
+    assert!(!guard.admits_backend(port_zero, Source::Files, &apiservers), "port 0");
 }
 
 /// A refused backend counts for nothing: alone it leaves the service without any.
@@ -195,6 +215,6 @@ fn a_refused_backend_is_no_backend() {
     let guard = Guard { admin: vec![(l4("192.0.2.9:9890").addr, 9890)], ..Guard::default() };
     let service = service(vec![port("", Protocol::Tcp, &[("198.51.100.1:80", Static)])]);
     let slices = slice("", vec![backend("192.0.2.9:9890")]);
-    let plan = &compile(&service, &slices, &NodeFacts::default(), &guard)[0];
+    let plan = &compile(&service, &slices, &NodeFacts::default(), &guard, &Apiservers::default())[0];
     assert!(plan.cluster.is_empty() && !plan.has_backends);
 }

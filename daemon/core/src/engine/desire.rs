@@ -6,41 +6,62 @@ use smallvec::SmallVec;
 
 use super::{Compiled, CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
+use crate::cause::{Dirt, Trigger};
 use crate::claims::{Claim, RowStatus};
 use crate::compile::{PortPlan, Refusal, compile};
 use crate::datapath::Moment;
+use crate::hold::Emptied;
 use crate::service::{PortKey, Service, ServiceName};
 use crate::state::{ServiceEntry, ServiceId, Slot};
+
+/// What is being compiled, and why.
+pub(super) struct Subject<'a> {
+    pub(super) service: &'a Service,
+    /// As it was compiled before.
+    pub(super) old: &'a Compiled,
+    /// Whether the service leads to an apiserver by its name, its addresses or what its slices say now.
+    pub(super) is_protected: bool,
+    pub(super) dirt: &'a Dirt,
+    pub(super) now: Moment,
+}
 
 impl Engine {
     /// Compiles the services that changed. While the kernel holds ids that nobody has claimed, the oldest service comes
     /// first: of several that claim one address, the owner finds its id again.
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
-        let mut names: Vec<ServiceName> = std::mem::take(&mut self.dirty).into_iter().collect();
+        let newly_protected = self.table.take_newly_protected();
+        self.soil(newly_protected, &Trigger::Other);
+        let mut dirty: Vec<(ServiceName, Dirt)> = std::mem::take(&mut self.dirty).into_iter().collect();
         if self.ids.has_orphans() {
             let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
-            names.sort_by_cached_key(|name| (created(name).unwrap_or(0), name.clone()));
+            dirty.sort_by_cached_key(|(name, _)| (created(name).unwrap_or(0), name.clone()));
         }
-        for name in names {
-            self.recompile(&name, now);
+        for (name, dirt) in dirty {
+            self.recompile(&name, &dirt, now);
             self.round.compiled.push(name);
         }
     }
 
     /// Compiles one service again and notes which entries that touches.
-    fn recompile(&mut self, name: &ServiceName, now: Moment) {
+    fn recompile(&mut self, name: &ServiceName, dirt: &Dirt, now: Moment) {
         let old = self.compiled.remove(name).unwrap_or_default();
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
         let owner = self.table.owner(name).map(|(service, slices)| {
-            (Arc::clone(service), compile(service, slices, self.table.node(), &self.config.guard))
+            let (node, guard) = (self.table.node(), &self.config.guard);
+            let plans = compile(service, slices, node, guard, self.table.apiservers());
+            (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
+        if dirt.is_deleted {
+            old.ports.iter().for_each(|port| self.forget_port(port));
+        }
         let is_described = owner.is_some();
-        if let Some((service, mut plans)) = owner {
+        if let Some((service, mut plans, is_protected)) = owner {
+            let subject = Subject { service: &service, old: &old, is_protected, dirt, now };
             // In line of ownership: of two ports that claim one address, the owner finds its id again.
             plans.sort_by(|a, b| a.key.cmp(&b.key));
-            for plan in plans {
-                let port = self.adopt_port(&old, &service, &plan, now);
+            for mut plan in plans {
+                let port = self.adopt_port(&subject, &mut plan);
                 for frontend in &plan.frontends {
                     let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
                     claims.push((frontend.address, Some(Claim::new(&port.key, service.created, frontend, id))));
@@ -63,7 +84,8 @@ impl Engine {
     }
 
     /// The port with its id, old or new, and its entry in the desired state.
-    fn adopt_port(&mut self, old: &Compiled, service: &Service, plan: &PortPlan, now: Moment) -> CompiledPort {
+    fn adopt_port(&mut self, subject: &Subject<'_>, plan: &mut PortPlan) -> CompiledPort {
+        let Subject { service, old, now, .. } = *subject;
         let frontends: SmallVec<[L4Addr; 2]> = plan.frontends.iter().map(|f| f.address).collect();
         let before = old.ports.iter().find(|port| *port.key == plan.key);
         let id = before.and_then(|port| port.id).or_else(|| {
@@ -78,7 +100,8 @@ impl Engine {
                 if self.owners.insert(id, owner).is_some_and(is_other_source) && !self.is_pruned {
                     self.inherited.insert(id);
                 }
-                self.want_service(id, &key, plan, before.is_none_or(|port| port.id.is_none()));
+                self.keep_last_known(id, &key, subject, plan);
+                self.want_service(id, &key, plan, subject);
             }
             None => {
                 self.waiting.insert(service.name.clone());
@@ -87,7 +110,7 @@ impl Engine {
         CompiledPort { key, id, frontends }
     }
 
-    fn want_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, is_new: bool) {
+    fn want_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, subject: &Subject<'_>) {
         let entry = ServiceEntry {
             cluster: self.slots(&plan.cluster),
             local: self.slots(&plan.local),
@@ -95,6 +118,7 @@ impl Engine {
             affinity_seconds: plan.affinity_seconds,
         };
         // A new port has no entry yet: not looking for one is felt at a start.
+        let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
         let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
         if let Some(before) = &before {
             self.backends.release(&before.cluster);
@@ -103,7 +127,8 @@ impl Engine {
                 return;
             }
             if before.has_backends && !entry.has_backends {
-                self.round.emptied.push(Arc::clone(key));
+                let cause = subject.dirt.trigger.cause();
+                self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
             }
         }
         self.desired.services.insert(id, Arc::new(entry));
@@ -124,7 +149,9 @@ impl Engine {
     }
 
     fn retire_ports(&mut self, old: &Compiled, new: &Compiled) {
-        for port in old.ports.iter().filter(|port| !new.ports.iter().any(|kept| kept.key == port.key)) {
+        let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
+        for port in old.ports.iter().filter(|port| !is_kept(port)) {
+            self.forget_port(port);
             if let Some(id) = port.id
                 && let Some(entry) = self.desired.services.remove(&id)
             {
@@ -156,6 +183,9 @@ impl Engine {
         };
         if before != entry {
             self.touched.frontends.push(address);
+        }
+        if entry.is_some_and(|entry| self.is_held(entry.service)) {
+            self.unsettled.insert(address);
         }
     }
 }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Engine, IdOwner, Retry, Round};
 use crate::addr::L4Addr;
+use crate::cause::Trigger;
 use crate::claims::RowStatus;
 use crate::datapath::{MapError, Moment};
 use crate::diff::Touched;
@@ -24,9 +25,11 @@ impl Engine {
             self.touched.services.extend(self.failed_services.keys());
             self.touched.frontends.extend(self.failed_frontends.keys());
             self.touched.node_addrs.extend(self.failed_node_addrs.keys());
-            self.dirty.extend(std::mem::take(&mut self.waiting));
+            let waiting = std::mem::take(&mut self.waiting);
+            self.soil(waiting, &Trigger::Other);
         }
         self.recompile_dirty(now);
+        self.announce_holds(now);
         if !self.is_pruned && self.may_prune() {
             self.prune();
         }
@@ -58,6 +61,7 @@ impl Engine {
         self.at_start = Realised::default();
         self.touched.services.extend(self.ids.take_orphans());
         self.backends.forget_unused();
+        self.forget_unheard();
         let surplus = Touched::surplus(&self.desired, &self.realised);
         self.round.pruned = surplus.frontends.len();
         self.touch(surplus);
@@ -284,10 +288,11 @@ impl Engine {
         let error = self.failed_services.get(&service).or_else(|| self.failed_frontends.get(&address));
         let is_done = self.realised.frontends.get(&address) == Some(&entry)
             && self.realised.services.get(&service) == self.desired.services.get(&service);
-        let (status, error) = match error {
-            Some(error) => (Status::Error, Some(Arc::from(error.to_string()))),
-            None if is_done => (Status::Done, None),
-            None => (Status::Pending, None),
+        let (status, error) = match (error, self.holds.announced(service)) {
+            (Some(error), _) => (Status::Error, Some(Arc::from(error.to_string()))),
+            (None, Some(port)) if is_done => (Status::Held, Some(Arc::clone(&port.text))),
+            (None, None) if is_done && !self.is_held(service) => (Status::Done, None),
+            _ => (Status::Pending, None),
         };
         if status == Status::Done {
             self.unsettled.remove(&address);
@@ -298,8 +303,8 @@ impl Engine {
             return;
         }
         match (&error, row.status.status) {
-            (Some(error), _) => self.round.errors.push((address, Arc::clone(error))),
-            (None, Status::Error) => self.round.healed.push(address),
+            (Some(error), _) if status == Status::Error => self.round.errors.push((address, Arc::clone(error))),
+            (_, Status::Error) => self.round.healed.push(address),
             _ => {}
         }
         if let Some(row) = self.rows.get_mut(&address) {

@@ -1,5 +1,3 @@
-use smallvec::SmallVec;
-
 use super::{Effect, Table};
 use crate::addr::Protocol;
 use crate::change::{Change, NodeFacts};
@@ -42,8 +40,18 @@ fn slice_name(full: &str) -> SliceName {
     SliceName::new(namespace, slice)
 }
 
-fn dirty(names: &[&str]) -> Effect {
-    Effect::Services(names.iter().map(|text| name(text)).collect::<SmallVec<_>>())
+/// What the change makes dirty, by name; `None` if nothing.
+fn dirtied(table: &mut Table, change: Change) -> Option<Vec<String>> {
+    match table.apply(change) {
+        Effect::Services(names, _) => Some(names.iter().map(ToString::to_string).collect()),
+        Effect::Deleted(name, _) => Some(vec![name.to_string()]),
+        Effect::None => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn dirty(names: &[&str]) -> Option<Vec<String>> {
+    Some(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
 /// The names of the slices that count for the service.
@@ -56,10 +64,10 @@ fn slices(table: &Table, full: &str) -> Vec<String> {
 fn what_was_known_has_no_effect() {
     let mut table = Table::default();
     let change = || Change::UpsertService(service("a/s", Source::Files, None));
-    assert_eq!(table.apply(change()), dirty(&["a/s"]));
+    assert_eq!(dirtied(&mut table, change()), dirty(&["a/s"]));
     assert_eq!(table.apply(change()), Effect::None);
     let change = || Change::UpsertSlice(slice("a/x", "a/s", Source::Files));
-    assert_eq!(table.apply(change()), dirty(&["a/s"]));
+    assert_eq!(dirtied(&mut table, change()), dirty(&["a/s"]));
     assert_eq!(table.apply(change()), Effect::None);
 }
 
@@ -87,7 +95,7 @@ fn every_field_a_connection_depends_on_makes_dirty() {
     ] {
         let mut table = Table::default();
         table.apply(Change::UpsertService(base()));
-        assert_eq!(table.apply(Change::UpsertService(changed.clone())), dirty(&["a/s"]), "{changed:?}");
+        assert_eq!(dirtied(&mut table, Change::UpsertService(changed.clone())), dirty(&["a/s"]), "{changed:?}");
     }
 }
 
@@ -116,10 +124,13 @@ fn a_slice_that_moves_makes_both_services_dirty() {
         table.apply(Change::UpsertService(service(full, Source::Files, None)));
     }
     table.apply(Change::UpsertSlice(slice("a/x", "a/one", Source::Files)));
-    assert_eq!(table.apply(Change::UpsertSlice(slice("a/x", "a/two", Source::Files))), dirty(&["a/one", "a/two"]));
+    assert_eq!(
+        dirtied(&mut table, Change::UpsertSlice(slice("a/x", "a/two", Source::Files))),
+        dirty(&["a/one", "a/two"])
+    );
     assert!(slices(&table, "a/one").is_empty());
     assert_eq!(slices(&table, "a/two"), ["a/x"]);
-    assert_eq!(table.apply(Change::RemoveSlice(slice_name("a/x"), Source::Files)), dirty(&["a/two"]));
+    assert_eq!(dirtied(&mut table, Change::RemoveSlice(slice_name("a/x"), Source::Files)), dirty(&["a/two"]));
     assert_eq!(table.slice_count(), 0);
 }
 

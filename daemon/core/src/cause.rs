@@ -1,0 +1,131 @@
+//! Why a service was compiled again: which object said something else than before, and who wrote it. For people; no
+//! decision hangs on it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::service::{Origin, Service, Slice};
+
+/// What made a service dirty. Costs a reference count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The slice is new, says something else, or moved to or from the service.
+    Slice(Arc<Slice>),
+    /// The slice is gone; this is what it last said.
+    SliceRemoved(Arc<Slice>),
+    /// The service is new or described differently.
+    Service(Arc<Service>),
+    /// A description of the service is gone; this is what it last said.
+    ServiceRemoved(Arc<Service>),
+    /// Nothing that was said of the service: the node, the known apiservers, a retry.
+    Other,
+}
+
+impl Trigger {
+    /// Whether this says more about a change of the service's backends than what was noted in the same round before.
+    fn outranks(&self, before: &Self) -> bool {
+        let rank = |trigger: &Self| match trigger {
+            Self::Slice(_) | Self::SliceRemoved(_) => 2,
+            Self::Service(_) | Self::ServiceRemoved(_) => 1,
+            Self::Other => 0,
+        };
+        rank(self) >= rank(before)
+    }
+
+    /// The same in words that can be kept, shown and stored.
+    pub fn cause(&self) -> Cause {
+        let (origin, is_removed) = match self {
+            Self::Slice(slice) => (&slice.origin, false),
+            Self::SliceRemoved(slice) => (&slice.origin, true),
+            Self::Service(service) => (&service.origin, false),
+            Self::ServiceRemoved(service) => (&service.origin, true),
+            Self::Other => return Cause::default(),
+        };
+        Cause { origin: origin.clone(), is_removed }
+    }
+
+    /// Whether a slice of the service is what changed.
+    pub(crate) fn is_slice(&self) -> bool {
+        matches!(self, Self::Slice(_) | Self::SliceRemoved(_))
+    }
+}
+
+/// All that happened to a service since it was last compiled.
+#[derive(Clone, Debug)]
+pub(crate) struct Dirt {
+    /// What most likely changed its backends: the last slice, else the last of anything.
+    pub(crate) trigger: Trigger,
+    /// Whether every description of it was gone for a moment. What comes after is another service of the same name.
+    pub(crate) is_deleted: bool,
+}
+
+impl Dirt {
+    pub(crate) fn new(trigger: Trigger) -> Self {
+        Self { trigger, is_deleted: false }
+    }
+
+    /// And then this happened too.
+    pub(crate) fn add(&mut self, trigger: Trigger) {
+        if trigger.outranks(&self.trigger) {
+            self.trigger = trigger;
+        }
+    }
+}
+
+/// The object whose change had an effect, and who wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// Which object; an empty one stands for nothing in particular, such as the state found at a start.
+    pub origin: Origin,
+    /// Whether the object was removed. The origin is then what it last said of itself.
+    pub is_removed: bool,
+}
+
+impl fmt::Display for Cause {
+    /// `EndpointSlice default/kubernetes at resourceVersion 7, written by kube-apiserver 2026-11-20T12:03:04Z,`: made to
+    /// be followed by what it did.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Origin { object, resource_version, writer, written } = &self.origin;
+        if object.is_empty() {
+            return f.write_str("its source");
+        }
+        if self.is_removed {
+            f.write_str("the removal of ")?;
+        }
+        f.write_str(object)?;
+        if !resource_version.is_empty() {
+            write!(f, " at resourceVersion {resource_version}")?;
+        }
+        let time = written.and_then(utc);
+        match (writer.is_empty(), time) {
+            (false, Some(time)) => write!(f, ", written by {writer} {time},"),
+            (false, None) => write!(f, ", written by {writer},"),
+            (true, Some(time)) => write!(f, ", written {time},"),
+            (true, None) => Ok(()),
+        }
+    }
+}
+
+/// `2026-11-20T12:03:04Z` of seconds since 1970; `None` beyond the year 9999.
+pub fn utc(seconds: u64) -> Option<String> {
+    const LAST: u64 = 253_402_300_799;
+    if seconds > LAST {
+        return None;
+    }
+    let (day, second) = (seconds / 86_400, seconds % 86_400);
+    // Days of the proleptic Gregorian calendar, counted from March 1 of the year 0 in eras of 400 years.
+    let (era, day_of_era) = ((day + 719_468) / 146_097, (day + 719_468) % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    Some(format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z"))
+}
+
+#[cfg(test)]
+mod tests;

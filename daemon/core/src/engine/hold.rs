@@ -1,0 +1,232 @@
+//! What a protected service port goes on with when its source leaves it without a backend: promise 3. Owns the holds and
+//! what is remembered; the decision is made where a port is compiled, so that it cannot depend on the way there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+
+use super::desire::Subject;
+use super::{CompiledPort, Engine, IdOwner};
+use crate::addr::L4Addr;
+use crate::cause::Cause;
+use crate::compile::{PortPlan, Refusal};
+use crate::datapath::Moment;
+use crate::hold::{HeldPort, Known, MAX_REMEMBERED, Release, Remembered};
+use crate::service::{FrontendKind, PortKey, ServiceName};
+use crate::state::{Desired, ServiceEntry, ServiceId};
+
+/// Ports of protected services. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holds {
+    /// The ports whose last known backends are held.
+    held: OrdMap<ServiceId, Arc<HeldPort>>,
+    /// Those of them that the journal has not been told of, for their source has not told everything.
+    unannounced: OrdSet<ServiceId>,
+    /// Every port of a protected service.
+    protected: OrdSet<ServiceId>,
+    /// What was known before the start, until a source tells of the port.
+    remembered: Arc<BTreeMap<PortKey, Remembered>>,
+}
+
+impl Holds {
+    /// Takes in what the engine before this one knew. Returns the services it is about.
+    pub(super) fn remember(&mut self, records: Vec<Remembered>) -> BTreeSet<ServiceName> {
+        let remembered = Arc::make_mut(&mut self.remembered);
+        let mut names = BTreeSet::new();
+        for record in records.into_iter().filter(Remembered::is_plausible).take(MAX_REMEMBERED) {
+            names.insert(record.port.service.clone());
+            remembered.insert(record.port.clone(), record);
+        }
+        names
+    }
+
+    /// See [`crate::engine::Snapshot::remembered`].
+    pub(crate) fn remembered(&self, owners: &OrdMap<ServiceId, IdOwner>, desired: &Desired) -> Vec<Remembered> {
+        let record = |id: &ServiceId| {
+            let (owner, entry) = (owners.get(id)?, desired.services.get(id)?);
+            let cause = self.held.get(id).map(|port| port.cause.clone());
+            entry.has_backends.then(|| Remembered::new(&owner.key, entry, cause))
+        };
+        let mut records: Vec<Remembered> = self.protected.iter().filter_map(record).collect();
+        let known: BTreeSet<&PortKey> = records.iter().map(|record| &record.port).collect();
+        let unheard = self.remembered.values().filter(|record| !known.contains(&record.port)).cloned();
+        let unheard: Vec<Remembered> = unheard.collect();
+        records.extend(unheard);
+        records
+    }
+
+    /// The hold on the entry, if anybody has been told of it.
+    pub(crate) fn announced(&self, id: ServiceId) -> Option<&Arc<HeldPort>> {
+        self.held.get(&id).filter(|_| !self.unannounced.contains(&id))
+    }
+
+    /// Every hold that anybody has been told of.
+    pub(crate) fn all_announced(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
+        self.held.keys().filter_map(|id| self.announced(*id))
+    }
+
+    fn forget(&mut self, key: &PortKey) {
+        if self.remembered.contains_key(key) {
+            Arc::make_mut(&mut self.remembered).remove(key);
+        }
+    }
+}
+
+impl Engine {
+    /// Fills in the plan what a port without a usable backend goes on with, if its service is protected.
+    pub(super) fn keep_last_known(
+        &mut self,
+        id: ServiceId,
+        key: &Arc<PortKey>,
+        subject: &Subject<'_>,
+        plan: &mut PortPlan,
+    ) {
+        if plan.has_backends {
+            self.end_hold(id, false);
+            self.holds.forget(key);
+            self.set_protected(id, subject.is_protected);
+            return;
+        }
+        let known = if subject.dirt.is_deleted { None } else { self.last_known(id, key, subject, plan) };
+        let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
+        let is_protected = subject.is_protected
+            || self.is_held(id)
+            || known.as_ref().is_some_and(|known| known.cluster.iter().any(is_apiserver))
+            || self.shared_with_apiserver(subject);
+        self.set_protected(id, is_protected);
+        match known {
+            _ if !is_protected => {}
+            Some(known) => {
+                self.begin_hold(id, key, subject, &known);
+                plan.cluster = known.cluster;
+                plan.local = known.local;
+                plan.has_backends = true;
+            }
+            None => pass_through(plan),
+        }
+    }
+
+    /// What the port had: as desired; else, right after a start, as the kernel has it; else as it was remembered.
+    fn last_known(&self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) -> Option<Known> {
+        let admits = |addr| self.config.guard.admits_backend(addr, subject.service.source, self.table.apiservers());
+        let usable = |entry: &ServiceEntry| {
+            let known = entry.has_backends.then(|| Known::of(entry))?;
+            known.admitted(admits)
+        };
+        let desired = self.desired.services.get(&id).and_then(|entry| usable(entry));
+        let realised = || self.realised.services.get(&id).and_then(|entry| usable(entry));
+        let elsewhere = || self.known_elsewhere(plan, &usable);
+        let remembered = || self.holds.remembered.get(key)?.known().admitted(admits);
+        desired.or_else(realised).or_else(elsewhere).or_else(remembered)
+    }
+
+    /// The apiservers' backends to which the kernel led one of the port's addresses at start, under an id that could not
+    /// be taken over because other addresses point at it too.
+    fn known_elsewhere(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Known>) -> Option<Known> {
+        let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
+        let at_start = |address: &L4Addr| {
+            let entry = self.at_start.frontends.get(address)?;
+            usable(self.at_start.services.get(&entry.service)?)
+        };
+        let frontends = plan.frontends.iter().filter(|frontend| frontend.refusal.is_none());
+        frontends
+            .filter_map(|frontend| at_start(&frontend.address))
+            .find(|known| known.cluster.iter().any(is_apiserver))
+    }
+
+    /// Whether any port of the service, as compiled before, has an apiserver among its backends.
+    fn shared_with_apiserver(&self, subject: &Subject<'_>) -> bool {
+        let entries = subject.old.ports.iter().filter_map(|port| self.desired.services.get(&port.id?));
+        let mut slots = entries.flat_map(|entry| entry.cluster.iter());
+        !subject.dirt.is_deleted && slots.any(|slot| self.table.apiservers().has(slot.addr))
+    }
+
+    fn begin_hold(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, known: &Known) {
+        if self.is_held(id) && !self.is_to_be_said_again(id, subject) {
+            return;
+        }
+        let is_slice = subject.dirt.trigger.is_slice();
+        let was_in_use = self.desired.services.get(&id).is_some_and(|entry| entry.has_backends);
+        let before = self.holds.remembered.get(key).and_then(|record| record.cause.clone());
+        let cause = match before {
+            // Held before the start, and still without a backend: the first cause is the cause.
+            Some(cause) => cause,
+            None if is_slice || was_in_use => subject.dirt.trigger.cause(),
+            None => Cause::default(),
+        };
+        let port = HeldPort::new(key, known, cause, subject.now);
+        self.holds.held.insert(id, Arc::new(port));
+        self.holds.unannounced.insert(id);
+    }
+
+    /// Whether nobody has been told of the hold yet, and more is known of its cause now.
+    fn is_to_be_said_again(&self, id: ServiceId, subject: &Subject<'_>) -> bool {
+        let is_unknown = self.holds.held.get(&id).is_some_and(|port| port.cause == Cause::default());
+        is_unknown && subject.dirt.trigger.is_slice() && self.holds.unannounced.contains(&id)
+    }
+
+    /// The hold is over, if there is one: the port has backends, or is gone.
+    pub(super) fn end_hold(&mut self, id: ServiceId, is_deleted: bool) {
+        if let Some(port) = self.holds.held.remove(&id)
+            && self.holds.unannounced.remove(&id).is_none()
+        {
+            self.round.released.push(Release { port, is_deleted });
+        }
+    }
+
+    /// Nothing of the port is to be kept: it is gone, or what has its name now is another.
+    pub(super) fn forget_port(&mut self, port: &CompiledPort) {
+        self.holds.forget(&port.key);
+        if let Some(id) = port.id {
+            self.end_hold(id, true);
+            self.set_protected(id, false);
+        }
+    }
+
+    pub(super) fn is_held(&self, id: ServiceId) -> bool {
+        self.holds.held.contains_key(&id)
+    }
+
+    fn set_protected(&mut self, id: ServiceId, is_protected: bool) {
+        if is_protected {
+            self.holds.protected.insert(id);
+        } else if !self.holds.protected.is_empty() {
+            self.holds.protected.remove(&id);
+        }
+    }
+
+    /// Everything has been told: what was remembered of services that do not exist is of no use.
+    pub(super) fn forget_unheard(&mut self) {
+        if !self.holds.remembered.is_empty() {
+            let is_known = |key: &PortKey| self.compiled.contains_key(&key.service);
+            Arc::make_mut(&mut self.holds.remembered).retain(|key, _| is_known(key));
+        }
+    }
+
+    /// Tells of the holds whose source has told everything. Before that, an empty port may only not have been told yet.
+    pub(super) fn announce_holds(&mut self, now: Moment) {
+        if self.holds.unannounced.is_empty() {
+            return;
+        }
+        let is_told = |id: &ServiceId| self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
+        let told: Vec<ServiceId> = self.holds.unannounced.iter().copied().filter(is_told).collect();
+        for id in told {
+            self.holds.unannounced.remove(&id);
+            if let Some(port) = self.holds.held.get_mut(&id) {
+                Arc::make_mut(port).since = now;
+                self.round.held.push(Arc::clone(port));
+            }
+        }
+    }
+}
+
+/// Where nothing is known at all, an address that may lead to an apiserver without nodelb is left alone.
+fn pass_through(plan: &mut PortPlan) {
+    for frontend in &mut plan.frontends {
+        let is_external = matches!(frontend.kind, FrontendKind::LoadBalancer | FrontendKind::ExternalIP);
+        if is_external && frontend.refusal.is_none() {
+            frontend.refusal = Some(Refusal::NoBackendKnown);
+        }
+    }
+}
