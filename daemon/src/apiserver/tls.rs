@@ -105,6 +105,3 @@ fn bare(entry: &str) -> String {
     let inner = entry.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(entry);
     inner.trim_matches('"').chars().filter(|c| !c.is_control()).take(100).collect()
 }
-
-#[cfg(test)]
-mod tests;
