@@ -109,7 +109,8 @@ impl Plugin {
         let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
         let (status, output, complaint) = tokio::time::timeout(patience, finish(&mut child))
             .await
-            .map_err(|_| wrong(format!("took longer than {patience:?} and was killed")))?
+            .ok()
+            .ok_or_else(|| wrong(format!("took longer than {patience:?} and was killed")))?
             .map_err(|error| wrong(format!("cannot be listened to: {error}")))?;
         group.0 = None;
         if !status.success() {

@@ -103,7 +103,7 @@ fn server_address(url: &str) -> Result<Address, String> {
     }
     let with_port =
         if authority.parse::<Address>().is_ok() { authority.to_owned() } else { format!("{authority}:443") };
-    with_port.parse().map_err(|_| format!("`{shown}` is not https://HOST:PORT"))
+    with_port.parse().ok().ok_or_else(|| format!("`{shown}` is not https://HOST:PORT"))
 }
 
 struct Reader<'a> {
@@ -163,7 +163,7 @@ impl Reader<'_> {
         if let Some(data) = filled(data) {
             let compact: String = data.chars().filter(|c| !c.is_whitespace()).collect();
             // The decoder's words would quote what may be a key.
-            let bytes = STANDARD.decode(compact).map_err(|_| {
+            let bytes = STANDARD.decode(compact).ok().ok_or_else(|| {
                 self.wrong(&format!("{field}-data of {of} is not base64; encode the PEM file with `base64 -w0`"))
             })?;
             let origin = format!("{field}-data of {of} in {}", self.path.display());

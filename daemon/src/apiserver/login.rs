@@ -147,7 +147,8 @@ fn configure(
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
             let der = PrivateKeyDer::from_pem_slice(&key.content.0)
-                .map_err(|_| CredentialsError(format!("{} holds no private key (PEM, unencrypted)", key.origin)))?;
+                .ok()
+                .ok_or_else(|| CredentialsError(format!("{} holds no private key (PEM, unencrypted)", key.origin)))?;
             builder.with_client_auth_cert(chain, der).map_err(|error| {
                 CredentialsError(format!(
                     "the key {} does not go with the certificate {}: {error}",
@@ -166,8 +167,9 @@ fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, CredentialsError> {
     if bytes.is_empty() {
         return Err(CredentialsError(format!("{origin} is empty: a token is expected")));
     }
-    let mut value = HeaderValue::from_bytes(&[b"Bearer ", bytes].concat())
-        .map_err(|_| CredentialsError(format!("{origin} is no token: it holds control characters or several lines")))?;
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", bytes].concat()).ok().ok_or_else(|| {
+        CredentialsError(format!("{origin} is no token: it holds control characters or several lines"))
+    })?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -184,7 +186,7 @@ impl Subject {
         let chain = certificates(certificate)?;
         let unreadable = || CredentialsError(format!("{} begins with no X.509 certificate", certificate.origin));
         let first = chain.first().ok_or_else(unreadable)?;
-        let (_, parsed) = X509Certificate::from_der(first).map_err(|_| unreadable())?;
+        let (_, parsed) = X509Certificate::from_der(first).ok().ok_or_else(unreadable)?;
         let common_name =
             parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned);
         let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);

@@ -31,7 +31,7 @@ pub(super) fn server_name(server: &Server) -> Result<ServerName<'static>, LinkEr
 }
 
 fn name_of(name: &str) -> Result<ServerName<'static>, LinkError> {
-    ServerName::try_from(name.to_owned()).map_err(|_| {
+    ServerName::try_from(name.to_owned()).ok().ok_or_else(|| {
         LinkError::Certificate(format!("`{name}` cannot be the name in a certificate; correct tls-server-name"))
     })
 }

@@ -1,7 +1,7 @@
 //! What the files hold: everything that a login is made of but what an exec plugin prints. Blocks.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(super) use crate::apiserver::files::Reading as Stamps;
 
@@ -55,21 +55,22 @@ pub(super) fn look(origin: &Origin, before: Stamps, anyway: bool) -> Looked {
     let mut stamps = Stamps::default();
     let outcome = match origin {
         Origin::Kubeconfig(path) => read_kubeconfig(path, &mut stamps),
-        Origin::Files { authority, token } => read_files(authority, token.as_ref(), &mut stamps),
+        Origin::Files { authority, token } => read_files(authority, token.as_deref(), &mut stamps),
     };
     Looked { stamps, outcome: Some(outcome) }
 }
 
-fn read_files(authority: &PathBuf, token: Option<&PathBuf>, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
+fn read_files(authority: &Path, token: Option<&Path>, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
     let token = token.map(|token| files.read(token)).transpose()?.map(secret);
     let authority = files.read(authority)?;
     Ok(Inputs { server: None, authority, certificate: None, token, plugin: None, notices: Vec::new() })
 }
 
-fn read_kubeconfig(path: &PathBuf, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
+fn read_kubeconfig(path: &Path, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
     let file = files.read(path).map_err(|error| CredentialsError(format!("kubeconfig {error}")))?;
     let text = String::from_utf8(file.content)
-        .map_err(|_| CredentialsError(format!("kubeconfig {} is not text", path.display())))?;
+        .ok()
+        .ok_or_else(|| CredentialsError(format!("kubeconfig {} is not text", path.display())))?;
     let kubeconfig = kubeconfig::parse(&text, path)?;
     let certificate = match kubeconfig.certificate {
         Some((certificate, key)) => Some((piece(certificate, files)?, secret(piece(key, files)?))),

@@ -92,7 +92,7 @@ async fn a_rotated_token_is_picked_up_and_a_broken_one_is_not() {
     fs::remove_file(files.path("token")).unwrap();
     assert!(Arc::ptr_eq(&two, &credentials.login().await.unwrap()), "gone");
     files.write("token", "three");
-    assert_eq!(token(&*credentials.login().await.unwrap()), "Bearer three");
+    assert_eq!(token(&credentials.login().await.unwrap()), "Bearer three");
     assert_eq!(credentials.server(), None);
 }
 
@@ -143,7 +143,7 @@ async fn a_broken_kubeconfig_changes_nothing_until_it_is_whole() {
     assert!(Arc::ptr_eq(&one, &credentials.login().await.unwrap()));
     assert_eq!(credentials.server().unwrap().address.to_string(), "192.0.2.1:6443");
     files.write("kubeconfig", &text.replace("token: one", "token: two").replace("192.0.2.1", "192.0.2.2"));
-    assert_eq!(token(&*credentials.login().await.unwrap()), "Bearer two");
+    assert_eq!(token(&credentials.login().await.unwrap()), "Bearer two");
     assert_eq!(credentials.server().unwrap().address.to_string(), "192.0.2.2:6443");
 }
 
@@ -176,8 +176,8 @@ async fn a_plugin_runs_once_until_it_is_needed_again() {
 async fn a_plugin_runs_again_before_its_credentials_end() {
     let files = Files::new();
     let credentials = files.plugin(r#","expirationTimestamp":"2001-01-01T00:00:00Z""#);
-    assert_eq!(token(&*credentials.login().await.unwrap()), "Bearer run1");
-    assert_eq!(token(&*credentials.login().await.unwrap()), "Bearer run2", "ended: waited for");
+    assert_eq!(token(&credentials.login().await.unwrap()), "Bearer run1");
+    assert_eq!(token(&credentials.login().await.unwrap()), "Bearer run2", "ended: waited for");
 }
 
 #[tokio::test]
