@@ -9,7 +9,11 @@
 //! ```
 
 pub mod address;
+pub mod credentials;
 pub mod dial;
+mod exec;
+mod files;
+mod kubeconfig;
 pub mod link;
 pub mod login;
 pub mod proxy;

@@ -72,17 +72,17 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Why bytes are no login: what, where, and the remedy.
+/// Why there is no login: what is wrong, where, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct LoginError(String);
+pub struct CredentialsError(pub(super) String);
 
 impl Login {
     /// Makes a login. A `before` with the same certificates lends its TLS sessions.
     ///
     /// # Errors
     /// When a certificate, a key or the token is none, or the key is not the certificate's.
-    pub fn new(material: &Material, before: Option<(&Material, &Self)>) -> Result<Self, LoginError> {
+    pub fn new(material: &Material, before: Option<(&Material, &Self)>) -> Result<Self, CredentialsError> {
         let Material { authority, certificate, token } = material;
         let authorities = certificates(authority)?;
         let (mut identity, mut user, mut expires) = (Vec::new(), None, None);
@@ -113,12 +113,12 @@ impl Login {
     }
 }
 
-fn certificates(pem: &Piece<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, LoginError> {
+fn certificates(pem: &Piece<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
     let Piece { content, origin } = pem;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(content).collect();
-    let read = read.map_err(|error| LoginError(format!("{origin} is not PEM: {error}")))?;
+    let read = read.map_err(|error| CredentialsError(format!("{origin} is not PEM: {error}")))?;
     if read.is_empty() {
-        Err(LoginError(format!("{origin} holds no certificate (PEM, BEGIN CERTIFICATE)")))
+        Err(CredentialsError(format!("{origin} holds no certificate (PEM, BEGIN CERTIFICATE)")))
     } else {
         Ok(read)
     }
@@ -128,28 +128,29 @@ fn configure(
     authorities: &[CertificateDer<'static>],
     origin: &Piece<Vec<u8>>,
     certificate: Option<&(Piece<Vec<u8>>, Piece<Secret>)>,
-) -> Result<ClientConfig, LoginError> {
+) -> Result<ClientConfig, CredentialsError> {
     let mut roots = RootCertStore::empty();
     // A bundle may hold a certificate of a kind that is not understood; one that is must be left.
     roots.add_parsable_certificates(authorities.iter().cloned());
     if roots.is_empty() {
-        return Err(LoginError(format!(
+        return Err(CredentialsError(format!(
             "{} holds no certificate that can be a certificate authority's",
             origin.origin
         )));
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| LoginError(format!("TLS cannot be set up: {error}")))?
+        .map_err(|error| CredentialsError(format!("TLS cannot be set up: {error}")))?
         .with_root_certificates(roots);
     let mut config = match certificate {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
             let der = PrivateKeyDer::from_pem_slice(&key.content.0)
-                .map_err(|_| LoginError(format!("{} holds no private key (PEM, unencrypted)", key.origin)))?;
+                .ok()
+                .ok_or_else(|| CredentialsError(format!("{} holds no private key (PEM, unencrypted)", key.origin)))?;
             builder.with_client_auth_cert(chain, der).map_err(|error| {
-                LoginError(format!(
+                CredentialsError(format!(
                     "the key {} does not go with the certificate {}: {error}",
                     key.origin, certificate.origin
                 ))
@@ -160,14 +161,15 @@ fn configure(
     Ok(config)
 }
 
-fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, LoginError> {
+fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, CredentialsError> {
     let Piece { content, origin } = token;
     let bytes = content.0.trim_ascii();
     if bytes.is_empty() {
-        return Err(LoginError(format!("{origin} is empty: a token is expected")));
+        return Err(CredentialsError(format!("{origin} is empty: a token is expected")));
     }
-    let mut value = HeaderValue::from_bytes(&[b"Bearer ", bytes].concat())
-        .map_err(|_| LoginError(format!("{origin} is no token: it holds control characters or several lines")))?;
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", bytes].concat()).ok().ok_or_else(|| {
+        CredentialsError(format!("{origin} is no token: it holds control characters or several lines"))
+    })?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -180,11 +182,11 @@ struct Subject {
 }
 
 impl Subject {
-    fn of(certificate: &Piece<Vec<u8>>) -> Result<Self, LoginError> {
+    fn of(certificate: &Piece<Vec<u8>>) -> Result<Self, CredentialsError> {
         let chain = certificates(certificate)?;
-        let unreadable = || LoginError(format!("{} begins with no X.509 certificate", certificate.origin));
+        let unreadable = || CredentialsError(format!("{} begins with no X.509 certificate", certificate.origin));
         let first = chain.first().ok_or_else(unreadable)?;
-        let (_, parsed) = X509Certificate::from_der(first).map_err(|_| unreadable())?;
+        let (_, parsed) = X509Certificate::from_der(first).ok().ok_or_else(unreadable)?;
         let common_name =
             parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned);
         let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);

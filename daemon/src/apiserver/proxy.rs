@@ -55,7 +55,7 @@ impl Proxy {
     /// Asks the proxy for a tunnel.
     pub(super) async fn ask_for(&self, stream: &mut TcpStream, at: SocketAddr, deadline: Instant) -> io::Result<()> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer to CONNECT in time");
-        timeout_at(deadline, ask(stream, at)).await.or_else(|_| Err(late()))?
+        timeout_at(deadline, ask(stream, at)).await.ok().ok_or_else(late)?
     }
 }
 

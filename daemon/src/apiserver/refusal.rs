@@ -104,7 +104,7 @@ fn can_i(path_and_query: &str, user: Option<&str>) -> String {
         Some(_) => rest.next(),
         None => None,
     };
-    let user = user.map(|user| format!(" --as '{user}'")).unwrap_or_default();
+    let user = user.filter(|user| !user.contains('\'')).map(|user| format!(" --as '{user}'")).unwrap_or_default();
     let (Some(group), Some(resource)) = (group, rest.next()) else {
         return format!("kubectl auth can-i get {path}{user}");
     };
@@ -114,7 +114,12 @@ fn can_i(path_and_query: &str, user: Option<&str>) -> String {
         None if query.split('&').any(|pair| pair == "watch=1" || pair == "watch=true") => "watch",
         None => "list",
     };
-    let scope = namespace.map_or_else(|| " --all-namespaces".into(), |namespace| format!(" --namespace {namespace}"));
+    let scope = match (namespace, &name) {
+        (Some(namespace), _) => format!(" --namespace {namespace}"),
+        // By name and without a namespace: an object of the cluster.
+        (None, Some(_)) => String::new(),
+        (None, None) => " --all-namespaces".into(),
+    };
     let name = name.unwrap_or_default();
     format!("kubectl auth can-i {verb} {resource}{group}{name}{scope}{user}")
 }

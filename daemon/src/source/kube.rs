@@ -13,7 +13,7 @@ pub mod request;
 mod run;
 pub mod splitter;
 pub mod store;
-mod time;
+pub(crate) mod time;
 pub mod translate;
 pub mod watch;
 

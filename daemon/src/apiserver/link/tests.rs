@@ -82,9 +82,9 @@ async fn a_refusal_tells_what_the_server_said() {
     let forbidden = told(403).await;
     assert!(matches!(forbidden, LinkError::Forbidden(_)));
     assert!(
-        forbidden.to_string().ends_with(
-            "this is 403; check with `kubectl auth can-i get endpointslices.discovery.k8s.io/403 --all-namespaces`"
-        ),
+        forbidden
+            .to_string()
+            .ends_with("this is 403; check with `kubectl auth can-i get endpointslices.discovery.k8s.io/403`"),
         "{forbidden}"
     );
     assert_eq!(told(410).await, LinkError::Gone("this is 410".into()));

@@ -70,3 +70,73 @@ pub(crate) fn token_login(authority: &Authority, token: &str) -> Arc<Login> {
     };
     Arc::new(Login::new(&material, None).unwrap())
 }
+
+fn material(authority: &Authority) -> Material {
+    Material { authority: piece(authority.pem().into(), "ca.crt"), certificate: None, token: None }
+}
+
+fn refused(material: &Material) -> String {
+    Login::new(material, None).unwrap_err().to_string()
+}
+
+#[test]
+fn a_login_tells_who_it_is_without_its_secrets() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.client("system:kube-proxy", "system:nodes");
+    let claims = URL_SAFE_NO_PAD.encode(r#"{"sub":"system:serviceaccount:kube-system:nodelb","exp":1700000000}"#);
+    let mut material = material(&authority);
+    assert_eq!(Login::new(&material, None).unwrap().identity, "an anonymous client");
+    material.token = Some(piece(Secret(format!(" x.{claims}.y\n").into()), "/token"));
+    let login = Login::new(&material, None).unwrap();
+    assert_eq!(login.identity, "the token of system:serviceaccount:kube-system:nodelb (/token)");
+    assert_eq!(login.user.as_deref(), Some("system:serviceaccount:kube-system:nodelb"));
+    assert_eq!(login.expires, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
+    assert_eq!(login.authorization.as_ref().unwrap(), &format!("Bearer x.{claims}.y"));
+    assert!(!format!("{login:?}{material:?}").contains(&claims));
+
+    material.certificate = Some((piece(certificate.into(), "/crt"), piece(Secret(key.into()), "/key")));
+    let login = Login::new(&material, None).unwrap();
+    assert_eq!(
+        login.identity,
+        "the client certificate O=system:nodes, CN=system:kube-proxy (/crt) with the token of \
+         system:serviceaccount:kube-system:nodelb (/token)"
+    );
+    assert_eq!(login.user.as_deref(), Some("system:kube-proxy"), "Kubernetes looks at the certificate first");
+}
+
+#[test]
+fn what_is_no_credential_is_named() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.client("a", "b");
+    let (_, other_key) = authority.client("a", "b");
+    let good = material(&authority);
+    let with_authority = |text: &str| Material { authority: piece(text.into(), "ca.crt"), ..good.clone() };
+    assert!(refused(&with_authority("")).contains("ca.crt holds no certificate"));
+    assert!(refused(&with_authority(&key)).contains("ca.crt holds no certificate"));
+    let cut = certificate.replace("-----END CERTIFICATE-----", "");
+    assert!(refused(&with_authority(&cut)).contains("ca.crt is not PEM"), "{}", refused(&with_authority(&cut)));
+    let with = |certificate: &str, key: &str| Material {
+        certificate: Some((piece(certificate.into(), "/crt"), piece(Secret(key.into()), "/key"))),
+        ..good.clone()
+    };
+    assert!(Login::new(&with(&certificate, &key), None).is_ok());
+    assert!(refused(&with(&certificate, &other_key)).contains("the key /key does not go with the certificate /crt"));
+    assert!(refused(&with(&certificate, "x")).contains("/key holds no private key"));
+    assert!(refused(&with("x", &key)).contains("/crt holds no certificate"));
+    for token in ["", " \n", "a\nb", "a\u{0}"] {
+        let material = Material { token: Some(piece(Secret(token.into()), "/token")), ..good.clone() };
+        assert!(refused(&material).starts_with("/token is "), "{token:?}");
+    }
+}
+
+#[test]
+fn a_cluster_is_known_by_its_authorities() {
+    let (one, two) = (Authority::new(), Authority::new());
+    let of = |pem: String| {
+        let authority = piece(pem.into(), "ca.crt");
+        Login::new(&Material { authority, certificate: None, token: None }, None).unwrap().authority
+    };
+    assert_eq!(of(one.pem() + &two.pem()), of(two.pem() + &one.pem() + &two.pem()));
+    assert_ne!(of(one.pem()), of(two.pem()));
+    assert_eq!(of(one.pem()).len(), 64);
+}

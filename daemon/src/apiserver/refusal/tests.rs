@@ -1,1 +1,56 @@
+use super::*;
 
+#[test]
+fn messages_are_found_in_whatever_the_server_says() {
+    let long = "x".repeat(1000);
+    let cases = [
+        (r#"{"kind":"Status","message":"services is forbidden: no"}"#, "services is forbidden: no"),
+        (r#"{"kind":"Other","message":"x"}"#, r#"{"kind":"Other","message":"x"}"#),
+        (
+            "[+]ping ok\n[-]etcd failed: reason withheld\n[-]poststarthook/x failed\nreadyz check failed",
+            "[-]etcd failed: reason withheld, [-]poststarthook/x failed",
+        ),
+        ("<html>\n<body>502 Bad Gateway", "<html>"),
+        ("a\u{1b}[31mred", "a [31mred"),
+        ("", ""),
+        (&long, &format!("{}…", "x".repeat(600))),
+    ];
+    for (body, expected) in cases {
+        assert_eq!(message(body.as_bytes()), expected);
+    }
+    assert_eq!(message(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+}
+
+#[test]
+fn the_missing_permission_is_named_as_kubectl_asks_for_it() {
+    let cases = [
+        ("/api/v1/services?limit=500", "list services --all-namespaces"),
+        ("/api/v1/services?watch=1&resourceVersion=5", "watch services --all-namespaces"),
+        (
+            "/apis/discovery.k8s.io/v1/endpointslices?watch=true",
+            "watch endpointslices.discovery.k8s.io --all-namespaces",
+        ),
+        ("/api/v1/nodes/n1", "get nodes/n1"),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+            "list endpointslices.discovery.k8s.io --namespace default",
+        ),
+        ("/readyz", "get /readyz"),
+        ("/version?timeout=5s", "get /version"),
+        ("/api", "get /api"),
+    ];
+    for (path, expected) in cases {
+        assert_eq!(can_i(path, None), format!("kubectl auth can-i {expected}"));
+        let with_user = format!("kubectl auth can-i {expected} --as 'system:kube-proxy'");
+        assert_eq!(can_i(path, Some("system:kube-proxy")), with_user);
+    }
+}
+
+#[test]
+fn retry_after_is_believed_within_bounds() {
+    let of = |text: &str| retry_after(&HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]));
+    assert_eq!(of("1"), Some(Duration::from_secs(1)));
+    assert_eq!(of("99999999999"), Some(MAX_RETRY_AFTER));
+    assert_eq!(of("soon"), None);
+    assert_eq!(retry_after(&HeaderMap::new()), None);
+}

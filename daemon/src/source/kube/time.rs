@@ -2,7 +2,7 @@
 
 /// Seconds since 1970 of a text such as `2024-05-01T12:00:00Z`; fractions are cut off. `None` for anything else, and
 /// for times before 1970.
-pub(super) fn seconds(text: &str) -> Option<u64> {
+pub(crate) fn seconds(text: &str) -> Option<u64> {
     let (date, time) = text.split_once(['T', 't'])?;
     let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
     let zone_at = time.find(['Z', 'z', '+', '-'])?;

@@ -1,0 +1,215 @@
+//! The credentials as they are now: from a kubeconfig, or from a token file and a CA file. Owns when they are read again
+//! and keeps the last good ones while what replaces them cannot be used; what is in them is
+//! [`kubeconfig`](super::kubeconfig)'s, [`exec`](super::exec)'s and [`login`](super::login)'s business.
+
+mod inputs;
+mod plugin;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+use self::inputs::{Inputs, Looked, Origin};
+use self::plugin::{Printed, Want};
+use super::address::Server;
+pub use super::login::CredentialsError;
+use super::login::{Login, Material, Piece};
+use super::session::Settings;
+
+/// How long things around credentials may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// For the files to be read: they may lie on a file system that is away.
+    pub files: Duration,
+    /// For an exec plugin.
+    pub plugin: Duration,
+    /// At least so long between two runs of an exec plugin, however often its credentials are refused.
+    pub plugin_pause: Duration,
+    /// So long before they end, an exec plugin's credentials are replaced.
+    pub early: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            files: Duration::from_secs(2),
+            plugin: Duration::from_secs(30),
+            plugin_pause: Duration::from_secs(5),
+            early: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Knows who nodelb is and whom it trusts.
+#[derive(Debug)]
+pub struct Credentials {
+    origin: Origin,
+    timing: Timing,
+    state: tokio::sync::Mutex<State>,
+    server: Mutex<Option<Server>>,
+    rejected: Mutex<Option<Arc<Login>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Under way; outlives a caller that has stopped waiting, so that a file system that is away holds one thread only.
+    looking: Option<JoinHandle<Looked>>,
+    read: inputs::Stamps,
+    inputs: Option<Inputs>,
+    /// Why what the files hold now is of no use.
+    unusable: Option<CredentialsError>,
+    printed: Option<Printed>,
+    good: Option<Good>,
+    /// What was last warned of.
+    warned: Option<String>,
+}
+
+#[derive(Debug)]
+struct Good {
+    material: Material,
+    login: Arc<Login>,
+}
+
+impl Credentials {
+    /// Reads nothing yet.
+    ///
+    /// # Errors
+    /// When the settings name neither a kubeconfig nor a CA file.
+    pub fn new(settings: &Settings, timing: Timing) -> Result<Self, CredentialsError> {
+        let origin = match (&settings.kubeconfig, &settings.ca_file) {
+            (Some(kubeconfig), _) => Origin::Kubeconfig(kubeconfig.clone()),
+            (None, Some(authority)) => {
+                Origin::Files { authority: authority.clone(), token: settings.token_file.clone() }
+            }
+            (None, None) => {
+                let message = "no credentials for Kubernetes: set kubeconfig, or ca-file and token-file";
+                return Err(CredentialsError(message.into()));
+            }
+        };
+        let (state, server, rejected) = (State::default(), Mutex::default(), Mutex::default());
+        Ok(Self { origin, timing, state: state.into(), server, rejected })
+    }
+
+    /// What to log in with now: the same as before unless something has changed. Cheap then: looks at the files' stamps.
+    /// While what is there now cannot be used, the last good one, with one warning.
+    ///
+    /// # Errors
+    /// When there has been no good one yet: what is wrong, in which file or plugin.
+    pub async fn login(&self) -> Result<Arc<Login>, CredentialsError> {
+        let mut state = self.state.lock().await;
+        let outcome = self.refresh(&mut state).await;
+        let Some(login) = state.good.as_ref().map(|good| Arc::clone(&good.login)) else {
+            return Err(outcome.err().unwrap_or_else(|| CredentialsError("the credentials were not read".into())));
+        };
+        let trouble = outcome.err().map(|error| error.to_string());
+        if let Some(trouble) = trouble.as_ref().filter(|trouble| state.warned.as_ref() != Some(trouble)) {
+            warn!("{trouble}; going on with the credentials from before, {}", login.identity);
+        }
+        state.warned = trouble;
+        Ok(login)
+    }
+
+    /// The server that the kubeconfig names; `None` without one, and before the first [`Self::login`].
+    pub fn server(&self) -> Option<Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// An apiserver answered 401 to this login: the next [`Self::login`] reads the files again, however unchanged they
+    /// look, and runs the exec plugin again.
+    pub fn reject(&self, login: &Arc<Login>) {
+        *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(login));
+    }
+
+    async fn refresh(&self, state: &mut State) -> Result<(), CredentialsError> {
+        let rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let is_rejected =
+            rejected.is_some_and(|login| state.good.as_ref().is_some_and(|good| Arc::ptr_eq(&good.login, &login)));
+        self.look(state, is_rejected).await?;
+        let ran = self.run_plugin(state, is_rejected).await;
+        self.build(state)?;
+        state.unusable.clone().map_or(ran, Err)
+    }
+
+    /// Reads the files again if they have changed, or `anyway`.
+    async fn look(&self, state: &mut State, anyway: bool) -> Result<(), CredentialsError> {
+        let looking = state.looking.get_or_insert_with(|| {
+            let (origin, stamps) = (self.origin.clone(), std::mem::take(&mut state.read));
+            tokio::task::spawn_blocking(move || inputs::look(&origin, stamps, anyway))
+        });
+        let Ok(looked) = tokio::time::timeout(self.timing.files, looking).await else {
+            let (origin, patience) = (&self.origin, self.timing.files);
+            return Err(CredentialsError(format!(
+                "{origin} cannot be read within {patience:?}: is its file system there?"
+            )));
+        };
+        state.looking = None;
+        let looked =
+            looked.map_err(|error| CredentialsError(format!("{}: the reading of it broke: {error}", self.origin)))?;
+        state.read = looked.stamps;
+        match looked.outcome {
+            None => {}
+            Some(Err(error)) => state.unusable = Some(error),
+            Some(Ok(inputs)) => {
+                let told = state.inputs.as_ref().map(|inputs| &inputs.notices);
+                if told != Some(&inputs.notices) {
+                    inputs.notices.iter().for_each(|notice| warn!("{notice}"));
+                }
+                state.unusable = None;
+                state.inputs = Some(inputs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the exec plugin, if there is one and its credentials are missing, near their end or rejected.
+    async fn run_plugin(&self, state: &mut State, is_rejected: bool) -> Result<(), CredentialsError> {
+        let plugin = state.inputs.as_ref().and_then(|inputs| inputs.plugin.as_ref().map(|plugin| (inputs, plugin)));
+        let Some((inputs, plugin)) = plugin else {
+            state.printed = None;
+            return Ok(());
+        };
+        let printed = match &mut state.printed {
+            Some(printed) if printed.is_of(plugin) => printed,
+            other => other.insert(Printed::of(plugin.clone())),
+        };
+        let of_login = state.good.as_ref().and_then(|good| good.login.expires);
+        let ends = printed.last_good().and_then(|credential| credential.expires.or(of_login));
+        let want = Want { has_login: state.good.is_some(), is_rejected, ends };
+        printed.refresh(&inputs.authority.content, want, &self.timing).await
+    }
+
+    /// Makes a login of what there is, if it is something else than before.
+    fn build(&self, state: &mut State) -> Result<(), CredentialsError> {
+        let Some(inputs) = &state.inputs else { return Ok(()) };
+        let Some(material) = material(inputs, state.printed.as_ref()) else { return Ok(()) };
+        if state.good.as_ref().is_none_or(|good| good.material != material) {
+            let before = state.good.as_ref().map(|good| (&good.material, &*good.login));
+            let login = Arc::new(Login::new(&material, before)?);
+            state.good = Some(Good { material, login });
+        }
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&inputs.server);
+        Ok(())
+    }
+}
+
+/// `None` while an exec plugin has yet to say something.
+fn material(inputs: &Inputs, printed: Option<&Printed>) -> Option<Material> {
+    let Inputs { authority, certificate, token, plugin, .. } = inputs;
+    let mut material =
+        Material { authority: authority.clone(), certificate: certificate.clone(), token: token.clone() };
+    if let Some(plugin) = plugin {
+        let credential = printed?.last_good()?;
+        let origin = plugin.origin();
+        if let Some((certificate, key)) = &credential.certificate {
+            let certificate = Piece { content: certificate.clone(), origin: origin.clone() };
+            material.certificate = Some((certificate, Piece { content: key.clone(), origin: origin.clone() }));
+        }
+        material.token = credential.token.clone().map(|content| Piece { content, origin });
+    }
+    Some(material)
+}
+
+#[cfg(test)]
+mod tests;

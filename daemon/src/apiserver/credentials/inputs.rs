@@ -1,0 +1,98 @@
+//! What the files hold: everything that a login is made of but what an exec plugin prints. Blocks.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub(super) use crate::apiserver::files::Reading as Stamps;
+
+use crate::apiserver::address::Server;
+use crate::apiserver::exec::Plugin;
+use crate::apiserver::kubeconfig::{self, Part};
+use crate::apiserver::login::{CredentialsError, Piece, Secret};
+
+/// Where the credentials come from.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    Kubeconfig(PathBuf),
+    Files { authority: PathBuf, token: Option<PathBuf> },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig(path) => write!(f, "kubeconfig {}", path.display()),
+            Self::Files { authority, token: None } => write!(f, "{}", authority.display()),
+            Self::Files { authority, token: Some(token) } => {
+                write!(f, "{} or {}", authority.display(), token.display())
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Inputs {
+    pub(super) server: Option<Server>,
+    pub(super) authority: Piece<Vec<u8>>,
+    pub(super) certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
+    pub(super) token: Option<Piece<Secret>>,
+    pub(super) plugin: Option<Plugin>,
+    pub(super) notices: Vec<String>,
+}
+
+/// One look at the files.
+#[derive(Debug)]
+pub(super) struct Looked {
+    pub(super) stamps: Stamps,
+    /// `None`: as before.
+    pub(super) outcome: Option<Result<Inputs, CredentialsError>>,
+}
+
+/// Looks at the files, and reads them if one has changed, if there was none yet, or `anyway`.
+pub(super) fn look(origin: &Origin, before: Stamps, anyway: bool) -> Looked {
+    if !anyway && !before.is_outdated() {
+        return Looked { stamps: before, outcome: None };
+    }
+    let mut stamps = Stamps::default();
+    let outcome = match origin {
+        Origin::Kubeconfig(path) => read_kubeconfig(path, &mut stamps),
+        Origin::Files { authority, token } => read_files(authority, token.as_deref(), &mut stamps),
+    };
+    Looked { stamps, outcome: Some(outcome) }
+}
+
+fn read_files(authority: &Path, token: Option<&Path>, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
+    let token = token.map(|token| files.read(token)).transpose()?.map(secret);
+    let authority = files.read(authority)?;
+    Ok(Inputs { server: None, authority, certificate: None, token, plugin: None, notices: Vec::new() })
+}
+
+fn read_kubeconfig(path: &Path, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
+    let file = files.read(path).map_err(|error| CredentialsError(format!("kubeconfig {error}")))?;
+    let text = String::from_utf8(file.content)
+        .ok()
+        .ok_or_else(|| CredentialsError(format!("kubeconfig {} is not text", path.display())))?;
+    let kubeconfig = kubeconfig::parse(&text, path)?;
+    let certificate = match kubeconfig.certificate {
+        Some((certificate, key)) => Some((piece(certificate, files)?, secret(piece(key, files)?))),
+        None => None,
+    };
+    Ok(Inputs {
+        server: Some(kubeconfig.server),
+        authority: piece(kubeconfig.authority, files)?,
+        certificate,
+        token: kubeconfig.token.map(|token| piece(token, files)).transpose()?.map(secret),
+        plugin: kubeconfig.plugin,
+        notices: kubeconfig.notices,
+    })
+}
+
+fn piece(part: Part, files: &mut Stamps) -> Result<Piece<Vec<u8>>, CredentialsError> {
+    match part {
+        Part::Inline(content, origin) => Ok(Piece { content: content.0, origin }),
+        Part::File(path) => files.read(&path),
+    }
+}
+
+fn secret(piece: Piece<Vec<u8>>) -> Piece<Secret> {
+    Piece { content: Secret(piece.content), origin: piece.origin }
+}

@@ -1,0 +1,102 @@
+//! What an exec plugin printed, and when to run it again. While what it printed before is still good, nobody waits for it.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::Timing;
+use crate::apiserver::exec::{Credential, Plugin};
+use crate::apiserver::login::CredentialsError;
+
+/// Why a new credential may be due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Want {
+    /// There is a login to go on with, if only for a while.
+    pub(super) has_login: bool,
+    /// An apiserver does not accept the one there is.
+    pub(super) is_rejected: bool,
+    /// When the one there is ends, if that is known.
+    pub(super) ends: Option<SystemTime>,
+}
+
+/// Of one plugin.
+pub(super) struct Printed {
+    plugin: Plugin,
+    last_good: Option<Credential>,
+    failure: Option<CredentialsError>,
+    started: Option<Instant>,
+    running: Option<JoinHandle<Result<Credential, CredentialsError>>>,
+}
+
+impl fmt::Debug for Printed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut printed = f.debug_struct("Printed");
+        printed.field("plugin", &self.plugin.origin()).field("failure", &self.failure).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Printed {
+    fn drop(&mut self) {
+        if let Some(running) = &self.running {
+            running.abort();
+        }
+    }
+}
+
+impl Printed {
+    /// Nothing yet.
+    pub(super) fn of(plugin: Plugin) -> Self {
+        Self { plugin, last_good: None, failure: None, started: None, running: None }
+    }
+
+    pub(super) fn is_of(&self, plugin: &Plugin) -> bool {
+        self.plugin == *plugin
+    }
+
+    pub(super) fn last_good(&self) -> Option<&Credential> {
+        self.last_good.as_ref()
+    }
+
+    /// Runs the plugin if that is due. Waits for it only if there is nothing good to go on with.
+    ///
+    /// # Errors
+    /// Why the last run gave nothing.
+    pub(super) async fn refresh(
+        &mut self,
+        authority: &[u8],
+        want: Want,
+        timing: &Timing,
+    ) -> Result<(), CredentialsError> {
+        let now = SystemTime::now();
+        let ends_within = |time: Duration| want.ends.is_some_and(|ends| ends <= now + time);
+        let is_due =
+            want.is_rejected || self.last_good.is_none() || self.failure.is_some() || ends_within(timing.early);
+        let is_rested = self.started.is_none_or(|at| at.elapsed() >= timing.plugin_pause);
+        if self.running.is_none() && is_due && is_rested {
+            let (plugin, authority, patience) = (self.plugin.clone(), authority.to_vec(), timing.plugin);
+            self.started = Some(Instant::now());
+            self.running = Some(tokio::spawn(async move { plugin.run(&authority, patience).await }));
+        }
+        let must_wait = !want.has_login || want.is_rejected || ends_within(Duration::ZERO);
+        self.take(if must_wait { Duration::MAX } else { Duration::ZERO }).await;
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Takes what the running plugin printed, if it ends in time; its own patience is bounded.
+    async fn take(&mut self, patience: Duration) {
+        let Some(running) = &mut self.running else { return };
+        let Ok(outcome) = tokio::time::timeout(patience, running).await else { return };
+        self.running = None;
+        let broken =
+            |error| Err(CredentialsError(format!("{}: the running of it broke: {error}", self.plugin.origin())));
+        match outcome.unwrap_or_else(broken) {
+            Ok(credential) => {
+                self.last_good = Some(credential);
+                self.failure = None;
+            }
+            Err(error) => self.failure = Some(error),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Small files that change under us: credentials. Reads them in bounded size and tells one version from another without
+//! reading. Blocks.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use super::login::{CredentialsError, Piece};
+
+/// The most bytes of one file.
+const MAX_SIZE: u64 = 1 << 20;
+
+/// What tells one version of a file from another, through symbolic links: device, inode and size, modification and
+/// change time with nanoseconds; or why it cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stamp {
+    Version([u64; 3], [i64; 4]),
+    Missing(io::ErrorKind),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        match fs::metadata(path) {
+            Ok(file) => Self::Version(
+                [file.dev(), file.ino(), file.size()],
+                [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()],
+            ),
+            Err(error) => Self::Missing(error.kind()),
+        }
+    }
+}
+
+/// Reads files and notes what they looked like just before, so that a change meanwhile is seen the next time.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    stamps: BTreeMap<PathBuf, Stamp>,
+}
+
+impl Reading {
+    /// Whether a file read is another one by now, or none was read yet.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.stamps.is_empty() || self.stamps.iter().any(|(path, stamp)| Stamp::of(path) != *stamp)
+    }
+
+    /// Reads a file whole.
+    pub(super) fn read(&mut self, path: &Path) -> Result<Piece<Vec<u8>>, CredentialsError> {
+        self.stamps.insert(path.to_owned(), Stamp::of(path));
+        let origin = path.display().to_string();
+        match read(path) {
+            Ok(content) => Ok(Piece { content, origin }),
+            Err(error) => Err(CredentialsError(format!("{origin} cannot be read: {error}"))),
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Without O_NONBLOCK the opening of a pipe would wait for its writer.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut content = Vec::new();
+    file.take(MAX_SIZE + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_SIZE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 MiB"));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! A kubeconfig: what its current context says about server, trust and user. Pure: names the files it refers to, reads
+//! none. Everything nodelb does not support is refused by name instead of being passed over.
+
+mod document;
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use self::document::{Cluster, Document, Exec, Named, User};
+use super::address::{Address, Server};
+use super::exec::{ApiVersion, Plugin};
+use super::login::{CredentialsError, Secret};
+
+/// What the current context of a kubeconfig says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kubeconfig {
+    pub(super) server: Server,
+    pub(super) authority: Part,
+    /// Client certificate and key.
+    pub(super) certificate: Option<(Part, Part)>,
+    pub(super) token: Option<Part>,
+    pub(super) plugin: Option<Plugin>,
+    /// What is not as its writer may think.
+    pub(super) notices: Vec<String>,
+}
+
+/// Where something is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// In the kubeconfig, with the place in words.
+    Inline(Secret, String),
+    /// In a file of its own.
+    File(PathBuf),
+}
+
+/// Reads a kubeconfig that lies at `path`.
+///
+/// # Errors
+/// The first thing that is wrong or not supported: file, field, remedy.
+pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsError> {
+    let reader = Reader { path };
+    let document: Document = document::parse(text).map_err(|error| reader.wrong(&error))?;
+    if document.current_context.is_empty() {
+        return Err(reader.wrong("current-context is not set; set it to the context nodelb is to use"));
+    }
+    let context = reader.find(&document.contexts, "context", &document.current_context)?;
+    let (cluster_name, user_name) = (&context.cluster, &context.user);
+    let cluster = reader.find(&document.clusters, "cluster", cluster_name)?;
+    let user = reader.find(&document.users, "user", user_name)?;
+
+    let of_cluster = format!("cluster `{cluster_name}`");
+    let of_user = format!("user `{user_name}`");
+    reader.refuse_cluster(cluster, &of_cluster)?;
+    reader.refuse_user(user, &of_user)?;
+    let mut notices = Vec::new();
+    if let Some(proxy) = filled(&cluster.proxy_url) {
+        notices.push(format!(
+            "{}: {of_cluster} has proxy-url {proxy}, which nodelb ignores; set kubernetes.proxy to use a proxy",
+            path.display()
+        ));
+    }
+    let authority = reader
+        .part("certificate-authority", [&cluster.authority_data, &cluster.authority], &of_cluster)?
+        .ok_or_else(|| {
+        reader.wrong(&format!(
+            "{of_cluster} has no certificate-authority; set it, or certificate-authority-data (the system's \
+                 authorities are not used)"
+        ))
+    })?;
+    let address =
+        server_address(&cluster.server).map_err(|what| reader.wrong(&format!("server of {of_cluster}: {what}")))?;
+    let server = Server { address, tls_server_name: filled(&cluster.tls_server_name).map(Into::into) };
+    Ok(Kubeconfig {
+        plugin: user.exec.as_ref().map(|exec| reader.plugin(exec, cluster, &of_user)).transpose()?,
+        certificate: reader.certificate(user, &of_user)?,
+        token: reader.token(user, &of_user),
+        server,
+        authority,
+        notices,
+    })
+}
+
+fn filled(text: &Option<String>) -> Option<&str> {
+    text.as_deref().filter(|text| !text.is_empty())
+}
+
+/// `https://HOST[:PORT]`.
+fn server_address(url: &str) -> Result<Address, String> {
+    if url.is_empty() {
+        return Err("is not set; set it to https://HOST:PORT".into());
+    }
+    let shown = url.escape_debug();
+    let rest = url
+        .strip_prefix("https://")
+        .ok_or_else(|| format!("`{shown}` does not begin with https://; nodelb speaks TLS only"))?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if !path.is_empty() {
+        return Err(format!(
+            "`{shown}` has a path: that is a proxy, which other apiservers of the cluster do not go through; name the apiserver itself"
+        ));
+    }
+    let with_port =
+        if authority.parse::<Address>().is_ok() { authority.to_owned() } else { format!("{authority}:443") };
+    with_port.parse().ok().ok_or_else(|| format!("`{shown}` is not https://HOST:PORT"))
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+}
+
+impl Reader<'_> {
+    fn wrong(&self, what: &str) -> CredentialsError {
+        CredentialsError(format!("kubeconfig {}: {what}", self.path.display()))
+    }
+
+    fn find<'d, T>(&self, list: &'d [Named<T>], kind: &str, name: &str) -> Result<&'d T, CredentialsError> {
+        let mut found = list.iter().filter(|entry| entry.name == name);
+        match (found.next(), found.next()) {
+            (Some(entry), None) => Ok(&entry.content),
+            (Some(_), Some(_)) => Err(self.wrong(&format!("two {kind}s are named `{name}`; keep one"))),
+            (None, _) => {
+                Err(self.wrong(&format!("there is no {kind} `{name}`, which the current context names; add it")))
+            }
+        }
+    }
+
+    fn refuse_cluster(&self, cluster: &Cluster, of: &str) -> Result<(), CredentialsError> {
+        if cluster.insecure_skip_tls_verify {
+            return Err(self.wrong(&format!(
+                "{of} has insecure-skip-tls-verify: anybody could then be the apiserver; set certificate-authority instead"
+            )));
+        }
+        Ok(())
+    }
+
+    fn refuse_user(&self, user: &User, of: &str) -> Result<(), CredentialsError> {
+        let refused = [
+            ("username", filled(&user.username).is_some()),
+            ("password", filled(&user.password).is_some()),
+            ("auth-provider", user.auth_provider.is_some()),
+        ];
+        if let Some((field, _)) = refused.iter().find(|(_, is_set)| *is_set) {
+            return Err(self.wrong(&format!(
+                "{of} has {field}, which Kubernetes no longer knows; use a client certificate, a token or exec"
+            )));
+        }
+        let has_token = filled(&user.token).is_some() || filled(&user.token_file).is_some();
+        if user.exec.is_some() && has_token {
+            return Err(self.wrong(&format!("{of} has both exec and a token; keep one")));
+        }
+        Ok(())
+    }
+
+    /// Data in the kubeconfig wins over a file, as with kubectl.
+    fn part(
+        &self,
+        field: &str,
+        [data, file]: [&Option<String>; 2],
+        of: &str,
+    ) -> Result<Option<Part>, CredentialsError> {
+        if let Some(data) = filled(data) {
+            let compact: String = data.chars().filter(|c| !c.is_whitespace()).collect();
+            // The decoder's words would quote what may be a key.
+            let bytes = STANDARD.decode(compact).ok().ok_or_else(|| {
+                self.wrong(&format!("{field}-data of {of} is not base64; encode the PEM file with `base64 -w0`"))
+            })?;
+            let origin = format!("{field}-data of {of} in {}", self.path.display());
+            return Ok(Some(Part::Inline(Secret(bytes), origin)));
+        }
+        Ok(filled(file).map(|file| Part::File(self.beside(file))))
+    }
+
+    fn certificate(&self, user: &User, of: &str) -> Result<Option<(Part, Part)>, CredentialsError> {
+        let certificate = self.part("client-certificate", [&user.certificate_data, &user.certificate], of)?;
+        let key = self.part("client-key", [&user.key_data, &user.key], of)?;
+        match (certificate, key) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.wrong(&format!("{of} has a client-certificate, but no client-key; add it"))),
+            (None, Some(_)) => Err(self.wrong(&format!("{of} has a client-key, but no client-certificate; add it"))),
+        }
+    }
+
+    /// A token file wins over a token, which is what was last read from it.
+    fn token(&self, user: &User, of: &str) -> Option<Part> {
+        let file = filled(&user.token_file).map(|file| Part::File(self.beside(file)));
+        let inline = |token: &str| {
+            let origin = format!("token of {of} in {}", self.path.display());
+            Part::Inline(Secret(token.as_bytes().to_vec()), origin)
+        };
+        file.or_else(|| filled(&user.token).map(inline))
+    }
+
+    fn plugin(&self, exec: &Exec, cluster: &Cluster, of: &str) -> Result<Plugin, CredentialsError> {
+        if exec.command.is_empty() {
+            return Err(self.wrong(&format!("exec of {of} has no command; set it")));
+        }
+        let version = match exec.api_version.as_str() {
+            "client.authentication.k8s.io/v1" => ApiVersion::V1,
+            "client.authentication.k8s.io/v1beta1" => ApiVersion::V1Beta1,
+            other => {
+                return Err(self.wrong(&format!(
+                    "exec of {of} has apiVersion `{}`; client.authentication.k8s.io/v1 or v1beta1 is expected",
+                    other.escape_debug()
+                )));
+            }
+        };
+        if exec.interactive_mode.as_deref() == Some("Always") {
+            return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nobody is there to ask")));
+        }
+        // A command with a slash lies beside the kubeconfig, any other in PATH: as with kubectl.
+        let command = if exec.command.contains('/') { self.beside(&exec.command) } else { exec.command.clone().into() };
+        let env =
+            exec.env.iter().map(|variable| (variable.name.clone(), Secret(variable.value.clone().into()))).collect();
+        let cluster = exec.provide_cluster_info.then(|| (cluster.server.clone(), cluster.tls_server_name.clone()));
+        let install_hint = filled(&exec.install_hint).map(Into::into);
+        Ok(Plugin { command, args: exec.args.clone(), env, version, install_hint, cluster })
+    }
+
+    fn beside(&self, file: &str) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new("")).join(file)
+    }
+}
+
+#[cfg(test)]
+mod tests;
