@@ -33,7 +33,7 @@ pub(crate) fn answer(path: &str) -> Result<Value, Status> {
 
 fn version() -> Value {
     json!({
-        "major": "1", "minor": "34", "gitVersion": "v1.34.0-nodelb", "gitCommit": "", "gitTreeState": "clean",
+        "major": "1", "minor": "32", "gitVersion": "v1.32.0-nodelb", "gitCommit": "", "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "rustc", "platform": "linux/amd64",
     })
 }
@@ -113,5 +113,5 @@ fn openapi(group: &str, version: &str) -> Result<Value, Status> {
     if paths.is_empty() {
         return Err(Status::new(404, "the server could not find the requested resource"));
     }
-    Ok(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.34.0"}, "paths": paths}))
+    Ok(json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.32.0"}, "paths": paths}))
 }

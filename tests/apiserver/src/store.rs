@@ -23,8 +23,6 @@ const LOG: usize = 100_000;
 /// One version of one object.
 #[derive(Debug)]
 pub(crate) struct Object {
-    /// `metadata.resourceVersion`
-    pub(crate) revision: u64,
     /// As it is now.
     pub(crate) value: Value,
     /// The same as JSON, made once.
@@ -105,7 +103,7 @@ impl Store {
         self.revision += 1;
         value["metadata"]["resourceVersion"] = self.revision.to_string().into();
         let bytes = Bytes::from(value.to_string());
-        Arc::new(Object { revision: self.revision, value, bytes })
+        Arc::new(Object { value, bytes })
     }
 
     fn record(&mut self, event: Event) {

@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::resource::Resource;
 use crate::selector::Selector;
 use crate::status::Status;
-use crate::store::{Event, EventKind, Object};
+use crate::store::{Event, EventKind, Object, Objects};
 
 /// A watch that is allowed, before its first event.
 pub(crate) struct Watch {
@@ -28,6 +28,10 @@ pub(crate) struct Watch {
     /// What the client has seen, or what it says it has.
     seen: u64,
     initial: Initial,
+    /// What was stored, and at which revision, when the watch was allowed: not when its client gets round to reading.
+    objects: Objects,
+    current: u64,
+    compacted: u64,
     bookmarks: Option<Duration>,
     deadline: Instant,
     fault: Option<Fault>,
@@ -71,7 +75,8 @@ impl Watch {
         let selector = selector(resource, &request)?;
         let asked = revision(request.parameter("resourceVersion"))?;
         let marked = streams_list(&request, behaviour.watch_list)?;
-        let (current, compacted) = cluster.read(|state| (state.store.revision(), state.store.compacted()));
+        let (objects, current, compacted) =
+            cluster.read(|state| (state.store.objects(resource), state.store.revision(), state.store.compacted()));
         let initial = match (marked, asked) {
             (true, _) => Initial::Marked,
             (false, 0) => Initial::Objects,
@@ -93,6 +98,9 @@ impl Watch {
             resource,
             selector,
             seen: asked,
+            objects,
+            current,
+            compacted,
             initial,
             bookmarks,
             deadline,
@@ -173,15 +181,13 @@ impl Watch {
     /// Sends what comes before the first event; returns the revision that it is of.
     async fn begin(&mut self, to: &mpsc::Sender<Piece>) -> Result<u64, End> {
         if self.initial == Initial::Nothing {
-            let compacted = self.cluster.read(|state| state.store.compacted());
-            if self.seen < compacted {
-                self.error(to, &Status::expired(self.seen, compacted)).await?;
+            if self.seen < self.compacted {
+                self.error(to, &Status::expired(self.seen, self.compacted)).await?;
                 return Err(End::Clean);
             }
             return Ok(self.seen);
         }
-        let (objects, revision) =
-            self.cluster.read(|state| (state.store.objects(self.resource), state.store.revision()));
+        let objects = std::mem::take(&mut self.objects);
         let mut chosen = chosen(&objects, &self.request, &self.selector, None);
         if let Some(Fault::Keep { items }) = self.fault {
             chosen.truncate(items);
@@ -189,11 +195,11 @@ impl Watch {
         for (_, object) in chosen {
             self.line(to, encode("ADDED", object)).await?;
         }
-        self.seen = revision;
+        self.seen = self.current;
         if self.initial == Initial::Marked && self.request.flag("allowWatchBookmarks") {
             self.bookmark(to, true).await?;
         }
-        Ok(revision)
+        Ok(self.current)
     }
 
     /// Sends one event, if the client is to see it.
@@ -234,7 +240,7 @@ impl Watch {
     fn as_it_was(&self, event: &Event) -> Object {
         let mut value = event.previous.as_ref().map_or(Value::Null, |previous| previous.value.clone());
         value["metadata"]["resourceVersion"] = event.revision.to_string().into();
-        Object { revision: event.revision, bytes: value.to_string().into(), value }
+        Object { bytes: value.to_string().into(), value }
     }
 
     /// Does what a fault says beside or instead of a line.

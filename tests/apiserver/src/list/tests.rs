@@ -60,7 +60,7 @@ fn selected() {
 #[test]
 fn faults() {
     let request = Request::parse(&hyper::Method::GET, &"/api/v1/services".parse().unwrap());
-    let mut ask = |fault| list(&mut store(4), services(), &request, Some(&fault)).unwrap();
+    let ask = |fault| list(&mut store(4), services(), &request, Some(&fault)).unwrap();
     let kept: Value = serde_json::from_slice(&ask(Fault::Keep { items: 1 })).unwrap();
     assert_eq!(names(&kept), ["s00"]);
     let garbage = ask(Fault::Garbage { bytes: "{\"metadata\":7}".into() });

@@ -21,7 +21,7 @@ fn one_counter_and_a_log() {
     let seen: Vec<_> = events.iter().map(|event| (event.revision, event.kind)).collect();
     assert_eq!(seen, [(1, EventKind::Added), (2, EventKind::Modified), (4, EventKind::Deleted)]);
     assert_eq!(events[2].object.value["metadata"]["resourceVersion"], "4");
-    assert_eq!(events[2].previous.as_ref().unwrap().revision, 2);
+    assert_eq!(events[2].previous.as_ref().unwrap().value["metadata"]["resourceVersion"], "2");
     assert_eq!(store.since(services(), 3).unwrap().len(), 1);
 }
 
