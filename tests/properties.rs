@@ -9,6 +9,8 @@ mod convergence;
 mod exactness;
 #[path = "properties/faults.rs"]
 mod faults;
+#[path = "properties/held.rs"]
+mod held;
 mod model;
 #[path = "properties/runs.rs"]
 mod runs;

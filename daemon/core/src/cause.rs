@@ -43,7 +43,12 @@ impl Trigger {
             Self::ServiceRemoved(service) => (&service.origin, true),
             Self::Other => return Cause::default(),
         };
-        Cause { origin: origin.clone(), is_removed }
+        let mut origin = origin.clone();
+        if is_removed {
+            // Who wrote it last need not be who removed it; that is not told.
+            (origin.writer, origin.written) = (Arc::default(), None);
+        }
+        Cause { origin, is_removed }
     }
 
     /// Whether a slice of the service is what changed.
@@ -79,7 +84,7 @@ impl Dirt {
 pub struct Cause {
     /// Which object; an empty one stands for nothing in particular, such as the state found at a start.
     pub origin: Origin,
-    /// Whether the object was removed. The origin is then what it last said of itself.
+    /// Whether the object was removed. The origin is then what it last said of itself, without its writer.
     pub is_removed: bool,
 }
 
@@ -91,12 +96,11 @@ impl fmt::Display for Cause {
         if object.is_empty() {
             return f.write_str("its source");
         }
-        if self.is_removed {
-            f.write_str("the removal of ")?;
-        }
-        f.write_str(object)?;
-        if !resource_version.is_empty() {
-            write!(f, " at resourceVersion {resource_version}")?;
+        match (self.is_removed, resource_version.is_empty()) {
+            (true, true) => return write!(f, "the removal of {object}"),
+            (true, false) => return write!(f, "the removal of {object}, last at resourceVersion {resource_version},"),
+            (false, true) => f.write_str(object)?,
+            (false, false) => write!(f, "{object} at resourceVersion {resource_version}")?,
         }
         let time = written.and_then(utc);
         match (writer.is_empty(), time) {

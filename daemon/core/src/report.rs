@@ -97,7 +97,7 @@ pub struct BackendReport {
     pub service: ServiceName,
     /// Port name, empty for an unnamed port.
     pub port: Arc<str>,
-    /// As the source says.
+    /// As the source says; of a held backend that it does not name any more, `NotReady`.
     pub state: BackendState,
     /// Share of new connections.
     pub weight: u16,
@@ -107,7 +107,7 @@ pub struct BackendReport {
     pub zone: Arc<str>,
     /// Whether new connections can reach it; if not, why.
     pub choice: Choice,
-    /// Which file or object says so.
+    /// Which file or object says so; of a held backend that none names any more, the one that took it away.
     pub origin: Arc<str>,
 }
 
@@ -116,6 +116,8 @@ pub struct BackendReport {
 pub enum Choice {
     /// In the cluster view.
     Selected,
+    /// In the cluster view although its source has taken it away: the service leads to an apiserver.
+    Held,
     /// Not ready and not serving.
     NotReady,
     /// Terminating, and an active backend exists.
@@ -132,6 +134,7 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Selected => "Selected",
+            Self::Held => "Held",
             Self::NotReady => "NotReady",
             Self::Terminating => "Terminating",
             Self::Maintenance => "Maintenance",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use crate::addr::{Addr, L4Addr, Protocol};
+use crate::cause::Cause;
 use crate::claims::{Claim, Row};
 use crate::compile::Guard;
 use crate::datapath::Moment;
@@ -14,7 +15,7 @@ use crate::engine::{EngineConfig, Holds, IdOwner};
 use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Filter, FrontendReport, ServiceReport, Status};
 use crate::select;
-use crate::service::{Backend, PortKey, Service, ServiceName, Slice};
+use crate::service::{Backend, BackendState, PortKey, Service, ServiceName, Slice};
 use crate::state::{Desired, Realised, ServiceId, Slot};
 use crate::table::Facts;
 use crate::trace::{Verdict, trace};
@@ -188,7 +189,7 @@ impl Snapshot {
         let count =
             |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
         report.backends = count(&mut backends.iter());
-        report.selectable = count(&mut backends.iter().filter(|b| b.choice == Choice::Selected));
+        report.selectable = count(&mut backends.iter().filter(|b| matches!(b.choice, Choice::Selected | Choice::Held)));
     }
 
     /// The rows of `/backends`, by service, port and address.
@@ -227,7 +228,33 @@ impl Snapshot {
                 origin: Arc::clone(&candidate.slice.origin.object),
             });
         }
+        self.add_held(key, start, reports);
         reports[start..].sort_by_key(|report| report.address);
+    }
+
+    /// Says of the port's rows from `start` on which of them are held, and adds those that no slice names any more.
+    fn add_held(&self, key: &PortKey, start: usize, reports: &mut Vec<BackendReport>) {
+        let Some(port) = self.holds.all_announced().find(|port| *port.key == *key) else { return };
+        for address in &port.backends {
+            match reports[start..].iter_mut().find(|report| report.address == *address) {
+                Some(report) => report.choice = Choice::Held,
+                None => reports.push(held_backend(key, *address, &port.cause)),
+            }
+        }
+    }
+}
+
+fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport {
+    BackendReport {
+        address,
+        service: key.service.clone(),
+        port: Arc::clone(&key.port),
+        state: BackendState::NotReady,
+        weight: 1,
+        node: Arc::default(),
+        zone: Arc::default(),
+        choice: Choice::Held,
+        origin: Arc::clone(&cause.origin.object),
     }
 }
 

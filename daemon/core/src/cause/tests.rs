@@ -1,1 +1,82 @@
+use std::sync::Arc;
 
+use super::{Cause, Dirt, Trigger, utc};
+use crate::addr::Protocol;
+use crate::service::{Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source, TrafficPolicy};
+
+fn origin(object: &str) -> Origin {
+    Origin {
+        object: object.into(),
+        resource_version: "7".into(),
+        writer: "kube-apiserver".into(),
+        written: Some(1_795_176_184),
+    }
+}
+
+fn slice(object: &str) -> Arc<Slice> {
+    Arc::new(Slice {
+        name: SliceName::new("a", "s"),
+        service: ServiceName::new("a", "s"),
+        source: Source::Kubernetes,
+        origin: origin(object),
+        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends: Vec::new() }],
+    })
+}
+
+fn service(object: &str) -> Arc<Service> {
+    Arc::new(Service {
+        name: ServiceName::new("a", "s"),
+        source: Source::Kubernetes,
+        origin: origin(object),
+        created: None,
+        ports: Vec::new(),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+    })
+}
+
+#[test]
+fn a_cause_names_the_object_its_version_and_its_writer() {
+    let text = |trigger: Trigger| trigger.cause().to_string();
+    let written = "EndpointSlice a/s at resourceVersion 7, written by kube-apiserver 2026-11-20T12:03:04Z,";
+    assert_eq!(text(Trigger::Slice(slice("EndpointSlice a/s"))), written);
+    let removed = "the removal of EndpointSlice a/s, last at resourceVersion 7,";
+    assert_eq!(text(Trigger::SliceRemoved(slice("EndpointSlice a/s"))), removed);
+    let unknown = Origin { writer: "".into(), written: None, resource_version: "".into(), ..origin("web.toml") };
+    assert_eq!(Cause { origin: unknown.clone(), is_removed: false }.to_string(), "web.toml");
+    assert_eq!(Cause { origin: unknown, is_removed: true }.to_string(), "the removal of web.toml");
+    assert_eq!(text(Trigger::Other), "its source");
+}
+
+/// An annotation in the same round must not be blamed for what a slice did, nor a node that was renamed.
+#[test]
+fn the_last_slice_is_the_cause_else_the_last_of_anything() {
+    let of = |triggers: &[Trigger]| {
+        let mut dirt = Dirt::new(triggers[0].clone());
+        triggers[1..].iter().for_each(|trigger| dirt.add(trigger.clone()));
+        dirt.trigger.cause().origin.object
+    };
+    let (one, two) = (Trigger::Slice(slice("one")), Trigger::SliceRemoved(slice("two")));
+    let (svc, gone) = (Trigger::Service(service("svc")), Trigger::ServiceRemoved(service("gone")));
+    assert_eq!(&*of(&[one.clone(), svc.clone(), Trigger::Other]), "one");
+    assert_eq!(&*of(&[one, two]), "two");
+    assert_eq!(&*of(&[Trigger::Other, gone, svc]), "svc");
+}
+
+#[test]
+fn times_are_told_in_utc() {
+    for (seconds, expected) in [
+        (0, Some("1970-01-01T00:00:00Z")),
+        (951_782_399, Some("2000-02-28T23:59:59Z")),
+        (951_782_400, Some("2000-02-29T00:00:00Z")),
+        (951_868_800, Some("2000-03-01T00:00:00Z")),
+        (4_107_542_399, Some("2100-02-28T23:59:59Z")),
+        (4_107_542_400, Some("2100-03-01T00:00:00Z")),
+        (253_402_300_799, Some("9999-12-31T23:59:59Z")),
+        (253_402_300_800, None),
+        (u64::MAX, None),
+    ] {
+        assert_eq!(utc(seconds).as_deref(), expected, "{seconds}");
+    }
+}

@@ -135,11 +135,25 @@ impl Engine {
             .find(|known| known.cluster.iter().any(is_apiserver))
     }
 
-    /// Whether any port of the service, as compiled before, has an apiserver among its backends.
+    /// Whether any port of the service had an apiserver among its backends when it was last compiled, or before the
+    /// start.
     fn shared_with_apiserver(&self, subject: &Subject<'_>) -> bool {
-        let entries = subject.old.ports.iter().filter_map(|port| self.desired.services.get(&port.id?));
-        let mut slots = entries.flat_map(|entry| entry.cluster.iter());
-        !subject.dirt.is_deleted && slots.any(|slot| self.table.apiservers().has(slot.addr))
+        if subject.dirt.is_deleted {
+            return false;
+        }
+        let leads = |entry: &Arc<ServiceEntry>| entry.cluster.iter().any(|slot| self.table.apiservers().has(slot.addr));
+        let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
+        let at_start = |address: L4Addr| {
+            let entry = self.at_start.frontends.get(&address)?;
+            self.at_start.services.get(&entry.service)
+        };
+        let ports = &subject.service.ports;
+        let mut addresses = ports.iter().flat_map(|port| port.frontends.iter().map(|spec| spec.l4(port.protocol)));
+        let mut records = self.holds.remembered.values().filter(|record| record.port.service == subject.service.name);
+        let mut compiled = subject.old.ports.iter().filter_map(|port| self.desired.services.get(&port.id?));
+        compiled.any(leads)
+            || addresses.any(|address| at_start(address).is_some_and(leads))
+            || records.any(|record| record.cluster.iter().any(is_apiserver))
     }
 
     fn begin_hold(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, known: &Known) {
@@ -230,3 +244,6 @@ fn pass_through(plan: &mut PortPlan) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

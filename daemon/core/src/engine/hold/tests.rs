@@ -1,0 +1,267 @@
+use std::collections::BTreeSet;
+
+use crate::addr::{L4Addr, Protocol};
+use crate::change::Change;
+use crate::compile::Guard;
+use crate::datapath::{Datapath, Limits, Moment};
+use crate::engine::{Engine, EngineConfig, Round};
+use crate::memory::MemoryDatapath;
+use crate::report::{Choice, Filter, Status};
+use crate::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
+    Source, TrafficPolicy,
+};
+use crate::state::MapOp;
+use crate::trace::{Verdict, trace};
+
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+const APISERVER: &str = "192.0.2.1:6443";
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+/// A service with a port for each of these addresses, named by its number.
+fn service(full: &str, frontends: &[&str]) -> Service {
+    let port = |frontend: &&str| {
+        let L4Addr { addr, port, .. } = l4(frontend);
+        let frontends = vec![FrontendSpec { addr, port, kind: FrontendKind::ClusterIP }];
+        ServicePort { name: port.to_string().into(), protocol: Protocol::Tcp, frontends }
+    };
+    Service {
+        name: full.parse().expect("valid in a test"),
+        source: Source::Kubernetes,
+        origin: Origin { object: format!("Service {full}").into(), ..Origin::default() },
+        created: Some(100),
+        ports: frontends.iter().map(port).collect(),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+    }
+}
+
+fn slice(full: &str, ports: &[(&str, &[&str])]) -> Slice {
+    let service: ServiceName = full.parse().expect("valid in a test");
+    let port = |(name, backends): &(&str, &[&str])| SlicePort {
+        name: (*name).into(),
+        protocol: Protocol::Tcp,
+        backends: backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect(),
+    };
+    Slice {
+        name: SliceName::new(&service.namespace, &service.name),
+        source: Source::Kubernetes,
+        origin: Origin { object: format!("EndpointSlice {full}").into(), ..Origin::default() },
+        ports: ports.iter().map(port).collect(),
+        service,
+    }
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Kubernetes, incomplete: None }
+}
+
+fn apiserver() -> Change {
+    Change::Apiservers([(l4(APISERVER).addr, l4(APISERVER).port)].into())
+}
+
+/// An engine, its maps and the time.
+struct Host {
+    engine: Engine,
+    maps: MemoryDatapath,
+    now: Moment,
+    guard: Guard,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self::beside(MemoryDatapath::new(LIMITS), Guard::default())
+    }
+
+    fn beside(maps: MemoryDatapath, guard: Guard) -> Self {
+        let config = EngineConfig {
+            guard: guard.clone(),
+            sources: BTreeSet::from([Source::Kubernetes]),
+            max_services: LIMITS.services,
+        };
+        let engine = Engine::new(config, maps.dump().expect("memory can be read"));
+        Self { engine, maps, now: Moment(0), guard }
+    }
+
+    fn restarted(self) -> Self {
+        Self::beside(self.maps, self.guard)
+    }
+
+    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) -> Round {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.now = self.now.plus(10_000);
+        self.engine.reconcile(&mut self.maps, self.now)
+    }
+
+    fn reached(&self, to: &str) -> Vec<String> {
+        match trace(&self.maps.dump().expect("readable"), &(30_000..=32_767), l4(to)) {
+            Verdict::Forwarded(_, slots) => slots.iter().map(|slot| slot.addr.to_string()).collect(),
+            other => vec![format!("{other:?}")],
+        }
+    }
+
+    fn statuses(&self) -> Vec<Status> {
+        self.engine.snapshot(self.now).frontends(&Filter::default()).iter().map(|row| row.status).collect()
+    }
+}
+
+fn kubernetes() -> [Change; 2] {
+    let full = "default/kubernetes";
+    [
+        Change::UpsertSlice(slice(full, &[("443", &[APISERVER])])),
+        Change::UpsertService(service(full, &["10.96.0.1:443"])),
+    ]
+}
+
+fn emptied(full: &str) -> Change {
+    Change::UpsertSlice(slice(full, &[]))
+}
+
+fn gone(full: &str) -> Change {
+    Change::RemoveService(full.parse().expect("valid in a test"), Source::Kubernetes)
+}
+
+/// Deleting is how an operator ends a hold: it must not matter whether both events arrive in one round.
+#[test]
+fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
+    let mut host = Host::new();
+    host.tell(kubernetes().into_iter().chain([synced()]));
+    let round = host.tell([emptied("default/kubernetes")]);
+    assert_eq!((round.held.len(), round.done, round.emptied.len()), (1, 0, 0));
+    assert_eq!(host.statuses(), [Status::Held]);
+    let again = Change::UpsertService(service("default/kubernetes", &["10.96.0.1:443"]));
+    let round = host.tell([gone("default/kubernetes"), again]);
+    assert_eq!(round.released.iter().map(|release| release.is_deleted).collect::<Vec<_>>(), [true]);
+    assert_eq!(host.statuses(), [Status::Done]);
+    assert!(host.reached("10.96.0.1:443")[0].contains("ConnectionRefused"));
+    assert_eq!(host.engine.snapshot(host.now).remembered(), []);
+}
+
+/// The list never came into the kernel; then it is held: it must come in all the same, and the error comes first.
+#[test]
+fn what_is_held_is_written_although_it_failed_before() {
+    let mut host = Host::new();
+    host.maps = host.maps.with_fault(Box::new(|op| matches!(op, MapOp::PutService(_, entry) if entry.has_backends)));
+    host.tell(kubernetes().into_iter().chain([synced()]));
+    let round = host.tell([emptied("default/kubernetes")]);
+    assert_eq!((round.held.len(), host.statuses()), (1, vec![Status::Error]));
+    host.maps.clear_fault();
+    host.tell([]);
+    assert_eq!(
+        (host.reached("10.96.0.1:443"), host.statuses()),
+        (vec![format!("{APISERVER}/TCP")], vec![Status::Held])
+    );
+}
+
+/// One port leads to the apiserver, the other beside it: both are of one service, before and after a restart.
+#[test]
+fn every_port_of_a_protected_service_is_held() {
+    let (full, addresses) = ("a/proxy", ["10.96.0.2:443", "10.96.0.2:9100"]);
+    let told = || Change::UpsertService(service(full, &addresses));
+    let mut host = Host::new();
+    let both = slice(full, &[("443", &[APISERVER]), ("9100", &["192.0.2.1:9100"])]);
+    host.tell([apiserver(), Change::UpsertSlice(both), told(), synced()]);
+    assert_eq!(host.tell([emptied(full)]).held.len(), 2);
+    let mut host = host.restarted();
+    let round = host.tell([apiserver(), told(), emptied(full), synced()]);
+    assert_eq!((round.held.len(), round.done), (2, 0));
+    assert_eq!(addresses.map(|to| host.reached(to).join("")), ["192.0.2.1:6443/TCP", "192.0.2.1:9100/TCP"]);
+}
+
+/// While nobody listened the service lost an address, so that its old id may still be somebody else's.
+#[test]
+fn the_kernels_list_is_found_under_an_id_that_cannot_be_taken_over() {
+    let full = "a/proxy";
+    let mut two = service(full, &["10.96.0.2:443"]);
+    let second = FrontendSpec { addr: l4("10.96.0.3:443").addr, ..two.ports[0].frontends[0] };
+    two.ports[0].frontends.push(second);
+    let mut host = Host::new();
+    let told = slice(full, &[("443", &[APISERVER])]);
+    host.tell([apiserver(), Change::UpsertSlice(told), Change::UpsertService(two), synced()]);
+    let mut host = host.restarted();
+    host.tell([apiserver(), Change::UpsertService(service(full, &["10.96.0.2:443"])), emptied(full), synced()]);
+    assert_eq!(
+        (host.reached("10.96.0.2:443"), host.statuses()),
+        (vec![format!("{APISERVER}/TCP")], vec![Status::Held])
+    );
+    assert_eq!(host.reached("10.96.0.3:443"), ["PassedThrough"]);
+}
+
+/// The admin port moved to where the backend was: no translation leads to nodelb, held or not.
+#[test]
+fn what_is_refused_now_is_not_held() {
+    let mut host = Host::new();
+    let told = slice("default/kubernetes", &[("443", &[APISERVER, "192.0.2.9:9890"])]);
+    host.tell([Change::UpsertSlice(told), kubernetes()[1].clone(), synced()]);
+    host.guard.admin = vec![(l4("192.0.2.9:1").addr, 9890)];
+    let mut host = host.restarted();
+    host.tell([kubernetes()[1].clone(), emptied("default/kubernetes"), synced()]);
+    assert_eq!(host.reached("10.96.0.1:443"), [format!("{APISERVER}/TCP")]);
+}
+
+#[test]
+fn what_is_remembered_counts_until_a_source_knows_better() {
+    let mut host = Host::new();
+    host.tell(kubernetes().into_iter().chain([synced()]));
+    let records = host.engine.snapshot(host.now).remembered();
+    assert_eq!(records.len(), 1);
+    let mut unknown = records[0].clone();
+    unknown.port.service = ServiceName::new("a", "gone");
+    let mut nonsense = records[0].clone();
+    (nonsense.port.service, nonsense.cluster) = (ServiceName::new("a", "nonsense"), Vec::new());
+
+    let mut host = Host::new();
+    host.tell([Change::Remember(vec![records[0].clone(), unknown.clone(), nonsense])]);
+    let kept = host.engine.snapshot(host.now).remembered();
+    assert_eq!(kept, [unknown, records[0].clone()], "what nobody has told of yet is remembered again");
+    let round = host.tell([kubernetes()[1].clone()]);
+    assert_eq!((host.reached("10.96.0.1:443"), round.held.len()), (vec![format!("{APISERVER}/TCP")], 0));
+    let other = Change::UpsertSlice(slice("default/kubernetes", &[("443", &["192.0.2.2:6443"])]));
+    let round = host.tell([other, synced()]);
+    assert_eq!((host.reached("10.96.0.1:443"), round.released.len()), (vec!["192.0.2.2:6443/TCP".to_owned()], 0));
+    let kept = host.engine.snapshot(host.now).remembered();
+    assert_eq!(kept.iter().map(|record| record.port.service.to_string()).collect::<Vec<_>>(), ["default/kubernetes"]);
+    let round = host.tell([emptied("default/kubernetes")]);
+    assert_eq!((host.reached("10.96.0.1:443"), round.held.len()), (vec!["192.0.2.2:6443/TCP".to_owned()], 1));
+}
+
+/// An address in dispute shows whoever owns it, held or not.
+#[test]
+fn a_held_service_that_takes_over_an_address_is_shown_as_held() {
+    let mut host = Host::new();
+    let old = Service { created: Some(1), ..service("a/old", &["10.96.0.1:443"]) };
+    let backends = Change::UpsertSlice(slice("a/old", &[("443", &["192.0.2.7:80"])]));
+    host.tell(kubernetes().into_iter().chain([backends, Change::UpsertService(old.clone()), synced()]));
+    host.tell([emptied("default/kubernetes")]);
+    assert_eq!(host.statuses(), [Status::Done, Status::Error]);
+    host.tell([gone("a/old")]);
+    assert_eq!(host.statuses(), [Status::Held]);
+    host.tell([Change::UpsertService(old)]);
+    assert_eq!(host.statuses(), [Status::Done, Status::Error]);
+}
+
+/// The pool learns of an address late: what it protects is protected from then on, and shown in `/backends`.
+#[test]
+fn an_apiserver_learned_late_protects_from_then_on() {
+    let full = "a/proxy";
+    let mut host = Host::new();
+    let told = Change::UpsertSlice(slice(full, &[("443", &[APISERVER])]));
+    host.tell([told.clone(), Change::UpsertService(service(full, &["10.96.0.2:443"])), synced()]);
+    assert_eq!(host.engine.snapshot(host.now).remembered(), []);
+    let round = host.tell([apiserver()]);
+    assert_eq!((round.compiled.len(), round.done), (1, 0));
+    assert_eq!(host.engine.snapshot(host.now).remembered().len(), 1);
+    assert_eq!(host.tell([apiserver()]).compiled, []);
+    host.tell([emptied(full)]);
+    let snapshot = host.engine.snapshot(host.now);
+    let rows = snapshot.backends(&Filter::default());
+    assert_eq!(rows.iter().map(|row| (row.address, row.choice)).collect::<Vec<_>>(), [(l4(APISERVER), Choice::Held)]);
+    assert_eq!(&*rows[0].origin, "EndpointSlice a/proxy");
+    assert_eq!((snapshot.services(&Filter::default())[0].status, snapshot.held().count()), (Status::Held, 1));
+    let round = host.tell([told]);
+    assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Done]));
+}

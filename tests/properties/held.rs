@@ -1,0 +1,279 @@
+//! The services through which a node reaches its apiserver are never emptied, whatever their source says, whatever else
+//! happens, and whenever the daemon dies: promise 3.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodelb_core::addr::{Addr, L4Addr};
+use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::report::{Filter, Status};
+use nodelb_core::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort,
+    Source, TrafficPolicy,
+};
+use nodelb_core::state::MapState;
+use nodelb_core::trace::{Verdict, trace};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::cases;
+use crate::model::{Host, ROOMY, one_in_ten};
+use crate::world::{SOURCES, change, facts, guard, l4};
+
+/// Protected by its name; by its load balancer's address; by an address of the node; by its backend.
+const PROTECTED: [(&str, &[(&str, FrontendKind)]); 4] = [
+    ("default/kubernetes", &[("192.168.0.1:443", FrontendKind::ClusterIP)]),
+    (
+        "default/kubernetes-intranet",
+        &[("192.168.0.2:443", FrontendKind::ClusterIP), ("10.15.1.8:443", FrontendKind::LoadBalancer)],
+    ),
+    ("a/nodeport", &[("192.168.0.3:443", FrontendKind::ClusterIP), ("0.0.0.0:31443", FrontendKind::NodePort)]),
+    ("a/shared", &[("192.168.0.4:443", FrontendKind::ClusterIP)]),
+];
+
+const DIALLED: [&str; 6] =
+    ["192.168.0.1:443", "192.168.0.2:443", "192.168.0.3:443", "192.168.0.4:443", "10.15.1.8:443", "203.0.113.1:31443"];
+
+/// What is told of apiservers; the last is nobody's backend, and the two before are nobody's either.
+const APISERVERS: [&str; 3] = ["192.0.2.1:6443", "10.15.1.8:443", "203.0.113.1:31443"];
+/// The first is an apiserver, the last is refused.
+const BACKENDS: [&str; 4] = ["192.0.2.1:6443", "192.0.2.2:6443", "192.0.2.3:6443", "127.0.0.1:6443"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Told(Change),
+    Round,
+    Restart(Vec<usize>),
+    Reboot,
+}
+
+fn at(text: &str) -> (Addr, u16) {
+    (l4(text).addr, l4(text).port)
+}
+
+fn service(index: usize, version: u8) -> Service {
+    let (name, frontends) = PROTECTED[index];
+    let spec = |(text, kind): &(&str, FrontendKind)| FrontendSpec { addr: at(text).0, port: at(text).1, kind: *kind };
+    Service {
+        name: name.parse().expect("valid"),
+        source: Source::Kubernetes,
+        origin: Origin { resource_version: version.to_string().into(), ..Origin::default() },
+        created: Some(1),
+        ports: vec![ServicePort {
+            name: "https".into(),
+            protocol: l4(frontends[0].0).protocol,
+            frontends: frontends.iter().map(spec).collect(),
+        }],
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: if version.is_multiple_of(2) { TrafficPolicy::Cluster } else { TrafficPolicy::Local },
+        affinity_seconds: version.is_multiple_of(3).then_some(60),
+    }
+}
+
+/// A slice of one of the services: of the one that is protected by its backend, with that one or with none.
+fn slice(index: usize, number: usize, backends: Vec<(usize, BackendState)>) -> Slice {
+    let name: nodelb_core::service::ServiceName = PROTECTED[index].0.parse().expect("valid");
+    let backend = |(at_index, state): (usize, BackendState)| {
+        let text = BACKENDS[if index == 3 { 0 } else { at_index }];
+        Backend { state, node: Some("n1".into()), ..Backend::new(at(text).0, at(text).1) }
+    };
+    let ports = vec![SlicePort {
+        name: "https".into(),
+        protocol: nodelb_core::addr::Protocol::Tcp,
+        backends: backends.into_iter().map(backend).collect(),
+    }];
+    Slice {
+        // Equal names in one namespace: the slice moves from one service to the other.
+        name: SliceName::new(&name.namespace, &format!("slice-{number}")),
+        service: name,
+        source: Source::Kubernetes,
+        origin: Origin::default(),
+        ports,
+    }
+}
+
+fn slices() -> impl Strategy<Value = Slice> {
+    let states = select(&[BackendState::Active, BackendState::NotReady, BackendState::Terminating]);
+    let backends = prop::collection::vec((0..BACKENDS.len(), states), 0..3);
+    (0..PROTECTED.len(), 0..2_usize, backends).prop_map(|(index, number, backends)| slice(index, number, backends))
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let removal = slices().prop_map(|slice| Change::RemoveSlice(slice.name, slice.source));
+    let annotated = (0..PROTECTED.len(), any::<u8>());
+    let other = change().prop_filter("the node stays", |change| !matches!(change, Change::Node(_)));
+    let step = prop_oneof![
+        6 => slices().prop_map(Change::UpsertSlice).prop_map(Step::Told),
+        3 => removal.prop_map(Step::Told),
+        2 => annotated.prop_map(|(index, version)| Step::Told(Change::UpsertService(service(index, version)))),
+        2 => other.prop_map(Step::Told),
+        1 => select(&["n1", "n2"]).prop_map(|name| Step::Told(node(name))),
+        8 => Just(Step::Round),
+        1 => prop::collection::vec(0..64_usize, 64).prop_map(Step::Restart),
+        1 => Just(Step::Reboot),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+fn node(name: &str) -> Change {
+    let addresses = ["203.0.113.1", "203.0.113.2"].map(|text| text.parse().expect("valid")).into();
+    Change::Node(NodeFacts { name: name.into(), addresses, ..NodeFacts::default() })
+}
+
+fn apiservers() -> Change {
+    Change::Apiservers(APISERVERS.iter().map(|text| at(text)).collect())
+}
+
+fn reached(state: &MapState, to: &str) -> Option<BTreeSet<L4Addr>> {
+    match trace(state, &guard().nodeport_range, l4(to)) {
+        Verdict::Forwarded(_, slots) => Some(slots.iter().map(|slot| slot.addr).collect()),
+        _ => None,
+    }
+}
+
+/// A host, what it was told, and which addresses have had a backend.
+struct Watched {
+    host: Host,
+    told: Vec<Change>,
+    answered: BTreeSet<&'static str>,
+}
+
+impl Watched {
+    fn new(seed: Option<u64>) -> Self {
+        let mut host = Host::new(ROOMY, SOURCES, guard());
+        if let Some(seed) = seed {
+            host = host.with_fault(one_in_ten(seed));
+        }
+        let told = [node("n1"), apiservers()]
+            .into_iter()
+            .chain((0..PROTECTED.len()).map(|index| Change::UpsertService(service(index, 0))));
+        let told: Vec<Change> = told.collect();
+        host.tell(told.iter().cloned());
+        host.tell_synced();
+        host.settle();
+        Self { host, told, answered: BTreeSet::new() }
+    }
+
+    /// What was answered before is answered after every operation, by a backend that is not refused.
+    fn check(&mut self, before: &MapState) -> Result<(), TestCaseError> {
+        let mut state = before.clone();
+        for (op, _) in self.host.maps.log.iter().filter(|(_, is_done)| *is_done) {
+            state.apply(op);
+            for to in &self.answered {
+                let backends = reached(&state, to);
+                prop_assert!(backends.is_some(), "{} has no backend after {:?}", to, op);
+                prop_assert!(!backends.unwrap_or_default().contains(&l4(BACKENDS[3])), "{} is refused", BACKENDS[3]);
+            }
+        }
+        let held = self.host.held();
+        for to in DIALLED {
+            if reached(&held, to).is_some() {
+                self.answered.insert(to);
+            } else {
+                prop_assert!(!self.answered.contains(to), "{} has lost its backends", to);
+            }
+        }
+        Ok(())
+    }
+
+    fn round(&mut self) -> Result<(), TestCaseError> {
+        let before = self.host.held();
+        self.host.round();
+        self.check(&before)
+    }
+
+    fn settle(&mut self) -> Result<(), TestCaseError> {
+        let before = self.host.held();
+        prop_assert!(self.host.settle(), "never settles");
+        self.check(&before)
+    }
+
+    /// What a new daemon is told: the address pool's and the node's facts first, everything else in this order.
+    fn tell_again(&mut self, order: &[usize]) -> Result<(), TestCaseError> {
+        let mut rest: BTreeMap<usize, Change> = facts(&self.told).into_iter().enumerate().collect();
+        let is_first = |change: &Change| matches!(change, Change::Node(_) | Change::Apiservers(_));
+        let first: Vec<Change> = rest.values().filter(|change| is_first(change)).cloned().collect();
+        rest.retain(|_, change| !is_first(change));
+        self.host.tell(first);
+        for index in order {
+            if let Some(change) = rest.remove(index) {
+                self.host.tell([change]);
+                self.round()?;
+            }
+        }
+        self.host.tell(rest.into_values().collect::<Vec<_>>());
+        self.round()?;
+        self.host.tell_synced();
+        self.settle()
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Told(change) => {
+                self.host.tell([change.clone()]);
+                self.told.push(change);
+                Ok(())
+            }
+            Step::Round => self.round(),
+            Step::Restart(order) => {
+                self.settle()?;
+                self.host.restart();
+                self.tell_again(&order)
+            }
+            Step::Reboot => {
+                self.settle()?;
+                let answered = std::mem::take(&mut self.answered);
+                self.host.reboot();
+                self.tell_again(&[])?;
+                prop_assert!(answered.is_subset(&self.answered), "{:?} are forgotten", answered);
+                Ok(())
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn the_way_to_the_apiserver_is_never_lost(steps in steps(), seed in prop::option::weighted(0.3, any::<u64>())) {
+        let mut watched = Watched::new(seed);
+        for step in steps {
+            watched.take(step)?;
+        }
+        watched.settle()?;
+        let snapshot = watched.host.engine.snapshot(watched.host.now);
+        for row in snapshot.frontends(&Filter::default()) {
+            prop_assert_eq!(matches!(row.status, Status::Held | Status::Error), row.error.is_some());
+        }
+        // Who deletes a service means it, and nothing of it stays behind.
+        let names = PROTECTED.iter().map(|(name, _)| name.parse().expect("valid"));
+        watched.host.tell(names.map(|name| Change::RemoveService(name, Source::Kubernetes)));
+        watched.host.settle();
+        let snapshot = watched.host.engine.snapshot(watched.host.now);
+        prop_assert_eq!((snapshot.held().count(), snapshot.remembered().len()), (0, 0));
+        prop_assert!(DIALLED.iter().all(|to| reached(&watched.host.held(), to).is_none()));
+    }
+
+    /// Once the source has backends again, nothing tells that it ever had none.
+    #[test]
+    fn a_hold_leaves_no_trace(steps in steps()) {
+        let mut watched = Watched::new(None);
+        for step in steps {
+            watched.take(step)?;
+        }
+        let full = (0..PROTECTED.len()).map(|index| {
+            let mut slice = slice(index, 0, vec![(0, BackendState::Active)]);
+            slice.name.name = format!("own-{index}").into();
+            Change::UpsertSlice(slice)
+        });
+        let full: Vec<Change> = full.collect();
+        watched.told.extend(full.clone());
+        watched.host.tell(full);
+        watched.settle()?;
+        let mut scratch = Host::new(ROOMY, SOURCES, guard());
+        scratch.tell(facts(&watched.told));
+        scratch.tell_synced();
+        scratch.settle();
+        prop_assert_eq!(watched.host.text(), scratch.text());
+    }
+}
