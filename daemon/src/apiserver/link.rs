@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http_body_util::Empty;
 use http_body_util::combinators::BoxBody;
@@ -147,12 +147,13 @@ impl Link {
             error = self.ended() => return Err(error),
         };
         if !answer.status().is_success() {
-            let Login { identity, user, .. } = &*login;
-            let asked = Asked { server: self.target.at, identity, user: user.as_deref(), path_and_query };
+            let identity = login.described(SystemTime::now());
+            let user = login.user.as_deref();
+            let asked = Asked { server: self.target.at, identity: &identity, user, path_and_query };
             return Err(refusal::read(answer, &asked, self.target.dialer.timing.refusal).await);
         }
-        let sockets = Arc::clone(&self.sockets);
-        Ok(answer.map(|inner| BoxBody::new(Streamed { inner, sockets })))
+        let (at, sockets) = (self.target.at, Arc::clone(&self.sockets));
+        Ok(answer.map(|inner| BoxBody::new(Streamed { inner, at, sockets })))
     }
 
     /// Shuts every socket down, now: requests in flight and bodies being read end with an error.
@@ -282,6 +283,7 @@ fn chain(error: &dyn Error) -> String {
 /// A body that does not outlive its link.
 struct Streamed {
     inner: Incoming,
+    at: SocketAddr,
     sockets: Arc<Sockets>,
 }
 
@@ -293,13 +295,10 @@ impl hyper::body::Body for Streamed {
         // What the kernel and the HTTP/2 connection still hold could go on for megabytes; and the end of a body
         // without a length looks like the end of its connection.
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        let at = self.at;
         match (self.sockets.cut_error(), polled) {
             (Some(error), Poll::Ready(_)) => Poll::Ready(Some(Err(error))),
-            (_, Poll::Ready(Some(Err(error)))) => Poll::Ready(Some(Err(LinkError::Broken(chain(&error))))),
-            (_, Poll::Ready(other)) => {
-                Poll::Ready(other.map(|frame| frame.map_err(|error| LinkError::Broken(chain(&error)))))
-            }
-            (_, Poll::Pending) => Poll::Pending,
+            (_, polled) => polled.map_err(|error| LinkError::Broken(format!("{at}: {}", chain(&error)))),
         }
     }
 

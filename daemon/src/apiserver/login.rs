@@ -95,7 +95,7 @@ impl Login {
         if let Some((certificate, _)) = certificate {
             let subject = Subject::of(certificate)?;
             identity.push(format!("the client certificate {} ({})", subject.text, certificate.origin));
-            user = subject.common_name;
+            user = subject.user;
             expires = Some(subject.expires);
         }
         let mut authorization = None;
@@ -110,6 +110,12 @@ impl Login {
         }
         let identity = if identity.is_empty() { "an anonymous client".into() } else { identity.join(" with ") };
         Ok(Self { tls, authorization, identity, user, authority: fingerprint(&authorities), expires })
+    }
+
+    /// [`Self::identity`], and that it is over if it is.
+    pub fn described(&self, now: SystemTime) -> String {
+        let has_expired = self.expires.is_some_and(|expires| expires <= now);
+        format!("{}{}", self.identity, if has_expired { ", which has expired" } else { "" })
     }
 }
 
@@ -177,7 +183,7 @@ fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, CredentialsError> {
 /// What a client certificate says of its owner.
 struct Subject {
     text: String,
-    common_name: Option<String>,
+    user: Option<String>,
     expires: SystemTime,
 }
 
@@ -187,12 +193,11 @@ impl Subject {
         let unreadable = || CredentialsError(format!("{} begins with no X.509 certificate", certificate.origin));
         let first = chain.first().ok_or_else(unreadable)?;
         let (_, parsed) = X509Certificate::from_der(first).ok().ok_or_else(unreadable)?;
-        let common_name =
-            parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned);
+        let user = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned);
         let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
         let expires =
             SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH);
-        Ok(Self { text: parsed.subject().to_string(), common_name, expires })
+        Ok(Self { text: parsed.subject().to_string(), user, expires })
     }
 }
 

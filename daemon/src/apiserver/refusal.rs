@@ -25,7 +25,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 pub(super) struct Asked<'a> {
     /// Where the answer comes from.
     pub(super) server: SocketAddr,
-    /// [`Login::identity`](super::login::Login::identity).
+    /// [`Login::described`](super::login::Login::described).
     pub(super) identity: &'a str,
     /// The user name Kubernetes knows the identity by, where it can be told.
     pub(super) user: Option<&'a str>,

@@ -1,5 +1,5 @@
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -51,14 +51,17 @@ impl Files {
     /// A plugin that prints these words as a token, the number of its run, and when that ends.
     fn plugin(&self, expires: &str) -> Credentials {
         let script = format!(
-            "#!/bin/sh\necho >> {runs}\n\
+            "echo >> {runs}\n\
              echo '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{{\
              \"token\":\"run'$(wc -l < {runs})'\"{expires}}}}}'\n",
             runs = self.path("runs").display()
         );
         fs::write(self.path("login"), script).unwrap();
-        fs::set_permissions(self.path("login"), fs::Permissions::from_mode(0o755)).unwrap();
-        self.kubeconfig("{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./login}}")
+        // Not started itself: whoever is forked meanwhile would hold it open for writing (ETXTBSY).
+        let login = self.path("login");
+        let exec =
+            format!("apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, args: [{}]", login.display());
+        self.kubeconfig(&format!("{{exec: {{{exec}}}}}"))
     }
 }
 
@@ -186,9 +189,9 @@ async fn while_credentials_are_good_nobody_waits_for_a_plugin() {
     let credentials = files.plugin("");
     let first = credentials.login().await.unwrap();
     // Hangs from now on; a rewritten kubeconfig asks for another run.
-    fs::write(files.path("login"), "#!/bin/sh\nexec sleep 100\n").unwrap();
+    fs::write(files.path("login"), "exec sleep 100\n").unwrap();
     let text = fs::read_to_string(files.path("kubeconfig")).unwrap();
-    files.write("kubeconfig", &text.replace("command: ./login", "command: ./login, args: [again]"));
+    files.write("kubeconfig", &text.replace("login]", "login, again]"));
     let again = tokio::time::timeout(Duration::from_secs(5), credentials.login()).await.unwrap().unwrap();
     assert!(Arc::ptr_eq(&first, &again));
 }

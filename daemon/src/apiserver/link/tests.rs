@@ -7,10 +7,11 @@ use std::time::Instant;
 use http_body_util::BodyExt;
 use rcgen::date_time_ymd;
 
-use self::server::{Served, Serving, stream, whole};
+use self::server::{SEEN, Served, Serving, stream, whole};
 use super::*;
 use crate::apiserver::dial::Timing;
-use crate::apiserver::login::tests::{Authority, token_login};
+use crate::apiserver::login::tests::{Authority, piece, token_login};
+use crate::apiserver::login::{Material, Secret};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -20,6 +21,7 @@ pub(super) fn dialer() -> Dialer {
         ping_answer: Duration::from_millis(100),
         connect: Duration::from_millis(500),
         handshake: Duration::from_millis(500),
+        refusal: Duration::from_millis(100),
         ..Timing::default()
     };
     Dialer::new(Arc::new(|_| Ok(())), timing, None).unwrap()
@@ -229,4 +231,97 @@ async fn a_large_list_arrives_whole() {
         let link = open(&serving, &authority).await;
         assert_eq!(text(link.get("/", PATIENCE).await.unwrap()).await.len(), 20_000_000);
     }
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_and_sessions_are_resumed() {
+    let authority = Authority::new();
+    let serving =
+        Serving::start(&authority, &["http/1.1"], |request| whole(200, request.headers()[SEEN].to_str().unwrap()));
+    let (certificate, key) = authority.client("system:kube-proxy", "nodes");
+    let material = Material {
+        authority: piece(authority.pem().into(), "ca.crt"),
+        certificate: Some((piece(certificate.into(), "crt"), piece(Secret(key.into()), "key"))),
+        token: None,
+    };
+    let login = Arc::new(Login::new(&material, None).unwrap());
+    let link = Link::open(&dialer(), serving.at, &server_at(serving.at), &login).await.unwrap();
+    for handshake in ["Full", "Resumed"] {
+        let expected = format!("1 client certificates, {handshake} handshake");
+        assert_eq!(text(link.get("/", PATIENCE).await.unwrap()).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_whose_explanation_does_not_end_is_told_in_time() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |request| {
+        let first = if request.uri().path() == "/long" { LONG } else { "x" };
+        let mut answer = stream(first);
+        *answer.status_mut() = hyper::StatusCode::SERVICE_UNAVAILABLE;
+        answer
+    });
+    let link = open(&serving, &authority).await;
+    for (path, expected) in
+        [("/", "its explanation did not arrive"), ("/long", "its explanation is too long to be one")]
+    {
+        let start = Instant::now();
+        let error = link.get(path, PATIENCE).await.unwrap_err();
+        assert_eq!(error, LinkError::Busy { code: 503, message: expected.into(), retry_after: None });
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+}
+
+const LONG: &str = match std::str::from_utf8(&[b'x'; 100_000]) {
+    Ok(text) => text,
+    Err(_) => "",
+};
+
+#[tokio::test]
+async fn who_speaks_no_tls_is_told_apart_from_who_says_nothing() {
+    let authority = Authority::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let login = token_login(&authority, "abc");
+    let (dialer, server) = (dialer(), server_at(at));
+    for (greeting, expected) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], format!("{at} does not speak TLS")),
+        (b"", format!("cannot connect: {at} ended the connection during the TLS handshake")),
+    ] {
+        let accepting = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut hello = [0; 64];
+            tokio::io::AsyncReadExt::read(&mut stream, &mut hello).await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, greeting).await.unwrap();
+            let _ = tokio::io::AsyncWriteExt::shutdown(&mut stream).await;
+            // Until the other side has read it: closing with bytes unread resets the connection.
+            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        };
+        let (opened, ()) = tokio::join!(Link::open(&dialer, at, &server, &login), accepting);
+        let error = opened.unwrap_err().to_string();
+        assert!(error.starts_with(&expected), "{error}");
+    }
+    let error = Link::open(&dialer, at, &server, &login).await.unwrap_err();
+    assert!(matches!(&error, LinkError::TimedOut(what) if what.starts_with(&format!("{at} accepted"))), "{error}");
+}
+
+#[tokio::test]
+async fn a_link_goes_through_a_proxy() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |_| whole(200, "through"));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = format!("http://{}", listener.local_addr().unwrap());
+    let at = serving.at;
+    tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let mut question = vec![0; 1024];
+        let length = tokio::io::AsyncReadExt::read(&mut near, &mut question).await.unwrap();
+        assert!(question[..length].starts_with(format!("CONNECT {at} ").as_bytes()));
+        let mut far = TcpStream::connect(at).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut near, b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    });
+    let dialer = Dialer::new(Arc::new(|_| Ok(())), Timing::default(), Some(&proxy)).unwrap();
+    let link = Link::open(&dialer, at, &server_at(at), &token_login(&authority, "abc")).await.unwrap();
+    assert_eq!(text(link.get("/", PATIENCE).await.unwrap()).await, "through");
 }

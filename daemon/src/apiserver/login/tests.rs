@@ -91,6 +91,9 @@ fn a_login_tells_who_it_is_without_its_secrets() {
     assert_eq!(login.identity, "the token of system:serviceaccount:kube-system:nodelb (/token)");
     assert_eq!(login.user.as_deref(), Some("system:serviceaccount:kube-system:nodelb"));
     assert_eq!(login.expires, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
+    let (before, after) = (Duration::from_secs(1_600_000_000), Duration::from_secs(1_800_000_000));
+    assert_eq!(login.described(SystemTime::UNIX_EPOCH + before), login.identity);
+    assert!(login.described(SystemTime::UNIX_EPOCH + after).ends_with(", which has expired"));
     assert_eq!(login.authorization.as_ref().unwrap(), &format!("Bearer x.{claims}.y"));
     assert!(!format!("{login:?}{material:?}").contains(&claims));
 

@@ -17,6 +17,9 @@ use super::*;
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
+/// A header in which the server tells its service what TLS has shown.
+pub(super) const SEEN: &str = "x-seen";
+
 pub(super) enum Served {
     Answer(Answer),
     Never,
@@ -116,7 +119,14 @@ where
         let (acceptor, answer) = (acceptor.clone(), Arc::clone(&answer));
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
-            let service = service_fn(move |request| {
+            let connection = stream.get_ref().1;
+            let seen = format!(
+                "{} client certificates, {:?} handshake",
+                connection.peer_certificates().map_or(0, <[_]>::len),
+                connection.handshake_kind().unwrap()
+            );
+            let service = service_fn(move |mut request: Request<Incoming>| {
+                request.headers_mut().insert(SEEN, seen.parse().unwrap());
                 let served = answer(request);
                 async move {
                     match served {
