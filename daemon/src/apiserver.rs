@@ -14,9 +14,18 @@ pub mod dial;
 mod exec;
 mod files;
 mod kubeconfig;
+pub mod learn;
 pub mod link;
 pub mod login;
+pub mod pool;
+pub mod preflight;
 pub mod proxy;
 mod refusal;
+pub mod remember;
+pub mod resolve;
 pub mod session;
+pub mod supervisor;
+pub mod timing;
 mod tls;
+
+pub use supervisor::{Parts, start};

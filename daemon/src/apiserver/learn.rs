@@ -1,0 +1,35 @@
+//! Which of the addresses that a cluster lists may be connected to. Pure. The list is a hint from outside: it may be stale,
+//! and whoever can write it must not be able to make nodelb depend on itself or dial just anything.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use nodelb_core::addr::Addr;
+
+/// Why an address that is not configured may not be an apiserver's, as the end of a sentence; `None` if it may.
+pub fn refusal(
+    at: SocketAddr,
+    service_cidrs: &[IpNet],
+    is_frontend: &(dyn Fn(SocketAddr) -> bool + Send + Sync),
+) -> Option<&'static str> {
+    let addr = Addr::from(at.ip());
+    let ip = addr.ip();
+    if at.port() == 0 {
+        Some("its port is 0")
+    } else if addr.is_unspecified() || addr.is_multicast() {
+        Some("it is no address of a host")
+    } else if addr.is_loopback() {
+        Some("it is this host itself; configure it if an apiserver listens there")
+    } else if ip.is_ipv6() && addr.is_link_local() {
+        Some("it is link-local, and the interface is not known")
+    } else if service_cidrs.iter().any(|net| net.contains(&ip)) {
+        Some("it lies in a service CIDR")
+    } else if is_frontend(SocketAddr::new(ip, at.port())) {
+        Some("it is a service address that nodelb itself translates")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! Which apiserver address to use: every address that is known, how each one stands, and the decisions. Owns no socket and
+//! no clock: time is a parameter, what happened is told by the supervisor, decisions are values.
+//!
+//! Configured addresses come first, in their order, and never change. Learned and remembered ones follow; they are added,
+//! and forgotten only after they failed for long. Nothing is ever latched: an address that fails makes room for the
+//! next one at once, and is returned to when it has worked again for a while.
+
+mod candidate;
+mod choice;
+mod dice;
+pub(super) mod report;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nodelb_core::datapath::Moment;
+
+pub use self::candidate::{Candidate, Origin, Outcome, Standing};
+pub use self::choice::Choice;
+use self::dice::Dice;
+pub use self::report::{PoolReport, Row};
+use super::address::{Address, Host, Server};
+use super::timing::Timing;
+
+/// The most addresses kept of those the cluster lists, and as many of those remembered.
+pub const MOST_LEARNED: usize = 32;
+
+/// What the certificate of a learned address must carry where the configuration names nothing: every apiserver certificate
+/// of a managed or kubeadm cluster has it, whatever addresses it has.
+pub const DEFAULT_SERVER_NAME: &str = "kubernetes";
+
+/// The addresses, and which one is in use.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    timing: Timing,
+    /// In the order of preference.
+    candidates: Vec<Candidate>,
+    in_use: Option<InUse>,
+    /// Used last, also while none is.
+    last_used: Option<Address>,
+    switches: u64,
+    /// What the cluster lists now.
+    listed: BTreeSet<SocketAddr>,
+    learned_name: Arc<str>,
+    dice: Dice,
+}
+
+#[derive(Clone, Debug)]
+struct InUse {
+    address: Address,
+    opened: Moment,
+    /// Probes that failed in a row.
+    strikes: u32,
+}
+
+/// An address that worked before this run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// Where, with the name its certificate carried.
+    pub server: Server,
+    /// When it last worked, in seconds since 1970.
+    pub worked: u64,
+}
+
+impl Pool {
+    /// A pool of the configured servers, each address once. `seed` spreads the nodes of a cluster over what they learn.
+    pub fn new(configured: &[Server], timing: Timing, seed: u64, now: Moment) -> Self {
+        let mut pool = Self {
+            timing,
+            candidates: Vec::new(),
+            in_use: None,
+            last_used: None,
+            switches: 0,
+            listed: BTreeSet::new(),
+            learned_name: learned_name(configured),
+            dice: Dice::new(seed),
+        };
+        for (order, server) in (0..).zip(configured) {
+            if pool.find(&server.address).is_none() {
+                pool.candidates.push(Candidate::new(server.clone(), Origin::Configured, order, now));
+            }
+        }
+        pool
+    }
+
+    /// Adds what worked before this run.
+    pub fn remember(&mut self, remembered: impl IntoIterator<Item = Remembered>, now: Moment) {
+        for (order, Remembered { server, worked }) in (0..).zip(remembered).take(2 * MOST_LEARNED) {
+            match self.position(&server.address) {
+                Some(known) => self.candidates[known].worked_before = Some(worked),
+                None => {
+                    let mut candidate = Candidate::new(server, Origin::Remembered, order, now);
+                    candidate.worked_before = Some(worked);
+                    self.insert(candidate);
+                }
+            }
+        }
+    }
+
+    /// Takes over what the cluster lists, already validated: what is new is added, nothing is removed. Returns what found no
+    /// room.
+    pub fn learn(&mut self, listed: &BTreeSet<SocketAddr>, now: Moment) -> Vec<SocketAddr> {
+        let mut left_out = Vec::new();
+        self.listed.clone_from(listed);
+        for &at in listed {
+            let address = Address::from(at);
+            if let Some(known) = self.position(&address) {
+                let candidate = &mut self.candidates[known];
+                if candidate.origin == Origin::Remembered {
+                    let mut candidate = self.candidates.remove(known);
+                    // It was debounced in its earlier life.
+                    candidate.seen = Moment(now.0.saturating_sub(self.timing.debounce));
+                    candidate.origin = Origin::Learned;
+                    candidate.order = self.dice.order_of(&address);
+                    self.insert(candidate);
+                }
+                continue;
+            }
+            if !self.has_room() {
+                left_out.push(at);
+                continue;
+            }
+            let order = self.dice.order_of(&address);
+            let server = self.learned_server(at);
+            self.insert(Candidate::new(server, Origin::Learned, order, now));
+        }
+        left_out
+    }
+
+    /// How an address that was learned is connected to.
+    pub fn learned_server(&self, at: SocketAddr) -> Server {
+        Server { address: at.into(), tls_server_name: Some(Arc::clone(&self.learned_name)) }
+    }
+
+    /// Forgets learned and remembered addresses that may not be used after all, but the one in use. Returns them.
+    pub fn forget_refused(&mut self, is_refused: impl Fn(SocketAddr) -> bool) -> Vec<Address> {
+        self.forget(|candidate| socket_of(&candidate.server.address).is_some_and(&is_refused))
+    }
+
+    /// Forgets every remembered address but the one in use: they are of another cluster. Returns them.
+    pub fn forget_remembered(&mut self) -> Vec<Address> {
+        self.forget(|candidate| candidate.origin == Origin::Remembered)
+    }
+
+    /// Forgets learned and remembered addresses that the cluster does not list and that failed for very long, while
+    /// another one has been in use for a while. Returns them.
+    pub fn forget_stale(&mut self, now: Moment) -> Vec<Address> {
+        let settled = self.in_use.as_ref().is_some_and(|in_use| in_use.opened.plus(self.timing.steady) <= now);
+        if !settled || self.listed.is_empty() {
+            return Vec::new();
+        }
+        let (listed, forget) = (self.listed.clone(), self.timing.forget);
+        self.forget(|candidate| {
+            let is_listed = socket_of(&candidate.server.address).is_some_and(|at| listed.contains(&at));
+            !is_listed && candidate.is_out_for(forget, now)
+        })
+    }
+
+    fn forget(&mut self, is_unwanted: impl Fn(&Candidate) -> bool) -> Vec<Address> {
+        let in_use = self.in_use.as_ref().map(|in_use| in_use.address.clone());
+        let mut forgotten = Vec::new();
+        let mut left = self.candidates.len();
+        self.candidates.retain(|candidate| {
+            let address = &candidate.server.address;
+            let goes = candidate.origin != Origin::Configured
+                && in_use.as_ref() != Some(address)
+                && left > 1
+                && is_unwanted(candidate);
+            if goes {
+                left -= 1;
+                forgotten.push(address.clone());
+            }
+            !goes
+        });
+        forgotten
+    }
+
+    /// Makes room for one more learned address, if need be by forgetting one that fails and is not listed.
+    fn has_room(&mut self) -> bool {
+        let learned = |pool: &Self| pool.candidates.iter().filter(|c| c.origin == Origin::Learned).count();
+        if learned(self) < MOST_LEARNED {
+            return true;
+        }
+        let in_use = self.in_use.as_ref().map(|in_use| &in_use.address);
+        let stale = self.candidates.iter().position(|candidate| {
+            let is_listed = socket_of(&candidate.server.address).is_some_and(|at| self.listed.contains(&at));
+            candidate.origin == Origin::Learned
+                && candidate.is_out()
+                && !is_listed
+                && in_use != Some(&candidate.server.address)
+        });
+        stale.map(|stale| self.candidates.remove(stale)).is_some()
+    }
+
+    /// An attempt to connect begins.
+    pub fn dialling(&mut self, now: Moment, address: &Address) {
+        if let Some(candidate) = self.find_mut(address) {
+            candidate.dialling = Some(now);
+        }
+    }
+
+    /// Takes down what came of an attempt to connect, or of a request.
+    pub fn note(&mut self, now: Moment, address: &Address, outcome: Outcome) {
+        let (timing, jitter) = (self.timing, self.dice.around(250));
+        if let Some(candidate) = self.find_mut(address) {
+            candidate.dialling = None;
+            candidate.apply(now, outcome, &timing, jitter);
+        }
+        self.schedule(now, address);
+    }
+
+    /// A session over this address is open: it is in use from now on. Attempts that are not through lost the race.
+    pub fn opened(&mut self, now: Moment, address: &Address) {
+        let (timing, jitter) = (self.timing, self.dice.around(250));
+        for candidate in &mut self.candidates {
+            let Some(since) = candidate.dialling.take() else { continue };
+            let took = now.0.saturating_sub(since.0);
+            if candidate.server.address != *address && timing.hedge <= took {
+                let error = format!("no answer within {took} ms, when {address} had answered");
+                candidate.apply(now, Outcome::Failed(error), &timing, jitter);
+            }
+        }
+        if let Some(candidate) = self.find_mut(address)
+            && !candidate.is_unready()
+        {
+            candidate.apply(now, Outcome::Worked, &timing, jitter);
+        }
+        if self.last_used.as_ref().is_some_and(|last| last != address) {
+            self.switches += 1;
+        }
+        self.last_used = Some(address.clone());
+        self.in_use = Some(InUse { address: address.clone(), opened: now, strikes: 0 });
+        self.schedule_all(now);
+    }
+
+    /// An attempt to replace the session in use by another one over the same address failed: the old one stays.
+    pub fn not_reopened(&mut self, address: &Address) {
+        if let Some(candidate) = self.find_mut(address) {
+            candidate.dialling = None;
+        }
+    }
+
+    /// The session in use is no more, because it failed: what is known of the address then is told with
+    /// [`note`](Self::note). A session that was hardly open counts as a failure by itself.
+    pub fn closed(&mut self, now: Moment, error: &str) {
+        let Some(InUse { address, opened, .. }) = self.in_use.take() else { return };
+        let (timing, lasted) = (self.timing, now.0.saturating_sub(opened.0));
+        if let Some(candidate) = self.find_mut(&address) {
+            candidate.relapsed(lasted, &timing);
+        }
+        if lasted < timing.short_lived {
+            let error = format!("the session ended {lasted} ms after it was opened: {error}");
+            self.note(now, &address, Outcome::Failed(error));
+        }
+    }
+
+    /// The session in use was given up for another reason than a failure, such as new credentials.
+    pub fn released(&mut self) {
+        self.in_use = None;
+    }
+
+    /// Refused addresses are tried again at once: the credentials have changed.
+    pub fn retry_refused(&mut self, now: Moment) {
+        let timing = self.timing;
+        for candidate in &mut self.candidates {
+            if candidate.standing(now, &timing) == Standing::Refused {
+                candidate.retry_at = now;
+                candidate.probe_at = now;
+            }
+        }
+    }
+
+    /// The address in use.
+    pub fn in_use(&self) -> Option<&Address> {
+        self.in_use.as_ref().map(|in_use| &in_use.address)
+    }
+
+    /// Every address that is known, in the order of preference.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// The candidate with this address.
+    pub fn find(&self, address: &Address) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.server.address == *address)
+    }
+
+    fn find_mut(&mut self, address: &Address) -> Option<&mut Candidate> {
+        self.candidates.iter_mut().find(|candidate| candidate.server.address == *address)
+    }
+
+    fn position(&self, address: &Address) -> Option<usize> {
+        self.candidates.iter().position(|candidate| candidate.server.address == *address)
+    }
+
+    fn insert(&mut self, candidate: Candidate) {
+        let key = |c: &Candidate| (c.origin, c.order);
+        let place = self.candidates.partition_point(|known| key(known) <= key(&candidate));
+        self.candidates.insert(place, candidate);
+    }
+}
+
+/// The name the first configured certificate carries; see [`DEFAULT_SERVER_NAME`].
+fn learned_name(configured: &[Server]) -> Arc<str> {
+    let first = configured.first().and_then(|server| match (&server.tls_server_name, &server.address.host) {
+        (Some(name), _) | (None, Host::Name(name)) => Some(Arc::clone(name)),
+        (None, Host::Ip(_)) => None,
+    });
+    first.unwrap_or_else(|| DEFAULT_SERVER_NAME.into())
+}
+
+fn socket_of(address: &Address) -> Option<SocketAddr> {
+    match address.host {
+        Host::Ip(ip) => Some(SocketAddr::new(ip, address.port)),
+        Host::Name(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

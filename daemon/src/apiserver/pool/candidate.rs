@@ -1,0 +1,252 @@
+//! One address of the pool and everything known about it. Owns its state; which address is chosen is decided elsewhere.
+
+use std::fmt;
+
+use nodelb_core::datapath::Moment;
+use serde::Serialize;
+
+use crate::apiserver::address::Server;
+use crate::apiserver::timing::Timing;
+
+/// Where an address is known from, the strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Origin {
+    /// The operator wrote it down; never forgotten, never changed.
+    Configured,
+    /// The cluster lists it as an endpoint of `default/kubernetes`.
+    Learned,
+    /// It worked before nodelb was started.
+    Remembered,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Configured => "Configured",
+            Self::Learned => "Learned",
+            Self::Remembered => "Remembered",
+        })
+    }
+}
+
+/// How an address stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Standing {
+    /// Nothing is known yet.
+    Untried,
+    /// It works.
+    Healthy,
+    /// It works again, not yet for long enough to be preferred.
+    Recovering,
+    /// It answers, and says that it is not ready; used when nothing better is known.
+    NotReady,
+    /// It does not answer.
+    Failed,
+    /// It answers as somebody we cannot talk to: wrong certificate, credentials refused, another cluster.
+    Refused,
+}
+
+impl Standing {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Untried, Self::Healthy, Self::Recovering, Self::NotReady, Self::Failed, Self::Refused];
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Untried => "Untried",
+            Self::Healthy => "Healthy",
+            Self::Recovering => "Recovering",
+            Self::NotReady => "NotReady",
+            Self::Failed => "Failed",
+            Self::Refused => "Refused",
+        })
+    }
+}
+
+/// What came of an attempt or a probe, with the words to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It answered as it should.
+    Worked,
+    /// It answered that it is not ready, or with server errors.
+    NotReady(String),
+    /// No connection, or no answer in time.
+    Failed(String),
+    /// Wrong certificate, credentials refused, permission missing, another cluster.
+    Refused(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Untried,
+    Works { dwells: bool },
+    NotReady,
+    Failed,
+    Refused,
+}
+
+/// An address, where it is known from and how it stands.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Where, and what its certificate must carry.
+    pub server: Server,
+    /// Where it is known from.
+    pub origin: Origin,
+    /// Among those of the same origin, the lower one first.
+    pub(super) order: u64,
+    state: State,
+    since: Moment,
+    /// When it became known.
+    pub(super) seen: Moment,
+    /// Failures in a row, and sessions that ended badly one soon after the other.
+    failures: u32,
+    relapses: u32,
+    /// Not dialled before; meaningful for those that failed or were refused.
+    pub(super) retry_at: Moment,
+    /// When it was last dialled or probed, for whose turn it is.
+    pub(super) tried: Option<Moment>,
+    /// Since when it is being dialled.
+    pub(super) dialling: Option<Moment>,
+    /// Being probed right now.
+    pub(super) probing: bool,
+    /// When the next probe is due.
+    pub(super) probe_at: Moment,
+    /// When it last worked in this run.
+    pub worked: Option<Moment>,
+    /// When it last worked before this run, in seconds since 1970.
+    pub worked_before: Option<u64>,
+    /// What was last wrong, and when.
+    pub error: Option<(Moment, String)>,
+}
+
+impl Candidate {
+    pub(super) fn new(server: Server, origin: Origin, order: u64, now: Moment) -> Self {
+        Self {
+            server,
+            origin,
+            order,
+            state: State::Untried,
+            since: now,
+            seen: now,
+            failures: 0,
+            relapses: 0,
+            retry_at: now,
+            tried: None,
+            dialling: None,
+            probing: false,
+            probe_at: now,
+            worked: None,
+            worked_before: None,
+            error: None,
+        }
+    }
+
+    /// How it stands now.
+    pub fn standing(&self, now: Moment, timing: &Timing) -> Standing {
+        match self.state {
+            State::Untried => Standing::Untried,
+            State::Works { dwells: true } if now < self.settles(timing) => Standing::Recovering,
+            State::Works { .. } => Standing::Healthy,
+            State::NotReady => Standing::NotReady,
+            State::Failed => Standing::Failed,
+            State::Refused => Standing::Refused,
+        }
+    }
+
+    /// Since when it stands so.
+    pub fn since(&self, now: Moment, timing: &Timing) -> Moment {
+        match self.state {
+            State::Works { dwells: true } if self.settles(timing) <= now => self.settles(timing),
+            _ => self.since,
+        }
+    }
+
+    /// When it will have worked for long enough to be returned to; `None` unless it works. An address whose sessions
+    /// keep ending badly has to work for longer each time.
+    pub(super) fn preferable(&self, timing: &Timing) -> Option<Moment> {
+        matches!(self.state, State::Works { .. }).then(|| self.settles(timing))
+    }
+
+    fn settles(&self, timing: &Timing) -> Moment {
+        let doublings = self.relapses.saturating_sub(1).min(4);
+        self.since.plus(timing.dwell << doublings)
+    }
+
+    /// Whether the listing is too fresh to be acted upon: an apiserver that starts lists itself, goes and comes back.
+    pub(super) fn is_fresh(&self, now: Moment, timing: &Timing) -> bool {
+        self.origin == Origin::Learned && self.state == State::Untried && now < self.seen.plus(timing.debounce)
+    }
+
+    /// Whether nothing is to be had from it at the moment.
+    pub(super) fn is_out(&self) -> bool {
+        matches!(self.state, State::Failed | State::Refused)
+    }
+
+    pub(super) fn is_unready(&self) -> bool {
+        self.state == State::NotReady
+    }
+
+    /// Whether it has been out for `millis`.
+    pub(super) fn is_out_for(&self, millis: u64, now: Moment) -> bool {
+        self.is_out() && self.since.plus(millis) <= now
+    }
+
+    /// Takes the outcome down. `jitter` stretches what waits, in thousandths.
+    pub(super) fn apply(&mut self, now: Moment, outcome: Outcome, timing: &Timing, jitter: u64) {
+        self.tried = Some(now);
+        match outcome {
+            Outcome::Worked => self.works(now, timing),
+            Outcome::NotReady(error) => {
+                let wait = self.next_wait(timing.retry_first, timing.retry_most);
+                self.is_wrong(now, State::NotReady, error, scaled(wait, jitter));
+            }
+            Outcome::Failed(error) => {
+                let wait = self.next_wait(timing.retry_first, timing.retry_most);
+                self.is_wrong(now, State::Failed, error, scaled(wait, jitter));
+            }
+            Outcome::Refused(error) => {
+                let wait = self.next_wait(timing.refused_first, timing.refused_most);
+                self.is_wrong(now, State::Refused, error, scaled(wait, jitter));
+            }
+        }
+    }
+
+    fn works(&mut self, now: Moment, timing: &Timing) {
+        match self.state {
+            State::Works { .. } if self.since.plus(timing.short_lived) <= now => self.failures = 0,
+            State::Works { .. } => {}
+            State::Untried => self.turn(now, State::Works { dwells: false }),
+            _ => self.turn(now, State::Works { dwells: true }),
+        }
+        self.worked = Some(now);
+    }
+
+    fn is_wrong(&mut self, now: Moment, state: State, error: String, wait: u64) {
+        self.turn(now, state);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = now.plus(wait);
+        self.error = Some((now, error));
+    }
+
+    fn next_wait(&self, first: u64, most: u64) -> u64 {
+        first.saturating_mul(1 << self.failures.min(16)).min(most)
+    }
+
+    fn turn(&mut self, now: Moment, state: State) {
+        if self.state != state {
+            self.state = state;
+            self.since = now;
+        }
+    }
+
+    /// A session over this address ended badly after `lasted` milliseconds.
+    pub(super) fn relapsed(&mut self, lasted: u64, timing: &Timing) {
+        self.relapses = if lasted < timing.steady { self.relapses.saturating_add(1) } else { 1 };
+    }
+}
+
+pub(super) const fn scaled(millis: u64, permille: u64) -> u64 {
+    millis.saturating_mul(permille) / 1000
+}

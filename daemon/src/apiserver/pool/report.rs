@@ -1,0 +1,171 @@
+//! The pool as readers see it: one row per address, and in words why it is used or not.
+
+use std::collections::BTreeMap;
+
+use nodelb_core::datapath::Moment;
+
+use super::{Candidate, InUse, Origin, Pool, Standing};
+use crate::apiserver::address::Address;
+
+/// A picture of the pool and of the session in use. The default is that of a daemon without Kubernetes.
+#[derive(Clone, Debug, Default)]
+pub struct PoolReport {
+    /// The addresses; `None` where no Kubernetes is configured.
+    pub pool: Option<Pool>,
+    /// When anything was last heard over a session: an answer, an event, a bookmark, a probe that worked.
+    pub last_heard: Option<Moment>,
+    /// What keeps nodelb from trying at all, such as a kubeconfig that cannot be read.
+    pub problem: Option<String>,
+}
+
+/// One address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Where.
+    pub address: Address,
+    /// Where it is known from.
+    pub origin: Origin,
+    /// How it stands.
+    pub standing: Standing,
+    /// Since when.
+    pub since: Moment,
+    /// Whether the session in use is over it.
+    pub in_use: bool,
+    /// How long ago it last worked, in milliseconds; `None` if never.
+    pub worked: Option<u64>,
+    /// What was last wrong, and when.
+    pub error: Option<(Moment, String)>,
+    /// Why it is in use, or why not.
+    pub why: String,
+}
+
+impl PoolReport {
+    /// One row per address, in the order of preference. `unix` is now in seconds since 1970.
+    pub fn rows(&self, now: Moment, unix: u64) -> Vec<Row> {
+        let Some(pool) = &self.pool else { return Vec::new() };
+        pool.candidates.iter().map(|candidate| pool.row(candidate, now, unix)).collect()
+    }
+
+    /// How many addresses stand how, for every standing.
+    pub fn standings(&self, now: Moment) -> BTreeMap<Standing, usize> {
+        let mut counts: BTreeMap<_, _> = Standing::ALL.into_iter().map(|standing| (standing, 0)).collect();
+        for candidate in self.pool.iter().flat_map(|pool| &pool.candidates) {
+            let standing = candidate.standing(now, &self.pool.as_ref().map(|pool| pool.timing).unwrap_or_default());
+            *counts.entry(standing).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The address of the session in use.
+    pub fn in_use(&self) -> Option<&Address> {
+        self.pool.as_ref()?.in_use()
+    }
+
+    /// How often another address than before came into use.
+    pub fn switches(&self) -> u64 {
+        self.pool.as_ref().map_or(0, |pool| pool.switches)
+    }
+}
+
+impl Pool {
+    fn row(&self, candidate: &Candidate, now: Moment, unix: u64) -> Row {
+        let in_use = self.in_use() == Some(&candidate.server.address);
+        let ago = |worked: Moment| now.0.saturating_sub(worked.0);
+        let before = candidate.worked_before.map(|worked| unix.saturating_sub(worked).saturating_mul(1000));
+        Row {
+            address: candidate.server.address.clone(),
+            origin: candidate.origin,
+            standing: candidate.standing(now, &self.timing),
+            since: candidate.since(now, &self.timing),
+            in_use,
+            worked: candidate.worked.map(ago).or(before),
+            error: candidate.error.clone(),
+            why: if in_use { self.reason(candidate, now) } else { self.reason_not(candidate, now) },
+        }
+    }
+
+    /// Why this address is the one to use: what is wrong with the first of those before it.
+    pub(super) fn reason(&self, candidate: &Candidate, now: Moment) -> String {
+        let before = self.candidates.iter().take_while(|other| other.server.address != candidate.server.address);
+        let Some(first) =
+            before.clone().find(|other| other.origin < candidate.origin).or_else(|| before.clone().next())
+        else {
+            return match candidate.origin {
+                Origin::Configured => "it is the preferred one".into(),
+                Origin::Learned | Origin::Remembered => "it is the first one known".into(),
+            };
+        };
+        let address = &first.server.address;
+        let preferred = if first.origin == Origin::Configured { ", which is preferred," } else { "" };
+        let why_not = match (first.standing(now, &self.timing), &first.error) {
+            (Standing::Failed | Standing::Refused | Standing::NotReady, Some((at, error))) => {
+                format!("failed {} ago: {error}", seconds(*at, now))
+            }
+            (Standing::Failed | Standing::Refused | Standing::NotReady, None) => "failed".into(),
+            (Standing::Recovering, _) => format!(
+                "works again, but only since {}; it is returned to after {}",
+                seconds(first.since(now, &self.timing), now),
+                lasting(self.dwell_of(first, now))
+            ),
+            (Standing::Untried, _) => "has not been tried yet".into(),
+            (Standing::Healthy, _) if first.origin != Origin::Configured => {
+                return "it works; among learned and remembered addresses none is preferred".into();
+            }
+            (Standing::Healthy, _) => {
+                format!("works, but only since {}", seconds(first.since(now, &self.timing), now))
+            }
+        };
+        format!("{address}{preferred} {why_not}")
+    }
+
+    fn dwell_of(&self, candidate: &Candidate, now: Moment) -> u64 {
+        let until = candidate.preferable(&self.timing).unwrap_or(now);
+        until.0.saturating_sub(candidate.since(now, &self.timing).0)
+    }
+
+    fn reason_not(&self, candidate: &Candidate, now: Moment) -> String {
+        if candidate.dialling.is_some() {
+            return "being tried".into();
+        }
+        let standing = candidate.standing(now, &self.timing);
+        let Some(InUse { address, .. }) = &self.in_use else {
+            return match standing {
+                Standing::Failed | Standing::Refused | Standing::NotReady if now < candidate.retry_at => {
+                    format!("tried again in {}", lasting(candidate.retry_at.0 - now.0))
+                }
+                _ => "its turn comes".into(),
+            };
+        };
+        if candidate.is_fresh(now, &self.timing) {
+            let wait = candidate.seen.plus(self.timing.debounce).0.saturating_sub(now.0);
+            return format!("listed only just now; it may be used in {}", lasting(wait));
+        }
+        let used = self.position(address);
+        let is_preferred = candidate.origin == Origin::Configured && used > self.position(&candidate.server.address);
+        match (is_preferred, standing) {
+            (true, Standing::Healthy | Standing::Recovering) => {
+                let until = candidate.preferable(&self.timing).unwrap_or(now).0.saturating_sub(now.0);
+                format!("preferred; returned to in {} if it keeps working", lasting(until))
+            }
+            (_, Standing::Healthy | Standing::Recovering) => format!("works, but {address} is in use and works too"),
+            (_, Standing::Untried) => "not needed so far".into(),
+            (_, Standing::NotReady | Standing::Failed | Standing::Refused) => {
+                format!("probed again in {}", lasting(candidate.probe_at.0.saturating_sub(now.0)))
+            }
+        }
+    }
+}
+
+fn seconds(since: Moment, now: Moment) -> String {
+    lasting(now.0.saturating_sub(since.0))
+}
+
+/// `0.3 s`, `12 s`, `5 min`, `26 h`.
+pub(in crate::apiserver) fn lasting(millis: u64) -> String {
+    match millis / 1_000 {
+        0 => format!("0.{} s", millis / 100),
+        seconds @ 1..=119 => format!("{seconds} s"),
+        seconds @ 120..=7_199 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3_600),
+    }
+}

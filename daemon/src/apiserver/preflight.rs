@@ -1,0 +1,186 @@
+//! Opening a connection that is good for a session: every address of the server is tried, and what is found there has to
+//! answer one consistent read, which tells the cluster's identity and how far it has come.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+
+use super::address::{Address, Host, Server};
+use super::credentials::Credentials;
+use super::dial::Dialer;
+use super::link::{Link, LinkError};
+use super::login::Login;
+use super::pool::Outcome;
+use super::resolve::resolve;
+use super::timing::Timing;
+
+/// A list, because `system:node-proxier` may not get; without resourceVersion, so that the answer is consistent.
+const QUESTION: &str = "/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Dkubernetes&limit=1";
+
+/// The most bytes of its answer: one Service.
+const MAX_ANSWER: usize = 2 << 20;
+
+/// What it takes to open a connection.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// To whom.
+    pub server: Server,
+    /// Through what.
+    pub dialer: Dialer,
+    /// As whom.
+    pub login: Arc<Login>,
+    /// Where a login that is refused is exchanged.
+    pub credentials: Arc<Credentials>,
+    /// What the name of the server last resolved to.
+    pub last: Vec<SocketAddr>,
+    /// How patiently.
+    pub timing: Timing,
+}
+
+/// A connection that answers.
+#[derive(Debug)]
+pub struct Opened {
+    /// The connection.
+    pub link: Link,
+    /// What it was opened with.
+    pub login: Arc<Login>,
+    /// `metadata.resourceVersion` of the read.
+    pub revision: u64,
+    /// The uid of the Service `default/kubernetes`; `None` where the cluster has none.
+    pub cluster: Option<String>,
+    /// What the server's name resolves to.
+    pub resolved: Vec<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    metadata: Metadata,
+    #[serde(default)]
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    uid: Option<String>,
+}
+
+impl Attempt {
+    /// The same server at one of its addresses only.
+    #[must_use]
+    pub fn pinned(mut self, at: SocketAddr) -> Self {
+        if let Host::Name(name) = &self.server.address.host {
+            let name = self.server.tls_server_name.take().unwrap_or_else(|| Arc::clone(name));
+            self.server = Server { address: Address::from(at), tls_server_name: Some(name) };
+        }
+        self
+    }
+
+    /// Opens a connection, within [`Timing::open`].
+    ///
+    /// # Errors
+    /// Of the first address that was tried.
+    pub async fn open(self) -> Result<Opened, LinkError> {
+        let patience = Timing::duration(self.timing.open);
+        tokio::time::timeout(patience, self.open_any()).await.unwrap_or_else(|_elapsed| {
+            Err(LinkError::TimedOut(format!("{} is not ready for use within {patience:?}", self.server.address)))
+        })
+    }
+
+    async fn open_any(&self) -> Result<Opened, LinkError> {
+        let resolved = resolve(&self.server.address, &self.last, Timing::duration(self.timing.resolve)).await?;
+        let mut first_error = None;
+        for &at in &resolved {
+            match self.open_at(at, &self.login).await {
+                Ok(opened) => return Ok(Opened { resolved, ..opened }),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| LinkError::Unreachable(format!("{} has no address", self.server.address))))
+    }
+
+    /// A login that is refused is exchanged once: a token may have been rotated this moment.
+    async fn open_at(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
+        match self.open_as(at, login).await {
+            Err(LinkError::Unauthorized(why)) => {
+                self.credentials.reject(login);
+                match self.credentials.login().await {
+                    Ok(fresh) if !Arc::ptr_eq(&fresh, login) => self.open_as(at, &fresh).await,
+                    _ => Err(LinkError::Unauthorized(why)),
+                }
+            }
+            other => other,
+        }
+    }
+
+    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
+        let link = Link::open(&self.dialer, at, &self.server, login).await?;
+        let answer = link.get(QUESTION, Timing::duration(self.timing.open)).await?;
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(|error| {
+            LinkError::Broken(format!("{at}: the answer to the first question did not arrive: {error}"))
+        })?;
+        let (revision, cluster) = read(&body.to_bytes())
+            .map_err(|error| LinkError::Broken(format!("{at} does not answer like an apiserver: {error}")))?;
+        Ok(Opened { link, login: Arc::clone(login), revision, cluster, resolved: Vec::new() })
+    }
+}
+
+fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
+    let Answer { metadata, items } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let revision = metadata.resource_version.parse();
+    let revision = revision.map_err(|_| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
+    let cluster = items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
+    Ok((revision, cluster))
+}
+
+/// Asks a server whether it is ready, on a connection of its own.
+///
+/// # Errors
+/// What is wrong with it.
+pub async fn probe(attempt: Attempt, patience: Duration) -> Result<(), LinkError> {
+    let Attempt { server, dialer, login, last, timing, .. } = &attempt;
+    let asking = async {
+        let mut first_error = None;
+        for at in resolve(&server.address, last, Timing::duration(timing.resolve)).await? {
+            let answer = async { Link::open(dialer, at, server, login).await?.get("/readyz", patience).await };
+            match answer.await {
+                Ok(_ready) => return Ok(()),
+                // It answers us, which is what was asked: too many requests, or a path that it keeps to itself.
+                Err(LinkError::Status { .. } | LinkError::Forbidden(_) | LinkError::Busy { code: 429, .. }) => {
+                    return Ok(());
+                }
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| LinkError::Unreachable(format!("{} has no address", server.address))))
+    };
+    tokio::time::timeout(patience, asking).await.unwrap_or_else(|_elapsed| {
+        Err(LinkError::TimedOut(format!("{} has not answered GET /readyz within {patience:?}", server.address)))
+    })
+}
+
+/// What an error says about the address it came from.
+pub fn outcome_of(error: &LinkError) -> Outcome {
+    let told = error.to_string();
+    match error {
+        LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => Outcome::Failed(told),
+        LinkError::Certificate(_) | LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } => {
+            Outcome::Refused(told)
+        }
+        LinkError::Busy { .. } | LinkError::Gone(_) => Outcome::NotReady(told),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+use super::*;
+
+#[test]
+fn the_answer_tells_identity_and_revision() {
+    let body = br#"{"kind":"ServiceList","metadata":{"resourceVersion":"4711"},"items":[{"metadata":{"uid":"u-1"}}]}"#;
+    assert_eq!(read(body), Ok((4711, Some("u-1".into()))));
+    assert_eq!(read(br#"{"metadata":{"resourceVersion":"1"},"items":[]}"#), Ok((1, None)));
+    assert_eq!(read(br#"{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"uid":""}}]}"#), Ok((1, None)));
+}
+
+#[test]
+fn what_is_no_answer_of_an_apiserver_is_refused() {
+    for body in ["", "<html>", "{}", "[]", r#"{"metadata":{}}"#, r#"{"metadata":{"resourceVersion":"x"}}"#] {
+        assert!(read(body.as_bytes()).is_err(), "{body}");
+    }
+}
+
+#[test]
+fn errors_say_how_the_address_stands() {
+    assert!(matches!(outcome_of(&LinkError::TimedOut("x".into())), Outcome::Failed(_)));
+    assert!(matches!(outcome_of(&LinkError::Forbidden("x".into())), Outcome::Refused(_)));
+    let busy = LinkError::Busy { code: 503, message: "etcd".into(), retry_after: None };
+    assert_eq!(outcome_of(&busy), Outcome::NotReady("503: etcd".into()));
+}

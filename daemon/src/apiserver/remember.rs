@@ -1,0 +1,137 @@
+//! Apiserver addresses that worked, kept in the state directory over a restart or reboot. Owns the file's form and that it
+//! is never half written; whether what it says is still true is for the supervisor to find out.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+
+use super::address::{Address, Server};
+use super::pool::Remembered;
+
+/// In the state directory.
+const NAME: &str = "apiservers.json";
+
+const VERSION: u32 = 1;
+
+/// Far more than the most addresses take.
+const MAX_BYTES: u64 = 256 << 10;
+
+/// What is remembered, and of which cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// [`Login::authority`](super::login::Login::authority): who vouches for the cluster's servers.
+    pub authority: String,
+    /// The uid of its Service `default/kubernetes`, if it was ever known.
+    pub cluster: Option<String>,
+    /// What worked.
+    pub apiservers: Vec<Remembered>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Form {
+    version: u32,
+    authority: String,
+    cluster: Option<String>,
+    apiservers: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    address: Address,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tls_server_name: Option<String>,
+    /// Seconds since 1970.
+    worked: u64,
+}
+
+/// What is remembered in the state directory; `None` if nothing is. May block.
+///
+/// # Errors
+/// What is wrong with the file, in words; one that cannot be understood has been put aside.
+pub fn load(directory: &Path) -> Result<Option<Memory>, String> {
+    let path = directory.join(NAME);
+    match read(&path) {
+        Ok(bytes) => understand(&bytes).map(Some).map_err(|why| put_aside(&path, &why)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{} cannot be read: {error}; going on without what it remembers", path.display())),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn understand(bytes: &[u8]) -> Result<Memory, String> {
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(format!("it is larger than {MAX_BYTES} bytes"));
+    }
+    let form: Form = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if form.version != VERSION {
+        return Err(format!("it is of version {}, and {VERSION} is understood", form.version));
+    }
+    let remembered = |Entry { address, tls_server_name, worked }: Entry| {
+        let server = Server { address, tls_server_name: tls_server_name.map(Into::into) };
+        Remembered { server, worked }
+    };
+    let apiservers = form.apiservers.into_iter().map(remembered).collect();
+    Ok(Memory { authority: form.authority, cluster: form.cluster, apiservers })
+}
+
+fn put_aside(path: &Path, why: &str) -> String {
+    let aside = aside(path);
+    let done = match fs::rename(path, &aside) {
+        Ok(()) => format!("put aside as {}", aside.display()),
+        Err(error) => format!("it cannot be put aside either ({error})"),
+    };
+    format!("{} is of no use: {why}; {done}, going on without what it remembers", path.display())
+}
+
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("json.corrupt")
+}
+
+/// Writes the file, whole or not at all. May block.
+///
+/// # Errors
+/// What the file system says; the file is as it was then.
+pub fn save(directory: &Path, memory: &Memory) -> io::Result<()> {
+    let Memory { authority, cluster, apiservers } = memory;
+    let entry = |Remembered { server, worked }: &Remembered| Entry {
+        address: server.address.clone(),
+        tls_server_name: server.tls_server_name.as_deref().map(str::to_owned),
+        worked: *worked,
+    };
+    let form = Form {
+        version: VERSION,
+        authority: authority.clone(),
+        cluster: cluster.clone(),
+        apiservers: apiservers.iter().map(entry).collect(),
+    };
+    let mut bytes = serde_json::to_vec_pretty(&form)?;
+    bytes.push(b'\n');
+    let (path, new) = (directory.join(NAME), directory.join(format!("{NAME}.new")));
+    // What an earlier run left half written may belong to somebody else or be a link.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, &path)?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn memory() -> Memory {
+    let remembered = |address: &str, name: Option<&str>, worked| {
+        let server = Server { address: address.parse().unwrap(), tls_server_name: name.map(Into::into) };
+        Remembered { server, worked }
+    };
+    Memory {
+        authority: "abcd".into(),
+        cluster: Some("u-1".into()),
+        apiservers: vec![
+            remembered("192.0.2.1:6443", Some("kubernetes"), 1_700_000_000),
+            remembered("[2001:db8::1]:6443", None, 1_700_000_001),
+        ],
+    }
+}
+
+#[test]
+fn what_is_saved_is_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(load(directory.path()), Ok(None));
+    save(directory.path(), &Memory::default()).unwrap();
+    save(directory.path(), &memory()).unwrap();
+    assert_eq!(load(directory.path()), Ok(Some(memory())));
+    let mode = fs::metadata(directory.path().join(NAME)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_of_no_use_is_put_aside() {
+    let wrong = [
+        "",
+        "{",
+        "[]",
+        r#"{"version":2,"authority":"","cluster":null,"apiservers":[]}"#,
+        r#"{"version":1,"authority":"","cluster":null,"apiservers":[{"address":"192.0.2.1","worked":1}]}"#,
+        &" ".repeat(300 << 10),
+    ];
+    for content in wrong {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(NAME);
+        fs::write(&path, content).unwrap();
+        let told = load(directory.path()).unwrap_err();
+        assert!(told.contains("is of no use: ") && told.contains("put aside as "), "{told}");
+        assert!(!path.exists());
+        assert_eq!(fs::read_to_string(aside(&path)).unwrap(), content);
+        assert_eq!(load(directory.path()), Ok(None));
+    }
+}
+
+#[test]
+fn what_is_no_file_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join(NAME)).unwrap();
+    assert!(load(directory.path()).unwrap_err().contains("it is not a file"));
+    assert!(save(directory.path(), &memory()).is_err());
+
+    let fifo = tempfile::tempdir().unwrap();
+    nix::unistd::mkfifo(&fifo.path().join(NAME), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(load(fifo.path()).unwrap_err().contains("it is not a file"));
+    assert!(save(&fifo.path().join("missing"), &memory()).is_err());
+}
+
+#[test]
+fn a_link_left_in_the_way_is_not_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("target");
+    fs::write(&target, "precious").unwrap();
+    std::os::unix::fs::symlink(&target, directory.path().join(format!("{NAME}.new"))).unwrap();
+    save(directory.path(), &memory()).unwrap();
+    assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+}

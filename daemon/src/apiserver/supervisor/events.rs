@@ -1,0 +1,289 @@
+//! What happens to the supervisor: errands that come back, links that end, readers that report.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nodelb_core::datapath::Moment;
+use tracing::{info, warn};
+
+use super::errands::{Done, Errand};
+use super::{Current, Supervisor};
+use crate::apiserver::address::Address;
+use crate::apiserver::link::LinkError;
+use crate::apiserver::login::{CredentialsError, Login};
+use crate::apiserver::pool::{Origin, Outcome, Pool};
+use crate::apiserver::preflight::{Opened, outcome_of};
+use crate::apiserver::remember;
+use crate::apiserver::session::{Report, Session};
+
+/// Requests in a row that a server fails to answer before another one is looked for.
+const MOST_COMPLAINTS: u32 = 3;
+
+/// The most listed addresses of which it is said that they are not taken.
+const MOST_LEFT_OUT: usize = 64;
+
+impl Supervisor {
+    pub(super) fn done(&mut self, done: Done) {
+        let now = self.clock.now();
+        match done {
+            Done::Opened(address, result) => match *result {
+                Ok(opened) => self.opened(now, &address, opened),
+                Err(error) => self.not_opened(now, &address, &error),
+            },
+            Done::Probed(address, result) => self.probed(now, &address, result),
+            Done::Login(result) => self.login(now, result),
+            Done::Saved(result) => self.journal.saved(result),
+        }
+    }
+
+    /// The link ended by itself: it is opened again at once, and what comes of that decides about the address.
+    pub(super) fn ended(&mut self, error: &LinkError) {
+        let now = self.clock.now();
+        self.close(now, &error.to_string());
+    }
+
+    fn opened(&mut self, now: Moment, address: &Address, opened: Opened) {
+        let Some(candidate) = self.pool.find(address) else { return };
+        let (server, origin) = (candidate.server.clone(), candidate.origin);
+        if let Err(error) = self.identify(origin, opened.cluster.as_deref()) {
+            self.journal.failed(now, address, &error);
+            self.pool.note(now, address, Outcome::Refused(error));
+            return;
+        }
+        self.errands.give_up_opening();
+        self.pool.opened(now, address);
+        let why = self.why.remove(address).unwrap_or_default();
+        self.why.clear();
+        self.journal.opened(now, address, &why);
+        self.sessions += 1;
+        self.last_heard = Some(now);
+        self.resolved_to(address, opened.resolved);
+        let Opened { link, login, revision, .. } = opened;
+        let session = Arc::new(Session { link, revision, number: self.sessions });
+        self.session_in.send_replace(Some(Arc::clone(&session)));
+        let current = Current { session, server, login, complaints: 0, unauthorized: None };
+        if let Some(before) = self.current.replace(current) {
+            before.session.link.cut();
+        }
+    }
+
+    /// Whether the cluster that answers is the one that is meant; takes down which one that is.
+    fn identify(&mut self, origin: Origin, found: Option<&str>) -> Result<(), String> {
+        let Some(found) = found else { return Ok(()) };
+        match self.keeper.cluster.as_deref() {
+            Some(known) if known == found => return Ok(()),
+            Some(known) if origin == Origin::Remembered => {
+                return Err(format!(
+                    "another cluster answers there: its Service default/kubernetes has the uid {found}, the remembered \
+                     one {known}; not used"
+                ));
+            }
+            Some(_) if origin == Origin::Configured => {
+                for address in self.pool.forget_remembered() {
+                    info!(apiserver = %address, "apiserver {address} is forgotten: it was remembered of another cluster");
+                }
+            }
+            _ => {}
+        }
+        self.keeper.cluster = Some(found.to_owned());
+        Ok(())
+    }
+
+    fn resolved_to(&mut self, address: &Address, resolved: Vec<SocketAddr>) {
+        if matches!(address.host, crate::apiserver::address::Host::Name(_)) && !resolved.is_empty() {
+            self.resolved.insert(address.clone(), resolved);
+        }
+    }
+
+    fn not_opened(&mut self, now: Moment, address: &Address, error: &LinkError) {
+        self.journal.failed(now, address, &error.to_string());
+        if self.pool.in_use() == Some(address) {
+            // New credentials do not work where the old ones still do.
+            self.pool.not_reopened(address);
+        } else {
+            self.pool.note(now, address, outcome_of(error));
+        }
+    }
+
+    fn probed(&mut self, now: Moment, address: &Address, result: Result<(), LinkError>) {
+        let outcome = match &result {
+            Ok(()) => Outcome::Worked,
+            Err(error) => outcome_of(error),
+        };
+        match &result {
+            Ok(()) => self.journal.works(address),
+            Err(LinkError::Unauthorized(_)) => {
+                if let Some(login) = &self.login {
+                    self.credentials.reject(login);
+                    self.look_at = now;
+                }
+            }
+            Err(_) => {}
+        }
+        self.pool.probed(now, address, outcome);
+        if let (Err(error), Some(candidate)) = (&result, self.pool.find(address))
+            && candidate.error.as_ref().is_some_and(|(at, _)| *at == now)
+        {
+            self.journal.failed(now, address, &error.to_string());
+        }
+    }
+
+    fn login(&mut self, now: Moment, result: Result<Arc<Login>, CredentialsError>) {
+        let login = match result {
+            Ok(login) => login,
+            Err(error) => {
+                self.problem = Some(error.to_string());
+                self.journal.credentials(self.problem.clone());
+                return;
+            }
+        };
+        self.problem = None;
+        self.journal.credentials(None);
+        let before = self.login.replace(Arc::clone(&login));
+        match before {
+            None => self.first_login(now, &login),
+            Some(before) if !Arc::ptr_eq(&before, &login) => {
+                info!("the credentials for the apiservers have changed: {}", login.identity);
+                self.pool.retry_refused(now);
+            }
+            Some(_) => {}
+        }
+        self.renew(now, &login);
+    }
+
+    /// The kubeconfig's server is known now, and whether what is remembered is of this cluster.
+    fn first_login(&mut self, now: Moment, login: &Login) {
+        let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
+        self.pool = Pool::new(&configured, self.timing, self.seed, now);
+        match remember::load(&self.keeper.directory()) {
+            Ok(None) => {}
+            Ok(Some(memory)) => {
+                let remembered = self.keeper.loaded(memory, &login.authority);
+                self.pool.remember(remembered, now);
+                self.revalidate();
+            }
+            Err(problem) => warn!("{problem}"),
+        }
+    }
+
+    /// The session in use goes over to a new login: with a new token by itself, with a new certificate by a new connection
+    /// to the same address, which takes the place of the old one when it is there.
+    fn renew(&mut self, now: Moment, login: &Arc<Login>) {
+        let Some(current) = &mut self.current else { return };
+        if Arc::ptr_eq(&current.login, login) {
+            if let Some(error) = current.unauthorized.take() {
+                let address = current.server.address.clone();
+                self.refused(now, &address, &error);
+            }
+            return;
+        }
+        current.unauthorized = None;
+        if current.session.link.renew(login) {
+            current.login = Arc::clone(login);
+            return;
+        }
+        let server = current.server.clone();
+        if !self.errands.is_out(&Errand::Open(server.address.clone())) {
+            self.why.insert(server.address.clone(), "the credentials have changed".into());
+            self.open(now, server);
+        }
+    }
+
+    pub(super) fn report(&mut self, report: Report) {
+        let now = self.clock.now();
+        let is_current =
+            |this: &Self, number| this.current.as_ref().is_some_and(|current| current.session.number == number);
+        match report {
+            Report::Progress { session } if is_current(self, session) => {
+                self.last_heard = Some(now);
+                if let Some(current) = &mut self.current {
+                    current.complaints = 0;
+                }
+            }
+            Report::Failed { session, error } if is_current(self, session) => self.failed(now, error),
+            Report::Progress { .. } | Report::Failed { .. } => {}
+            Report::Endpoints(listed) => self.learn(now, &listed),
+            Report::ServiceCidrs(cidrs) => {
+                self.cidrs = self.settings.service_cidrs.iter().copied().chain(cidrs).collect();
+                self.revalidate();
+            }
+        }
+    }
+
+    /// A reader's request failed over the session in use.
+    fn failed(&mut self, now: Moment, error: LinkError) {
+        let Some(current) = &mut self.current else { return };
+        let address = current.server.address.clone();
+        match &error {
+            LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) | LinkError::Certificate(_) => {
+                self.pool.doubt(now);
+            }
+            LinkError::Busy { code: 500.., .. } => {
+                current.complaints += 1;
+                if current.complaints >= MOST_COMPLAINTS {
+                    current.complaints = 0;
+                    let told = format!("{MOST_COMPLAINTS} requests in a row failed, the last one with {error}");
+                    self.journal.failed(now, &address, &told);
+                    self.pool.note(now, &address, Outcome::NotReady(told));
+                }
+            }
+            LinkError::Unauthorized(_) => {
+                self.credentials.reject(&current.login);
+                current.unauthorized = Some(error);
+                self.look_at = now;
+            }
+            LinkError::Forbidden(_) => self.forbidden(now, &address, &error),
+            LinkError::Busy { .. } | LinkError::Gone(_) | LinkError::Status { .. } => {}
+        }
+    }
+
+    fn refused(&mut self, now: Moment, address: &Address, error: &LinkError) {
+        self.journal.failed(now, address, &error.to_string());
+        self.pool.note(now, address, outcome_of(error));
+    }
+
+    /// A permission that is missing is missing everywhere, unless the servers differ: each other one is given a try, and
+    /// then nodelb stays with what is allowed.
+    fn forbidden(&mut self, now: Moment, address: &Address, error: &LinkError) {
+        self.journal.failed(now, address, &error.to_string());
+        self.complained.insert(address.clone(), now);
+        let settled = 10 * self.timing.refused_most;
+        let is_hopeful =
+            |other: &Address| other != address && self.complained.get(other).is_none_or(|at| at.plus(settled) <= now);
+        if self.pool.candidates().iter().any(|candidate| is_hopeful(&candidate.server.address)) {
+            self.pool.note(now, address, Outcome::NotReady(error.to_string()));
+        }
+    }
+
+    /// The cluster lists its apiservers. What may not be used is said once.
+    fn learn(&mut self, now: Moment, listed: &BTreeSet<SocketAddr>) {
+        let mut usable = BTreeSet::new();
+        for &at in listed {
+            let refusal = self.refusal(at).filter(|_| self.pool.find(&at.into()).is_none());
+            match refusal {
+                None => drop(usable.insert(at)),
+                Some(why) => self.leave_out(at, why),
+            }
+        }
+        for at in self.pool.learn(&usable, now) {
+            self.leave_out(at, "the cluster lists too many");
+        }
+    }
+
+    fn leave_out(&mut self, at: SocketAddr, why: &str) {
+        if self.left_out.len() < MOST_LEFT_OUT && self.left_out.insert(at) {
+            warn!("{at}, which the endpoints of default/kubernetes list, is not used as an apiserver: {why}");
+        }
+    }
+
+    /// Addresses that may not be used after all go.
+    fn revalidate(&mut self) {
+        let (cidrs, is_frontend) = (&self.cidrs, &self.is_frontend);
+        let refused =
+            self.pool.forget_refused(|at| crate::apiserver::learn::refusal(at, cidrs, &**is_frontend).is_some());
+        for address in refused {
+            warn!(apiserver = %address, "apiserver {address} is forgotten: it is an address of services");
+        }
+    }
+}

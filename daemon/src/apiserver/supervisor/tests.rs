@@ -1,0 +1,410 @@
+//! Over TLS on loopback, through a proxy that gives each server a documentation address.
+
+mod world;
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use self::world::{Way, World, at};
+use super::*;
+use crate::apiserver::pool::{Origin, Row, Standing};
+use crate::apiserver::remember::{self, Memory};
+
+const TIMING: Timing = Timing {
+    resolve: 200,
+    open: 1_000,
+    hedge: 100,
+    probe_every: 150,
+    probe_patience: 300,
+    probe_again: 50,
+    probe_preferred_every: 100,
+    probe_others_every: 200,
+    dwell: 400,
+    steady: 60_000,
+    short_lived: 20,
+    debounce: 100,
+    retry_first: 20,
+    retry_most: 100,
+    refused_first: 100,
+    refused_most: 200,
+    forget: 86_400_000,
+    credentials_every: 50,
+    save_every: 1_000,
+    lost: 200,
+    same_address_line: 60_000,
+};
+
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const NOW: u64 = 1_700_000_000;
+
+struct Running {
+    apiservers: Apiservers,
+    report: watch::Receiver<Arc<PoolReport>>,
+    changes: mpsc::Receiver<Vec<Change>>,
+    clock: Clock,
+    _stop: oneshot::Sender<()>,
+}
+
+fn configured(n: u8) -> Server {
+    Server { address: at(n).into(), tls_server_name: Some("kubernetes".into()) }
+}
+
+impl World {
+    fn start(&self, servers: &[u8]) -> Running {
+        let settings = Settings {
+            servers: servers.iter().copied().map(configured).collect(),
+            token_file: Some(self.path().join("token")),
+            ca_file: Some(self.path().join("ca.pem")),
+            proxy: Some(format!("http://{}", self.proxy)),
+            service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
+            state_directory: self.path().to_owned(),
+            ..Settings::default()
+        };
+        let (changes_in, changes) = mpsc::channel(8);
+        let clock = Clock::start();
+        let dial = dial::Timing {
+            connect: Duration::from_millis(300),
+            handshake: Duration::from_millis(300),
+            ping_after: Duration::from_millis(200),
+            ping_answer: Duration::from_millis(200),
+            ..dial::Timing::default()
+        };
+        let parts = Parts {
+            settings,
+            register: Arc::new(|_| Ok(())),
+            changes: changes_in,
+            is_frontend: Arc::new(|address| address == at(80)),
+            clock,
+            unix: || NOW,
+            seed: 7,
+            timing: TIMING,
+            dial,
+            credentials: credentials::Timing::default(),
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        let (apiservers, report) = start(parts, shutdown).unwrap();
+        Running { apiservers, report, changes, clock, _stop: stop }
+    }
+
+    fn remembers(&self, cluster: &str, servers: &[u8]) {
+        let authority = crate::apiserver::login::tests::token_login(self.authority(), "good").authority.clone();
+        let remembered = |n: &u8| super::super::pool::Remembered { server: configured(*n), worked: NOW - 60 };
+        let apiservers = servers.iter().map(remembered).collect();
+        remember::save(self.path(), &Memory { authority, cluster: Some(cluster.into()), apiservers }).unwrap();
+    }
+}
+
+impl Running {
+    /// Waits for a session at this address, and says how long that took.
+    async fn session_at(&mut self, n: u8) -> (Arc<Session>, Duration) {
+        let start = Instant::now();
+        let is_there = |session: &Option<Arc<Session>>| session.as_ref().is_some_and(|s| s.link.at() == at(n));
+        let waiting = tokio::time::timeout(PATIENCE, self.apiservers.session.wait_for(is_there));
+        let Ok(session) = waiting.await else { panic!("no session at {n}: {:#?}", self.rows()) };
+        let session = Arc::clone(session.unwrap().as_ref().unwrap());
+        (session, start.elapsed())
+    }
+
+    async fn until(&mut self, what: &str, holds: impl Fn(&PoolReport, Moment) -> bool) {
+        let clock = self.clock;
+        let waiting = tokio::time::timeout(PATIENCE, self.report.wait_for(|report| holds(report, clock.now())));
+        assert!(waiting.await.is_ok(), "never {what}: {:#?}", self.rows());
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        self.report.borrow().rows(self.clock.now(), NOW)
+    }
+
+    fn row(&self, n: u8) -> Row {
+        self.rows().into_iter().find(|row| row.address == at(n).into()).unwrap()
+    }
+
+    async fn tell(&self, report: Report) {
+        self.apiservers.reports.send(report).await.unwrap();
+    }
+
+    /// Every address the owner has been told of, in the end.
+    fn announced(&mut self) -> BTreeSet<SocketAddr> {
+        let mut last = BTreeSet::new();
+        while let Ok(batch) = self.changes.try_recv() {
+            for change in batch {
+                let Change::Apiservers(known) = change else { panic!("{change:?}") };
+                last = known.into_iter().map(|(addr, port)| SocketAddr::new(addr.ip(), port)).collect();
+            }
+        }
+        last
+    }
+}
+
+fn standing(report: &PoolReport, n: u8, now: Moment) -> Standing {
+    report.rows(now, NOW).into_iter().find(|row| row.address == at(n).into()).unwrap().standing
+}
+
+fn is_in_use(report: &PoolReport, n: u8) -> bool {
+    report.in_use() == Some(&at(n).into())
+}
+
+#[tokio::test]
+async fn the_preferred_address_is_used_and_the_owner_is_told_of_all() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    let (session, _) = running.session_at(1).await;
+    assert_eq!((session.revision, session.number), (4711, 1));
+    assert_eq!(running.announced(), [at(1), at(2)].into());
+    assert_eq!(running.row(1).why, "it is the preferred one");
+}
+
+#[tokio::test]
+async fn a_server_that_goes_is_left_at_once_and_returned_to_when_it_has_worked_for_a_while() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    let (session, _) = running.session_at(1).await;
+    // A session that hardly was would be a failure in itself.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.way(1, Way::Down);
+    let (second, took) = running.session_at(2).await;
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    assert!(session.link.get("/", PATIENCE).await.is_err());
+    let why = running.row(2).why;
+    assert!(why.starts_with("192.0.2.1:6443, which is preferred, failed ") && why.contains("502"), "{why}");
+
+    world.way(1, Way::Open);
+    let (third, took) = running.session_at(1).await;
+    assert!(took > Duration::from_millis(TIMING.dwell), "{took:?}");
+    assert_eq!((second.number, third.number), (2, 3));
+    assert!(second.link.get("/", PATIENCE).await.is_err(), "the session that was left is cut");
+    assert_eq!(running.report.borrow().switches(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_more_is_left() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    running.session_at(1).await;
+    world.way(1, Way::Hole);
+    let (_, took) = running.session_at(2).await;
+    assert!(took < Duration::from_millis(1_500), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_says_it_is_not_ready_is_left_for_one_that_is_and_kept_without() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    running.session_at(1).await;
+    for n in [1, 2] {
+        world.manner(n, |manner| manner.readyz = 503);
+    }
+    running.until("NotReady", |report, now| standing(report, 1, now) == Standing::NotReady).await;
+    let error = running.row(1).error.unwrap().1;
+    assert_eq!(error, "503: [-]etcd failed: reason withheld");
+    running.until("both NotReady", |report, now| (1..3).all(|n| standing(report, n, now) == Standing::NotReady)).await;
+    let number = running.apiservers.session.borrow().as_ref().unwrap().number;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, number, "no better one, no switch");
+
+    world.manner(2, |manner| manner.readyz = 200);
+    running.session_at(2).await;
+}
+
+#[tokio::test]
+async fn all_down_and_up_again() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    running.session_at(1).await;
+    world.way(1, Way::Down);
+    world.way(2, Way::Down);
+    running.until("all failed", |report, now| (1..3).all(|n| standing(report, n, now) == Standing::Failed)).await;
+    assert!(running.apiservers.session.borrow().is_none());
+    assert_eq!(running.report.borrow().in_use(), None);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.way(2, Way::Open);
+    let (_, took) = running.session_at(2).await;
+    assert!(took < Duration::from_millis(1_000), "{took:?}");
+}
+
+#[tokio::test]
+async fn learned_addresses_take_over_when_every_configured_one_is_gone() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1]);
+    running.session_at(1).await;
+    let service: SocketAddr = "10.96.0.1:443".parse().unwrap();
+    let listed = [at(2), at(80), service, "127.0.0.1:6443".parse().unwrap()];
+    running.tell(Report::Endpoints(listed.into())).await;
+    running.tell(Report::Endpoints(BTreeSet::new())).await;
+    running.until("learned", |report, _| report.rows(Moment(0), 0).len() == 2).await;
+    assert_eq!(running.row(2).origin, Origin::Learned);
+    assert_eq!(running.announced(), [at(1), at(2)].into());
+    world.way(1, Way::Down);
+    running.session_at(2).await;
+
+    // What the cluster says about its services counts from then on, but not against the one in use.
+    running.tell(Report::Endpoints([at(3)].into())).await;
+    running.until("learned", |report, _| report.rows(Moment(0), 0).len() == 3).await;
+    running.tell(Report::ServiceCidrs(vec!["192.0.2.0/24".parse().unwrap()])).await;
+    running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 2).await;
+    assert!(is_in_use(&running.report.borrow(), 2));
+}
+
+#[tokio::test]
+async fn what_worked_is_remembered_and_used_after_a_restart() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1]);
+    running.session_at(1).await;
+    running.tell(Report::Endpoints([at(2)].into())).await;
+    let remembered = async {
+        loop {
+            if let Ok(Some(memory)) = remember::load(world.path())
+                && memory.apiservers.len() == 2
+            {
+                return memory;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let memory = tokio::time::timeout(PATIENCE, remembered).await.expect("both are remembered");
+    assert_eq!(memory.cluster.as_deref(), Some("cluster-1"));
+    assert!(memory.apiservers.iter().all(|remembered| remembered.worked.abs_diff(NOW) < 10));
+    drop(running);
+    world.way(1, Way::Down);
+    let mut again = world.start(&[1]);
+    again.session_at(2).await;
+    assert_eq!(again.row(2).origin, Origin::Remembered);
+    assert_eq!(again.announced(), [at(1), at(2)].into());
+}
+
+#[tokio::test]
+async fn another_cluster_behind_a_remembered_address_is_refused() {
+    let world = World::with(&[1, 2, 3]).await;
+    world.remembers("cluster-1", &[2]);
+    world.way(1, Way::Down);
+    world.manner(2, |manner| manner.cluster = "cluster-2");
+    let mut running = world.start(&[1]);
+    running
+        .until("refused", |report, now| {
+            report.rows(now, NOW).len() == 2 && standing(report, 2, now) == Standing::Refused
+        })
+        .await;
+    let error = running.row(2).error.unwrap().1;
+    assert!(error.starts_with("another cluster answers there: ") && error.contains("cluster-2"), "{error}");
+    assert!(running.apiservers.session.borrow().is_none());
+
+    // The operator's word counts more than what is remembered.
+    world.manner(1, |manner| manner.cluster = "cluster-2");
+    world.way(1, Way::Open);
+    running.session_at(1).await;
+    running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 1).await;
+}
+
+#[tokio::test]
+async fn what_is_remembered_of_another_authority_is_not_used() {
+    let world = World::with(&[1, 2]).await;
+    world.remembers("cluster-1", &[2]);
+    let other = World::with(&[]).await;
+    world.write("ca.pem", &other.authority().pem());
+    let mut running = world.start(&[1]);
+    running.until("refused", |report, now| standing(report, 1, now) == Standing::Refused).await;
+    assert_eq!(running.rows().len(), 1);
+    let error = running.row(1).error.unwrap().1;
+    assert!(error.contains("another cluster's apiserver"), "{error}");
+}
+
+#[tokio::test]
+async fn a_missing_permission_is_named_and_the_next_address_is_tried() {
+    let world = World::with(&[1, 2]).await;
+    world.manner(1, |manner| manner.list = 403);
+    let mut running = world.start(&[1, 2]);
+    running.session_at(2).await;
+    let row = running.row(1);
+    assert_eq!(row.standing, Standing::Refused);
+    let error = row.error.unwrap().1;
+    let asked = "kubectl auth can-i list services --namespace default";
+    assert!(error.contains("192.0.2.1:6443 knows the token") && error.contains(asked), "{error}");
+}
+
+#[tokio::test]
+async fn a_rotated_token_is_taken_over_without_another_session() {
+    let world = World::with(&[1]).await;
+    let mut running = world.start(&[1]);
+    let (session, _) = running.session_at(1).await;
+    world.write("token", "better");
+    world.manner(1, |manner| manner.token = "better");
+    running.tell(Report::Failed { session: 1, error: LinkError::Unauthorized("expired".into()) }).await;
+    let probes = world.probes(1);
+    let probed = async {
+        while world.probes(1) < probes + 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, probed).await.unwrap();
+    session.link.get("/api", PATIENCE).await.unwrap();
+    assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, 1);
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_everywhere_is_tried_again_as_soon_as_there_is_another() {
+    let world = World::with(&[1]).await;
+    world.write("token", "bad");
+    let mut running = world.start(&[1]);
+    running.until("refused", |report, now| standing(report, 1, now) == Standing::Refused).await;
+    world.write("token", "good");
+    running.session_at(1).await;
+}
+
+#[tokio::test]
+async fn credentials_that_cannot_be_read_are_a_problem_that_goes_away() {
+    let world = World::with(&[1]).await;
+    std::fs::remove_file(world.path().join("token")).unwrap();
+    let mut running = world.start(&[1]);
+    running.until("a problem", |report, _| report.problem.is_some()).await;
+    assert_eq!(running.announced(), [at(1)].into(), "what is configured is known without credentials");
+    world.write("token", "good");
+    running.session_at(1).await;
+    assert_eq!(running.report.borrow().problem, None);
+}
+
+#[tokio::test]
+async fn readers_whose_requests_fail_move_the_session() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    running.session_at(1).await;
+    let busy = |session| Report::Failed {
+        session,
+        error: LinkError::Busy { code: 500, message: "etcd".into(), retry_after: None },
+    };
+    for _ in 0..2 {
+        running.tell(busy(1)).await;
+    }
+    running.tell(Report::Progress { session: 1 }).await;
+    for _ in 0..2 {
+        running.tell(busy(1)).await;
+        // Nobody cares about what happened over a session that is no more.
+        running.tell(busy(0)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(is_in_use(&running.report.borrow(), 1));
+    running.tell(busy(1)).await;
+    running.session_at(2).await;
+}
+
+#[tokio::test]
+async fn a_permission_that_is_missing_everywhere_does_not_keep_sessions_moving() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    let forbidden = |session| Report::Failed { session, error: LinkError::Forbidden("may not list".into()) };
+    let (first, _) = running.session_at(1).await;
+    running.tell(forbidden(first.number)).await;
+    let (second, _) = running.session_at(2).await;
+    running.tell(forbidden(second.number)).await;
+    let (third, _) = running.session_at(1).await;
+    for _ in 0..3 {
+        running.tell(forbidden(third.number)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, third.number);
+}
