@@ -36,7 +36,7 @@ pub struct AdminState {
     /// The table and the maps, from the reconcile loop.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The sources, from themselves.
-    pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+    pub sources: Vec<watch::Receiver<Arc<Vec<SourceReport>>>>,
     /// Health, from the reconcile loop.
     pub health: watch::Receiver<Arc<Health>>,
     /// What the kernel holds now.

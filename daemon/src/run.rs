@@ -7,7 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nodelb_core::addr::Addr;
 use nodelb_core::change::{Change, NodeFacts};
@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, Health, Now, ReadMaps};
+use crate::apiserver::dial::Register;
 use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::Clock;
 use crate::config::{Config, Mode};
@@ -32,10 +33,14 @@ use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::source::file;
 
 mod kernel;
+mod kubernetes;
 mod reload;
 
 pub(crate) use kernel::{crash_after, refused};
 use reload::{Reload, Signals};
+
+/// How long the Kubernetes source may take to write its state when the daemon ends.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Everything that is ready before the runtime starts.
 struct Ground {
@@ -73,10 +78,12 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
 fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let datapath = kernel::open(&ground.config)?;
     let (reader, own) = (datapath.reader(), datapath.own_sockets());
+    let sockets = datapath.own_sockets();
+    let register: Register = Arc::new(move |socket| sockets.register(socket));
     let maps: ReadMaps = Arc::new(move || reader.dump().map_err(|error| error.to_string()));
     let probe: Probe<KernelDatapath> =
         Box::new(move |datapath| vec![kernel::probe_links(datapath), kernel::probe_canary(&own)]);
-    start_runtime(|| serve(ground, datapath, |_| maps, probe))
+    start_runtime(|| serve(ground, datapath, |_| maps, Own { probe, register }))
 }
 
 fn run_memory(ground: Ground) -> Result<(), Failure> {
@@ -86,7 +93,8 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
         Arc::new(move || Ok(snapshot.borrow().realised.clone()))
     };
-    start_runtime(|| serve(ground, datapath, maps, Box::new(|_| Vec::new())))
+    let own = Own { probe: Box::new(|_| Vec::new()), register: Arc::new(|_| Ok(())) };
+    start_runtime(|| serve(ground, datapath, maps, own))
 }
 
 fn bind(address: &SocketAddr) -> Result<TcpListener, Failure> {
@@ -117,17 +125,27 @@ fn start_runtime<F: Future<Output = Result<(), Failure>>>(main: impl FnOnce() ->
     result
 }
 
+/// What the daemon can do for itself with the datapath.
+struct Own<D> {
+    /// Tries whether it is in effect.
+    probe: Probe<D>,
+    /// Exempts a socket from it.
+    register: Register,
+}
+
 async fn serve<D: Datapath + Send + 'static>(
     ground: Ground,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    probe: Probe<D>,
+    Own { probe, register }: Own<D>,
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, listeners, facts, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let clock = Clock::start();
     let limits = datapath.limits();
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
+    let expected = realised.services.len().saturating_sub(1);
+    let settings = config.kubernetes_settings();
     let engine = Engine::new(engine_config(&config, limits.services), realised);
 
     let (changes_in, changes) = mpsc::channel(QUEUE);
@@ -137,17 +155,33 @@ async fn serve<D: Datapath + Send + 'static>(
     let (directory_in, directory) = watch::channel(config.files.directory.clone());
     let (stop_in, stop) = watch::channel(false);
 
+    let node = facts.name.to_string();
+    // The first change of all: nothing is selected before the node knows its name. The owner holds the receiver.
+    let _ = changes_in.send(vec![Change::Node(facts)]).await;
+    let mut kubernetes = None;
+    if let Some(settings) = settings {
+        let (changes, snapshot) = (changes_in.clone(), snapshot.clone());
+        let connections = kubernetes::Connections { changes, snapshot, register, clock, node, expected };
+        let started = kubernetes::start(settings, connections, stop.clone()).await;
+        kubernetes = Some(started.map_err(|error| Failure::new(Code::Config, error))?);
+    }
+
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
-    let state =
-        AdminState { snapshot: snapshot.clone(), sources, health, maps: maps(snapshot), limits, clock: Arc::new(now) };
+    let sources = std::iter::once(sources).chain(kubernetes.iter().map(|kubernetes| kubernetes.sources.clone()));
+    let state = AdminState {
+        snapshot: snapshot.clone(),
+        sources: sources.collect(),
+        health,
+        maps: maps(snapshot),
+        limits,
+        clock: Arc::new(now),
+    };
     let listeners = listeners
         .into_iter()
         .map(tokio::net::TcpListener::from_std)
         .collect::<Result<_, _>>()
         .map_err(system("listening for the admin API"))?;
     tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
-    // The first change of all: nothing is selected before the node knows its name. The owner holds the receiver.
-    let _ = changes_in.send(vec![Change::Node(facts)]).await;
     let files = file::FileSource { directory, changes: changes_in.clone(), reports: sources_in };
     tokio::spawn(file::run(files, stopped(stop.clone())));
     let owner = Owner {
@@ -174,6 +208,10 @@ async fn serve<D: Datapath + Send + 'static>(
     notifier.stopping("stopping; connections go on");
     info!("told to end: maps and programs stay in place, connections go on");
     stop_in.send_replace(true);
+    if let Some(kubernetes) = kubernetes {
+        // What it knows is written down; a disk that hangs must not keep the process from ending.
+        _ = tokio::time::timeout(LAST_WORDS, kubernetes.task).await;
+    }
     owner.await.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
 }
 
@@ -190,7 +228,9 @@ fn engine_config(config: &Config, max_services: u32) -> EngineConfig {
     let admin = config.admin.listen.iter().map(|address| (Addr::from(address.ip()), address.port())).collect();
     let guard =
         Guard { admin, bypass: config.datapath.bypass.clone(), nodeport_range: config.datapath.nodeport_range.into() };
-    EngineConfig { guard, sources: BTreeSet::from([Source::Files]), max_services }
+    let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
+    let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
+    EngineConfig { guard, sources, max_services }
 }
 
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {

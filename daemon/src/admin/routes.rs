@@ -74,7 +74,7 @@ static ROUTES: &[Route] = &[
         parameters: OUTPUT,
         shows: "every place services are read from, and what is wrong with it",
         long: true,
-        answer: |state, _, now| ok(sources::sources(&latest(&state.sources), now.unix)),
+        answer: |state, _, now| ok(sources::sources(&all_sources(state), now.unix)),
     },
     Route {
         path: "/healthz",
@@ -120,6 +120,11 @@ fn read_maps(state: &AdminState, query: &Query, _: Now) -> Result<(StatusCode, P
     })?;
     let snapshot = latest(&state.snapshot);
     ok(maps::maps(&held, &|id| snapshot.service_of(id), state.limits, &query.filter))
+}
+
+/// The rows of every source, in the order of the sources.
+fn all_sources(state: &AdminState) -> Vec<sources::SourceReport> {
+    state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect()
 }
 
 /// What every request shares.

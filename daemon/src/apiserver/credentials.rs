@@ -15,7 +15,7 @@ use self::inputs::{Inputs, Looked, Origin};
 use self::plugin::{Printed, Want};
 use super::address::Server;
 pub use super::login::CredentialsError;
-use super::login::{Login, Material, Piece};
+use super::login::{self, Login, Material, Piece};
 use super::session::Settings;
 
 /// How long things around credentials may take.
@@ -109,6 +109,21 @@ impl Credentials {
         }
         state.warned = trouble;
         Ok(login)
+    }
+
+    /// The cluster's identity, as [`Login::authority`], without a login: no plugin is run for it.
+    ///
+    /// # Errors
+    /// When the certificate authority cannot be read.
+    pub async fn authority(&self) -> Result<String, CredentialsError> {
+        let mut state = self.state.lock().await;
+        self.look(&mut state, false).await?;
+        match (&state.inputs, &state.unusable) {
+            (Some(inputs), _) => login::authority(&inputs.authority),
+            (None, unusable) => {
+                Err(unusable.clone().unwrap_or_else(|| CredentialsError("the credentials were not read".into())))
+            }
+        }
     }
 
     /// The server that the kubeconfig names; `None` without one, and before the first [`Self::login`].

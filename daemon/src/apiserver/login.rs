@@ -119,6 +119,11 @@ impl Login {
     }
 }
 
+/// The identity of the cluster with this certificate authority.
+pub(super) fn authority(pem: &Piece<Vec<u8>>) -> Result<String, CredentialsError> {
+    certificates(pem).map(|authorities| fingerprint(&authorities))
+}
+
 fn certificates(pem: &Piece<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
     let Piece { content, origin } = pem;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(content).collect();

@@ -33,7 +33,7 @@ async fn served(bounds: Bounds) -> Served {
     let (maps, held) = watch::channel(Ok(MapState::default()));
     let state = AdminState {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
-        sources: watch::channel(Arc::new(Vec::new())).1,
+        sources: vec![watch::channel(Arc::new(Vec::new())).1],
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone()),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },

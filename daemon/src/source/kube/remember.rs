@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
+use nodelb_core::hold;
 use nodelb_core::service::{Service, Slice, Source};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,7 @@ struct Header {
 enum Line<'a> {
     UpsertService(&'a Service),
     UpsertSlice(&'a Slice),
+    Remember(&'a [hold::Remembered]),
 }
 
 /// What was found.
@@ -80,6 +82,7 @@ fn is_remembered(change: &Change) -> bool {
     match change {
         Change::UpsertService(service) => service.source == Source::Kubernetes,
         Change::UpsertSlice(slice) => slice.source == Source::Kubernetes,
+        Change::Remember(_) => true,
         _ => false,
     }
 }
@@ -101,6 +104,8 @@ pub fn write(path: &Path, cluster: Option<&str>, snapshot: &Snapshot) -> io::Res
     let mut writer = BufWriter::with_capacity(64 << 10, file);
     let header = Header { form: FORM, cluster: cluster.map(ToOwned::to_owned) };
     write_line(&mut writer, &header)?;
+    // First, for it counts where the objects after it say that nothing is left.
+    write_line(&mut writer, &Line::Remember(&snapshot.remembered()))?;
     for service in snapshot.facts().services_of(Source::Kubernetes) {
         write_line(&mut writer, &Line::UpsertService(service))?;
     }

@@ -1,0 +1,95 @@
+//! Starts what reads Kubernetes: the supervisor of its addresses, and the source.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::change::Change;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::trace::Verdict;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tracing::warn;
+
+use super::{stopped, unix_seconds};
+use crate::apiserver::credentials::{self, Credentials};
+use crate::apiserver::dial::{self, Register};
+use crate::apiserver::pool::PoolReport;
+use crate::apiserver::session::Settings;
+use crate::apiserver::timing::Timing as PoolTiming;
+use crate::apiserver::{self, Parts};
+use crate::clock::Clock;
+use crate::source::SourceReport;
+use crate::source::kube::watch::Timing;
+use crate::source::kube::{self, KubernetesSource, Memory};
+
+/// How often at most the state is written to the state directory.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+/// What of the daemon the source is connected to.
+pub(super) struct Connections {
+    /// The owner.
+    pub(super) changes: mpsc::Sender<Vec<Change>>,
+    /// What the owner publishes.
+    pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Makes a socket nodelb's own.
+    pub(super) register: Register,
+    pub(super) clock: Clock,
+    /// Name of this node.
+    pub(super) node: String,
+    /// How many service ports the kernel holds.
+    pub(super) expected: usize,
+}
+
+/// What there is to show of it, and the task to wait for at the end.
+pub(super) struct Kubernetes {
+    pub(super) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+    pub(super) pool: watch::Receiver<Arc<PoolReport>>,
+    pub(super) task: JoinHandle<()>,
+}
+
+/// Starts both; they run until `stop`.
+///
+/// # Errors
+/// When the settings name no credentials.
+pub(super) async fn start(
+    settings: Settings,
+    connections: Connections,
+    stop: watch::Receiver<bool>,
+) -> anyhow::Result<Kubernetes> {
+    let Connections { changes, snapshot, register, clock, node, expected } = connections;
+    let cluster = match Credentials::new(&settings, credentials::Timing::default())?.authority().await {
+        Ok(cluster) => Some(cluster),
+        Err(error) => {
+            warn!("{error}; Kubernetes is read once that is mended");
+            None
+        }
+    };
+    let memory = Memory { directory: settings.state_directory.clone(), cluster, save_every: SAVE_EVERY };
+    let parts = Parts {
+        settings,
+        register,
+        changes: changes.clone(),
+        is_frontend: is_frontend(snapshot.clone()),
+        clock,
+        unix: unix_seconds,
+        seed: std::process::id().into(),
+        timing: PoolTiming::default(),
+        dial: dial::Timing::default(),
+        credentials: credentials::Timing::default(),
+    };
+    let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone()))?;
+    let (reports, sources) = watch::channel(Arc::new(Vec::new()));
+    let timing = Timing::default();
+    let source = KubernetesSource { apiservers, changes, reports, snapshot, memory, node, expected, timing };
+    let task = tokio::spawn(kube::run(source, stopped(stop)));
+    Ok(Kubernetes { sources, pool, task })
+}
+
+/// Whether a connection to the address would be translated.
+fn is_frontend(snapshot: watch::Receiver<Arc<Snapshot>>) -> apiserver::supervisor::IsFrontend {
+    Arc::new(move |at| {
+        let to = L4Addr::new(Addr::from(at.ip()), at.port(), Protocol::Tcp);
+        !matches!(snapshot.borrow().trace(to), Verdict::PassedThrough)
+    })
+}

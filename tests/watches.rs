@@ -1,0 +1,8 @@
+//! Watch chaos: the Kubernetes source over the whole way, TLS and supervisor included, against a server that misbehaves.
+//! After each fault the table is what the server holds, and no service that stayed lost its backend on the way.
+//! `CHAOS_SEED=n` repeats a run, `CHAOS_SEQUENCES=n` changes its length.
+
+#[path = "watches/random.rs"]
+mod random;
+#[path = "watches/rig.rs"]
+mod rig;

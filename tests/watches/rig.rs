@@ -1,0 +1,294 @@
+//! A node in a box that watches a cluster in a box: the supervisor and the Kubernetes source as the daemon has them, an
+//! engine with maps in memory behind them, and an eye on every batch of changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nodelb::apiserver::address::{Address, Server};
+use nodelb::apiserver::session::Settings;
+use nodelb::apiserver::timing::Timing as PoolTiming;
+use nodelb::apiserver::{self, credentials, dial};
+use nodelb::clock::Clock;
+use nodelb::source::SourceReport;
+use nodelb::source::kube::decode::{Decoder, Heard, Kind, Object};
+use nodelb::source::kube::watch::Timing;
+use nodelb::source::kube::{self, KubernetesSource, Memory};
+use nodelb_apiserver::{Behaviour, Cluster, Replica, ServeOptions};
+use nodelb_core::addr::L4Addr;
+use nodelb_core::change::Change;
+use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::service::{Service, Slice, Source};
+use nodelb_core::state::Realised;
+use nodelb_core::trace::Verdict;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+/// Room for everything a test makes up.
+const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
+
+/// How long anything may take that must happen in the end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// See the module.
+pub(crate) struct Rig {
+    pub(crate) cluster: Cluster,
+    pub(crate) replica: Replica,
+    pub(crate) node: Node,
+}
+
+/// The nodelb side. Dropped, it ends as a daemon that is killed.
+pub(crate) struct Node {
+    /// Its tasks end with it.
+    _runtime: Runtime,
+    pub(crate) eye: Arc<Mutex<Eye>>,
+    pub(crate) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+}
+
+/// What the owner sees.
+pub(crate) struct Eye {
+    engine: Engine,
+    maps: MemoryDatapath,
+    now: Moment,
+    is_synced: bool,
+    /// Frontends that must always lead to a backend, from when they first do.
+    watched: BTreeMap<L4Addr, Option<L4Addr>>,
+    lost: Vec<String>,
+}
+
+impl Rig {
+    /// A cluster with this content, and a node that has just started.
+    pub(crate) fn start(manifests: &str) -> Self {
+        let cluster = Cluster::new().expect("a cluster");
+        cluster.apply(manifests).expect("valid manifests");
+        let replica = serve(&cluster);
+        let node = Node::start(&cluster, &[replica.address()], None);
+        Self { cluster, replica, node }
+    }
+
+    /// Waits until the table is what the server holds.
+    pub(crate) fn converge(&self, what: &str) {
+        let wanted = objects(&self.cluster);
+        self.node.wait(what, |eye| {
+            if !eye.is_synced {
+                return Err("not synced".into());
+            }
+            let told = eye.told();
+            if told == wanted { Ok(()) } else { Err(difference(&told, &wanted)) }
+        });
+        let lost = std::mem::take(&mut self.node.eye.lock().expect("not poisoned").lost);
+        assert!(lost.is_empty(), "{what}: {}", lost.join("; "));
+    }
+}
+
+/// A replica of the cluster with bookmarks often enough for [`timing`].
+pub(crate) fn serve(cluster: &Cluster) -> Replica {
+    let behaviour = Behaviour { bookmarks: Some(Duration::from_millis(25)), ..Behaviour::default() };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    cluster.serve(listener, ServeOptions { behaviour, ..ServeOptions::default() }).expect("served")
+}
+
+/// The source's patience, shortened a thousandfold.
+pub(crate) fn timing() -> Timing {
+    Timing {
+        patience: Duration::from_millis(300),
+        list_silence: Duration::from_millis(150),
+        watch_silence: Duration::from_millis(100),
+        watch: Duration::from_secs(300),
+        backoff: (Duration::from_millis(1), Duration::from_millis(10)),
+        confirm: Duration::from_millis(2),
+        resume_within: Duration::from_secs(300),
+        page: 3,
+    }
+}
+
+impl Node {
+    /// A node that knows these addresses, and the state directory of an earlier one.
+    pub(crate) fn start(cluster: &Cluster, addresses: &[SocketAddr], state: Option<&Path>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let directory = tempfile::tempdir().expect("a directory");
+        let kubeconfig = directory.path().join("kubeconfig");
+        let url = format!("https://{}", addresses[0]);
+        std::fs::write(&kubeconfig, cluster.kubeconfig(&[&url]).expect("a kubeconfig")).expect("written");
+        let server =
+            |at: &SocketAddr| Server { address: Address::from(*at), tls_server_name: Some("kubernetes".into()) };
+        let settings = Settings {
+            servers: addresses.iter().map(server).collect(),
+            kubeconfig: Some(kubeconfig),
+            state_directory: state.unwrap_or(directory.path()).to_path_buf(),
+            ..Settings::default()
+        };
+        let sources = BTreeSet::from([Source::Kubernetes]);
+        let config = EngineConfig { sources, max_services: ROOMY.services, ..EngineConfig::default() };
+        let engine = Engine::new(config, Realised::default());
+        let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
+        let maps = MemoryDatapath::new(ROOMY);
+        let eye = Eye { engine, maps, now: Moment(0), is_synced: false, watched: BTreeMap::new(), lost: Vec::new() };
+        let eye = Arc::new(Mutex::new(eye));
+        let (changes_in, changes) = mpsc::channel(64);
+        let (reports, sources) = watch::channel(Arc::new(Vec::new()));
+        let parts = apiserver::Parts {
+            settings: settings.clone(),
+            register: Arc::new(|_| Ok(())),
+            changes: changes_in.clone(),
+            is_frontend: Arc::new(|_| false),
+            clock: Clock::start(),
+            unix: || 0,
+            seed: 1,
+            timing: quick(),
+            dial: dial::Timing::default(),
+            credentials: credentials::Timing::default(),
+        };
+        let entered = runtime.enter();
+        let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+        drop(entered);
+        let source = KubernetesSource {
+            apiservers,
+            changes: changes_in,
+            reports,
+            snapshot,
+            memory: Memory {
+                directory: settings.state_directory,
+                cluster: None,
+                save_every: Duration::from_millis(50),
+            },
+            node: "n1".into(),
+            expected: 0,
+            timing: timing(),
+        };
+        runtime.spawn(kube::run(source, std::future::pending()));
+        runtime.spawn(own(changes, Arc::clone(&eye), snapshot_in, directory));
+        Self { _runtime: runtime, eye, sources }
+    }
+
+    /// Waits until it is so, or fails with the last answer.
+    pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Eye) -> Result<(), String>) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = is_so(&self.eye.lock().expect("not poisoned"));
+            match answer {
+                Ok(()) => return,
+                Err(why) if Instant::now() > deadline => panic!("{what}: {why}; sources: {:#?}", self.sources.borrow()),
+                Err(_) => std::thread::sleep(Duration::from_micros(300)),
+            }
+        }
+    }
+}
+
+/// The supervisor's patience, shortened.
+pub(crate) fn quick() -> PoolTiming {
+    PoolTiming {
+        probe_every: 60,
+        probe_patience: 200,
+        probe_again: 10,
+        probe_preferred_every: 60,
+        probe_others_every: 100,
+        dwell: 100,
+        steady: 20,
+        short_lived: 2,
+        debounce: 50,
+        retry_first: 1,
+        retry_most: 20,
+        refused_first: 5,
+        refused_most: 50,
+        ..PoolTiming::default()
+    }
+}
+
+/// The owner task.
+async fn own(
+    mut changes: mpsc::Receiver<Vec<Change>>,
+    eye: Arc<Mutex<Eye>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    _directory: tempfile::TempDir,
+) {
+    while let Some(batch) = changes.recv().await {
+        let snapshot = eye.lock().expect("not poisoned").take(batch);
+        snapshots.send_replace(Arc::new(snapshot));
+    }
+}
+
+impl Eye {
+    /// From now on, once it leads somewhere, the frontend must always do.
+    pub(crate) fn watch(&mut self, frontend: &str, backend: Option<&str>) {
+        let parse = |text: &str| text.parse().expect("an address");
+        self.watched.insert(parse(frontend), backend.map(parse));
+    }
+
+    fn take(&mut self, batch: Vec<Change>) -> Snapshot {
+        self.is_synced |= batch.iter().any(|change| matches!(change, Change::Synced { .. }));
+        let shown = format!("{batch:?}");
+        batch.into_iter().for_each(|change| self.engine.change(change));
+        self.now = self.now.plus(2_000);
+        self.engine.reconcile(&mut self.maps, self.now);
+        let snapshot = self.snapshot();
+        for (frontend, backend) in self.watched.iter().filter(|_| self.is_synced) {
+            let leads = match snapshot.trace(*frontend) {
+                Verdict::Forwarded(_, slots) => backend.is_none_or(|b| slots.iter().any(|slot| slot.addr == b)),
+                _ => false,
+            };
+            if !leads {
+                self.lost.push(format!("{frontend} lost its backend in {shown:.2000}"));
+            }
+        }
+        snapshot
+    }
+
+    /// What the sources say now.
+    pub(crate) fn told(&self) -> Objects {
+        let snapshot = self.snapshot();
+        let services = snapshot.facts().services_of(Source::Kubernetes);
+        let slices = snapshot.facts().slices_of(Source::Kubernetes);
+        Objects {
+            services: services.map(|service| (service.name.to_string(), service.clone())).collect(),
+            slices: slices.map(|slice| (format!("{:?}", slice.name), slice.clone())).collect(),
+        }
+    }
+
+    /// What readers see.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.engine.snapshot(self.now)
+    }
+}
+
+/// Everything served, by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    pub(crate) services: BTreeMap<String, Service>,
+    pub(crate) slices: BTreeMap<String, Slice>,
+}
+
+/// What the server holds, in nodelb's words.
+pub(crate) fn objects(cluster: &Cluster) -> Objects {
+    let mut objects = Objects::default();
+    for kind in Kind::SERVED {
+        let mut decoder = Decoder::new(kind);
+        for object in cluster.list(kind.resource()) {
+            let (heard, _) = decoder.item(object.to_string().as_bytes());
+            let Heard::Upsert(item) = heard else { panic!("the server holds something odd: {heard:?}") };
+            match item.object {
+                Some(Object::Service(service)) => {
+                    objects.services.insert(service.name.to_string(), service);
+                }
+                Some(Object::Slice(slice)) => {
+                    objects.slices.insert(format!("{:?}", slice.name), slice);
+                }
+                _ => {}
+            }
+        }
+    }
+    objects
+}
+
+fn difference(told: &Objects, wanted: &Objects) -> String {
+    let services = wanted.services.iter().find(|(name, service)| told.services.get(*name) != Some(service));
+    let slices = wanted.slices.iter().find(|(name, slice)| told.slices.get(*name) != Some(slice));
+    let extra = told.slices.keys().find(|name| !wanted.slices.contains_key(*name));
+    let extra = extra.or_else(|| told.services.keys().find(|name| !wanted.services.contains_key(*name)));
+    format!("not told: {services:?} {slices:?}; too much: {extra:?}")
+}
