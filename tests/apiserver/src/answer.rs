@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -18,6 +18,7 @@ use crate::discovery;
 use crate::faults::{Fault, Faults};
 use crate::fields::{Operation, Writer};
 use crate::list::list;
+use crate::protobuf;
 use crate::reply::{self, ReplyBody};
 use crate::request::{Request, Verb};
 use crate::resource::Resource;
@@ -36,6 +37,9 @@ pub(crate) struct Peer {
 
 /// The largest body that is read: etcd's limit, and some.
 const BODY: usize = 3 << 20;
+
+/// How long a namespace is terminating.
+const TERMINATING: Duration = Duration::from_millis(500);
 
 /// Lines of a watch that wait for a slow reader.
 const BACKLOG: usize = 64;
@@ -132,40 +136,62 @@ impl Exchange {
         let mut writer = writer(asked, request.headers(), part);
         let kind = patch_kind(asked.verb, request.headers())?;
         let content = parse(&body(request).await?)?;
-        if kind == Some(PatchKind::Apply) {
+        if kind == PatchKind::Apply {
             writer.operation = Operation::Apply;
         }
         let now = rfc3339(SystemTime::now());
         let write = Write { resource, part, writer: &writer, now: &now };
         let key = key(asked);
-        let (code, object) = self.cluster.change(|state| match (asked.verb, kind) {
-            (Verb::Create, _) => create(state, &write, &key.0, content).map(|object| (201, object)),
-            (Verb::Update, _) => state.update(&write, &key, content).map(|object| (200, object)),
-            (Verb::Delete, _) => state.delete(&write, &key, &content["preconditions"]).map(|object| (200, object)),
-            (_, Some(PatchKind::Plain(kind))) => state.patch(&write, &key, kind, &content).map(|object| (200, object)),
-            _ => apply(state, &write, &key, content),
+        let (code, object) = self.cluster.change(|state| {
+            let done = match (asked.verb, kind) {
+                (Verb::Create, _) => return create(state, &write, &key.0, content).map(|object| (201, object)),
+                (_, PatchKind::Apply) => return apply(state, &write, &key, content),
+                (Verb::Delete, _) => state.delete(&write, &key, &content["preconditions"]),
+                (_, PatchKind::Json) => state.patch(&write, &key, &Patch::Json(content)),
+                (_, PatchKind::Merge) => state.patch(&write, &key, &Patch::Merge(content)),
+                (_, PatchKind::Strategic) => state.patch(&write, &key, &Patch::Strategic(content)),
+                (_, PatchKind::None) => state.update(&write, &key, content),
+            };
+            done.map(|object| (200, object))
         })?;
+        if resource.kind == "Namespace" && asked.verb == Verb::Delete {
+            self.end_namespace(key);
+        }
         Ok(reply::json(code, object.bytes.clone()))
+    }
+
+    /// Removes a terminating namespace and what is in it, a little later, as the namespace controller does.
+    fn end_namespace(&self, key: Key) {
+        let cluster = self.cluster.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(TERMINATING).await;
+            // Whoever else has removed it meanwhile has done the same.
+            let _ = cluster.delete("namespaces", &key.0, &key.1);
+        });
     }
 }
 
+/// How the body of a PATCH is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PatchKind {
-    Plain(Patch),
-    /// Server-side apply.
+    /// It is no PATCH.
+    None,
+    Json,
+    Merge,
+    Strategic,
     Apply,
 }
 
-fn patch_kind(verb: Verb, headers: &HeaderMap) -> Result<Option<PatchKind>, Status> {
+fn patch_kind(verb: Verb, headers: &HeaderMap) -> Result<PatchKind, Status> {
     if verb != Verb::Patch {
-        return Ok(None);
+        return Ok(PatchKind::None);
     }
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default() {
-        "application/json-patch+json" => Ok(Some(PatchKind::Plain(Patch::Json))),
-        "application/merge-patch+json" => Ok(Some(PatchKind::Plain(Patch::Merge))),
-        "application/strategic-merge-patch+json" => Ok(Some(PatchKind::Plain(Patch::Strategic))),
-        "application/apply-patch+yaml" => Ok(Some(PatchKind::Apply)),
+        "application/json-patch+json" => Ok(PatchKind::Json),
+        "application/merge-patch+json" => Ok(PatchKind::Merge),
+        "application/strategic-merge-patch+json" => Ok(PatchKind::Strategic),
+        "application/apply-patch+yaml" => Ok(PatchKind::Apply),
         other => Err(Status::new(415, format!("the body of the request was in an unknown format: {other:?}"))),
     }
 }
@@ -183,7 +209,7 @@ fn apply(state: &mut State, write: &Write<'_>, key: &Key, content: Value) -> Res
     if state.store.get(write.resource, key).is_none() {
         return create(state, write, &key.0, content).map(|object| (201, object));
     }
-    state.patch(write, key, Patch::Strategic, &content).map(|object| (200, object))
+    state.patch(write, key, &Patch::Strategic(content)).map(|object| (200, object))
 }
 
 fn writer(asked: &Request, headers: &HeaderMap, part: Part) -> Writer {
@@ -207,13 +233,14 @@ async fn body(request: hyper::Request<Incoming>) -> Result<Bytes, Status> {
         .map_err(|error| Status::new(413, format!("the body cannot be read: {error}")))
 }
 
-/// JSON, or YAML as server-side apply sends it; nothing at all is `null`.
+/// JSON, YAML as server-side apply sends it, or a little protobuf; nothing at all is `null`.
 fn parse(body: &Bytes) -> Result<Value, Status> {
     if body.is_empty() {
         return Ok(Value::Null);
     }
     serde_json::from_slice(body)
         .ok()
+        .or_else(|| protobuf::decode(body))
         .or_else(|| serde_saphyr::from_str(std::str::from_utf8(body).ok()?).ok())
         .ok_or_else(|| Status::new(400, "the body of the request is neither JSON nor YAML"))
 }

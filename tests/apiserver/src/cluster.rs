@@ -22,6 +22,8 @@ use crate::write::{Part, Patch, State, Write};
 #[derive(Clone, Debug)]
 pub struct Cluster {
     shared: Arc<Shared>,
+    /// Who is written down as the writer of what is written through this handle.
+    writer: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -74,7 +76,7 @@ impl Cluster {
             identity: Identity::new()?,
             random,
         };
-        let cluster = Self { shared: Arc::new(shared) };
+        let cluster = Self { shared: Arc::new(shared), writer: "kubectl-client-side-apply".into() };
         cluster.allow("nodelb", Role::node_proxier());
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             cluster.apply_value(json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}))?;
@@ -92,21 +94,13 @@ impl Cluster {
     /// # Errors
     /// Not YAML, or what an apiserver refuses.
     pub fn apply(&self, yaml: &str) -> Result<(), Status> {
-        self.apply_as("kubectl-client-side-apply", yaml)
-    }
-
-    /// The same, written down as somebody else's doing: `kube-apiserver`, say.
-    ///
-    /// # Errors
-    /// As [`Self::apply`].
-    pub fn apply_as(&self, writer: &str, yaml: &str) -> Result<(), Status> {
         let documents: Vec<Value> =
             serde_saphyr::from_multiple(yaml).map_err(|error| Status::new(400, format!("not YAML: {error}")))?;
         for document in documents {
             match document["items"].as_array() {
-                Some(items) => items.iter().try_for_each(|item| self.put(writer, item.clone()))?,
+                Some(items) => items.iter().try_for_each(|item| self.apply_value(item.clone()))?,
                 None if document.is_null() => {}
-                None => self.put(writer, document)?,
+                None => self.apply_value(document)?,
             }
         }
         Ok(())
@@ -117,10 +111,6 @@ impl Cluster {
     /// # Errors
     /// What an apiserver refuses.
     pub fn apply_value(&self, object: Value) -> Result<(), Status> {
-        self.put("kubectl-client-side-apply", object)
-    }
-
-    fn put(&self, writer: &str, object: Value) -> Result<(), Status> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let resource = Resource::find(kind)
             .ok_or_else(|| Status::new(404, format!("no resource of kind {kind:?} is served here")))?;
@@ -131,33 +121,30 @@ impl Cluster {
             (true, namespace) => namespace,
         };
         let key = (namespace.to_owned(), part("name").to_owned());
-        self.write(resource, writer, Part::Whole, |state, write| {
+        self.write(resource, |state, write| {
             state.ensure_namespace(write, &key.0)?;
             match state.store.get(resource, &key) {
-                Some(_) => state.update(write, &key, object.clone()),
-                None => state.create(write, &key.0, object.clone()),
+                Some(_) => state.update(write, &key, object),
+                None => state.create(write, &key.0, object),
             }
         })?;
         Ok(())
+    }
+
+    /// The same cluster, where everything written through this handle is written down as somebody else's doing:
+    /// `kube-apiserver`'s, say.
+    #[must_use]
+    pub fn writing_as(&self, writer: &str) -> Self {
+        Self { shared: self.shared.clone(), writer: writer.into() }
     }
 
     /// Patches an object, status included. `resource` is a plural or a kind; `namespace` is empty where there is none.
     ///
     /// # Errors
     /// What an apiserver refuses.
-    pub fn patch(&self, resource: &str, namespace: &str, name: &str, kind: Patch, patch: &Value) -> Result<(), Status> {
-        self.patch_as("kubectl-patch", (resource, namespace, name), kind, patch)
-    }
-
-    /// The same, written down as somebody else's doing. The object is named by resource, namespace and name.
-    ///
-    /// # Errors
-    /// What an apiserver refuses.
-    pub fn patch_as(&self, writer: &str, object: (&str, &str, &str), kind: Patch, patch: &Value) -> Result<(), Status> {
-        let (resource, namespace, name) = object;
-        let resource = find(resource)?;
+    pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: &Patch) -> Result<(), Status> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.write(resource, writer, Part::Whole, |state, write| state.patch(write, &key, kind, patch))?;
+        self.write(find(resource)?, |state, write| state.patch(write, &key, patch))?;
         Ok(())
     }
 
@@ -166,9 +153,8 @@ impl Cluster {
     /// # Errors
     /// 404
     pub fn delete(&self, resource: &str, namespace: &str, name: &str) -> Result<(), Status> {
-        let resource = find(resource)?;
         let key = (namespace.to_owned(), name.to_owned());
-        self.write(resource, "kubectl", Part::Whole, |state, write| state.delete(write, &key, &Value::Null))?;
+        self.write(find(resource)?, |state, write| state.delete(write, &key, &Value::Null))?;
         Ok(())
     }
 
@@ -285,12 +271,10 @@ impl Cluster {
     fn write<T>(
         &self,
         resource: &'static Resource,
-        writer: &str,
-        part: Part,
         change: impl FnOnce(&mut State, &Write<'_>) -> Result<T, Status>,
     ) -> Result<T, Status> {
-        let (writer, now) = (Writer::new(writer), rfc3339(SystemTime::now()));
-        self.change(|state| change(state, &Write { resource, part, writer: &writer, now: &now }))
+        let (writer, now) = (Writer::new(&*self.writer), rfc3339(SystemTime::now()));
+        self.change(|state| change(state, &Write { resource, part: Part::Whole, writer: &writer, now: &now }))
     }
 }
 

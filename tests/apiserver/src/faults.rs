@@ -226,11 +226,17 @@ impl Faults {
 
     /// The next so many requests that are meant go wrong.
     pub fn answer_next(&self, times: u32, on: On, fault: Fault) {
+        if times == 0 {
+            return;
+        }
         self.rules().requests.push(Rule { on, fault, times: Some(times) });
     }
 
     /// The next so many events about a resource (its plural), over all its watches, go wrong.
     pub fn events_next(&self, times: u32, resource: &str, fault: EventFault) {
+        if times == 0 {
+            return;
+        }
         self.rules().events.push(Rule { on: resource.into(), fault, times: Some(times) });
     }
 
@@ -340,7 +346,7 @@ fn take<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, covers: impl Fn(&W) -> bool) -
 fn spend<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
     let fault = rules[at].fault.clone();
     if let Some(times) = &mut rules[at].times {
-        *times = times.saturating_sub(1);
+        *times -= 1;
         if *times == 0 {
             rules.remove(at);
         }

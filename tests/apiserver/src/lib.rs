@@ -25,6 +25,7 @@ mod kubeconfig;
 mod list;
 mod patch;
 mod pools;
+mod protobuf;
 mod reply;
 mod request;
 mod resource;

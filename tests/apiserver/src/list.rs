@@ -28,7 +28,7 @@ pub(crate) fn list(
     let (objects, revision, after) = start(store, resource, request)?;
     let limit = match request.parameter("limit") {
         "" => 0,
-        limit => limit.parse().map_err(|_| Status::new(400, format!("limit {limit:?} is not a number")))?,
+        limit => limit.parse().map_err(|error| Status::new(400, format!("limit {limit:?}: {error}")))?,
     };
     let mut chosen = chosen(&objects, request, &selector, after.as_ref());
     if let Some(Fault::Keep { items }) = fault {
@@ -103,7 +103,7 @@ pub(crate) fn revision(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse().map_err(|_| Status::new(400, format!("resourceVersion: Invalid value: {text:?}: not a number")))
+    text.parse().map_err(|error| Status::new(400, format!("resourceVersion: Invalid value: {text:?}: {error}")))
 }
 
 fn token(revision: u64, last: Option<&Key>) -> String {

@@ -57,6 +57,8 @@ pub(crate) struct Store {
     revision: u64,
     /// Lists and watches from before this revision are refused.
     compacted: u64,
+    /// The revision of the last event that the log has lost.
+    forgotten: u64,
     /// What continue tokens refer to.
     snapshots: BTreeMap<(u64, &'static str), Objects>,
     /// While set, watchers are not told of changes.
@@ -114,6 +116,7 @@ impl Store {
         if self.log.len() > LOG
             && let Some(event) = self.log.pop_front()
         {
+            self.forgotten = event.revision;
             self.compacted = self.compacted.max(event.revision);
         }
     }
@@ -123,14 +126,10 @@ impl Store {
     /// # Errors
     /// 410: it has read too slowly.
     pub(crate) fn since(&self, resource: &Resource, revision: u64) -> Result<Vec<Event>, Status> {
-        let from = self.log.partition_point(|event| event.revision <= revision);
-        if from == 0
-            && self.log.front().is_some_and(|event| event.revision > revision + 1)
-            && self.log.len() >= LOG
-            && revision < self.compacted
-        {
-            return Err(Status::expired(revision, self.compacted));
+        if revision < self.forgotten {
+            return Err(Status::expired(revision, self.forgotten));
         }
+        let from = self.log.partition_point(|event| event.revision <= revision);
         Ok(self.log.range(from..).filter(|event| event.resource == resource).cloned().collect())
     }
 
@@ -156,6 +155,7 @@ impl Store {
         self.tables = backup.tables.clone();
         self.revision = revision;
         self.compacted = revision;
+        self.forgotten = 0;
         self.log.clear();
         self.snapshots.clear();
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::Cluster;
@@ -35,6 +35,8 @@ pub(crate) struct Watch {
     bookmarks: Option<Duration>,
     deadline: Instant,
     fault: Option<Fault>,
+    /// From when the watch was allowed.
+    interrupts: watch::Receiver<(u64, Interrupt)>,
     /// An event that is sent after the next one.
     swapped: Option<Bytes>,
 }
@@ -72,6 +74,7 @@ impl Watch {
         fault: Option<Fault>,
     ) -> Result<Self, Status> {
         let behaviour = faults.behaviour();
+        let interrupts = faults.interrupts.subscribe();
         let selector = selector(resource, &request)?;
         let asked = revision(request.parameter("resourceVersion"))?;
         let marked = streams_list(&request, behaviour.watch_list)?;
@@ -105,14 +108,14 @@ impl Watch {
             bookmarks,
             deadline,
             fault,
+            interrupts,
             swapped: None,
         })
     }
 
     /// Sends until the time is over, the client has gone or something goes wrong.
     pub(crate) async fn run(mut self, to: mpsc::Sender<Piece>) {
-        let mut interrupts = self.faults.interrupts.subscribe();
-        interrupts.mark_unchanged();
+        let mut interrupts = self.interrupts.clone();
         let ended = tokio::select! {
             ended = self.send(&to) => ended,
             _ = interrupts.changed() => {
@@ -288,7 +291,7 @@ impl Watch {
     }
 
     async fn line(&self, to: &mpsc::Sender<Piece>, line: Bytes) -> Step {
-        to.send(Ok(line)).await.map_err(|_| End::Clean)
+        to.send(Ok(line)).await.or(Err(End::Clean))
     }
 }
 
@@ -316,7 +319,7 @@ fn streams_list(request: &Request, watch_list: WatchList) -> Result<bool, Status
 fn lasts(request: &Request, behaviour: &Behaviour) -> Result<Duration, Status> {
     let asked = match request.parameter("timeoutSeconds") {
         "" | "0" => return Ok(behaviour.watch_timeout),
-        text => text.parse().map_err(|_| Status::new(400, format!("timeoutSeconds {text:?} is not a number")))?,
+        text => text.parse().map_err(|error| Status::new(400, format!("timeoutSeconds {text:?}: {error}")))?,
     };
     Ok(Duration::from_secs(asked).min(behaviour.watch_timeout))
 }

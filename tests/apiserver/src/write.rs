@@ -45,15 +45,15 @@ pub(crate) struct Write<'a> {
     pub(crate) now: &'a str,
 }
 
-/// How a patch is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A patch, by the way it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// RFC 6902, `application/json-patch+json`.
-    Json,
+    Json(Value),
     /// RFC 7396, `application/merge-patch+json`.
-    Merge,
+    Merge(Value),
     /// Kubernetes', `application/strategic-merge-patch+json`.
-    Strategic,
+    Strategic(Value),
 }
 
 impl State {
@@ -132,23 +132,18 @@ impl State {
     ///
     /// # Errors
     /// As [`Self::update`], or the patch does not fit.
-    pub(crate) fn patch(
-        &mut self,
-        write: &Write<'_>,
-        key: &Key,
-        kind: Patch,
-        with: &Value,
-    ) -> Result<Arc<Object>, Status> {
+    pub(crate) fn patch(&mut self, write: &Write<'_>, key: &Key, with: &Patch) -> Result<Arc<Object>, Status> {
         let mut new = self.find(write.resource, key)?.value.clone();
-        match kind {
-            Patch::Json => patch::json(&mut new, with)?,
-            Patch::Merge => patch::merge(&mut new, with),
-            Patch::Strategic => patch::strategic(&mut new, with),
+        match with {
+            Patch::Json(operations) => patch::json(&mut new, operations)?,
+            Patch::Merge(document) => patch::merge(&mut new, document),
+            Patch::Strategic(document) => patch::strategic(&mut new, document),
         }
         self.update(write, key, new)
     }
 
-    /// Deletes an object, or marks it while it has finalizers. A namespace goes with all that is in it.
+    /// Deletes an object, or marks it while it has finalizers. A namespace goes with all that is in it;
+    /// over the network it is only marked as terminating.
     ///
     /// # Errors
     /// 404; 409 where `preconditions` name another `uid` or `resourceVersion`.
@@ -161,14 +156,17 @@ impl State {
         let resource = write.resource;
         let old = self.find(resource, key)?;
         check_unchanged(resource, &old, &json!({"metadata": preconditions}))?;
-        if has_finalizers(&old.value) {
+        let terminates = resource.kind == "Namespace" && write.part == Part::Main;
+        if has_finalizers(&old.value) || terminates {
             let mut new = old.value.clone();
-            if new["metadata"]["deletionTimestamp"].is_null() {
-                new["metadata"]["deletionTimestamp"] = write.now.into();
-                new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-                return Ok(self.store.put(resource, key, new));
+            if !new["metadata"]["deletionTimestamp"].is_null() {
+                return Ok(old);
             }
-            return Ok(old);
+            new["metadata"]["deletionTimestamp"] = write.now.into();
+            if terminates {
+                new["status"]["phase"] = json!("Terminating");
+            }
+            return Ok(self.store.put(resource, key, new));
         }
         if resource.kind == "Namespace" {
             for inner in crate::resource::RESOURCES.iter().filter(|it| it.namespaced) {

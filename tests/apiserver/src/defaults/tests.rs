@@ -1,8 +1,8 @@
 use super::*;
 use crate::pools::Ranges;
 
-fn stored(pools: &mut Pools, old: Option<&Value>, spec: Value) -> Result<Value, Status> {
-    let mut new = json!({"kind": "Service", "metadata": {"name": "web"}, "spec": spec});
+fn stored(pools: &mut Pools, old: Option<&Value>, spec: impl Into<Value>) -> Result<Value, Status> {
+    let mut new = json!({"kind": "Service", "metadata": {"name": "web"}, "spec": spec.into()});
     complete(Resource::find("services").unwrap(), old, &mut new, pools)?;
     Ok(new["spec"].clone())
 }

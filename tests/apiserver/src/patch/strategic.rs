@@ -100,20 +100,26 @@ fn merge_list(at: &str, items: &mut Vec<Value>, patch: &[Value], kind: &ListKind
                 }
             }
         }
-        ListKind::Keyed(key) => {
-            for item in patch {
-                let at_key = items.iter().position(|it| it.get(key) == item.get(key) && it.get(key).is_some());
-                match (directive(item).as_deref(), at_key) {
-                    (Some("delete"), _) => items.retain(|it| it.get(key) != item.get(key)),
-                    (_, Some(index)) => merge_at(at, &mut items[index], item),
-                    (_, None) => {
-                        let mut new = Value::Null;
-                        merge_at(at, &mut new, item);
-                        items.push(new);
-                    }
-                }
-            }
+        ListKind::Keyed(key) => merge_keyed(at, items, patch, key),
+    }
+}
+
+/// A new element comes after the one before it in the patch, the first one before all others, as an apiserver has it.
+fn merge_keyed(at: &str, items: &mut Vec<Value>, patch: &[Value], key: &str) {
+    let mut place = 0;
+    for item in patch {
+        if item.get("$patch").is_some_and(|directive| directive == "delete") {
+            items.retain(|it| it.get(key) != item.get(key));
+            place = place.min(items.len());
+            continue;
         }
+        let index = items.iter().position(|it| it.get(key) == item.get(key) && it.get(key).is_some());
+        let index = index.unwrap_or_else(|| {
+            items.insert(place, Value::Null);
+            place
+        });
+        merge_at(at, &mut items[index], item);
+        place = index + 1;
     }
 }
 

@@ -2,13 +2,13 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn merged(mut target: Value, patch: Value) -> Value {
-    merge(&mut target, &patch);
+fn merged(mut target: Value, patch: impl Into<Value>) -> Value {
+    merge(&mut target, &patch.into());
     target
 }
 
-fn strategically(mut target: Value, patch: Value) -> Value {
-    strategic(&mut target, &patch);
+fn strategically(mut target: Value, patch: impl Into<Value>) -> Value {
+    strategic(&mut target, &patch.into());
     target
 }
 
@@ -63,7 +63,7 @@ fn ports_are_merged_by_their_number() {
     let patch = json!({"spec": {"ports": [{"port": 80, "targetPort": 8080}, {"port": 53}]}});
     assert_eq!(
         strategically(service.clone(), patch),
-        json!({"spec": {"ports": [{"port": 80, "name": "http", "targetPort": 8080}, {"port": 443, "name": "https"}, {"port": 53}]}})
+        json!({"spec": {"ports": [{"port": 80, "name": "http", "targetPort": 8080}, {"port": 53}, {"port": 443, "name": "https"}]}})
     );
     let patch = json!({"spec": {
         "$setElementOrder/ports": [{"port": 53}, {"port": 443}],

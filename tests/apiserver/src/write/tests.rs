@@ -89,7 +89,7 @@ fn conflicts_generation_and_writes_that_change_nothing() {
     assert_eq!((stale.code, stale.reason.as_str()), (409, "Conflict"));
 
     let emptied = world.run("endpointslices", Part::Main, |state, write| {
-        state.patch(write, &key("web"), Patch::Merge, &json!({"endpoints": null}))
+        state.patch(write, &key("web"), &Patch::Merge(json!({"endpoints": null})))
     });
     assert_eq!(emptied.unwrap().value["metadata"]["generation"], 2);
 }
@@ -103,7 +103,7 @@ fn a_status_is_written_apart() {
     assert_eq!(stored.value["status"], json!({"loadBalancer": {}}));
     let patch = json!({"status": status, "metadata": {"labels": {"a": "b"}}});
     let stored = world
-        .run("services", Part::Status, |state, write| state.patch(write, &key("web"), Patch::Strategic, &patch))
+        .run("services", Part::Status, |state, write| state.patch(write, &key("web"), &Patch::Strategic(patch.clone())))
         .unwrap();
     assert_eq!((&stored.value["status"], &stored.value["metadata"]["labels"]), (&status, &Value::Null));
     let stored = world.update("services", json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer"}}));

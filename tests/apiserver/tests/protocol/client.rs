@@ -137,7 +137,7 @@ impl Lines {
                 let line = self.read.drain(..=end).collect();
                 return Ok(Some(String::from_utf8(line).unwrap()));
             }
-            let frame = tokio::time::timeout(patience, self.body.frame()).await.map_err(|_| "silent".to_owned())?;
+            let frame = tokio::time::timeout(patience, self.body.frame()).await.or(Err("silent"))?;
             match frame {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(format!("{error} after {:?}", String::from_utf8_lossy(&self.read))),

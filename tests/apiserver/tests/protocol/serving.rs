@@ -1,13 +1,11 @@
 //! The protocol, over TLS, as a client meets it.
 
-#[path = "client/mod.rs"]
-mod client;
-
 use std::time::{Duration, Instant};
 
-use client::{Client, PATIENCE};
 use nodelb_apiserver::{Cluster, Patch, Replica, Role, ServeOptions, WatchList};
 use serde_json::{Value, json};
+
+use crate::client::{Client, PATIENCE};
 
 const SERVICES: &str = "/api/v1/services";
 
@@ -27,7 +25,7 @@ fn service(name: &str) -> Value {
 
 fn label(cluster: &Cluster, name: &str, value: &str) {
     let patch = json!({"metadata": {"labels": {"x": value}}});
-    cluster.patch("services", "shop", name, Patch::Merge, &patch).unwrap();
+    cluster.patch("services", "shop", name, &Patch::Merge(patch)).unwrap();
 }
 
 #[tokio::test]
