@@ -126,7 +126,8 @@ pub enum Choice {
     Maintenance,
     /// Hints keep the clients of this node in other zones or on other nodes.
     NotHinted,
-    /// It is one of nodelb's own admin addresses, or not an address a connection can reach.
+    /// It is one of nodelb's own admin addresses, not an address a connection can reach, or an address of this host or
+    /// link only that Kubernetes has no business with.
     Refused,
 }
 
