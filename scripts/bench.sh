@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 figures=$(mktemp)
 trap 'rm -f "$figures"' EXIT
-for bench in cost heap; do
+for bench in cost heap kubernetes; do
     "${CARGO:-cargo}" bench --locked -p nodelb --bench "$bench"
 done >"$figures"
 cat "$figures"

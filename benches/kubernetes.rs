@@ -1,0 +1,72 @@
+//! What a cluster of ten thousand services costs the daemon: `make bench`. The daemon itself, as a process, against the
+//! API test server over TLS; its CPU time and memory are what the kernel accounts to it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a benchmark stops where it cannot go on, and prints"
+)]
+
+#[path = "kubernetes/cluster.rs"]
+mod cluster;
+#[path = "kubernetes/daemon.rs"]
+mod daemon;
+#[path = "kubernetes/latency.rs"]
+mod latency;
+#[path = "../tests/sandbox/mod.rs"]
+mod sandbox;
+
+use std::time::{Duration, Instant};
+
+use cluster::{Content, storm};
+use daemon::Daemon;
+
+/// How long each load lasts.
+const LOAD: Duration = Duration::from_secs(30);
+
+fn main() {
+    sandbox::run("kubernetes", |sandbox| {
+        let content = Content::new();
+        let daemon = Daemon::start(sandbox, &content);
+        let start = daemon.until_ready();
+        let at_ready = daemon.memory();
+        println!("\n## A cluster of 10,000 services\n");
+        println!(
+            "10,000 Services; 1,000 EndpointSlices of 100 endpoints and 10,000 of one, with what a cluster writes"
+        );
+        println!(
+            "beside (managedFields, labels, targetRef): {:.1} MB of JSON. TLS on loopback.\n",
+            content.megabytes()
+        );
+        println!("| | | limit |\n|---|---|---|");
+        println!("| CPU time from the process's start to READY | {:.2} s | 3 s |", start.cpu.as_secs_f64());
+        println!("| time from the process's start to READY | {:.2} s | |", start.wall.as_secs_f64());
+        println!("| resident at READY | {} MB | |", at_ready.resident);
+        let load = events(&daemon, &content);
+        println!("| CPU at 60 slice events a second | {:.2} % of a core | 5 % |", load * 100.0);
+        let delays = latency::measure(&daemon, &content, LOAD);
+        let (median, p99) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
+        let milliseconds = |delay: Duration| delay.as_secs_f64() * 1000.0;
+        println!("| event to kernel, beside 100 other events a second: median | {:.2} ms | |", milliseconds(median));
+        println!("| the same, 99th percentile of {} | {:.2} ms | 10 ms |", delays.len(), milliseconds(p99));
+        let memory = daemon.memory();
+        println!("| resident in the end, the state written to disk meanwhile | {} MB | 100 MB |", memory.resident);
+        println!("| most ever resident | {} MB | 150 MB |", memory.peak);
+        let is_within = start.cpu <= Duration::from_secs(3)
+            && load <= 0.05
+            && p99 <= Duration::from_millis(10)
+            && memory.resident <= 100
+            && memory.peak <= 150;
+        println!("\nWithin all limits: {}.", if is_within { "yes" } else { "**no**" });
+    });
+}
+
+/// The share of a core that sixty events a second take.
+fn events(daemon: &Daemon, content: &Content) -> f64 {
+    // What READY left to do is not what the events cost.
+    std::thread::sleep(Duration::from_secs(3));
+    let (begun, before) = (Instant::now(), daemon.cpu());
+    storm(&content.cluster, 60, || begun.elapsed() >= LOAD);
+    (daemon.cpu() - before).as_secs_f64() / begun.elapsed().as_secs_f64()
+}

@@ -1,0 +1,111 @@
+//! The cluster's content, as a cluster would have written it.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use nodelb_apiserver::{Cluster, Replica};
+use serde_json::{Value, json};
+
+const SERVICES: u32 = 10_000;
+const LARGE: u32 = 1_000;
+const ENDPOINTS: u32 = 100;
+
+/// The service whose changes are timed.
+pub(crate) const TIMED: &str = "198.51.100.1";
+
+/// The cluster and the apiserver in front of it.
+pub(crate) struct Content {
+    pub(crate) cluster: Cluster,
+    pub(crate) replica: Replica,
+    bytes: usize,
+    turn: Cell<u32>,
+}
+
+impl Content {
+    pub(crate) fn new() -> Self {
+        let cluster = Cluster::new().unwrap();
+        let mut bytes = 0;
+        let mut apply = |object: Value| {
+            bytes += object.to_string().len();
+            cluster.apply_value(object).unwrap();
+        };
+        for number in 0..SERVICES {
+            apply(service(&name(number), &format!("10.96.{}.{}", number / 250, 1 + number % 250)));
+            apply(slice(&name(number), "one", &[endpoint(number, 0)]));
+        }
+        for number in 0..LARGE {
+            let endpoints: Vec<Value> = (0..ENDPOINTS).map(|place| endpoint(number, place + 1)).collect();
+            apply(slice(&name(number), "many", &endpoints));
+        }
+        apply(service("timed", TIMED));
+        apply(timed(0));
+        let replica = cluster.serve_anywhere().unwrap();
+        Self { cluster, replica, bytes, turn: Cell::new(0) }
+    }
+
+    pub(crate) fn megabytes(&self) -> f64 {
+        self.bytes as f64 / 1e6
+    }
+
+    /// The timed service gets another backend.
+    pub(crate) fn touch_timed(&self) {
+        self.turn.set(self.turn.get() + 1);
+        self.cluster.apply_value(timed(self.turn.get())).unwrap();
+    }
+}
+
+fn name(number: u32) -> String {
+    format!("service-{number:05}")
+}
+
+fn service(name: &str, address: &str) -> Value {
+    json!({"kind": "Service", "apiVersion": "v1",
+        "metadata": {"namespace": "production", "name": name,
+            "labels": {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "shop", "team": "checkout"},
+            "annotations": {"meta.helm.sh/release-name": name, "meta.helm.sh/release-namespace": "production"}},
+        "spec": {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "selector": {"app": name},
+            "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]}})
+}
+
+fn slice(service: &str, suffix: &str, endpoints: &[Value]) -> Value {
+    json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {"namespace": "production", "name": format!("{service}-{suffix}"),
+            "labels": {"kubernetes.io/service-name": service, "app.kubernetes.io/name": service,
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}},
+        "addressType": "IPv4", "endpoints": endpoints,
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]})
+}
+
+fn endpoint(service: u32, place: u32) -> Value {
+    let number = service * 101 + place;
+    json!({"addresses": [format!("10.{}.{}.{}", 128 + number / 62_500, number / 250 % 250, 1 + number % 250)],
+        "conditions": {"ready": true, "serving": true, "terminating": false},
+        "nodeName": format!("node-{:03}", number % 500), "zone": format!("zone-{}", number % 3),
+        "targetRef": {"kind": "Pod", "namespace": "production", "name": format!("{}-7d9c5b8f6-{place:05}", name(service)),
+            "uid": format!("0b5a6c7e-0000-4000-8000-{number:012x}")}})
+}
+
+fn timed(turn: u32) -> Value {
+    let address = json!({"addresses": [format!("192.0.2.{}", 1 + turn % 250)], "conditions": {"ready": true}});
+    slice("timed", "one", &[address])
+}
+
+/// An endpoint of some slice of 100 comes or goes.
+pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
+    let number = event * 7 % LARGE;
+    let count = ENDPOINTS - event / LARGE % 2 - 1;
+    let endpoints: Vec<Value> = (0..count).map(|place| endpoint(number, place + 1)).collect();
+    cluster.apply_value(slice(&name(number), "many", &endpoints)).unwrap();
+}
+
+/// So many such events a second, until it is over.
+pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) {
+    let begun = Instant::now();
+    for event in 0.. {
+        if is_over() {
+            return;
+        }
+        touch_slice(cluster, event);
+        std::thread::sleep((Duration::from_secs(1) / per_second * (event + 1)).saturating_sub(begun.elapsed()));
+    }
+}

@@ -1,0 +1,109 @@
+//! The daemon under measurement, as a process.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use crate::cluster::Content;
+use crate::sandbox::Sandbox;
+
+/// What the journal says when systemd is told READY=1.
+const READY: &str = "every source is synced and the first full reconcile is done";
+
+/// The running daemon; killed when dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    begun: Instant,
+    ready: Receiver<()>,
+    /// Where its maps are.
+    pub(crate) pins: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+/// What a start took.
+pub(crate) struct Start {
+    pub(crate) cpu: Duration,
+    pub(crate) wall: Duration,
+}
+
+/// In megabytes.
+pub(crate) struct Memory {
+    pub(crate) resident: u64,
+    pub(crate) peak: u64,
+}
+
+impl Daemon {
+    pub(crate) fn start(sandbox: &Sandbox, content: &Content) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("kubeconfig"), content.cluster.kubeconfig(&[&content.replica.url()]).unwrap()).unwrap();
+        fs::create_dir(path("services.d")).unwrap();
+        let pins = sandbox.bpffs.join("nodelb");
+        let config = format!(
+            "[kubernetes]\nkubeconfig = {:?}\n[state]\ndirectory = {:?}\n[files]\ndirectory = {:?}\n\
+             [datapath]\ncgroup = {:?}\npin-directory = {:?}\n",
+            path("kubeconfig"),
+            directory.path(),
+            path("services.d"),
+            sandbox.cgroup,
+            pins
+        );
+        fs::write(path("nodelb.toml"), config).unwrap();
+        let begun = Instant::now();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_nodelb"))
+            .args(["run", "--config"])
+            .arg(path("nodelb.toml"))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (told, ready) = channel();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                if line.contains(READY) {
+                    // Nobody waits a second time.
+                    _ = told.send(());
+                } else if line.contains("WARN") || line.contains("ERROR") {
+                    eprintln!("{line}");
+                }
+            }
+        });
+        Self { child, begun, ready, pins, _directory: directory }
+    }
+
+    pub(crate) fn until_ready(&self) -> Start {
+        self.ready.recv_timeout(Duration::from_secs(120)).unwrap();
+        Start { cpu: self.cpu(), wall: self.begun.elapsed() }
+    }
+
+    /// CPU time since its start, of all threads.
+    pub(crate) fn cpu(&self) -> Duration {
+        // Nanoseconds on a CPU, which /proc/PID/stat knows only in ticks; a thread each.
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of_task = |path: PathBuf| -> u64 {
+            let text = fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+            text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+        };
+        Duration::from_nanos(tasks.map(|task| of_task(task.unwrap().path())).sum())
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let megabytes = |key: &str| -> u64 {
+            let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024 / 1_000_000
+        };
+        Memory { resident: megabytes("VmRSS:"), peak: megabytes("VmHWM:") }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may be gone already.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
