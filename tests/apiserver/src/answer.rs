@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT};
 use hyper::{Method, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -24,6 +24,7 @@ use crate::request::{Request, Verb};
 use crate::resource::Resource;
 use crate::status::Status;
 use crate::store::{Key, Object};
+use crate::table;
 use crate::watch::Watch;
 use crate::write::{Part, Patch, State, Write, not_found};
 
@@ -82,14 +83,26 @@ impl Exchange {
             Verb::List => {
                 let body =
                     self.cluster.change_quietly(|state| list(&mut state.store, resource, &asked, self.fault.as_ref()));
-                Ok(reply::spoilt(body?, self.fault.as_ref()))
+                Ok(self.shown(resource, body?, request.headers()))
             }
             Verb::Get => {
                 let object = self.cluster.read(|state| state.find(resource, &key(&asked)))?;
-                Ok(reply::spoilt(object.bytes.clone(), self.fault.as_ref()))
+                Ok(self.shown(resource, object.bytes.clone(), request.headers()))
             }
             _ => self.write(resource, &asked, request).await,
         }
+    }
+
+    /// What was read: as a table where that is preferred and nothing is to go wrong.
+    fn shown(&self, resource: &Resource, body: Bytes, headers: &HeaderMap) -> Response<ReplyBody> {
+        let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if self.fault.is_none()
+            && table::is_wanted(accept)
+            && let Ok(answer) = serde_json::from_slice(&body)
+        {
+            return reply::value(200, &table::table(resource, &answer, &rfc3339(SystemTime::now())));
+        }
+        reply::spoilt(body, self.fault.as_ref())
     }
 
     /// 401 unless a certificate or a token says who asks.

@@ -94,8 +94,11 @@ impl Cluster {
     /// # Errors
     /// Not YAML, or what an apiserver refuses.
     pub fn apply(&self, yaml: &str) -> Result<(), Status> {
-        let documents: Vec<Value> =
-            serde_saphyr::from_multiple(yaml).map_err(|error| Status::new(400, format!("not YAML: {error}")))?;
+        let documents: Vec<Value> = match serde_json::from_str(yaml) {
+            Ok(document) => vec![document],
+            Err(_) => serde_saphyr::from_multiple(yaml)
+                .map_err(|error| Status::new(400, format!("neither JSON nor YAML: {error}")))?,
+        };
         for document in documents {
             match document["items"].as_array() {
                 Some(items) => items.iter().try_for_each(|item| self.apply_value(item.clone()))?,

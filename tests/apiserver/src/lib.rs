@@ -33,6 +33,7 @@ mod selector;
 mod serve;
 mod status;
 mod store;
+mod table;
 mod watch;
 mod wire;
 mod write;

@@ -96,6 +96,8 @@ fn kubectl_works() {
     assert!(server.kubectl("apply -f manifest.yaml").contains("service/web unchanged"));
     assert!(server.kubectl("get service web -n shop -o yaml").contains("clusterIP: 10.96.0.17"));
     assert!(server.kubectl("get svc,endpointslices -A").contains("web-1"));
+    let shown = server.kubectl("get svc web -n shop");
+    assert!(shown.contains("PORT(S)") && shown.contains("80/TCP"), "{shown}");
     assert!(server.kubectl("get svc -n shop -l app=none").contains("No resources"));
 
     let mut watch = server.command("admin", "get svc -A -w -o name").stdout(Stdio::piped()).spawn().unwrap();
