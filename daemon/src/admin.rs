@@ -3,7 +3,8 @@
 //! the datapath.
 //!
 //! A request is guarded ([`guard`]), routed and parsed ([`routes`], [`query`]), answered with a [`table::Page`]
-//! (`tables`, `sources`, `maps`, `health`) and rendered as text or JSON ([`table`]).
+//! (`tables`, `sources`, `apiservers`, `maps`, `health`) and rendered as text or JSON ([`table`]). Metrics have a form
+//! of their own (`metrics`).
 
 use std::sync::Arc;
 
@@ -14,9 +15,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub mod age;
+pub mod apiservers;
 mod guard;
 pub mod health;
 pub mod maps;
+mod metrics;
 mod query;
 mod routes;
 mod server;
@@ -24,6 +27,7 @@ pub mod sources;
 pub mod table;
 pub mod tables;
 
+pub use apiservers::PoolReport;
 pub use health::{Check, Health};
 pub use sources::{SourceReport, SourceState};
 
@@ -37,6 +41,8 @@ pub struct AdminState {
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The sources, from themselves.
     pub sources: Vec<watch::Receiver<Arc<Vec<SourceReport>>>>,
+    /// The apiservers, from the supervisor; the default where no Kubernetes is configured.
+    pub apiservers: watch::Receiver<Arc<PoolReport>>,
     /// Health, from the reconcile loop.
     pub health: watch::Receiver<Arc<Health>>,
     /// What the kernel holds now.

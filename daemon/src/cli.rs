@@ -32,7 +32,7 @@ See nodelb(8) and nodelb.toml(5).";
 
 /// Host-level service load balancer.
 ///
-/// nodelb reads services and their backends from files, and makes every connection of this host to a service address
+/// nodelb reads services and their backends from Kubernetes and from files, and makes every connection of this host to a service address
 /// reach a good backend.
 #[derive(Debug, Parser)]
 #[command(name = "nodelb", version, after_help = EXIT_CODES, max_term_width = 100)]
@@ -48,7 +48,7 @@ enum Command {
     /// Reads the configuration and the services, programs the kernel, and keeps it so. SIGHUP reloads the
     /// configuration; SIGTERM ends the daemon and leaves traffic flowing.
     Run(RunOptions),
-    /// Check the configuration and the service files, and show every problem
+    /// Check the configuration and what it names, and show every problem
     CheckConfig(CheckOptions),
     /// Show every service, where it was read and how it stands
     Services(Rows),
@@ -60,6 +60,8 @@ enum Command {
     Maps(Rows),
     /// Show every place services are read from, and what is wrong with it
     Sources(Asking),
+    /// Show every address an apiserver may have, which one is in use and why
+    Apiservers(Asking),
     /// Remove everything nodelb left in the kernel: service addresses stop working at once
     ///
     /// Stopping the daemon leaves its maps and programs in place, so that connections go on. This takes them away.
@@ -179,6 +181,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::Backends(rows) => rows.ask("/backends"),
         Command::Maps(rows) => rows.ask("/maps"),
         Command::Sources(asking) => asking.ask("/sources", []),
+        Command::Apiservers(asking) => asking.ask("/apiservers", []),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
     }
 }

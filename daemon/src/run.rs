@@ -167,10 +167,10 @@ async fn serve<D: Datapath + Send + 'static>(
     }
 
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
-    let sources = std::iter::once(sources).chain(kubernetes.iter().map(|kubernetes| kubernetes.sources.clone()));
     let state = AdminState {
         snapshot: snapshot.clone(),
-        sources: sources.collect(),
+        sources: std::iter::once(sources).chain(kubernetes.iter().map(|started| started.sources.clone())).collect(),
+        apiservers: kubernetes::pool_of(kubernetes.as_ref()),
         health,
         maps: maps(snapshot),
         limits,

@@ -1,6 +1,7 @@
 //! What readers see: one row type per question, built from a [`crate::engine::Snapshot`]. The admin API, the command
 //! line and the scenario tests print these rows and nothing else, so they cannot disagree.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -143,6 +144,17 @@ impl fmt::Display for Choice {
             Self::Refused => "Refused",
         })
     }
+}
+
+/// How much there is, counted without building a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Services, each name once.
+    pub services: usize,
+    /// Services one of whose frontends is held.
+    pub held: usize,
+    /// Rows of `/frontends` by status; a status that none has is missing.
+    pub frontends: BTreeMap<Status, usize>,
 }
 
 /// Narrows a report. An empty filter lets everything through.

@@ -13,7 +13,7 @@ use crate::compile::Guard;
 use crate::datapath::Moment;
 use crate::engine::{EngineConfig, Holds, IdOwner};
 use crate::hold::{HeldPort, Remembered};
-use crate::report::{BackendReport, Choice, Filter, FrontendReport, ServiceReport, Status};
+use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, ServiceReport, Status};
 use crate::select;
 use crate::service::{Backend, BackendState, PortKey, Service, ServiceName, Slice};
 use crate::state::{Desired, Realised, ServiceId, Slot};
@@ -94,6 +94,23 @@ impl Snapshot {
             self.rows.iter().for_each(|(address, row)| add(*address, row));
         }
         reports
+    }
+
+    /// How many rows there are, and how they stand.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts { services: self.facts.names().count(), ..Counts::default() };
+        let mut held = BTreeSet::new();
+        for (address, row) in &self.rows {
+            for (place, claim) in row.claims().iter().enumerate() {
+                let status = row.status_of(place, *address).status;
+                *counts.frontends.entry(status).or_default() += 1;
+                if status == Status::Held {
+                    held.insert(&claim.key.service);
+                }
+            }
+        }
+        counts.held = held.len();
+        counts
     }
 
     /// The addresses the service claims, by whichever source's description counts.

@@ -131,8 +131,11 @@ impl Query {
     }
 }
 
-/// `service=NAMESPACE/NAME, address=ADDRESS, output=text|json`.
+/// `service=NAMESPACE/NAME, address=ADDRESS, output=text|json`, or `none`.
 pub(super) fn list(parameters: &[Parameter]) -> String {
+    if parameters.is_empty() {
+        return "none".into();
+    }
     parameters.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::query::{Output, Parameter, Problem, Query};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, guard, health, maps, sources, tables};
+use super::{AdminState, Now, apiservers, guard, health, maps, metrics, sources, tables};
 
 /// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
 const UNREAD_KIB: u32 = 64 * 1024;
@@ -25,7 +25,21 @@ const SMALL_KIB: u32 = 64;
 /// How long an answer may take to render, waiting for its turn included.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-type Answer = fn(&AdminState, &Query, Now) -> Result<(StatusCode, Page), Problem>;
+type Answer = fn(&AdminState, &Query, Now) -> Result<(StatusCode, Content), Problem>;
+
+/// What an answer says, before it is rendered.
+enum Content {
+    /// Tables, as text or JSON.
+    Page(Page),
+    /// OpenMetrics text, whatever form is asked for.
+    Metrics(String),
+}
+
+impl<T: Into<Page>> From<T> for Content {
+    fn from(page: T) -> Self {
+        Self::Page(page.into())
+    }
+}
 
 struct Route {
     path: &'static str,
@@ -77,6 +91,13 @@ static ROUTES: &[Route] = &[
         answer: |state, _, now| ok(sources::sources(&all_sources(state), now.unix)),
     },
     Route {
+        path: "/apiservers",
+        parameters: OUTPUT,
+        shows: "every address an apiserver may have, which one is in use and why",
+        long: false,
+        answer: |state, _, now| ok(apiservers::apiservers(&latest(&state.apiservers), now)),
+    },
+    Route {
         path: "/healthz",
         parameters: OUTPUT,
         shows: "whether the daemon does its work (200 or 503)",
@@ -90,6 +111,16 @@ static ROUTES: &[Route] = &[
         long: false,
         answer: |state, _, now| checks("readyz", &latest(&state.health).ready(now.moment)),
     },
+    Route {
+        path: "/metrics",
+        parameters: &[],
+        shows: "figures for Prometheus, in OpenMetrics text",
+        long: true,
+        answer: |state, _, now| match metrics::metrics(state, now) {
+            Ok(text) => Ok((StatusCode::OK, Content::Metrics(text))),
+            Err(error) => Err(internal("/metrics", &error.to_string())),
+        },
+    },
 ];
 
 /// The value last published, taken out at once: a reader never keeps the publisher waiting.
@@ -97,23 +128,23 @@ fn latest<T>(published: &watch::Receiver<Arc<T>>) -> Arc<T> {
     Arc::clone(&published.borrow())
 }
 
-fn ok(page: impl Into<Page>) -> Result<(StatusCode, Page), Problem> {
-    Ok((StatusCode::OK, page.into()))
+fn ok(page: impl Into<Page>) -> Result<(StatusCode, Content), Problem> {
+    Ok((StatusCode::OK, Content::Page(page.into())))
 }
 
-fn checks(name: &'static str, checks: &[health::Check]) -> Result<(StatusCode, Page), Problem> {
+fn checks(name: &'static str, checks: &[health::Check]) -> Result<(StatusCode, Content), Problem> {
     let all_passed = checks.iter().all(|check| check.passed);
     let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Ok((status, health::checks(name, checks).into()))
 }
 
-fn list_routes(_: &AdminState, _: &Query, _: Now) -> Result<(StatusCode, Page), Problem> {
+fn list_routes(_: &AdminState, _: &Query, _: Now) -> Result<(StatusCode, Content), Problem> {
     let cells =
         |route: &Route| [Cell::text(route.path), Cell::text(route.shows), Cell::list(route.parameters.iter().copied())];
     ok(Table::new("routes", ["Route", "Shows", "Parameters"], ROUTES.iter().map(cells)))
 }
 
-fn read_maps(state: &AdminState, query: &Query, _: Now) -> Result<(StatusCode, Page), Problem> {
+fn read_maps(state: &AdminState, query: &Query, _: Now) -> Result<(StatusCode, Content), Problem> {
     let held = (state.maps)().map_err(|reason| {
         let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -183,7 +214,7 @@ async fn respond(route: &'static Route, shared: Shared, uri: &Uri, headers: &Hea
         Err(_elapsed) => Err(busy(route)),
     };
     match answer {
-        Ok((status, body)) => (status, [(CONTENT_TYPE, content_type(output))], Body::from(body)).into_response(),
+        Ok((status, form, body)) => (status, [(CONTENT_TYPE, form)], Body::from(body)).into_response(),
         Err(problem) => problem_response(&problem, output),
     }
 }
@@ -194,10 +225,10 @@ async fn answer(
     shared: &Shared,
     query: Query,
     output: Output,
-) -> Result<(StatusCode, Bytes), Problem> {
+) -> Result<(StatusCode, HeaderValue, Bytes), Problem> {
     if !route.long {
-        let (status, text) = render(route, &shared.state, &query, output)?;
-        return Ok((status, text.into()));
+        let (status, form, text) = render(route, &shared.state, &query, output)?;
+        return Ok((status, form, text.into()));
     }
     let turn = if query.filter == Filter::default() { &shared.whole } else { &shared.narrow };
     let rendering = acquire(turn).await?;
@@ -206,13 +237,13 @@ async fn answer(
         let _rendering = rendering;
         render(route, &state, &query, output)
     });
-    let (status, text) = rendered.await.map_err(|error| internal(route, &error.to_string()))??;
+    let (status, form, text) = rendered.await.map_err(|error| internal(route.path, &error.to_string()))??;
     let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
     if kib <= SMALL_KIB {
-        return Ok((status, text.into()));
+        return Ok((status, form, text.into()));
     }
     let room = Arc::clone(&shared.unread).try_acquire_many_owned(kib).map_err(|_full| unread(route))?;
-    Ok((status, Bytes::from_owner(Unread { text, _room: room })))
+    Ok((status, form, Bytes::from_owner(Unread { text, _room: room })))
 }
 
 async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
@@ -247,17 +278,26 @@ impl AsRef<[u8]> for Unread {
     }
 }
 
-fn render(route: &Route, state: &AdminState, query: &Query, output: Output) -> Result<(StatusCode, String), Problem> {
-    let (status, page) = (route.answer)(state, query, (state.clock)())?;
-    let text = match output {
-        Output::Text => page.to_text(),
-        Output::Json => page.to_json().map_err(|error| internal(route, &error.to_string()))?,
+fn render(
+    route: &Route,
+    state: &AdminState,
+    query: &Query,
+    output: Output,
+) -> Result<(StatusCode, HeaderValue, String), Problem> {
+    let (status, content) = (route.answer)(state, query, (state.clock)())?;
+    let (form, text) = match (content, output) {
+        (Content::Metrics(text), _) => (HeaderValue::from_static(metrics::CONTENT_TYPE), text),
+        (Content::Page(page), Output::Text) => (content_type(output), page.to_text()),
+        (Content::Page(page), Output::Json) => {
+            let json = page.to_json().map_err(|error| internal(route.path, &error.to_string()))?;
+            (content_type(output), json)
+        }
     };
-    Ok((status, text))
+    Ok((status, form, text))
 }
 
-fn internal(route: &Route, reason: &str) -> Problem {
-    let message = format!("{} could not be rendered: {reason}; this is a bug of nodelb, please report it", route.path);
+fn internal(path: &str, reason: &str) -> Problem {
+    let message = format!("{path} could not be rendered: {reason}; this is a bug of nodelb, please report it");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 

@@ -42,6 +42,20 @@ impl Default for Timing {
     }
 }
 
+/// Reads the credentials once, as far as that goes without running an exec plugin. Blocks. Returns what is not as its
+/// writer may think.
+///
+/// # Errors
+/// The first thing that is wrong: which file, what, and the remedy.
+pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
+    let looked = inputs::look(&Origin::of(settings)?, inputs::Stamps::default(), true);
+    let Some(inputs) = looked.outcome.transpose()? else { return Ok(Vec::new()) };
+    if let Some(material) = material(&inputs, None) {
+        Login::new(&material, None)?;
+    }
+    Ok(inputs.notices)
+}
+
 /// Knows who nodelb is and whom it trusts.
 #[derive(Debug)]
 pub struct Credentials {
@@ -78,16 +92,7 @@ impl Credentials {
     /// # Errors
     /// When the settings name neither a kubeconfig nor a CA file.
     pub fn new(settings: &Settings, timing: Timing) -> Result<Self, CredentialsError> {
-        let origin = match (&settings.kubeconfig, &settings.ca_file) {
-            (Some(kubeconfig), _) => Origin::Kubeconfig(kubeconfig.clone()),
-            (None, Some(authority)) => {
-                Origin::Files { authority: authority.clone(), token: settings.token_file.clone() }
-            }
-            (None, None) => {
-                let message = "no credentials for Kubernetes: set kubeconfig, or ca-file and token-file";
-                return Err(CredentialsError(message.into()));
-            }
-        };
+        let origin = Origin::of(settings)?;
         let (state, server, rejected) = (State::default(), Mutex::default(), Mutex::default());
         Ok(Self { origin, timing, state: state.into(), server, rejected })
     }

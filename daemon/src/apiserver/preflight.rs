@@ -1,12 +1,14 @@
 //! Opening a connection that is good for a session: every address of the server is tried, and what is found there has to
 //! answer one consistent read, which tells the cluster's identity and how far it has come.
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
+use tokio::task::JoinSet;
 
 use super::address::{Address, Host, Server};
 use super::credentials::Credentials;
@@ -99,13 +101,46 @@ impl Attempt {
     }
 
     async fn open_any(&self) -> Result<Opened, LinkError> {
-        let resolved = resolve(&self.server.address, &self.last, Timing::duration(self.timing.resolve)).await?;
+        let resolved = self.resolve().await?;
+        let opened =
+            self.race(&resolved, |attempt, at| async move { attempt.open_at(at, &attempt.login).await }).await?;
+        Ok(Opened { resolved, ..opened })
+    }
+
+    async fn resolve(&self) -> Result<Vec<SocketAddr>, LinkError> {
+        resolve(&self.server.address, &self.last, Timing::duration(self.timing.resolve)).await
+    }
+
+    /// Tries the addresses in turn, the next one as soon as one fails or takes long. The first success counts, or the
+    /// first error.
+    async fn race<T, F>(&self, addresses: &[SocketAddr], work: impl Fn(Self, SocketAddr) -> F) -> Result<T, LinkError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, LinkError>> + Send + 'static,
+    {
+        let mut tries = JoinSet::new();
         let mut first_error = None;
-        for &at in &resolved {
-            match self.open_at(at, &self.login).await {
-                Ok(opened) => return Ok(Opened { resolved, ..opened }),
-                Err(error) => first_error = first_error.or(Some(error)),
+        let mut addresses = addresses.iter();
+        loop {
+            if let Some(at) = addresses.next() {
+                tries.spawn(work(self.clone(), *at));
             }
+            let pause = async {
+                match addresses.len() {
+                    0 => std::future::pending().await,
+                    _ => tokio::time::sleep(Timing::duration(self.timing.hedge)).await,
+                }
+            };
+            let error = tokio::select! {
+                done = tries.join_next() => match done {
+                    Some(Ok(Ok(done))) => return Ok(done),
+                    Some(Ok(Err(error))) => error,
+                    Some(Err(error)) => LinkError::Broken(format!("a bug of nodelb, please report it: {error}")),
+                    None => break,
+                },
+                () = pause => continue,
+            };
+            first_error = first_error.or(Some(error));
         }
         Err(first_error.unwrap_or_else(|| LinkError::Unreachable(format!("{} has no address", self.server.address))))
     }
@@ -124,6 +159,17 @@ impl Attempt {
         }
     }
 
+    async fn is_ready(&self, at: SocketAddr, patience: Duration) -> Result<(), LinkError> {
+        let link = Link::open(&self.dialer, at, &self.server, &self.login).await?;
+        match link.get("/readyz", patience).await {
+            // It answers us, which is what was asked: too many requests, or a path that it keeps to itself.
+            Ok(_) | Err(LinkError::Status { .. } | LinkError::Forbidden(_) | LinkError::Busy { code: 429, .. }) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
         let link = Link::open(&self.dialer, at, &self.server, login).await?;
         let answer = link.get(QUESTION, Timing::duration(self.timing.open)).await?;
@@ -139,35 +185,28 @@ impl Attempt {
 fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
     let Answer { metadata, items } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let revision = metadata.resource_version.parse();
-    let revision = revision.map_err(|_| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
+    let revision =
+        revision.map_err(|_not_a_number| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
     let cluster = items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
     Ok((revision, cluster))
 }
 
-/// Asks a server whether it is ready, on a connection of its own.
+/// Asks a server whether it is ready, on a connection of its own. Beside the answer: what its name resolves to, if that
+/// got so far.
 ///
 /// # Errors
 /// What is wrong with it.
-pub async fn probe(attempt: Attempt, patience: Duration) -> Result<(), LinkError> {
-    let Attempt { server, dialer, login, last, timing, .. } = &attempt;
+pub async fn probe(attempt: Attempt, patience: Duration) -> (Result<(), LinkError>, Vec<SocketAddr>) {
+    let mut resolved = Vec::new();
     let asking = async {
-        let mut first_error = None;
-        for at in resolve(&server.address, last, Timing::duration(timing.resolve)).await? {
-            let answer = async { Link::open(dialer, at, server, login).await?.get("/readyz", patience).await };
-            match answer.await {
-                Ok(_ready) => return Ok(()),
-                // It answers us, which is what was asked: too many requests, or a path that it keeps to itself.
-                Err(LinkError::Status { .. } | LinkError::Forbidden(_) | LinkError::Busy { code: 429, .. }) => {
-                    return Ok(());
-                }
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
-        }
-        Err(first_error.unwrap_or_else(|| LinkError::Unreachable(format!("{} has no address", server.address))))
+        resolved = attempt.resolve().await?;
+        attempt.race(&resolved, move |attempt, at| async move { attempt.is_ready(at, patience).await }).await
     };
-    tokio::time::timeout(patience, asking).await.unwrap_or_else(|_elapsed| {
-        Err(LinkError::TimedOut(format!("{} has not answered GET /readyz within {patience:?}", server.address)))
-    })
+    let answer = tokio::time::timeout(patience, asking).await.unwrap_or_else(|_elapsed| {
+        let address = &attempt.server.address;
+        Err(LinkError::TimedOut(format!("{address} has not answered GET /readyz within {patience:?}")))
+    });
+    (answer, resolved)
 }
 
 /// What an error says about the address it came from.

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,21 @@ pub fn load(directory: &Path) -> Result<Option<Memory>, String> {
         Ok(bytes) => understand(&bytes).map(Some).map_err(|why| put_aside(&path, &why)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{} cannot be read: {error}; going on without what it remembers", path.display())),
+    }
+}
+
+/// The same without blocking: a file system that is away keeps nobody from starting.
+///
+/// # Errors
+/// As [`load`], and when that takes longer than `patience`.
+pub async fn load_within(directory: PathBuf, patience: Duration) -> Result<Option<Memory>, String> {
+    let path = directory.join(NAME);
+    let loading = tokio::task::spawn_blocking(move || load(&directory));
+    let unread = |why: String| format!("{} cannot be read: {why}; going on without what it remembers", path.display());
+    match tokio::time::timeout(patience, loading).await {
+        Ok(Ok(loaded)) => loaded,
+        Ok(Err(error)) => Err(unread(error.to_string())),
+        Err(_elapsed) => Err(unread(format!("not done within {patience:?}"))),
     }
 }
 

@@ -29,6 +29,7 @@ use super::link::LinkError;
 use super::login::Login;
 use super::pool::{Pool, PoolReport};
 use super::preflight::{Attempt, probe};
+use super::remember;
 use super::session::{Apiservers, Report, Session, Settings};
 use super::timing::Timing;
 use crate::clock::Clock;
@@ -214,8 +215,7 @@ impl Supervisor {
         let now = self.clock.now();
         if self.look_at <= now && !self.errands.is_out(&Errand::Login) {
             self.look_at = now.plus(self.timing.credentials_every);
-            let credentials = Arc::clone(&self.credentials);
-            self.errands.send(Errand::Login, async move { Done::Login(credentials.login().await) });
+            self.look();
         }
         if let Some(error) = self.pool.lost() {
             self.close(now, &error);
@@ -236,6 +236,21 @@ impl Supervisor {
         self.announce(now);
         self.save(now);
         self.publish();
+    }
+
+    /// Looks at the credentials, and before the first login at what is remembered too.
+    fn look(&mut self) {
+        let credentials = Arc::clone(&self.credentials);
+        let directory = self.login.is_none().then(|| self.keeper.directory());
+        let patience = Timing::duration(self.timing.load);
+        self.errands.send(Errand::Login, async move {
+            let login = credentials.login().await;
+            let memory = match directory.filter(|_| login.is_ok()) {
+                Some(directory) => remember::load_within(directory, patience).await,
+                None => Ok(None),
+            };
+            Done::Login(login, memory)
+        });
     }
 
     fn wake(&self) -> Option<Moment> {
@@ -273,7 +288,10 @@ impl Supervisor {
         }
         let patience = Timing::duration(self.timing.probe_patience);
         let errand = Errand::Probe(address.clone());
-        self.errands.send(errand, async move { Done::Probed(address, probe(attempt, patience).await) });
+        self.errands.send(errand, async move {
+            let (answer, resolved) = probe(attempt, patience).await;
+            Done::Probed(address, answer, resolved)
+        });
     }
 
     /// The session in use has failed: everything over it ends now.

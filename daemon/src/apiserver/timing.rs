@@ -42,6 +42,8 @@ pub struct Timing {
     pub forget: u64,
     /// Between looks whether the credentials have changed.
     pub credentials_every: u64,
+    /// For the state file to be read.
+    pub load: u64,
     /// Between writes of the state file while its set of addresses stays the same.
     pub save_every: u64,
     /// Without a session for this long, the apiservers are lost: said once.
@@ -71,6 +73,7 @@ impl Default for Timing {
             refused_most: 60_000,
             forget: 86_400_000,
             credentials_every: 2_000,
+            load: 2_000,
             save_every: 60_000,
             lost: 10_000,
             same_address_line: 60_000,

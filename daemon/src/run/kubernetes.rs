@@ -48,6 +48,11 @@ pub(super) struct Kubernetes {
     pub(super) task: JoinHandle<()>,
 }
 
+/// What there is to show of the apiservers, also where there are none.
+pub(super) fn pool_of(kubernetes: Option<&Kubernetes>) -> watch::Receiver<Arc<PoolReport>> {
+    kubernetes.map_or_else(|| watch::channel(Arc::default()).1, |kubernetes| kubernetes.pool.clone())
+}
+
 /// Starts both; they run until `stop`.
 ///
 /// # Errors

@@ -34,6 +34,7 @@ async fn served(bounds: Bounds) -> Served {
     let state = AdminState {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
         sources: vec![watch::channel(Arc::new(Vec::new())).1],
+        apiservers: watch::channel(Arc::default()).1,
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone()),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },
@@ -82,8 +83,20 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
     let body: serde_json::Value = serde_json::from_str(list.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     let routes: Vec<&str> =
         body["routes"].as_array().unwrap().iter().map(|row| row["route"].as_str().unwrap()).collect();
-    assert_eq!(routes, ["/", "/services", "/frontends", "/backends", "/maps", "/sources", "/healthz", "/readyz"]);
-    for route in routes {
+    let expected = [
+        "/",
+        "/services",
+        "/frontends",
+        "/backends",
+        "/maps",
+        "/sources",
+        "/apiservers",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    ];
+    assert_eq!(routes, expected);
+    for route in routes.into_iter().filter(|route| *route != "/metrics") {
         let text = server.get(route).await;
         assert_eq!(status(&text), "200", "{text}");
         assert!(text.contains("content-type: text/plain; charset=utf-8"), "{text}");
@@ -95,6 +108,18 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         let forced = server.with(&format!("{route}?output=text"), "Accept: application/json\r\n").await;
         assert!(forced.contains("content-type: text/plain"), "{forced}");
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_have_their_own_form_and_no_parameters() {
+    let server = served(Bounds::default()).await;
+    let answer = server.with("/metrics", "Accept: application/json\r\n").await;
+    assert_eq!(status(&answer), "200", "{answer}");
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{answer}");
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
+    let filter = server.get("/metrics?output=json").await;
+    assert!(filter.contains("unknown parameter `output`: /metrics takes none"), "{filter}");
     server.stop().await;
 }
 

@@ -9,12 +9,28 @@ use crate::apiserver::address::Server;
 use crate::apiserver::exec::Plugin;
 use crate::apiserver::kubeconfig::{self, Part};
 use crate::apiserver::login::{CredentialsError, Piece, Secret};
+use crate::apiserver::session::Settings;
 
 /// Where the credentials come from.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     Kubeconfig(PathBuf),
     Files { authority: PathBuf, token: Option<PathBuf> },
+}
+
+impl Origin {
+    pub(super) fn of(settings: &Settings) -> Result<Self, CredentialsError> {
+        match (&settings.kubeconfig, &settings.ca_file) {
+            (Some(kubeconfig), _) => Ok(Self::Kubeconfig(kubeconfig.clone())),
+            (None, Some(authority)) => {
+                Ok(Self::Files { authority: authority.clone(), token: settings.token_file.clone() })
+            }
+            (None, None) => {
+                let message = "no credentials for Kubernetes: set kubeconfig, or ca-file and token-file";
+                Err(CredentialsError(message.into()))
+            }
+        }
+    }
 }
 
 impl fmt::Display for Origin {

@@ -129,11 +129,13 @@ impl Pool {
 
     /// The address in use is probed at once, and one failure decides: something else failed over it already.
     pub fn doubt(&mut self, now: Moment) {
+        let again = self.timing.probe_again;
         let Some(in_use) = &mut self.in_use else { return };
         in_use.strikes = in_use.strikes.max(STRIKES - 1);
         let address = in_use.address.clone();
         if let Some(candidate) = self.find_mut(&address) {
-            candidate.probe_at = now;
+            let soon = candidate.tried.map_or(now, |tried| now.max(tried.plus(again)));
+            candidate.probe_at = candidate.probe_at.min(soon);
         }
     }
 

@@ -21,6 +21,7 @@ pub(super) const TIMING: Timing = Timing {
     refused_most: 60_000,
     forget: 86_400_000,
     credentials_every: 2_000,
+    load: 2_000,
     save_every: 60_000,
     lost: 10_000,
     same_address_line: 60_000,

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::task::{AbortHandle, Id, JoinSet};
@@ -11,6 +12,7 @@ use crate::apiserver::address::Address;
 use crate::apiserver::link::LinkError;
 use crate::apiserver::login::{CredentialsError, Login};
 use crate::apiserver::preflight::Opened;
+use crate::apiserver::remember::Memory;
 
 /// What was to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +31,9 @@ pub(super) enum Errand {
 #[derive(Debug)]
 pub(super) enum Done {
     Opened(Address, Box<Result<Opened, LinkError>>),
-    Probed(Address, Result<(), LinkError>),
-    Login(Result<Arc<Login>, CredentialsError>),
+    Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
+    /// The first one together with what is remembered, or why it is not.
+    Login(Result<Arc<Login>, CredentialsError>, Result<Option<Memory>, String>),
     Saved(Result<(), String>),
 }
 
@@ -80,8 +83,8 @@ fn broken(errand: Errand, error: &str) -> Done {
     let error = format!("a bug of nodelb, please report it: {error}");
     match errand {
         Errand::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error)))),
-        Errand::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error))),
-        Errand::Login => Done::Login(Err(CredentialsError(error))),
+        Errand::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
+        Errand::Login => Done::Login(Err(CredentialsError(error)), Ok(None)),
         Errand::Save => Done::Saved(Err(error)),
     }
 }

@@ -9,12 +9,13 @@ use tracing::{info, warn};
 
 use super::errands::{Done, Errand};
 use super::{Current, Supervisor};
-use crate::apiserver::address::Address;
+use crate::apiserver::address::{Address, Host};
+use crate::apiserver::learn;
 use crate::apiserver::link::LinkError;
 use crate::apiserver::login::{CredentialsError, Login};
 use crate::apiserver::pool::{Origin, Outcome, Pool};
 use crate::apiserver::preflight::{Opened, outcome_of};
-use crate::apiserver::remember;
+use crate::apiserver::remember::Memory;
 use crate::apiserver::session::{Report, Session};
 
 /// Requests in a row that a server fails to answer before another one is looked for.
@@ -31,8 +32,11 @@ impl Supervisor {
                 Ok(opened) => self.opened(now, &address, opened),
                 Err(error) => self.not_opened(now, &address, &error),
             },
-            Done::Probed(address, result) => self.probed(now, &address, result),
-            Done::Login(result) => self.login(now, result),
+            Done::Probed(address, result, resolved) => {
+                self.probed(now, &address, &result);
+                self.resolved_to(&address, resolved);
+            }
+            Done::Login(result, memory) => self.login(now, result, memory),
             Done::Saved(result) => self.journal.saved(result),
         }
     }
@@ -91,7 +95,7 @@ impl Supervisor {
     }
 
     fn resolved_to(&mut self, address: &Address, resolved: Vec<SocketAddr>) {
-        if matches!(address.host, crate::apiserver::address::Host::Name(_)) && !resolved.is_empty() {
+        if matches!(address.host, Host::Name(_)) && !resolved.is_empty() {
             self.resolved.insert(address.clone(), resolved);
         }
     }
@@ -106,12 +110,12 @@ impl Supervisor {
         }
     }
 
-    fn probed(&mut self, now: Moment, address: &Address, result: Result<(), LinkError>) {
-        let outcome = match &result {
+    fn probed(&mut self, now: Moment, address: &Address, result: &Result<(), LinkError>) {
+        let outcome = match result {
             Ok(()) => Outcome::Worked,
             Err(error) => outcome_of(error),
         };
-        match &result {
+        match result {
             Ok(()) => self.journal.works(address),
             Err(LinkError::Unauthorized(_)) => {
                 if let Some(login) = &self.login {
@@ -122,14 +126,19 @@ impl Supervisor {
             Err(_) => {}
         }
         self.pool.probed(now, address, outcome);
-        if let (Err(error), Some(candidate)) = (&result, self.pool.find(address))
+        if let (Err(error), Some(candidate)) = (result, self.pool.find(address))
             && candidate.error.as_ref().is_some_and(|(at, _)| *at == now)
         {
             self.journal.failed(now, address, &error.to_string());
         }
     }
 
-    fn login(&mut self, now: Moment, result: Result<Arc<Login>, CredentialsError>) {
+    fn login(
+        &mut self,
+        now: Moment,
+        result: Result<Arc<Login>, CredentialsError>,
+        memory: Result<Option<Memory>, String>,
+    ) {
         let login = match result {
             Ok(login) => login,
             Err(error) => {
@@ -142,7 +151,7 @@ impl Supervisor {
         self.journal.credentials(None);
         let before = self.login.replace(Arc::clone(&login));
         match before {
-            None => self.first_login(now, &login),
+            None => self.first_login(now, &login, memory),
             Some(before) if !Arc::ptr_eq(&before, &login) => {
                 info!("the credentials for the apiservers have changed: {}", login.identity);
                 self.pool.retry_refused(now);
@@ -153,10 +162,10 @@ impl Supervisor {
     }
 
     /// The kubeconfig's server is known now, and whether what is remembered is of this cluster.
-    fn first_login(&mut self, now: Moment, login: &Login) {
+    fn first_login(&mut self, now: Moment, login: &Login, memory: Result<Option<Memory>, String>) {
         let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
         self.pool = Pool::new(&configured, self.timing, self.seed, now);
-        match remember::load(&self.keeper.directory()) {
+        match memory {
             Ok(None) => {}
             Ok(Some(memory)) => {
                 let remembered = self.keeper.loaded(memory, &login.authority);
@@ -280,8 +289,7 @@ impl Supervisor {
     /// Addresses that may not be used after all go.
     fn revalidate(&mut self) {
         let (cidrs, is_frontend) = (&self.cidrs, &self.is_frontend);
-        let refused =
-            self.pool.forget_refused(|at| crate::apiserver::learn::refusal(at, cidrs, &**is_frontend).is_some());
+        let refused = self.pool.forget_refused(|at| learn::refusal(at, cidrs, &**is_frontend).is_some());
         for address in refused {
             warn!(apiserver = %address, "apiserver {address} is forgotten: it is an address of services");
         }

@@ -30,6 +30,7 @@ const TIMING: Timing = Timing {
     refused_most: 200,
     forget: 86_400_000,
     credentials_every: 50,
+    load: 2_000,
     save_every: 1_000,
     lost: 200,
     same_address_line: 60_000,

@@ -1,0 +1,40 @@
+//! `/apiservers`: every address an apiserver may have, how it stands, and which one is in use and why.
+
+use nodelb_core::datapath::Moment;
+
+use super::Now;
+use super::table::{Cell, Page, Table};
+pub use crate::apiserver::pool::PoolReport;
+
+/// One row per address, in the order of preference, and one about the session in use.
+pub fn apiservers(report: &PoolReport, now: Now) -> Page {
+    let columns = ["Address", "From", "State", "Since", "In-Use", "Worked", "Failed", "Error", "Why"];
+    let ago = |moment: Moment| Cell::age(moment, now.moment);
+    let rows = report.rows(now.moment, now.unix).into_iter().map(|row| {
+        let (failed, error) = row.error.map_or((Cell::None, None), |(at, error)| (ago(at), Some(error)));
+        [
+            Cell::text(&row.address),
+            Cell::text(&row.origin),
+            Cell::text(&row.standing),
+            ago(row.since),
+            Cell::Flag(row.in_use),
+            row.worked.map_or(Cell::None, Cell::Age),
+            failed,
+            Cell::optional(error),
+            Cell::Text(row.why),
+        ]
+    });
+    let session = report.pool.is_some().then(|| {
+        [
+            Cell::optional(report.in_use()),
+            report.last_heard.map_or(Cell::None, ago),
+            Cell::Number(report.switches()),
+            Cell::optional(report.problem.as_ref()),
+        ]
+    });
+    let session = Table::new("session", ["Apiserver", "Last-Heard", "Switches", "Problem"], session);
+    Page(vec![Table::new("apiservers", columns, rows), session])
+}
+
+#[cfg(test)]
+pub(super) mod tests;

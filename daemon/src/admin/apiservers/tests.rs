@@ -1,0 +1,47 @@
+use std::net::SocketAddr;
+
+use super::*;
+use crate::apiserver::address::{Address, Server};
+use crate::apiserver::pool::{Outcome, Pool};
+use crate::apiserver::timing::Timing;
+
+fn address(n: u8) -> Address {
+    SocketAddr::from(([192, 0, 2, n], 6443)).into()
+}
+
+/// The second configured address is in use, for the first has failed; a third is learned.
+pub(crate) fn report() -> PoolReport {
+    let servers = [1, 2].map(|n| Server { address: address(n), tls_server_name: None });
+    let mut pool = Pool::new(&servers, Timing::default(), 7, Moment(0));
+    pool.note(Moment(1_000), &address(1), Outcome::Failed("cannot connect: connection refused".into()));
+    pool.opened(Moment(2_000), &address(2));
+    pool.learn(&[SocketAddr::from(([192, 0, 2, 3], 6443))].into(), Moment(3_000));
+    PoolReport { pool: Some(pool), last_heard: Some(Moment(9_000)), problem: None }
+}
+
+#[test]
+fn the_pool_reads_as_documented() {
+    let now = Now { moment: Moment(21_000), unix: 1_700_000_000 };
+    let text = apiservers(&report(), now).to_text();
+    let expected = "\
+apiservers:
+Address         From        State    Since  In-Use  Worked  Failed  Error                               Why
+192.0.2.1:6443  Configured  Failed   20s    no      -       20s     cannot connect: connection refused  probed again in WAIT
+192.0.2.2:6443  Configured  Healthy  19s    yes     19s     -       -                                   192.0.2.1:6443, which is preferred, failed 20 s ago: cannot connect: connection refused
+192.0.2.3:6443  Learned     Untried  18s    no      -       -       -                                   not needed so far
+
+session:
+Apiserver       Last-Heard  Switches  Problem
+192.0.2.2:6443  12s         0         -
+";
+    // The wait is jittered, by the seed.
+    let wait = text.lines().nth(2).and_then(|line| line.split("again in ").nth(1)).unwrap();
+    assert_eq!(text, expected.replace("WAIT", wait));
+}
+
+#[test]
+fn without_kubernetes_there_is_nothing_to_show() {
+    let text = apiservers(&PoolReport::default(), Now::default()).to_text();
+    assert_eq!(text.lines().filter(|line| line.contains("192.0.2")).count(), 0);
+    assert_eq!(text.lines().count(), 5);
+}

@@ -1,0 +1,80 @@
+//! `/metrics`: figures for Prometheus in OpenMetrics text, counted from the published values when they are asked for. Owns
+//! the names.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use nodelb_core::engine::Snapshot;
+use nodelb_core::report::Status;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::{Registry, Unit};
+
+use super::apiservers::PoolReport;
+use super::{AdminState, Now};
+
+/// What the answer is made of, as its `Content-Type`.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// One label, whose value prints.
+type Counted = Family<[(&'static str, String); 1], Gauge<i64>>;
+
+/// All metrics as text.
+///
+/// # Errors
+/// When they cannot be written, which nothing known can cause.
+pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("nodelb");
+    services(&mut registry, &Arc::clone(&state.snapshot.borrow()));
+    let apiservers = Arc::clone(&state.apiservers.borrow());
+    if apiservers.pool.is_some() {
+        self::apiservers(&mut registry, &apiservers, now);
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn services(registry: &mut Registry, snapshot: &Snapshot) {
+    let counts = snapshot.counts();
+    registry.register("services", "Services that the sources describe", gauge(counts.services));
+    let held = "Services kept as they were although a source emptied them";
+    registry.register("services_held", held, gauge(counts.held));
+    let frontends = Counted::default();
+    for status in [Status::Pending, Status::Done, Status::Held, Status::Error] {
+        count(&frontends, "status", &status, counts.frontends.get(&status).copied().unwrap_or_default());
+    }
+    registry.register("frontends", "Frontends by how they stand", frontends);
+}
+
+fn apiservers(registry: &mut Registry, report: &PoolReport, now: Now) {
+    let standings = Counted::default();
+    for (standing, number) in report.standings(now.moment) {
+        count(&standings, "state", &standing, number);
+    }
+    registry.register("apiservers", "Known apiserver addresses by how they stand", standings);
+    let connected = gauge(usize::from(report.in_use().is_some()));
+    registry.register("apiserver_connected", "Whether an apiserver is in use", connected);
+    if let Some(heard) = report.last_heard {
+        let seconds = Gauge::<f64, AtomicU64>::default();
+        seconds.set(now.moment.0.saturating_sub(heard.0) as f64 / 1_000.0);
+        let help = "Time since anything was last heard from an apiserver: how stale the services may be";
+        registry.register_with_unit("apiserver_last_heard", help, Unit::Seconds, seconds);
+    }
+    let help = "How often another apiserver than before came into use";
+    registry.register("apiserver_switches", help, ConstCounter::new(report.switches()));
+}
+
+fn gauge(number: usize) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn count(family: &Counted, label: &'static str, value: &impl ToString, number: usize) {
+    family.get_or_create(&[(label, value.to_string())]).set(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
+#[cfg(test)]
+mod tests;
