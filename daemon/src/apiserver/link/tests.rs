@@ -128,6 +128,22 @@ async fn cutting_ends_every_body_and_every_wait_at_once() {
     }
 }
 
+/// As kube-apiserver does with `--goaway-chance`, and when it is about to stop.
+#[tokio::test]
+async fn a_server_that_wants_no_more_requests_ends_the_link() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |_| stream("first"));
+    let link = open(&serving, &authority).await;
+    let mut body = link.get("/watch", PATIENCE).await.unwrap().into_body();
+    body.frame().await.unwrap().unwrap();
+    serving.go_away();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let refused = link.get("/another", PATIENCE).await.unwrap_err();
+    assert!(matches!(refused, LinkError::Broken(_)), "{refused}");
+    let ended = tokio::time::timeout(Duration::from_secs(1), link.ended()).await;
+    assert!(matches!(ended, Ok(LinkError::Broken(_))), "{ended:?}");
+}
+
 #[tokio::test]
 async fn dropping_a_link_cuts_it() {
     let authority = Authority::new();

@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
@@ -49,6 +49,7 @@ impl hyper::body::Body for Endless {
 pub(super) struct Serving {
     pub(super) at: SocketAddr,
     connections: Arc<AtomicUsize>,
+    leave: watch::Sender<()>,
     _stop: oneshot::Sender<()>,
     freeze: tokio::sync::mpsc::UnboundedSender<mpsc::Receiver<()>>,
 }
@@ -81,10 +82,11 @@ impl Serving {
         let (stop, stopped) = oneshot::channel::<()>();
         let (freeze, mut freezes) = tokio::sync::mpsc::unbounded_channel::<mpsc::Receiver<()>>();
         let counted = Arc::clone(&connections);
+        let (leave, leaving) = watch::channel(());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
-                tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), config, Arc::new(answer), counted));
+                tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), config, Arc::new(answer), counted, leaving));
                 tokio::spawn(async move {
                     while let Some(thaw) = freezes.recv().await {
                         // Blocks the only thread there is, until the other side is dropped.
@@ -94,11 +96,16 @@ impl Serving {
                 let _ = stopped.await;
             });
         });
-        Self { at, connections, _stop: stop, freeze }
+        Self { at, connections, leave, _stop: stop, freeze }
     }
 
     pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Wants every connection closed once what runs over it is over.
+    pub(super) fn go_away(&self) {
+        self.leave.send_replace(());
     }
 
     /// Until the result is dropped.
@@ -109,14 +116,19 @@ impl Serving {
     }
 }
 
-async fn accept<A>(listener: TcpListener, config: ServerConfig, answer: Arc<A>, connections: Arc<AtomicUsize>)
-where
+async fn accept<A>(
+    listener: TcpListener,
+    config: ServerConfig,
+    answer: Arc<A>,
+    connections: Arc<AtomicUsize>,
+    leave: watch::Receiver<()>,
+) where
     A: Fn(Request<Incoming>) -> Served + Send + Sync + 'static,
 {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     while let Ok((stream, _)) = listener.accept().await {
         connections.fetch_add(1, Ordering::SeqCst);
-        let (acceptor, answer) = (acceptor.clone(), Arc::clone(&answer));
+        let (acceptor, answer, mut leave) = (acceptor.clone(), Arc::clone(&answer), leave.clone());
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let connection = stream.get_ref().1;
@@ -135,7 +147,14 @@ where
                     }
                 }
             });
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let builder = auto::Builder::new(TokioExecutor::new());
+            let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                _ = &mut serving => return,
+                _ = leave.changed() => serving.as_mut().graceful_shutdown(),
+            }
+            // A GOAWAY is sent; what runs goes on.
+            let _ = serving.await;
         });
     }
 }
