@@ -27,13 +27,13 @@ impl Journal {
         Self { timing, down, used: None, errors, credentials: None, saving: None }
     }
 
-    /// An attempt or a probe failed.
+    /// An attempt or a probe failed. Once it is said that nothing can be reached, that stays the last word.
     pub(super) fn failed(&mut self, now: Moment, address: &Address, error: &str) {
         let is_told = self
             .errors
             .get(address)
             .is_some_and(|(at, told)| told == error || now < at.plus(self.timing.same_address_line));
-        if is_told {
+        if is_told || matches!(self.down, Some((_, true))) {
             debug!(apiserver = %address, "{error}");
         } else {
             warn!(apiserver = %address, "apiserver {address}: {error}");

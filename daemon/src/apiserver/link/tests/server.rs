@@ -86,7 +86,13 @@ impl Serving {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
-                tokio::spawn(accept(TcpListener::from_std(listener).unwrap(), config, Arc::new(answer), counted, leaving));
+                tokio::spawn(accept(
+                    TcpListener::from_std(listener).unwrap(),
+                    config,
+                    Arc::new(answer),
+                    counted,
+                    leaving,
+                ));
                 tokio::spawn(async move {
                     while let Some(thaw) = freezes.recv().await {
                         // Blocks the only thread there is, until the other side is dropped.

@@ -1,0 +1,163 @@
+//! A day without any apiserver, on a clock that goes by itself: with the daemon's own patience, not a test's.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nodelb::apiserver::address::{Address, Server};
+use nodelb::apiserver::session::Settings;
+use nodelb::apiserver::timing::Timing as PoolTiming;
+use nodelb::apiserver::{self, credentials, dial};
+use nodelb::clock::Clock;
+use nodelb::source::kube::watch::Timing;
+use nodelb::source::kube::{self, KubernetesSource, Memory};
+use nodelb_apiserver::{Cluster, ServeOptions};
+use nodelb_core::change::Change;
+use nodelb_core::engine::Snapshot;
+use tokio::sync::{mpsc, watch};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What the node has heard.
+type Heard = Arc<Mutex<Vec<Change>>>;
+
+#[test]
+fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
+    let journal = Journal::default();
+    let writer = journal.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    let _journal = tracing::subscriber::set_default(subscriber);
+    let cluster = Cluster::new().expect("a cluster");
+    ["stays", "goes"].iter().for_each(|name| apply(&cluster, name));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = listener.local_addr().expect("bound");
+    let replica = cluster.serve(listener, ServeOptions::default()).expect("served");
+    let directory = tempfile::tempdir().expect("a directory");
+    let kubeconfig = directory.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, cluster.kubeconfig(&[&replica.url()]).expect("a kubeconfig")).expect("written");
+    let settings = Settings {
+        servers: vec![Server { address: Address::from(at), tls_server_name: None }],
+        kubeconfig: Some(kubeconfig),
+        state_directory: directory.path().to_path_buf(),
+        ..Settings::default()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let heard = node(settings);
+        until(&heard, "synced", |heard| heard.iter().any(|change| matches!(change, Change::Synced { .. }))).await;
+        heard.lock().expect("not poisoned").clear();
+        journal.take();
+        replica.stop();
+        cluster.delete("services", "ns", "goes").expect("was there");
+        apply(&cluster, "comes");
+
+        tokio::time::pause();
+        for _ in 0..24 {
+            tokio::time::sleep(HOUR).await;
+        }
+        tokio::time::resume();
+        let told = std::mem::take(&mut *heard.lock().expect("not poisoned"));
+        assert!(told.iter().all(|change| matches!(change, Change::Apiservers(_))), "{told:?}");
+        let lines = journal.take();
+        // That the connection broke may be told too; retries are not.
+        let lost = lines.lines().filter(|line| line.contains("no apiserver can be reached")).count();
+        assert!(lost == 1 && lines.lines().count() <= 3, "{lines}");
+
+        let _replica = cluster.serve(bind_again(at), ServeOptions::default()).expect("served");
+        until(&heard, "caught up", |heard| {
+            let is_gone = |change: &Change| matches!(change, Change::RemoveService(name, _) if &*name.name == "goes");
+            let is_there = |change: &Change| matches!(change, Change::UpsertService(s) if &*s.name.name == "comes");
+            heard.iter().any(is_gone) && heard.iter().any(is_there)
+        })
+        .await;
+        let lines = journal.take();
+        assert!(lines.contains("an apiserver answers again after 24 h"), "{lines}");
+    });
+}
+
+/// The supervisor and the source, as the daemon starts them.
+fn node(settings: Settings) -> Heard {
+    let (changes_in, mut changes) = mpsc::channel::<Vec<Change>>(64);
+    let parts = apiserver::Parts {
+        settings: settings.clone(),
+        register: Arc::new(|_| Ok(())),
+        changes: changes_in.clone(),
+        is_frontend: Arc::new(|_| false),
+        clock: Clock::start(),
+        unix: || 0,
+        seed: 1,
+        timing: PoolTiming::default(),
+        dial: dial::Timing::default(),
+        credentials: credentials::Timing::default(),
+    };
+    let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+    let memory = Memory { directory: settings.state_directory, cluster: None, save_every: Duration::from_secs(30) };
+    let source = KubernetesSource {
+        apiservers,
+        changes: changes_in,
+        reports: watch::channel(Arc::new(Vec::new())).0,
+        snapshot: watch::channel(Arc::new(Snapshot::default())).1,
+        memory,
+        node: "n1".into(),
+        expected: 0,
+        timing: Timing::default(),
+    };
+    tokio::spawn(kube::run(source, std::future::pending()));
+    let heard = Heard::default();
+    let told = Arc::clone(&heard);
+    tokio::spawn(async move {
+        while let Some(batch) = changes.recv().await {
+            told.lock().expect("not poisoned").extend(batch);
+        }
+    });
+    heard
+}
+
+async fn until(heard: &Heard, what: &str, is_so: impl Fn(&[Change]) -> bool) {
+    let begun = Instant::now();
+    while !is_so(&heard.lock().expect("not poisoned")) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never {what}: {:?}", heard.lock().expect("not poisoned"));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn apply(cluster: &Cluster, name: &str) {
+    let service = format!(
+        "kind: Service\napiVersion: v1\nmetadata: {{name: {name}, namespace: ns}}\nspec: {{ports: [{{port: 80}}]}}\n"
+    );
+    cluster.apply(&service).expect("valid");
+}
+
+/// The port is the server's own, but the connections it closed may still linger.
+fn bind_again(at: std::net::SocketAddr) -> TcpListener {
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(at) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "{at}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What the daemon has logged.
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<u8>>>);
+
+impl Journal {
+    fn take(&self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut *self.0.lock().expect("not poisoned"))).into_owned()
+    }
+}
+
+impl io::Write for Journal {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
