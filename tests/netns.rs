@@ -8,10 +8,19 @@ mod sandbox;
 #[path = "netns/host.rs"]
 mod host;
 
+#[path = "netns/cloud.rs"]
+mod cloud;
+#[path = "netns/cluster.rs"]
+mod cluster;
+
+#[path = "netns/apiserver_incident.rs"]
+mod apiserver_incident;
 #[path = "netns/continuity.rs"]
 mod continuity;
 #[path = "netns/crash.rs"]
 mod crash;
+#[path = "netns/failover.rs"]
+mod failover;
 #[path = "netns/incident.rs"]
 mod incident;
 #[path = "netns/limits.rs"]

@@ -137,6 +137,15 @@ impl Host {
     }
 }
 
+impl Drop for Host {
+    /// A test that fails tells what nodelb said.
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("nodelb said:\n{}", self.log());
+        }
+    }
+}
+
 fn below(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_path_buf()];
     if path.is_dir() {
@@ -238,20 +247,27 @@ pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
         }
         thread::sleep(NAP);
     }
+    for path in ["/frontends", "/sources", "/apiservers"] {
+        println!("{path}:\n{}", answer(path, "text/plain").unwrap_or_default());
+    }
     panic!("waited in vain for: {what}");
 }
 
 /// Asks the admin API; `None` while nobody answers with 200.
 pub(crate) fn get(path: &str) -> Option<Value> {
+    answer(path, "application/json").map(|body| serde_json::from_str(&body).unwrap())
+}
+
+/// The same in the form that is accepted.
+pub(crate) fn answer(path: &str, form: &str) -> Option<String> {
     let mut stream = TcpStream::connect("127.0.0.1:9890").ok()?;
     stream.set_read_timeout(Some(NAP * PATIENCE)).ok()?;
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {form}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    head.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).unwrap())
+    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
 }
 
 /// The row of `/frontends` for an address such as `198.51.100.10:80/TCP`.

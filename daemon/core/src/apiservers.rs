@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::addr::{Addr, L4Addr, Protocol};
 use crate::change::NodeFacts;
+use crate::hold::Remembered;
 use crate::service::{FrontendKind, Service, ServiceName, Slice, Source};
 
 /// The most addresses kept that were read from slices or are no longer told. Memory must not depend on what a slice
@@ -54,9 +55,19 @@ impl Apiservers {
     /// Takes in the backends of a slice of `default/kubernetes`. Returns what was not known.
     pub(crate) fn learn(&mut self, slice: &Slice) -> BTreeSet<(Addr, u16)> {
         let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
-        let backends = ports.flat_map(|port| &port.backends).map(|backend| (backend.addr, backend.port));
+        self.see_new(ports.flat_map(|port| &port.backends).map(|backend| (backend.addr, backend.port)))
+    }
+
+    /// Takes in the backends that `default/kubernetes` had before the start. Returns what was not known.
+    pub(crate) fn recall(&mut self, records: &[Remembered]) -> BTreeSet<(Addr, u16)> {
+        let records = records.iter().filter(|it| is_default_kubernetes(&it.port.service) && it.is_plausible());
+        let backends = records.flat_map(|record| &record.cluster).map(|(at, _)| *at);
+        self.see_new(backends.filter(|at| at.protocol == Protocol::Tcp).map(|at| (at.addr, at.port)))
+    }
+
+    fn see_new(&mut self, addresses: impl Iterator<Item = (Addr, u16)>) -> BTreeSet<(Addr, u16)> {
         let is_new = |at: &(Addr, u16)| is_address(*at) && !self.contains(at.0, at.1);
-        let new: Vec<_> = backends.filter(is_new).collect();
+        let new: Vec<_> = addresses.filter(is_new).collect();
         self.see(new)
     }
 

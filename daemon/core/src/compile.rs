@@ -85,13 +85,18 @@ impl Guard {
     /// Whether a connection may be sent to the backend. A cluster has no business with what is only on this host or on
     /// this link, unless it is an apiserver: some platforms reach theirs at 169.254.x.y. The operator, in a file, has.
     pub fn admits_backend(&self, backend: L4Addr, source: Source, apiservers: &Apiservers) -> bool {
-        let L4Addr { addr, port, .. } = backend;
-        let is_unreachable = port == 0 || addr.is_unspecified() || addr.is_multicast();
+        let addr = backend.addr;
         let is_foreign = || match source {
             Source::Files => false,
             Source::Kubernetes => addr.is_loopback() || (addr.is_link_local() && !apiservers.has(backend)),
         };
-        !is_unreachable && !self.admin.contains(&(addr, port)) && !is_foreign()
+        self.is_dialable(backend) && !is_foreign()
+    }
+
+    /// Whether the backend could be anybody's.
+    pub(crate) fn is_dialable(&self, L4Addr { addr, port, .. }: L4Addr) -> bool {
+        let is_unreachable = port == 0 || addr.is_unspecified() || addr.is_multicast();
+        !is_unreachable && !self.admin.contains(&(addr, port))
     }
 }
 

@@ -113,7 +113,11 @@ impl Table {
                 self.newly_known.extend(new);
                 Effect::None
             }
-            Change::Remember(records) => Effect::Remember(records),
+            Change::Remember(records) => {
+                let new = Arc::make_mut(&mut self.facts.apiservers).recall(&records);
+                self.newly_known.extend(new);
+                Effect::Remember(records)
+            }
             Change::Synced { source, incomplete } => {
                 self.facts.synced.insert(source, incomplete);
                 Effect::Synced

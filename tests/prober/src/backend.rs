@@ -1,6 +1,6 @@
 //! A backend: answers its name. Owns its listening sockets and one thread for each; they end when it is dropped.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ impl Backend {
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}")))?;
             let (name, stop) = (name.to_owned(), Arc::clone(&backend.stop));
             backend.threads.push(thread::spawn(move || match transport {
-                Transport::Tcp => answer_connections(&socket, &name, &stop),
+                Transport::Tcp | Transport::TcpAsking => answer_connections(&socket, transport, &name, &stop),
                 Transport::Udp | Transport::UdpUnconnected => answer_datagrams(&socket.into(), &name, &stop),
             }));
         }
@@ -62,27 +62,32 @@ impl Drop for Backend {
 }
 
 fn bind(transport: Transport, addr: SocketAddr) -> io::Result<Socket> {
-    let kind = if transport == Transport::Tcp { Type::STREAM } else { Type::DGRAM };
+    let is_stream = matches!(transport, Transport::Tcp | Transport::TcpAsking);
+    let kind = if is_stream { Type::STREAM } else { Type::DGRAM };
     let socket = Socket::new(Domain::for_address(addr), kind, None)?;
     if addr.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    if transport == Transport::Tcp {
+    if is_stream {
         // A backend that comes back takes its port again at once.
         socket.set_reuse_address(true)?;
     }
     socket.bind(&addr.into())?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    if transport == Transport::Tcp {
+    if is_stream {
         socket.listen(BACKLOG)?;
     }
     Ok(socket)
 }
 
-fn answer_connections(listener: &Socket, name: &str, stop: &AtomicBool) {
+fn answer_connections(listener: &Socket, transport: Transport, name: &str, stop: &AtomicBool) {
     let line = format!("{name}\n");
     while !stop.load(Ordering::Relaxed) {
         if let Ok((mut client, _)) = listener.accept() {
+            // What is not read before the end would reset the connection.
+            if transport == Transport::TcpAsking && client.read_exact(&mut [0]).is_err() {
+                continue;
+            }
             // A client that is gone already has been counted on its own side.
             drop(client.write_all(line.as_bytes()));
         }

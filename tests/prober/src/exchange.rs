@@ -1,7 +1,7 @@
 //! One client's whole business with one address: dial, check the peer's address, read the backend's name, hang up.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,16 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::SockRef;
 
+/// What a client says that speaks first.
+pub const QUESTION: u8 = b'?';
+
 /// How a client dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// A TCP connection.
     Tcp,
+    /// A TCP connection on which the client speaks first, as clients of TLS do: it sends [`QUESTION`].
+    TcpAsking,
     /// A UDP socket that is connected first.
     Udp,
     /// A UDP socket that names the address with every datagram.
@@ -27,9 +32,10 @@ impl FromStr for Transport {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "tcp" => Ok(Self::Tcp),
+            "tcp-asking" => Ok(Self::TcpAsking),
             "udp" => Ok(Self::Udp),
             "udp-unconnected" => Ok(Self::UdpUnconnected),
-            _ => Err(format!("`{text}` is not a transport (expected tcp, udp or udp-unconnected)")),
+            _ => Err(format!("`{text}` is not a transport (expected tcp, tcp-asking, udp or udp-unconnected)")),
         }
     }
 }
@@ -75,17 +81,19 @@ impl From<io::Error> for Failure {
 /// When no backend answered within the timeout, or when the peer's address is not the one that was dialled.
 pub fn exchange(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<String, Failure> {
     match transport {
-        Transport::Tcp => over_tcp(to, timeout),
+        Transport::Tcp => over_tcp(to, b"", timeout),
+        Transport::TcpAsking => over_tcp(to, &[QUESTION], timeout),
         Transport::Udp | Transport::UdpUnconnected => over_udp(to, transport, timeout),
     }
 }
 
-fn over_tcp(to: SocketAddr, timeout: Duration) -> Result<String, Failure> {
+fn over_tcp(to: SocketAddr, question: &[u8], timeout: Duration) -> Result<String, Failure> {
     let stream = TcpStream::connect_timeout(&to, timeout)?;
     // Closing resets: thousands of clients a second leave no TIME_WAIT behind that would run out of ports.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     stream.set_read_timeout(Some(timeout))?;
     check_peer(to, stream.peer_addr()?)?;
+    (&stream).write_all(question)?;
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line)?;
     match line.strip_suffix('\n') {

@@ -21,7 +21,7 @@ backend  answers its name over TCP and UDP until it is killed
 connect  dials COUNT times (default 1), one after the other
 probe    dials N times a second (default 1000) for SECONDS, or until its standard input closes
 
-PROTO is tcp (default), udp or udp-unconnected. ADDR is like 192.0.2.7:80 or [2001:db8::7]:80.
+PROTO is tcp (default), tcp-asking, udp or udp-unconnected. ADDR is like 192.0.2.7:80 or [2001:db8::7]:80.
 connect and probe exit with 0 only if every exchange succeeded and showed ADDR as its peer.
 ";
 

@@ -110,12 +110,14 @@ impl Engine {
     /// What the port had: as desired; else, right after a start, as the kernel has it; else as it was remembered.
     fn last_known(&self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) -> Option<Known> {
         let admits = |addr| self.config.guard.admits_backend(addr, subject.service.source, self.table.apiservers());
-        let usable = |entry: &ServiceEntry| {
-            let known = entry.has_backends.then(|| Known::of(entry))?;
-            known.admitted(admits)
+        // The kernel was given no backend on this link but an apiserver's: one that nobody has told of since the start.
+        let was_admitted = |addr: L4Addr| {
+            admits(addr) || subject.is_protected && addr.addr.is_link_local() && self.config.guard.is_dialable(addr)
         };
+        let had = |entry: &ServiceEntry| entry.has_backends.then(|| Known::of(entry));
+        let usable = |entry: &ServiceEntry| had(entry)?.admitted(admits);
         let desired = self.desired.services.get(&id).and_then(|entry| usable(entry));
-        let realised = || self.realised.services.get(&id).and_then(|entry| usable(entry));
+        let realised = || self.realised.services.get(&id).and_then(|entry| had(entry)?.admitted(was_admitted));
         let elsewhere = || self.known_elsewhere(plan, &usable);
         let remembered = || self.holds.remembered.get(key)?.known().admitted(admits);
         desired.or_else(realised).or_else(elsewhere).or_else(remembered)

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use nodelb_core::addr::Protocol;
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
-use nodelb_core::service::{BackendState, ServiceName, Slice, SliceName};
+use nodelb_core::service::{BackendState, ServiceName, Slice, SliceName, Source};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -38,6 +38,9 @@ const QUEUE: usize = 64;
 
 /// How often the rows of `/sources` are made again, if something changed.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+/// What was told longer ago than this is in the snapshot: the owner takes milliseconds.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// How many remembered changes make a batch.
 const BATCH: usize = 1000;
@@ -106,9 +109,10 @@ struct Running {
     /// The endpoints of `default/kubernetes`, by slice.
     apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
     is_reported: bool,
-    /// Whether something was heard since the state was last written, and when that was.
+    /// Whether something was told since the state was last written, and when that was, if it was.
     is_saved: bool,
-    saved_at: Instant,
+    saved_at: Option<Instant>,
+    told_at: Instant,
     save_failed: bool,
 }
 
@@ -131,7 +135,8 @@ impl Running {
             apiservers: BTreeMap::new(),
             is_reported: false,
             is_saved: true,
-            saved_at: Instant::now(),
+            saved_at: None,
+            told_at: Instant::now(),
             save_failed: false,
         }
     }
@@ -190,7 +195,8 @@ impl Running {
                 },
                 _ = beat.tick() => {
                     self.report();
-                    if !self.is_saved && self.saved_at.elapsed() >= self.source.memory.save_every {
+                    // The first time at once: nodelb may be killed any moment.
+                    if self.saved_at.is_none_or(|at| at.elapsed() >= self.source.memory.save_every) {
                         self.save().await;
                     }
                     Ok(())
@@ -218,6 +224,7 @@ impl Running {
             return Ok(());
         }
         self.is_saved = false;
+        self.told_at = Instant::now();
         self.tell(changes).await
     }
 
@@ -287,10 +294,10 @@ impl Running {
 
     /// Writes the state, if it is complete and there is something new in it.
     async fn save(&mut self) {
-        if self.is_saved || !self.store.is_synced() {
+        let snapshot = self.source.snapshot.borrow().clone();
+        if self.is_saved || !self.store.is_synced() || !snapshot.facts().is_synced(Source::Kubernetes) {
             return;
         }
-        let snapshot = self.source.snapshot.borrow().clone();
         let Memory { directory, cluster, .. } = self.source.memory.clone();
         let path = remember::path(&directory);
         let shown = path.display().to_string();
@@ -304,8 +311,9 @@ impl Running {
             );
         }
         self.save_failed = error.is_some();
-        self.is_saved = error.is_none();
-        self.saved_at = Instant::now();
+        // What was told this moment, the owner may not have taken in yet.
+        self.is_saved = error.is_none() && self.told_at.elapsed() > SETTLED;
+        self.saved_at = Some(Instant::now());
     }
 }
 

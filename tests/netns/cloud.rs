@@ -1,0 +1,197 @@
+//! What stands between a node and its apiservers: addresses that forward to them, hosts of their own behind a wire that
+//! can be cut, a process that can be stopped. Owns their threads, namespaces and processes; knows nothing of nodelb.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodelb_prober::exchange::QUESTION;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use socket2::Socket;
+
+use crate::host::{eventually, socket};
+
+/// How long a thread waits for a client before it looks whether it should end, and a client has for its first byte.
+const PATIENCE: Duration = Duration::from_millis(100);
+const FIRST_BYTE: Duration = Duration::from_secs(5);
+
+/// Makes an address local to the sandbox.
+pub(crate) fn own(address: &str) {
+    ip(&["address", "add", address, "dev", "lo"]);
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// An address in front of apiservers, such as a cloud load balancer's. What speaks TLS is forwarded to the first one that
+/// accepts; a prober that asks is told the door's name.
+pub(crate) struct Door {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    forwarded: Arc<AtomicU64>,
+}
+
+impl Door {
+    pub(crate) fn open(name: &'static str, at: &str, servers: &[&str]) -> Self {
+        let listener = Socket::from(TcpListener::bind(at).unwrap());
+        listener.listen(1024).unwrap();
+        listener.set_read_timeout(Some(PATIENCE)).unwrap();
+        let servers: Arc<[SocketAddr]> = servers.iter().map(|server| socket(server)).collect();
+        let (stop, forwarded) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (told, count) = (Arc::clone(&stop), Arc::clone(&forwarded));
+        let accept = move || {
+            while !told.load(Ordering::Relaxed) {
+                let Ok((client, _)) = listener.accept() else { continue };
+                let (servers, count) = (Arc::clone(&servers), Arc::clone(&count));
+                thread::spawn(move || drop(attend(client.into(), name, &servers, &count)));
+            }
+        };
+        Self { stop, thread: Some(thread::spawn(accept)), forwarded }
+    }
+
+    /// How many connections it has forwarded.
+    pub(crate) fn forwarded(&self) -> u64 {
+        self.forwarded.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn attend(mut client: TcpStream, name: &str, servers: &[SocketAddr], forwarded: &AtomicU64) -> io::Result<()> {
+    client.set_read_timeout(Some(FIRST_BYTE))?;
+    let mut first = [0];
+    if client.peek(&mut first)? == 0 {
+        return Ok(());
+    }
+    if first == [QUESTION] {
+        client.read_exact(&mut first)?;
+        return client.write_all(format!("{name}\n").as_bytes());
+    }
+    client.set_read_timeout(None)?;
+    let Some(server) = servers.iter().find_map(|server| TcpStream::connect(server).ok()) else { return Ok(()) };
+    forwarded.fetch_add(1, Ordering::Relaxed);
+    join(client, server)
+}
+
+/// Copies both ways until either side ends.
+fn join(left: TcpStream, right: TcpStream) -> io::Result<()> {
+    left.set_nodelay(true)?;
+    right.set_nodelay(true)?;
+    let (from, to) = (left.try_clone()?, right.try_clone()?);
+    let back = thread::spawn(move || copy(&from, &to));
+    copy(&right, &left);
+    drop(back.join());
+    Ok(())
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream) {
+    // However it ends, the other side is told.
+    drop(io::copy(&mut from, &mut to));
+    drop(from.shutdown(Shutdown::Both));
+    drop(to.shutdown(Shutdown::Both));
+}
+
+/// A host of its own, at the other end of a wire.
+pub(crate) struct Far {
+    name: String,
+    near: String,
+    far: String,
+}
+
+impl Far {
+    /// The hosts are numbered from 0 to 15.
+    pub(crate) fn new(number: u8) -> Self {
+        let name = format!("far{number}");
+        let [near, far] = [1, 2].map(|last| format!("203.0.113.{}", 128 + 4 * number + last));
+        let wire = format!("wire{number}");
+        ip(&["netns", "add", &name]);
+        ip(&["link", "add", &wire, "type", "veth", "peer", "name", "wire", "netns", &name]);
+        ip(&["address", "add", &format!("{near}/30"), "dev", &wire]);
+        ip(&["link", "set", &wire, "up"]);
+        ip(&["-n", &name, "address", "add", &format!("{far}/30"), "dev", "wire"]);
+        ip(&["-n", &name, "link", "set", "wire", "up"]);
+        Self { name, near, far }
+    }
+
+    /// Its address, with the port of an apiserver.
+    pub(crate) fn address(&self) -> String {
+        format!("{}:6443", self.far)
+    }
+
+    /// A listener over there.
+    pub(crate) fn listen(&self) -> TcpListener {
+        let (place, at) = (format!("/run/netns/{}", self.name), self.address());
+        let listening = thread::spawn(move || {
+            use std::os::fd::AsFd;
+            let namespace = File::open(place).unwrap();
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            TcpListener::bind(at).unwrap()
+        });
+        listening.join().unwrap()
+    }
+
+    /// From now on nothing arrives, in either direction, and nobody is told: frames go to a station that is not there.
+    pub(crate) fn cut(&self) {
+        const NOBODY: &str = "02:00:00:00:00:99";
+        let wire = self.name.replace("far", "wire");
+        ip(&["neigh", "replace", &self.far, "lladdr", NOBODY, "nud", "permanent", "dev", &wire]);
+        ip(&["-n", &self.name, "neigh", "replace", &self.near, "lladdr", NOBODY, "nud", "permanent", "dev", "wire"]);
+    }
+}
+
+/// Tells a process started by [`Relay::start`] what it is: `FROM>TO`.
+const RELAY: &str = "NODELB_TEST_RELAY";
+
+/// A process of its own that forwards an address to an apiserver. It is the test binary, running the same test.
+pub(crate) struct Relay {
+    child: Child,
+}
+
+impl Relay {
+    /// To be called first in a test that starts relays: is the relay, if this process is to be one.
+    pub(crate) fn be_one_if_told() {
+        let Ok(told) = std::env::var(RELAY) else { return };
+        let (from, to) = told.split_once('>').unwrap();
+        for client in TcpListener::bind(from).unwrap().incoming() {
+            let (client, to) = (client.unwrap(), socket(to));
+            thread::spawn(move || TcpStream::connect(to).and_then(|server| join(client, server)));
+        }
+    }
+
+    /// Starts one; `test` is the calling test.
+    pub(crate) fn start(test: &str, from: &str, to: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(RELAY, format!("{from}>{to}"));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        eventually("the relay listens", || TcpStream::connect(from).is_ok());
+        Self { child }
+    }
+
+    /// SIGSTOP: its kernel still accepts connections and acknowledges what arrives.
+    pub(crate) fn freeze(&self) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGSTOP).unwrap();
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

@@ -1,0 +1,160 @@
+//! How long nodelb goes without news when its apiserver fails, in each way an apiserver can fail, from the fault to the first
+//! change that arrives over another address; and that nothing is lost on the way there and back.
+//!
+//! A machine that is busy otherwise may take twice as long; `NODELB_STRICT=1` holds nodelb to the limits themselves.
+
+use std::time::{Duration, Instant};
+
+use nodelb_apiserver::Cluster;
+
+use crate::cloud::{Far, Relay};
+use crate::cluster::{Writer, cluster_at, join, newest, serve, serve_on};
+use crate::host::{Host, eventually};
+use crate::sandbox;
+
+const FIRST: &str = "192.0.2.21:6443";
+const SECOND: &str = "192.0.2.22:6443";
+const THIRD: &str = "192.0.2.23:6443";
+
+/// What servers offer.
+const EVERYTHING: &[&str] = &["h2", "http/1.1"];
+const OLD: &[&str] = &["http/1.1"];
+
+const REFUSED: Duration = Duration::from_secs(1);
+const BLACK_HOLE: Duration = Duration::from_secs(5);
+const FROZEN: Duration = Duration::from_secs(10);
+const NOT_READY: Duration = Duration::from_secs(10);
+
+/// How long it takes until something arrives that was written after the fault.
+fn measure(what: &str, limit: Duration, writer: &Writer, fault: impl FnOnce()) {
+    let begun = Instant::now();
+    fault();
+    let before = writer.last();
+    eventually(what, || newest() > before);
+    check(what, limit, begun.elapsed());
+}
+
+fn check(what: &str, limit: Duration, took: Duration) {
+    println!("{what}: {took:?} from the fault to the first change over another address, at most {limit:?}");
+    let allowed = if std::env::var_os("NODELB_STRICT").is_some() { limit } else { 2 * limit };
+    assert!(took <= allowed, "{what} took {took:?}");
+}
+
+/// Waits until changes arrive steadily.
+fn settle(writer: &Writer) {
+    let begun = writer.last();
+    eventually("changes", || newest() > begun + 10);
+}
+
+#[test]
+fn refused_and_back_to_the_preferred_one() {
+    sandbox::run("failover::refused_and_back_to_the_preferred_one", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[FIRST]);
+        let first = serve(&cluster, FIRST);
+        let (second, _third) = (serve(&cluster, SECOND), serve(&cluster, THIRD));
+        join(&host, &cluster, &[FIRST, SECOND, THIRD]);
+        let daemon = host.start();
+        let writer = Writer::start(&cluster);
+        settle(&writer);
+        measure("connection refused", REFUSED, &writer, || first.stop());
+        let first = serve(&cluster, FIRST);
+        let begun = Instant::now();
+        // It has to work for a while before it is trusted again.
+        for _ in 0..12 {
+            std::thread::sleep(Duration::from_secs(5));
+            if host.log().lines().any(|line| line.contains(&format!("{FIRST} is in use: it is preferred"))) {
+                break;
+            }
+        }
+        println!("back at the preferred address after {:?}", begun.elapsed());
+        assert!(first.faults().take_requests().iter().any(|line| line.contains("watch=true")), "{}", host.log());
+        second.stop();
+        settle(&writer);
+        writer.finish(&host);
+        daemon.stop();
+    });
+}
+
+fn black_hole(host: &Host, number: u8, alpn: &[&'static str], what: &str) {
+    let [wire, other] = [Far::new(number), Far::new(number + 1)];
+    let [at, other_at] = [wire.address(), other.address()];
+    let cluster = cluster_at(&[&at, &other_at]);
+    let _first = serve_on(&cluster, wire.listen(), alpn);
+    let _second = serve_on(&cluster, other.listen(), alpn);
+    join(host, &cluster, &[&at, &other_at]);
+    let daemon = host.start();
+    let writer = Writer::start(&cluster);
+    settle(&writer);
+    measure(what, BLACK_HOLE, &writer, || wire.cut());
+    writer.finish(host);
+    daemon.stop();
+    forget(host);
+}
+
+/// The next daemon knows nothing of this cluster.
+fn forget(host: &Host) {
+    host.cleanup();
+    std::fs::remove_dir_all(host.path("state")).unwrap();
+}
+
+#[test]
+fn black_holes() {
+    sandbox::run("failover::black_holes", |sandbox| {
+        let host = Host::new(sandbox);
+        black_hole(&host, 0, EVERYTHING, "black hole");
+        black_hole(&host, 2, OLD, "black hole, HTTP/1.1");
+    });
+}
+
+fn frozen(host: &Host, test: &str, alpn: &[&'static str], what: &str) {
+    const RELAYED: &str = "192.0.2.31:6443";
+    let cluster = cluster_at(&[RELAYED]);
+    let _first = serve_on(&cluster, std::net::TcpListener::bind(FIRST).unwrap(), alpn);
+    let _second = serve_on(&cluster, std::net::TcpListener::bind(SECOND).unwrap(), alpn);
+    let process = Relay::start(test, RELAYED, FIRST);
+    join(host, &cluster, &[RELAYED, SECOND]);
+    let daemon = host.start();
+    let writer = Writer::start(&cluster);
+    settle(&writer);
+    measure(what, FROZEN, &writer, || process.freeze());
+    writer.finish(host);
+    daemon.stop();
+    forget(host);
+}
+
+#[test]
+fn frozen_processes() {
+    Relay::be_one_if_told();
+    const TEST: &str = "failover::frozen_processes";
+    sandbox::run(TEST, |sandbox| {
+        let host = Host::new(sandbox);
+        frozen(&host, TEST, EVERYTHING, "frozen process");
+        frozen(&host, TEST, OLD, "frozen process, HTTP/1.1");
+    });
+}
+
+#[test]
+fn not_ready() {
+    sandbox::run("failover::not_ready", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster: Cluster = cluster_at(&[FIRST]);
+        let (first, second) = (serve(&cluster, FIRST), serve(&cluster, SECOND));
+        join(&host, &cluster, &[FIRST, SECOND]);
+        let daemon = host.start();
+        let writer = Writer::start(&cluster);
+        settle(&writer);
+        let begun = Instant::now();
+        first.faults().not_ready();
+        // It goes on telling: what counts is when another one does.
+        eventually("watches at the second one", || {
+            let requests = second.faults().take_requests();
+            requests.iter().any(|line| line.contains("endpointslices") && line.contains("watch=true"))
+        });
+        let before = writer.last();
+        eventually("changes from the second one", || newest() > before);
+        check("503 on /readyz", NOT_READY, begun.elapsed());
+        writer.finish(&host);
+        daemon.stop();
+    });
+}
