@@ -2,6 +2,8 @@
 //! After each fault the table is what the server holds, and no service that stayed lost its backend on the way.
 //! `CHAOS_SEED=n` repeats a run, `CHAOS_SEQUENCES=n` changes its length.
 
+#[path = "watches/make.rs"]
+mod make;
 #[path = "watches/random.rs"]
 mod random;
 #[path = "watches/rig.rs"]

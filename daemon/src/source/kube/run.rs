@@ -106,10 +106,18 @@ struct Running {
     /// The endpoints of `default/kubernetes`, by slice.
     apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
     is_reported: bool,
-    /// Whether something was heard since the state was last written, and when that was.
-    is_saved: bool,
+    unsaved: Unsaved,
     saved_at: Instant,
     save_failed: bool,
+}
+
+/// Whether the state on disk is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unsaved {
+    Nothing,
+    /// It was written, perhaps from a snapshot that the owner had not yet brought up to date.
+    Perhaps,
+    Something,
 }
 
 struct OneKind {
@@ -130,7 +138,7 @@ impl Running {
             kinds: Kind::ALL.into_iter().map(kind).collect(),
             apiservers: BTreeMap::new(),
             is_reported: false,
-            is_saved: true,
+            unsaved: Unsaved::Nothing,
             saved_at: Instant::now(),
             save_failed: false,
         }
@@ -190,7 +198,7 @@ impl Running {
                 },
                 _ = beat.tick() => {
                     self.report();
-                    if !self.is_saved && self.saved_at.elapsed() >= self.source.memory.save_every {
+                    if self.saved_at.elapsed() >= self.source.memory.save_every {
                         self.save().await;
                     }
                     Ok(())
@@ -217,7 +225,7 @@ impl Running {
         if changes.is_empty() {
             return Ok(());
         }
-        self.is_saved = false;
+        self.unsaved = Unsaved::Something;
         self.tell(changes).await
     }
 
@@ -260,7 +268,10 @@ impl Running {
             (Some(_), None) if state == State::Watching => info!("{} can be watched", kind.resource()),
             _ => {}
         }
-        one.since = SystemTime::now();
+        // One failure after the other is one trouble, since the first.
+        if std::mem::discriminant(&one.state) != std::mem::discriminant(&state) {
+            one.since = SystemTime::now();
+        }
         one.state = state;
         self.is_reported = false;
     }
@@ -287,10 +298,16 @@ impl Running {
 
     /// Writes the state, if it is complete and there is something new in it.
     async fn save(&mut self) {
-        if self.is_saved || !self.store.is_synced() {
+        let is_behind = match self.unsaved {
+            Unsaved::Nothing => false,
+            Unsaved::Perhaps => self.source.snapshot.has_changed().unwrap_or(false),
+            Unsaved::Something => true,
+        };
+        if !is_behind || !self.store.is_synced() {
+            self.unsaved = if is_behind { self.unsaved } else { Unsaved::Nothing };
             return;
         }
-        let snapshot = self.source.snapshot.borrow().clone();
+        let snapshot = self.source.snapshot.borrow_and_update().clone();
         let Memory { directory, cluster, .. } = self.source.memory.clone();
         let path = remember::path(&directory);
         let shown = path.display().to_string();
@@ -304,7 +321,11 @@ impl Running {
             );
         }
         self.save_failed = error.is_some();
-        self.is_saved = error.is_none();
+        self.unsaved = match (self.unsaved, &error) {
+            (_, Some(_)) => Unsaved::Something,
+            (Unsaved::Something, None) => Unsaved::Perhaps,
+            (_, None) => Unsaved::Nothing,
+        };
         self.saved_at = Instant::now();
     }
 }
