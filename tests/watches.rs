@@ -4,6 +4,8 @@
 
 #[path = "watches/day.rs"]
 mod day;
+#[path = "watches/make.rs"]
+mod make;
 #[path = "watches/random.rs"]
 mod random;
 #[path = "watches/rig.rs"]

@@ -2,17 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use nodelb_apiserver::{EventFault, Fault, On, WatchList};
-use serde_json::{Value, json};
+use nodelb_apiserver::{Backup, EventFault, Fault, On, WatchList};
 
+use crate::make::{self, backend, frontend};
 use crate::rig::Rig;
 
 /// How many sequences there are, in so many threads.
 const SEQUENCES: u64 = 10_000;
 const THREADS: u64 = 2;
 
-/// How many services there are.
-const SERVICES: u64 = 6;
+/// How many services there are: enough that a list without them is doubted.
+const SERVICES: u64 = 12;
+
+/// How often a list may lie: the one before must long have been found out.
+const BETWEEN_LIES: Duration = Duration::from_millis(500);
 
 #[test]
 fn ten_thousand_random_fault_sequences() {
@@ -33,9 +36,13 @@ struct Chaos {
     seed: u64,
     random: Random,
     rig: Rig,
-    /// In which of its slices the backend of a service is that never goes.
-    steady: [u64; SERVICES as usize],
+    steady: Steady,
+    backup: (Backup, Steady),
+    lied_at: Instant,
 }
+
+/// In which of its slices the backend of a service is that never goes.
+type Steady = [u64; SERVICES as usize];
 
 /// SplitMix64: the same numbers for the same seed, everywhere.
 struct Random(u64);
@@ -52,19 +59,17 @@ impl Random {
 
 impl Chaos {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let rig = Rig::start("");
+        // Every other seed without HTTP/2.
+        let alpn: &[_] = if seed % 2 == 0 { &["h2", "http/1.1"] } else { &["http/1.1"] };
+        let rig = Rig::over(alpn);
         for service in 0..SERVICES {
-            rig.cluster.apply_value(service_object(service)).expect("valid");
-            let steady = slice_object(service, 0, &[format!("192.0.2.{service}")]);
-            rig.cluster.apply_value(steady).expect("valid");
-            let frontend = format!("198.51.100.{service}:80/TCP");
-            let backend = format!("192.0.2.{service}:8080/TCP");
-            rig.node.eye.lock().expect("not poisoned").watch(&frontend, Some(&backend));
+            make::pair(service).into_iter().for_each(|object| rig.cluster.apply_value(object).expect("valid"));
+            rig.watch(&frontend(service), Some(&backend(service)));
         }
         rig.converge("the beginning");
-        random.below(1);
-        Self { seed, random, rig, steady: [0; SERVICES as usize] }
+        let steady = [0; SERVICES as usize];
+        let backup = (rig.cluster.backup(), steady);
+        Self { seed, random: Random(seed), rig, steady, backup, lied_at: Instant::now() }
     }
 
     fn run(mut self, sequences: u64) {
@@ -72,7 +77,11 @@ impl Chaos {
             let begun = Instant::now();
             let mut steps = Vec::new();
             for _ in 0..1 + self.random.below(4) {
-                steps.push(if self.random.below(3) == 0 { self.misbehave() } else { self.change() });
+                steps.push(match self.random.below(30) {
+                    0..=9 => self.misbehave(),
+                    10 if self.random.below(3) == 0 => self.happen_alone(),
+                    _ => self.change(),
+                });
                 if self.random.below(4) == 0 {
                     std::thread::sleep(Duration::from_micros(self.random.below(3000)));
                 }
@@ -94,7 +103,7 @@ impl Chaos {
             0..=3 => {
                 let backends: Vec<String> =
                     (0..self.random.below(5)).map(|n| format!("203.0.113.{}", n + other)).collect();
-                cluster.apply_value(slice_object(service, other + 10, &backends)).expect("valid");
+                cluster.apply_value(make::slice(&format!("s{service}"), other + 10, &backends)).expect("valid");
                 format!("slice {service}-{other} := {backends:?}")
             }
             4 => {
@@ -104,22 +113,24 @@ impl Chaos {
             5 => {
                 // Renamed: the new one first, as controllers do.
                 let (old, new) = (self.steady[service as usize], self.steady[service as usize] ^ 1);
-                let steady = slice_object(service, new, &[format!("192.0.2.{service}")]);
+                let steady = make::slice(&format!("s{service}"), new, &[format!("192.0.2.{service}")]);
                 cluster.apply_value(steady).expect("valid");
                 cluster.delete("endpointslices", "ns", &format!("s{service}-{old}")).expect("was there");
                 self.steady[service as usize] = new;
                 format!("move the backend of {service} to slice {new}")
             }
             6 => {
-                cluster.apply_value(service_object(service)).expect("valid");
+                let mut object = make::service(&format!("s{service}"), service);
+                object["metadata"]["annotations"] = serde_json::json!({"touched": cluster.revision().to_string()});
+                cluster.apply_value(object).expect("valid");
                 format!("touch service {service}")
             }
             7 => {
                 let name = format!("t{}", service % 3);
                 _ = cluster.delete("services", "ns", &name);
-                let slice = slice_of(&name, 0, &["203.0.113.9".into()]);
+                let slice = make::slice(&name, 0, &["203.0.113.9".into()]);
                 cluster.apply_value(slice).expect("valid");
-                cluster.apply_value(named_service(&name, 100 + service % 3)).expect("valid");
+                cluster.apply_value(make::service(&name, 100 + service % 3)).expect("valid");
                 format!("delete and create {name}")
             }
             8 => {
@@ -145,6 +156,54 @@ impl Chaos {
             _ => {
                 cluster.advance(1 + self.random.below(5));
                 "other writes".into()
+            }
+        }
+    }
+
+    /// What must not meet another fault half-way, for then nobody could tell what was lost.
+    fn happen_alone(&mut self) -> String {
+        let faults = self.rig.replica.faults();
+        let resource = if self.random.below(2) == 0 { "services" } else { "endpointslices" };
+        let (which, items) = (self.random.below(5), self.random.below(3));
+        faults.clear();
+        self.rig.converge("before something that happens alone");
+        match which {
+            0 => {
+                self.backup = (self.rig.cluster.backup(), self.steady);
+                "backup".into()
+            }
+            1 => {
+                self.rig.cluster.restore_backup(&self.backup.0);
+                self.steady = self.backup.1;
+                self.rig.reconnect();
+                self.rig.converge("a restored backup");
+                "restore".into()
+            }
+            2 => {
+                if self.lied_at.elapsed() > BETWEEN_LIES {
+                    std::thread::sleep(BETWEEN_LIES / 10);
+                    let items = usize::try_from(items).unwrap_or(0);
+                    faults.answer_next(1, On::resource(resource), Fault::Keep { items });
+                    faults.expire_watches();
+                    self.lied_at = Instant::now();
+                }
+                format!("a list of {resource} with {items} items, unless one was of late")
+            }
+            3 => {
+                self.rig.restart_node();
+                "restart".into()
+            }
+            _ => {
+                faults.events_next(1, "endpointslices", EventFault::Swap);
+                let name = format!("s{}", items + 1);
+                _ = self.rig.cluster.delete("endpointslices", "ns", &format!("{name}-11"));
+                let object = make::slice(&name, 11, &["203.0.113.7".into()]);
+                self.rig.cluster.apply_value(object).expect("valid");
+                _ = self.rig.cluster.delete("endpointslices", "ns", &format!("{name}-11"));
+                let object = make::slice(&name, 12, &["203.0.113.8".into()]);
+                self.rig.cluster.apply_value(object).expect("valid");
+                self.rig.converge("swapped events");
+                format!("swapped events of {name}")
             }
         }
     }
@@ -237,26 +296,4 @@ impl Chaos {
             }
         }
     }
-}
-
-fn service_object(service: u64) -> Value {
-    named_service(&format!("s{service}"), service)
-}
-
-fn named_service(name: &str, number: u64) -> Value {
-    json!({"kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "ns", "name": name},
-        "spec": {"clusterIP": format!("198.51.100.{number}"), "clusterIPs": [format!("198.51.100.{number}")],
-            "ports": [{"port": 80, "targetPort": 8080}]}})
-}
-
-fn slice_object(service: u64, slice: u64, backends: &[String]) -> Value {
-    slice_of(&format!("s{service}"), slice, backends)
-}
-
-fn slice_of(service: &str, slice: u64, backends: &[String]) -> Value {
-    let endpoints: Vec<Value> =
-        backends.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect();
-    json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
-        "metadata": {"namespace": "ns", "name": format!("{service}-{slice}"), "labels": {"kubernetes.io/service-name": service}},
-        "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]})
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use nodelb::apiserver::address::{Address, Server};
@@ -16,7 +16,7 @@ use nodelb::source::SourceReport;
 use nodelb::source::kube::decode::{Decoder, Heard, Kind, Object};
 use nodelb::source::kube::watch::Timing;
 use nodelb::source::kube::{self, KubernetesSource, Memory};
-use nodelb_apiserver::{Behaviour, Cluster, Replica, ServeOptions};
+use nodelb_apiserver::{Cluster, Faults, Replica, ServeOptions};
 use nodelb_core::addr::L4Addr;
 use nodelb_core::change::Change;
 use nodelb_core::datapath::{Limits, Moment};
@@ -25,6 +25,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::{Service, Slice, Source};
 use nodelb_core::state::Realised;
 use nodelb_core::trace::Verdict;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
@@ -39,13 +40,14 @@ pub(crate) struct Rig {
     pub(crate) cluster: Cluster,
     pub(crate) replica: Replica,
     pub(crate) node: Node,
+    state: tempfile::TempDir,
 }
 
 /// The nodelb side. Dropped, it ends as a daemon that is killed.
 pub(crate) struct Node {
     /// Its tasks end with it.
-    _runtime: Runtime,
-    pub(crate) eye: Arc<Mutex<Eye>>,
+    runtime: Option<Runtime>,
+    eye: Arc<Mutex<Eye>>,
     pub(crate) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
 }
 
@@ -62,12 +64,61 @@ pub(crate) struct Eye {
 
 impl Rig {
     /// A cluster with this content, and a node that has just started.
-    pub(crate) fn start(manifests: &str) -> Self {
+    pub(crate) fn start(objects: impl IntoIterator<Item = Value>) -> Self {
         let cluster = Cluster::new().expect("a cluster");
-        cluster.apply(manifests).expect("valid manifests");
-        let replica = serve(&cluster);
-        let node = Node::start(&cluster, &[replica.address()], None);
-        Self { cluster, replica, node }
+        objects.into_iter().for_each(|object| cluster.apply_value(object).expect("a valid object"));
+        Self::of(cluster, ServeOptions::default(), |_| {})
+    }
+
+    /// An empty cluster that offers these protocols.
+    pub(crate) fn over(alpn: &[&'static str]) -> Self {
+        let options = ServeOptions { alpn: alpn.to_vec(), ..ServeOptions::default() };
+        Self::of(Cluster::new().expect("a cluster"), options, |_| {})
+    }
+
+    /// A cluster whose server is prepared before the node starts.
+    pub(crate) fn of(cluster: Cluster, options: ServeOptions, prepare: impl FnOnce(&Faults)) -> Self {
+        let replica = serve(&cluster, options);
+        prepare(replica.faults());
+        let state = tempfile::tempdir().expect("a directory");
+        let node = Node::start(&cluster, replica.address(), state.path());
+        Self { cluster, replica, node, state }
+    }
+
+    /// From now on the frontend must always lead to a backend: this one, or any.
+    pub(crate) fn watch(&self, frontend: &str, backend: Option<&str>) {
+        self.node.eye().watch(frontend, backend);
+    }
+
+    /// Stores an object.
+    pub(crate) fn apply(&self, object: Value) {
+        self.cluster.apply_value(object).expect("a valid object");
+    }
+
+    /// Where the node remembers things.
+    pub(crate) fn state(&self) -> &Path {
+        self.state.path()
+    }
+
+    /// Kills the node and starts another one in its place.
+    pub(crate) fn restart_node(&mut self) {
+        let watched = self.node.eye().watched.clone();
+        self.node.stop();
+        self.node = Node::start(&self.cluster, self.replica.address(), self.state.path());
+        self.node.eye().watched = watched;
+    }
+
+    /// Resets every connection, and waits until Services and EndpointSlices are asked for over new ones.
+    pub(crate) fn reconnect(&self) {
+        self.replica.faults().reset_connections();
+        self.replica.faults().take_requests();
+        let mut seen = Vec::new();
+        self.node.wait("the next connection", |_| {
+            seen.extend(self.replica.faults().take_requests());
+            let asked = |path: &str| seen.iter().any(|line| line.starts_with(&format!("GET {path}?labelSelector")));
+            let is_asked = asked(Kind::Service.path()) && asked(Kind::EndpointSlice.path());
+            if is_asked { Ok(()) } else { Err(format!("{seen:?}")) }
+        });
     }
 
     /// Waits until the table is what the server holds.
@@ -80,16 +131,16 @@ impl Rig {
             let told = eye.told();
             if told == wanted { Ok(()) } else { Err(difference(&told, &wanted)) }
         });
-        let lost = std::mem::take(&mut self.node.eye.lock().expect("not poisoned").lost);
+        let lost = std::mem::take(&mut self.node.eye().lost);
         assert!(lost.is_empty(), "{what}: {}", lost.join("; "));
     }
 }
 
 /// A replica of the cluster with bookmarks often enough for [`timing`].
-pub(crate) fn serve(cluster: &Cluster) -> Replica {
-    let behaviour = Behaviour { bookmarks: Some(Duration::from_millis(25)), ..Behaviour::default() };
+fn serve(cluster: &Cluster, mut options: ServeOptions) -> Replica {
+    options.behaviour.bookmarks = Some(Duration::from_millis(25));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    cluster.serve(listener, ServeOptions { behaviour, ..ServeOptions::default() }).expect("served")
+    cluster.serve(listener, options).expect("served")
 }
 
 /// The source's patience, shortened a thousandfold.
@@ -107,20 +158,18 @@ pub(crate) fn timing() -> Timing {
 }
 
 impl Node {
-    /// A node that knows these addresses, and the state directory of an earlier one.
-    pub(crate) fn start(cluster: &Cluster, addresses: &[SocketAddr], state: Option<&Path>) -> Self {
+    /// A node that knows this address, and the state directory of an earlier one.
+    pub(crate) fn start(cluster: &Cluster, at: SocketAddr, state: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let directory = tempfile::tempdir().expect("a directory");
         let kubeconfig = directory.path().join("kubeconfig");
-        let url = format!("https://{}", addresses[0]);
+        let url = format!("https://{at}");
         std::fs::write(&kubeconfig, cluster.kubeconfig(&[&url]).expect("a kubeconfig")).expect("written");
-        let server =
-            |at: &SocketAddr| Server { address: Address::from(*at), tls_server_name: Some("kubernetes".into()) };
         let settings = Settings {
-            servers: addresses.iter().map(server).collect(),
+            servers: vec![Server { address: Address::from(at), tls_server_name: Some("kubernetes".into()) }],
             kubeconfig: Some(kubeconfig),
-            state_directory: state.unwrap_or(directory.path()).to_path_buf(),
+            state_directory: state.to_path_buf(),
             ..Settings::default()
         };
         let sources = BTreeSet::from([Source::Kubernetes]);
@@ -163,14 +212,26 @@ impl Node {
         };
         runtime.spawn(kube::run(source, std::future::pending()));
         runtime.spawn(own(changes, Arc::clone(&eye), snapshot_in, directory));
-        Self { _runtime: runtime, eye, sources }
+        Self { runtime: Some(runtime), eye, sources }
+    }
+
+    /// Ends it as a kill would.
+    fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(PATIENCE);
+        }
+    }
+
+    /// What its owner sees.
+    pub(crate) fn eye(&self) -> MutexGuard<'_, Eye> {
+        self.eye.lock().expect("not poisoned")
     }
 
     /// Waits until it is so, or fails with the last answer.
-    pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Eye) -> Result<(), String>) {
+    pub(crate) fn wait(&self, what: &str, mut is_so: impl FnMut(&Eye) -> Result<(), String>) {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let answer = is_so(&self.eye.lock().expect("not poisoned"));
+            let answer = is_so(&self.eye());
             match answer {
                 Ok(()) => return,
                 Err(why) if Instant::now() > deadline => panic!("{what}: {why}; sources: {:#?}", self.sources.borrow()),
@@ -222,7 +283,7 @@ impl Eye {
 
     fn take(&mut self, batch: Vec<Change>) -> Snapshot {
         self.is_synced |= batch.iter().any(|change| matches!(change, Change::Synced { .. }));
-        let shown = format!("{batch:?}");
+        let shown = batch.clone();
         batch.into_iter().for_each(|change| self.engine.change(change));
         self.now = self.now.plus(2_000);
         self.engine.reconcile(&mut self.maps, self.now);
@@ -233,6 +294,7 @@ impl Eye {
                 _ => false,
             };
             if !leads {
+                let shown = format!("{shown:?}");
                 self.lost.push(format!("{frontend} lost its backend in {shown:.2000}"));
             }
         }
@@ -270,7 +332,8 @@ pub(crate) fn objects(cluster: &Cluster) -> Objects {
         let mut decoder = Decoder::new(kind);
         for object in cluster.list(kind.resource()) {
             let (heard, _) = decoder.item(object.to_string().as_bytes());
-            let Heard::Upsert(item) = heard else { panic!("the server holds something odd: {heard:?}") };
+            // What makes no sense is not served.
+            let Heard::Upsert(item) = heard else { continue };
             match item.object {
                 Some(Object::Service(service)) => {
                     objects.services.insert(service.name.to_string(), service);

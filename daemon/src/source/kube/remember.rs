@@ -104,9 +104,9 @@ pub fn write(path: &Path, cluster: Option<&str>, snapshot: &Snapshot) -> io::Res
     let mut writer = BufWriter::with_capacity(64 << 10, file);
     let header = Header { form: FORM, cluster: cluster.map(ToOwned::to_owned) };
     write_line(&mut writer, &header)?;
-    // First, for it counts where the objects after it say that nothing is left.
     let remembered = snapshot.remembered();
     if !remembered.is_empty() {
+        // First, for it counts where the objects after it say that nothing is left.
         write_line(&mut writer, &Line::Remember(&remembered))?;
     }
     for service in snapshot.facts().services_of(Source::Kubernetes) {

@@ -39,9 +39,6 @@ const QUEUE: usize = 64;
 /// How often the rows of `/sources` are made again, if something changed.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
-/// What was told longer ago than this is in the snapshot: the owner takes milliseconds.
-const SETTLED: Duration = Duration::from_secs(1);
-
 /// How many remembered changes make a batch.
 const BATCH: usize = 1000;
 
@@ -109,11 +106,19 @@ struct Running {
     /// The endpoints of `default/kubernetes`, by slice.
     apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
     is_reported: bool,
-    /// Whether something was told since the state was last written, and when that was, if it was.
-    is_saved: bool,
+    unsaved: Unsaved,
+    /// When the state was last written, if it was.
     saved_at: Option<Instant>,
-    told_at: Instant,
     save_failed: bool,
+}
+
+/// Whether the state on disk is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unsaved {
+    Nothing,
+    /// It was written, perhaps from a snapshot that the owner had not yet brought up to date.
+    Perhaps,
+    Something,
 }
 
 struct OneKind {
@@ -134,9 +139,8 @@ impl Running {
             kinds: Kind::ALL.into_iter().map(kind).collect(),
             apiservers: BTreeMap::new(),
             is_reported: false,
-            is_saved: true,
+            unsaved: Unsaved::Nothing,
             saved_at: None,
-            told_at: Instant::now(),
             save_failed: false,
         }
     }
@@ -223,8 +227,7 @@ impl Running {
         if changes.is_empty() {
             return Ok(());
         }
-        self.is_saved = false;
-        self.told_at = Instant::now();
+        self.unsaved = Unsaved::Something;
         self.tell(changes).await
     }
 
@@ -267,7 +270,10 @@ impl Running {
             (Some(_), None) if state == State::Watching => info!("{} can be watched", kind.resource()),
             _ => {}
         }
-        one.since = SystemTime::now();
+        // One failure after the other is one trouble, since the first.
+        if std::mem::discriminant(&one.state) != std::mem::discriminant(&state) {
+            one.since = SystemTime::now();
+        }
         one.state = state;
         self.is_reported = false;
     }
@@ -294,10 +300,17 @@ impl Running {
 
     /// Writes the state, if it is complete and there is something new in it.
     async fn save(&mut self) {
-        let snapshot = self.source.snapshot.borrow().clone();
-        if self.is_saved || !self.store.is_synced() || !snapshot.facts().is_synced(Source::Kubernetes) {
+        let is_behind = match self.unsaved {
+            Unsaved::Nothing => false,
+            Unsaved::Perhaps => self.source.snapshot.has_changed().unwrap_or(false),
+            Unsaved::Something => true,
+        };
+        let is_complete = self.source.snapshot.borrow().facts().is_synced(Source::Kubernetes);
+        if !is_behind || !is_complete {
+            self.unsaved = if is_behind { self.unsaved } else { Unsaved::Nothing };
             return;
         }
+        let snapshot = self.source.snapshot.borrow_and_update().clone();
         let Memory { directory, cluster, .. } = self.source.memory.clone();
         let path = remember::path(&directory);
         let shown = path.display().to_string();
@@ -311,8 +324,11 @@ impl Running {
             );
         }
         self.save_failed = error.is_some();
-        // What was told this moment, the owner may not have taken in yet.
-        self.is_saved = error.is_none() && self.told_at.elapsed() > SETTLED;
+        self.unsaved = match (self.unsaved, &error) {
+            (_, Some(_)) => Unsaved::Something,
+            (Unsaved::Something, None) => Unsaved::Perhaps,
+            (_, None) => Unsaved::Nothing,
+        };
         self.saved_at = Some(Instant::now());
     }
 }

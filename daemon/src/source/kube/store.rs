@@ -6,6 +6,7 @@
 //! - A list that lacks most of what is known is not believed before a second one agrees.
 //! - An object is replaced when its UID changes; late news about an earlier life is ignored.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -250,23 +251,36 @@ impl Collection {
 
     fn delete(&mut self, kind: Kind, identity: &Identity, is_synced: bool, changes: &mut Vec<Change>) {
         let Identity { key, uid, version } = identity;
-        let Some(known) = self.known.get(key) else { return };
-        let is_late = *version != Version::default() && known.version > *version;
-        if known.uid.is_other(*uid) || is_late {
+        let known = self.known.get(key);
+        // A deletion ends whatever life was known before it, also one whose successor was never understood.
+        let is_late = known.is_some_and(|known| match version.cmp(&known.version) {
+            Ordering::Greater => false,
+            Ordering::Less => *version != Version::default() || known.uid.is_other(*uid),
+            Ordering::Equal => known.uid.is_other(*uid),
+        });
+        if is_late {
             return;
         }
+        self.bury(key, *version);
+        self.problems.remove(key);
         if let Some(listing) = &mut self.listing {
             listing.seen.remove(key);
         }
-        if !is_synced {
+        if is_synced {
+            self.remove(kind, key, changes);
+        } else if self.known.contains_key(key) {
             self.missing.insert(key.clone());
-            return;
         }
+    }
+
+    /// So that late news about it are known as such, also where nothing was known of it: its creation may yet arrive.
+    fn bury(&mut self, key: &Key, version: Version) {
         if self.graves.len() >= MAX_GRAVES {
             self.graves.clear();
         }
-        self.graves.insert(key.clone(), *version);
-        self.remove(kind, key, changes);
+        if version != Version::default() {
+            self.graves.insert(key.clone(), version);
+        }
     }
 
     fn remove(&mut self, kind: Kind, key: &Key, changes: &mut Vec<Change>) {
@@ -302,6 +316,7 @@ impl Collection {
 
     fn end_list(&mut self) -> Verdict {
         let Some(Listing { seen, nameless }) = self.listing.take() else { return Verdict::Fine };
+        self.problems.retain(|key, _| seen.contains(key));
         if nameless > 0 {
             // Any of what the list lacks may be one of those.
             self.incomplete = Some(nameless);
@@ -309,6 +324,7 @@ impl Collection {
             return Verdict::Fine;
         }
         self.incomplete = None;
+        self.nameless = None;
         let expected = std::mem::take(&mut self.expected);
         if !self.was_listed && self.known.is_empty() && is_mass(expected.saturating_sub(seen.len()), expected) {
             return Verdict::ListAgain { missing: expected.saturating_sub(seen.len()), known: expected };

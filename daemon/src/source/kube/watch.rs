@@ -87,7 +87,14 @@ pub struct Watcher {
     decoder: Decoder,
     /// Up to where everything was heard; `None`: nothing is known, or nothing that counts any more.
     version: Option<Version>,
+    /// The newest version ever heard, of which the store may know something.
+    newest: Version,
+    /// Whether the store has yet to be told that the cluster went back in time.
     is_rewound: bool,
+    /// Whether the watch told anything since it was last asked for, its list apart.
+    is_up: bool,
+    /// How many streaming lists broke in a row.
+    broken_lists: u32,
     /// When something last arrived.
     heard_at: Instant,
     progress_at: Option<Instant>,
@@ -96,11 +103,20 @@ pub struct Watcher {
 /// Why a stream or list ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
+    /// The list is complete: watch what comes after it.
+    Listed,
     /// Go on from where it ended.
     Resume,
-    /// Everything must be listed.
-    List,
+    /// The version is too old: everything must be listed.
+    TooOld,
+    /// The server does not know what it was asked; ask for a list in another way.
+    AskOtherwise,
+    /// The store does not believe the list.
+    Doubted,
 }
+
+/// So many streaming lists that break in a row, and lists are asked for in pages.
+const MAX_BROKEN_LISTS: u32 = 3;
 
 impl Watcher {
     /// A watcher of one kind. `again` makes it list once more.
@@ -119,7 +135,10 @@ impl Watcher {
             again,
             timing,
             version: None,
+            newest: Version::default(),
             is_rewound: false,
+            is_up: false,
+            broken_lists: 0,
             heard_at: Instant::now(),
             progress_at: None,
         }
@@ -132,6 +151,7 @@ impl Watcher {
             match session {
                 Some(session) => self.follow(&session).await,
                 None => {
+                    self.tell(Told::State(self.query.kind, State::Waiting)).await;
                     if self.apiservers.session.changed().await.is_err() {
                         return;
                     }
@@ -147,30 +167,22 @@ impl Watcher {
     async fn follow(&mut self, session: &Session) {
         self.look_at_history(session);
         // Another server may know what the last one did not.
-        self.query.streams = true;
+        self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
         let mut failures: u32 = 0;
         let mut changed = self.apiservers.session.clone();
         let again = Arc::clone(&self.again);
         loop {
             let begun = Instant::now();
+            self.is_up = false;
             let end = tokio::select! {
                 end = self.once(session) => end,
                 _ = changed.changed() => return,
-                () = again.notified() => {
-                    self.version = None;
-                    sleep(self.timing.confirm).await;
-                    continue;
-                }
+                () = again.notified() => Ok(End::Doubted),
             };
-            failures = if self.heard_at > begun { 0 } else { failures.saturating_add(1) };
-            let mut pause = if failures == 0 { Duration::ZERO } else { self.backoff(failures) };
-            match end {
-                Ok(End::Resume) => {}
-                Ok(End::List) => self.version = None,
-                Err(error) => {
-                    pause = pause.max(self.fail(session, error, failures).await);
-                }
-            }
+            // A list that works is no sign that the watch after it will.
+            let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timing.backoff.1;
+            failures = if was_up { 0 } else { failures };
+            let pause = self.conclude(session, end, &mut failures).await;
             tokio::select! {
                 () = sleep(pause) => {}
                 _ = changed.changed() => return,
@@ -178,16 +190,39 @@ impl Watcher {
         }
     }
 
+    /// What follows from how a list or a watch ended; how long to wait before the next.
+    async fn conclude(&mut self, session: &Session, end: Result<End, LinkError>, failures: &mut u32) -> Duration {
+        match end {
+            Ok(End::Listed | End::AskOtherwise) => return Duration::ZERO,
+            Ok(End::Resume) if self.is_up => return Duration::ZERO,
+            Ok(End::Doubted) => {
+                self.version = None;
+                return self.timing.confirm;
+            }
+            _ => {}
+        }
+        *failures = failures.saturating_add(1);
+        match end {
+            Ok(End::TooOld) => {
+                self.version = None;
+                // Once is nothing but having been away.
+                if *failures == 1 { Duration::ZERO } else { self.backoff(*failures) }
+            }
+            Ok(_) => self.backoff(*failures),
+            Err(error) => self.fail(session, error, *failures).await.max(self.backoff(*failures)),
+        }
+    }
+
     /// Whether what was heard before is still a part of this cluster's history.
     fn look_at_history(&mut self, session: &Session) {
-        let Some(version) = self.version else { return };
         let kind = self.query.kind.resource();
-        if version.0 > session.revision {
+        if self.newest.0 > session.revision {
             info!(
                 "{kind}: the cluster is at resourceVersion {} and was at {} before: it was restored, so everything is listed again",
-                session.revision, version.0
+                session.revision, self.newest.0
             );
             self.version = None;
+            self.newest = Version::default();
             self.is_rewound = true;
         } else if self.heard_at.elapsed() > self.timing.resume_within {
             self.version = None;
@@ -206,7 +241,7 @@ impl Watcher {
     async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
         let body = match session.link.get(&self.query.watch(from, self.timing.watch), self.timing.patience).await {
             Ok(answer) => answer.into_body(),
-            Err(LinkError::Gone(_)) => return Ok(End::List),
+            Err(LinkError::Gone(_)) => return Ok(End::TooOld),
             Err(error) => return Err(error),
         };
         self.tell(Told::State(self.query.kind, State::Watching)).await;
@@ -218,16 +253,21 @@ impl Watcher {
         let answer = session.link.get(&self.query.stream(self.timing.watch), self.timing.patience).await;
         let body = match answer {
             Ok(answer) => answer.into_body(),
-            Err(error) if self.query.make_do_without(&error) => return Ok(End::List),
+            Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
             Err(error) => return Err(error),
         };
         self.begin_list().await;
-        self.read_events(session, body, true).await
+        let end = self.read_events(session, body, true).await;
+        if self.version.is_none() && matches!(end, Err(LinkError::Broken(_))) {
+            self.broken_lists += 1;
+        }
+        end
     }
 
     async fn begin_list(&mut self) {
-        let is_rewound = std::mem::take(&mut self.is_rewound);
+        let is_rewound = self.is_rewound;
         self.tell(Told::Heard(self.query.kind, vec![Heard::ListBegins { is_rewound }])).await;
+        self.is_rewound = false;
     }
 
     async fn read_events(&mut self, session: &Session, mut body: Body, mut is_list: bool) -> Result<End, LinkError> {
@@ -241,7 +281,7 @@ impl Watcher {
                 Err(_elapsed) if is_list => {
                     // A server that does not know streaming lists takes one for a watch that begins now.
                     self.query.streams = false;
-                    return Ok(End::List);
+                    return Ok(End::AskOtherwise);
                 }
                 Err(_elapsed) => {
                     debug!("{}: nothing for {silence:?}, watching anew", self.query.kind.resource());
@@ -249,11 +289,14 @@ impl Watcher {
                 }
             };
             let Ok(data) = frame.into_data() else { continue };
-            let batch = self.decode(&mut splitter, &data, &mut is_list)?;
-            let was_list = self.version.is_none();
+            let was_list = is_list;
+            let batch = self.decode(&mut splitter, &data, &mut is_list);
+            self.newest = self.newest.max(batch.version.unwrap_or_default());
+            self.is_up |= !was_list && batch.version.is_some();
             self.hear(session, batch.heard).await;
             self.version = batch.version.filter(|_| !is_list).or(self.version);
-            if was_list && self.version.is_some() {
+            if was_list && !is_list {
+                self.broken_lists = 0;
                 self.tell(Told::State(self.query.kind, State::Watching)).await;
             }
             match batch.end {
@@ -265,7 +308,7 @@ impl Watcher {
     }
 
     /// What a piece of the stream says. The version is that of the last event in it.
-    fn decode(&mut self, splitter: &mut Splitter, data: &[u8], is_list: &mut bool) -> Result<Batch, LinkError> {
+    fn decode(&mut self, splitter: &mut Splitter, data: &[u8], is_list: &mut bool) -> Batch {
         let mut batch = Batch::default();
         let decoder = &mut self.decoder;
         let split = splitter.feed(data, |piece| {
@@ -278,12 +321,15 @@ impl Watcher {
                 Piece::Shell(_) => {}
             }
         });
-        split.map_err(|error| LinkError::Broken(error.to_string()))?;
-        Ok(batch)
+        if let Err(error) = split
+            && batch.end.is_none()
+        {
+            batch.end = Some(Err(LinkError::Status { code: 500, message: error.to_string() }));
+        }
+        batch
     }
 
     async fn page_list(&mut self, session: &Session) -> Result<End, LinkError> {
-        self.begin_list().await;
         let mut next = String::new();
         loop {
             let query = self.query.page(&next, self.timing.page);
@@ -292,16 +338,21 @@ impl Watcher {
                 Err(LinkError::Gone(_)) if !next.is_empty() => {
                     // Too slow for this history: everything in one answer cannot grow old.
                     self.timing.page = 0;
-                    return Ok(End::List);
+                    return Ok(End::TooOld);
                 }
-                Err(error) if self.query.make_do_without(&error) => return Ok(End::List),
+                Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
                 Err(error) => return Err(error),
             };
+            if next.is_empty() {
+                self.begin_list().await;
+            }
             let page = self.read_page(session, body).await?;
             if page.next.is_empty() {
                 self.hear(session, vec![Heard::Listed(page.version)]).await;
                 self.version = Some(page.version);
-                return Ok(End::Resume);
+                self.newest = self.newest.max(page.version);
+                self.broken_lists = 0;
+                return Ok(End::Listed);
             }
             next = page.next;
         }
@@ -316,9 +367,13 @@ impl Watcher {
         {
             let Ok(data) = frame?.into_data() else { continue };
             let mut heard = Vec::new();
-            let decoder = &mut self.decoder;
+            let (decoder, newest) = (&mut self.decoder, &mut self.newest);
             let split = splitter.feed(&data, |piece| match piece {
-                Piece::Object(bytes) => heard.push(decoder.item(bytes).0),
+                Piece::Object(bytes) => {
+                    let (item, version) = decoder.item(bytes);
+                    *newest = version.max(*newest);
+                    heard.push(item);
+                }
                 Piece::TooLong(length) => heard.push(too_long(length)),
                 Piece::Shell(bytes) => page = Some(shell(bytes)),
             });
@@ -407,7 +462,7 @@ impl Batch {
                     self.heard.push(Heard::Listed(version));
                 }
             }
-            Ok(Event::Error { code: 410, .. }) => self.end = Some(Ok(End::List)),
+            Ok(Event::Error { code: 410, .. }) => self.end = Some(Ok(End::TooOld)),
             Ok(Event::Error { code, message }) => self.end = Some(Err(LinkError::Status { code, message })),
             // What it told is lost; only a list can make up for it.
             Err(error) => self.end = Some(Err(LinkError::Status { code: 500, message: error })),
