@@ -21,6 +21,7 @@ use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, Round, Snapshot};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::service::{Origin, Source};
+use nodelb_core::state::CANARIES;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
@@ -40,6 +41,10 @@ const CANARY_EVERY: Duration = Duration::from_secs(10);
 
 /// How often the loop goes round when nothing happens.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
+
+/// How long systemd is kept waiting for an apiserver. What is ordered after nodelb must start in the end: on a
+/// control-plane node the apiserver itself is among it.
+const READY_WITHOUT_KUBERNETES: u64 = 10_000;
 
 /// Tries whether the datapath is in effect, and says so in one check.
 pub type Probe<D> = Box<dyn FnMut(&mut D) -> Vec<Check> + Send>;
@@ -68,6 +73,8 @@ pub struct Owner<D> {
 #[derive(Default)]
 struct Standing {
     was_ready: bool,
+    /// Whether systemd was told so although an apiserver has yet to answer.
+    goes_without: bool,
     probes: Vec<Check>,
 }
 
@@ -94,7 +101,10 @@ impl<D: Datapath> Owner<D> {
                     self.publish_health(&standing);
                 }
                 () = tick(&mut watchdog) => self.notifier.watchdog(),
-                _ = beat.tick() => self.publish_health(&standing),
+                _ = beat.tick() => {
+                    self.go_without_kubernetes(&mut standing);
+                    self.publish_health(&standing);
+                }
             }
         }
     }
@@ -126,6 +136,22 @@ impl<D: Datapath> Owner<D> {
         self.publish_health(standing);
     }
 
+    /// Tells systemd that all is done that can be done for now, if only an apiserver's first answer is missing.
+    fn go_without_kubernetes(&mut self, standing: &mut Standing) {
+        let is_due = self.clock.now().0 >= READY_WITHOUT_KUBERNETES;
+        if !is_due || standing.was_ready || standing.goes_without || self.engine.unsynced() != [Source::Kubernetes] {
+            return;
+        }
+        standing.goes_without = true;
+        self.try_canary(standing);
+        let status = format!(
+            "no apiserver has answered yet; {} services from before are served",
+            self.engine.holdings().services
+        );
+        info!("{status}");
+        self.notifier.ready(&status);
+    }
+
     /// Logs only what changed: a hook that stays broken is one line, not one every ten seconds.
     fn try_canary(&mut self, standing: &mut Standing) {
         let checks = (self.probe)(&mut self.datapath);
@@ -141,11 +167,16 @@ impl<D: Datapath> Owner<D> {
     }
 
     fn publish_health(&self, standing: &Standing) {
+        let waiting = || self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
+        let serves_from_before = || self.snapshot.borrow().realised.frontends.len() > CANARIES.len();
         let reconcile = if standing.was_ready {
             Check::passed("reconcile", "every source is synced and the first full reconcile is done")
+        } else if standing.goes_without && serves_from_before() {
+            let detail =
+                format!("what was known before is served; waiting for the first complete answer of: {}", waiting());
+            Check::passed("reconcile", detail)
         } else {
-            let waiting = self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
-            Check::failed("reconcile", format!("waiting for the first complete answer of: {waiting}"))
+            Check::failed("reconcile", format!("waiting for the first complete answer of: {}", waiting()))
         };
         let mut checks = vec![reconcile];
         checks.extend(standing.probes.iter().cloned());
@@ -220,3 +251,6 @@ async fn tick(interval: &mut Option<tokio::time::Interval>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+use std::os::unix::net::UnixDatagram;
+
+use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::EngineConfig;
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
+
+use super::*;
+use crate::notify::Environment;
+
+const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
+
+/// What systemd and `/readyz` hear of a daemon that waits for Kubernetes for this long, beside these maps.
+async fn heard_after(seconds: u64, maps: MemoryDatapath) -> (String, Check) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let supervisor = UnixDatagram::bind(&path).unwrap();
+    supervisor.set_nonblocking(true).unwrap();
+    let environment = Environment { socket: Some(path.into()), ..Environment::default() };
+    let sources = BTreeSet::from([Source::Kubernetes]);
+    let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
+    let engine = Engine::new(config, maps.dump().unwrap());
+    let (snapshot, _snapshot) = watch::channel(Arc::new(engine.snapshot(nodelb_core::datapath::Moment(0))));
+    let (health, told) = watch::channel(Arc::default());
+    let (_changes, changes) = mpsc::channel(1);
+    let notifier = Arc::new(Notifier::connect(&environment).unwrap());
+    let (probe, clock) = (Box::new(|_: &mut MemoryDatapath| Vec::new()), Clock::start());
+    let owner = Owner { engine, datapath: maps, changes, snapshot, health, notifier, probe, clock };
+    owner.run(tokio::time::sleep(Duration::from_secs(seconds))).await;
+    let mut buffer = [0; 1024];
+    let length = supervisor.recv(&mut buffer).unwrap_or(0);
+    let check = told.borrow().checks[0].clone();
+    (String::from_utf8_lossy(&buffer[..length]).into_owned(), check)
+}
+
+fn with_a_service() -> MemoryDatapath {
+    let mut maps = MemoryDatapath::new(LIMITS);
+    let address: Addr = "198.51.100.1".parse().unwrap();
+    let entry = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };
+    let ops = [
+        MapOp::PutService(ServiceId(1), Arc::new(ServiceEntry::default())),
+        MapOp::PutFrontend(L4Addr::new(address, 80, Protocol::Tcp), entry),
+    ];
+    assert!(maps.apply(&ops, nodelb_core::datapath::Moment(0)).iter().all(Result::is_ok));
+    maps
+}
+
+#[tokio::test(start_paused = true)]
+async fn systemd_is_not_kept_waiting_for_an_apiserver() {
+    let (told, check) = heard_after(8, with_a_service()).await;
+    assert_eq!((told.as_str(), check.passed), ("", false));
+    let (told, check) = heard_after(12, with_a_service()).await;
+    assert!(told.starts_with("READY=1\nSTATUS=no apiserver has answered yet"), "{told}");
+    assert!(check.passed && check.detail.ends_with("kubernetes"), "{}", check.detail);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_knows_nothing_is_not_ready_but_lets_others_start() {
+    let (told, check) = heard_after(12, MemoryDatapath::new(LIMITS)).await;
+    assert!(told.starts_with("READY=1\n"), "{told}");
+    assert!(!check.passed, "{}", check.detail);
+}
