@@ -93,8 +93,9 @@ fn warnings(host: &Host) -> usize {
 
 /// What is served is old, and everybody can see it.
 fn assert_stale() {
-    let table = answer("/apiservers", "text/plain").unwrap();
-    assert!(table.lines().filter(|line| line.contains("Failed")).count() == 2, "{table}");
+    let table = get("/apiservers").unwrap();
+    let rows = table["apiservers"].as_array().unwrap();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["state"] == "Failed"), "{table}");
     let metrics = answer("/metrics", "text/plain").unwrap();
     println!("{table}\n{metrics}");
 }
