@@ -15,10 +15,14 @@ mod cluster;
 
 #[path = "netns/apiserver_incident.rs"]
 mod apiserver_incident;
+#[path = "netns/away.rs"]
+mod away;
 #[path = "netns/continuity.rs"]
 mod continuity;
 #[path = "netns/crash.rs"]
 mod crash;
+#[path = "netns/credentials.rs"]
+mod credentials;
 #[path = "netns/failover.rs"]
 mod failover;
 #[path = "netns/incident.rs"]

@@ -107,6 +107,22 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) {
     drop(to.shutdown(Shutdown::Both));
 }
 
+/// An address that nobody should dial: counts who does.
+pub(crate) struct Trap(TcpListener);
+
+impl Trap {
+    pub(crate) fn set(at: &str) -> Self {
+        let listener = TcpListener::bind(at).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Self(listener)
+    }
+
+    /// How many connections there were since the last call.
+    pub(crate) fn caught(&self) -> usize {
+        std::iter::from_fn(|| self.0.accept().ok()).count()
+    }
+}
+
 /// A host of its own, at the other end of a wire.
 pub(crate) struct Far {
     name: String,

@@ -50,7 +50,8 @@ impl Default for Timing {
             keepalive_idle: Duration::from_secs(1),
             keepalive_interval: Duration::from_secs(1),
             keepalive_probes: 3,
-            user_timeout: Duration::from_secs(3),
+            // Between two keepalive probes: timers are late, and one that finds just less would wait for the next.
+            user_timeout: Duration::from_millis(2500),
             ping_after: Duration::from_millis(1500),
             ping_answer: Duration::from_millis(1500),
             refusal: Duration::from_secs(1),

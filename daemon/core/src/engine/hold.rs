@@ -165,15 +165,21 @@ impl Engine {
         let is_slice = subject.dirt.trigger.is_slice();
         let was_in_use = self.desired.services.get(&id).is_some_and(|entry| entry.has_backends);
         let before = self.holds.remembered.get(key).and_then(|record| record.cause.clone());
+        let was_held = before.is_some();
         let cause = match before {
             // Held before the start, and still without a backend: the first cause is the cause.
             Some(cause) => cause,
             None if is_slice || was_in_use => subject.dirt.trigger.cause(),
             None => Cause::default(),
         };
-        let port = HeldPort::new(key, known, cause, subject.now);
-        self.holds.held.insert(id, Arc::new(port));
-        self.holds.unannounced.insert(id);
+        let port = Arc::new(HeldPort::new(key, known, cause, subject.now));
+        self.holds.held.insert(id, Arc::clone(&port));
+        if was_held {
+            // It does not matter whether its source has told everything: this is no news of its.
+            self.round.held.push(port);
+        } else {
+            self.holds.unannounced.insert(id);
+        }
     }
 
     /// Whether nobody has been told of the hold yet, and more is known of its cause now.

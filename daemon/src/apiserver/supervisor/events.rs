@@ -77,7 +77,8 @@ impl Supervisor {
         let Some(found) = found else { return Ok(()) };
         match self.keeper.cluster.as_deref() {
             Some(known) if known == found => return Ok(()),
-            Some(known) if origin == Origin::Remembered => {
+            // What was learned before this run's first session was learned from the state of before, too.
+            Some(known) if origin == Origin::Remembered || origin == Origin::Learned && self.sessions == 0 => {
                 return Err(format!(
                     "another cluster answers there: its Service default/kubernetes has the uid {found}, the remembered \
                      one {known}; not used"

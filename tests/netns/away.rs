@@ -1,0 +1,188 @@
+//! No apiserver for a long time, or only ones that nobody configured: services go on, nothing wrong is believed, and what
+//! has changed is made up for.
+
+use std::fs;
+use std::net::TcpListener;
+
+use nodelb_apiserver::{Cluster, Replica, ServeOptions};
+use nodelb_prober::{Plan, Probe, Transport};
+use serde_json::json;
+
+use crate::cloud::{Trap, own};
+use crate::cluster::{apply, cluster_at, join, serve, service, slice};
+use crate::host::{Daemon, Host, answer, backend, eventually, frontend, get, is_done, socket};
+use crate::sandbox;
+
+const FIRST: &str = "192.0.2.21:6443";
+const SECOND: &str = "192.0.2.22:6443";
+
+const BACKEND: &str = "192.0.2.80:80";
+
+/// A service with the one backend.
+fn serve_web(cluster: &Cluster, name: &str, address: &str) {
+    apply(cluster, service(name, address));
+    apply(cluster, slice(name, &[BACKEND]));
+}
+
+fn is_web(address: &str) -> bool {
+    is_done(&format!("{address}:443/TCP"), &["192.0.2.80:80/TCP"])
+}
+
+fn is_gone(address: &str) -> bool {
+    frontend(&format!("{address}:443/TCP")).is_none()
+}
+
+/// Waits until a change made now has arrived.
+fn hears(cluster: &Cluster, name: &str, address: &str) {
+    serve_web(cluster, name, address);
+    eventually(&format!("the new service {name}"), || is_web(address));
+}
+
+fn spawn(host: &Host) -> Daemon {
+    let daemon = host.spawn(None);
+    eventually("the API", || get("/healthz").is_some());
+    daemon
+}
+
+#[test]
+fn services_go_on_while_every_apiserver_is_away() {
+    sandbox::run("away::services_go_on_while_every_apiserver_is_away", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backend = backend("web", BACKEND);
+        let cluster = cluster_at(&[FIRST]);
+        let start = || [FIRST, SECOND].map(|at| serve(&cluster, at));
+        let servers = start();
+        serve_web(&cluster, "web", "198.51.100.80");
+        serve_web(&cluster, "goes", "198.51.100.81");
+        join(&host, &cluster, &[FIRST, SECOND]);
+        let daemon = host.start();
+        assert!(is_web("198.51.100.80") && is_web("198.51.100.81"));
+        let traffic = Probe::start(Plan { rate: 200, ..Plan::new(socket("198.51.100.80:443"), Transport::Tcp) });
+
+        let said_before = warnings(&host);
+        drop(servers);
+        eventually("the loss is told", || host.log().contains("no apiserver can be reached"));
+        assert!(get("/healthz").is_some() && get("/readyz").is_some(), "it is as healthy and as ready as before");
+        assert_stale();
+        cluster.delete("services", "default", "goes").unwrap();
+        cluster.delete("endpointslices", "default", "goes").unwrap();
+        serve_web(&cluster, "comes", "198.51.100.82");
+        cluster.compact();
+        let said = warnings(&host) - said_before;
+        assert!(said <= 3, "one line for each address and one for the loss, and not one for each attempt: {said}\n{}", host.log());
+
+        daemon.kill();
+        let mut daemon = spawn(&host);
+        assert!(is_web("198.51.100.80") && is_web("198.51.100.81"), "what was known last is served");
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        assert!(get("/healthz").is_some(), "healthy without an apiserver");
+
+        let servers = start();
+        assert!(daemon.wait_ready(), "{}", host.log());
+        eventually("what happened meanwhile", || is_gone("198.51.100.81") && is_web("198.51.100.82"));
+        hears(&cluster, "more", "198.51.100.83");
+        let tally = traffic.finish();
+        assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
+        drop((servers, daemon));
+    });
+}
+
+fn warnings(host: &Host) -> usize {
+    host.log().lines().filter(|line| line.contains(" WARN ")).count()
+}
+
+/// What is served is old, and everybody can see it.
+fn assert_stale() {
+    let table = get("/apiservers").unwrap();
+    let rows = table["apiservers"].as_array().unwrap();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["state"] == "Failed"), "{table}");
+    let metrics = answer("/metrics", "text/plain").unwrap();
+    println!("{table}\n{metrics}");
+}
+
+/// Leaves a node whose configured apiserver is gone for good: it remembers SECOND, which it learned.
+fn node_that_has_learned<'a>(host: &Host, cluster: &Cluster) -> (Daemon, Replica) {
+    let (first, second) = (serve(cluster, FIRST), serve(cluster, SECOND));
+    join(host, cluster, &[FIRST]);
+    let daemon = host.start();
+    hears(cluster, "web", "198.51.100.80");
+    first.stop();
+    hears(cluster, "learned", "198.51.100.81");
+    let file = host.path("state").join("apiservers.json");
+    eventually("the learned address is remembered", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains(SECOND))
+    });
+    (daemon, second)
+}
+
+#[test]
+fn a_learned_address_is_enough_and_is_remembered() {
+    sandbox::run("away::a_learned_address_is_enough_and_is_remembered", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[SECOND]);
+        let (daemon, second) = node_that_has_learned(&host, &cluster);
+        daemon.kill();
+        host.cleanup();
+        let daemon = host.start();
+        hears(&cluster, "remembered", "198.51.100.82");
+        drop((daemon, second));
+    });
+}
+
+#[test]
+fn another_cluster_behind_a_remembered_address_is_not_believed() {
+    sandbox::run("away::another_cluster_behind_a_remembered_address_is_not_believed", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[SECOND]);
+        let (daemon, second) = node_that_has_learned(&host, &cluster);
+        second.stop();
+        daemon.stop();
+        let stranger = cluster_at(&[SECOND]);
+        serve_web(&stranger, "strange", "198.51.100.90");
+        // Another certificate authority, then the same one with another Service default/kubernetes.
+        for (identity, told) in [(None, "certificate"), (Some(cluster.identity().clone()), "another cluster answers there")] {
+            let options = ServeOptions { identity, ..ServeOptions::default() };
+            let server = stranger.serve(TcpListener::bind(SECOND).unwrap(), options).unwrap();
+            let daemon = spawn(&host);
+            let is_told = |line: &str| line.contains(SECOND) && line.contains(told);
+            eventually(told, || host.log().lines().any(is_told));
+            assert!(is_web("198.51.100.80") && is_web("198.51.100.81"), "what was known is served");
+            assert!(is_gone("198.51.100.90"));
+            server.stop();
+            daemon.stop();
+        }
+        let (mut daemon, _second) = (host.spawn(None), serve(&cluster, SECOND));
+        assert!(daemon.wait_ready(), "{}", host.log());
+        hears(&cluster, "back", "198.51.100.82");
+    });
+}
+
+#[test]
+fn service_addresses_are_never_dialled() {
+    sandbox::run("away::service_addresses_are_never_dialled", |sandbox| {
+        const IN_CIDR: &str = "198.51.100.77:6443";
+        const BALANCED: &str = "203.0.113.10:6443";
+        let host = Host::new(sandbox);
+        for address in ["198.51.100.77/32", "203.0.113.10/32"] {
+            own(address);
+        }
+        let traps = [IN_CIDR, BALANCED].map(Trap::set);
+        let cluster = cluster_at(&[IN_CIDR, BALANCED]);
+        let mut balanced = service("balanced", "198.51.100.60");
+        balanced["spec"]["type"] = "LoadBalancer".into();
+        balanced["spec"]["ports"][0]["port"] = json!(6443);
+        balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.10"}]}});
+        apply(&cluster, balanced);
+        apply(&cluster, slice("balanced", &["192.0.2.80:6443"]));
+        let first = serve(&cluster, FIRST);
+        join(&host, &cluster, &[FIRST]);
+        let _daemon = host.start();
+        hears(&cluster, "web", "198.51.100.80");
+        first.stop();
+        // Nothing else is left, and still.
+        eventually("the loss is told", || host.log().contains("no apiserver can be reached"));
+        assert_eq!(traps.each_ref().map(Trap::caught), [0, 0], "{}", host.log());
+        let _first = serve(&cluster, FIRST);
+        hears(&cluster, "back", "198.51.100.81");
+    });
+}
