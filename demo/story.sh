@@ -77,6 +77,6 @@ prepare() {
 }
 
 prepare
-[ -n "${SKIP:-}" ] || from_files
+from_files
 from_kubernetes
 verdict
