@@ -13,14 +13,14 @@ MAKEOVERRIDES =
 unexport PREFIX SYSCONFDIR DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt bench demo install clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench demo install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
 	    printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 deps: ## install the system packages that are missing (Debian; elsewhere it names them)
-	@scripts/deps.sh build run lint
+	@scripts/deps.sh build run lint fuzz
 
 build: ## the daemon, optimised: target/release/nodelb
 	@scripts/deps.sh build
@@ -41,15 +41,20 @@ lint: ## formatting, clippy, shellcheck, budgets of size, the words of this proj
 fmt: ## put Rust and C into form
 	@scripts/deps.sh build lint
 	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 	clang-format -i bpf/*.[ch]
+
+fuzz: ## feed the Kubernetes decoder and translation with anything, a minute each (FUZZ_SECONDS=600: longer)
+	@scripts/deps.sh build fuzz
+	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 
 bench: ## measure, and write the figures into docs/benchmarks.md (needs root; ten minutes on a quiet machine)
 	@scripts/deps.sh build run
 	scripts/bench.sh
 
-demo: ## watch connections being balanced, in namespaces of its own (needs root; about a minute after the build)
+demo: ## watch connections being balanced and the outage replayed, in namespaces of its own (needs root; half a minute)
 	@scripts/deps.sh build run
-	$(CARGO) build --locked -p nodelb -p nodelb-prober
+	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
 	demo/run.sh $(TARGET)/debug
 
 install: ## after make build: install the files of contrib/installed-files; knows DESTDIR, PREFIX, SYSCONFDIR

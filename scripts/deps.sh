@@ -21,6 +21,7 @@ run    util-linux       unshare
 run    util-linux       setpriv
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
+fuzz   g++              c++
 "
 
 present() {

@@ -76,6 +76,7 @@ word_in_c() {
 }
 
 check "cargo fmt" cargo fmt --all --check
+check "cargo fmt: fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
 check "cargo clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 check "clang-format" clang_format_all
 check "shellcheck" shellcheck_all

@@ -1,0 +1,91 @@
+# shellcheck shell=bash disable=SC2154,SC2317 # the checks are called by name; the rest is in demo/story.sh
+# The first act: services from files; a backend list is emptied, nodelb is killed, nodelb leaves.
+
+from_files() {
+    web=198.51.100.10:80
+    dns=198.51.100.10:53
+    test=198.51.100.1:80
+    extended=198.51.100.2:80
+    cat >"$dir/nodelb.toml" <<END
+[files]
+directory = "$dir/services.d"
+[datapath]
+cgroup = "$cgroup"
+END
+    balance
+    two_names
+    kill_in_traffic
+    step "4. Leaving"
+    leave "$web"
+}
+
+# edit FILE: standard input becomes the file, in one step, as `mv` and good editors do it.
+edit() { cat >"$dir/edited" && mv "$dir/edited" "$dir/services.d/$1"; }
+
+# spread TEXT: both backends answered, neither got more than six in ten, none failed.
+spread() {
+    [[ $1 == *"; 0 failed"* && $1 =~ backend-1\ ([0-9]+),\ backend-2\ ([0-9]+) ]] &&
+        ((BASH_REMATCH[1] >= 400 && BASH_REMATCH[2] >= 400))
+}
+
+balance() {
+    step "1. Two backends, and a service before them that exists in nodelb only"
+    start_nodelb
+    check "nodelb is ready" soon ready
+    ready >/dev/null 2>&1 || verdict
+    edit shop.toml <<END
+[[service]]
+name = "shop/web"
+frontends = ["$web"]
+backends = ["192.0.2.11:8080", "192.0.2.12:8080"]
+
+[[service]]
+name = "shop/dns"
+frontends = ["$dns/UDP"]
+backends = ["192.0.2.11:5353", "192.0.2.12:5353"]
+END
+    show cat "$dir/services.d/shop.toml"
+    check "the file is served as soon as it is there" soon served "$dns" 192.0.2.12:5353
+    local tcp udp
+    tcp=$(dial "$web" -n 1000)
+    udp=$(dial "$dns" -n 1000 --proto udp)
+    check "TCP to $web: $tcp" spread "$tcp"
+    check "UDP to $dns: $udp" spread "$udp"
+    show curl -s localhost:9890/frontends
+}
+
+two_names() {
+    step "2. Two services, one backend, one name the beginning of the other: one is emptied, the other annotated"
+    cp demo/incident/{service,slice}-test{,-extended}.yaml "$dir/services.d/"
+    check "default/test answers" soon dial "$test"
+    check "default/test-extended answers" soon dial "$extended"
+    say "EndpointSlice test is emptied (endpoints: null, ports: null), then Service test-extended is annotated:"
+    edit slice-test.yaml <demo/incident/slice-test-empty.yaml
+    check "default/test refuses with ECONNREFUSED (not EPERM)" soon refused "$test"
+    sed 's/annotations: {}/annotations: {touched: "2024-01-01T00:00:00Z"}/' demo/incident/service-test-extended.yaml |
+        edit service-test-extended.yaml
+    sleep 1
+    check "default/test-extended keeps its backend" served "$extended" 1.1.1.1:80
+    check "100 connections to it succeed" dial "$extended" -n 100
+    say "The slice is filled again:"
+    edit slice-test.yaml <demo/incident/slice-test.yaml
+    check "default/test answers again" soon dial "$test"
+}
+
+only_backend_1() { ! get "/frontends?service=shop/web" | grep -q 192.0.2.12; }
+
+kill_in_traffic() {
+    step "3. kill -9 in the middle of 1,000 connections a second"
+    start_traffic "$web" 1000
+    sleep 0.5
+    kill -9 "$nodelb"
+    check "nodelb is dead" soon gone
+    sleep 1
+    printf '%s' "$(sed 's/, "192.0.2.12:8080"//' "$dir/services.d/shop.toml")" | edit shop.toml
+    start_nodelb
+    check "started again, it is ready" soon ready
+    check "and serves what was changed meanwhile: backend-2 has left the file" soon only_backend_1
+    sleep 0.5
+    end_traffic
+    check "all the while: $traffic" unharmed "$traffic"
+}

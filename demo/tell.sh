@@ -1,0 +1,51 @@
+# shellcheck shell=bash disable=SC2154 # $dir belongs to demo/story.sh
+# How the demo speaks: steps, checks, what is shown. Owns the count of what held.
+
+crosses=0
+ticks=0
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+    bold=$'\e[1m' green=$'\e[32m' red=$'\e[31m' dim=$'\e[2m' plain=$'\e[0m'
+else
+    bold='' green='' red='' dim='' plain=''
+fi
+
+step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+indent() { sed "s/^/    $dim/; s/\$/$plain/"; }
+say() { printf '  %s\n' "$*"; }
+show() { printf '    $ %s\n' "$*"; "$@" 2>&1 | indent; }
+
+# check WHAT COMMAND...: runs the command quietly; shows its output only if it fails.
+check() {
+    local what=$1 output
+    shift
+    if output=$("$@" 2>&1); then
+        printf '  %s✓%s %s\n' "$green" "$plain" "$what"
+        ticks=$((ticks + 1))
+    else
+        printf '  %s✗ %s%s\n' "$red" "$what" "$plain"
+        indent <<<"$output"
+        crosses=$((crosses + 1))
+    fi
+}
+
+# soon COMMAND...: until it succeeds, for at most ten seconds.
+soon() {
+    local i
+    for ((i = 0; i < 100; i++)); do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.1
+    done
+    "$@"
+}
+
+verdict() {
+    echo
+    if [ "$crosses" -gt 0 ]; then
+        printf '%s%d of %d checks failed. What nodelb said:%s\n' "$red" "$crosses" $((ticks + crosses)) "$plain"
+        tail -n 40 "$dir/log" | indent
+        exit 1
+    fi
+    printf '%s%d checks held.%s ' "$green" "$ticks" "$plain"
+    exit 0
+}
