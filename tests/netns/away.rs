@@ -97,7 +97,9 @@ fn assert_stale() {
     let rows = table["apiservers"].as_array().unwrap();
     assert!(rows.len() == 2 && rows.iter().all(|row| row["state"] == "Failed"), "{table}");
     let metrics = answer("/metrics", "text/plain").unwrap();
-    println!("{table}\n{metrics}");
+    let value = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    assert_eq!(value("nodelb_apiserver_connected "), Some(0.0), "{metrics}");
+    assert!(value("nodelb_apiserver_last_heard_seconds ").is_some_and(|age| age >= 9.0), "{metrics}");
 }
 
 /// Leaves a node whose configured apiserver is gone for good: it remembers SECOND, which it learned.

@@ -213,6 +213,8 @@ impl Supervisor {
     /// Does everything that is due now.
     fn act(&mut self) {
         let now = self.clock.now();
+        // A service may have come to an address after that was learned.
+        self.revalidate();
         if self.look_at <= now && !self.errands.is_out(&Errand::Login) {
             self.look_at = now.plus(self.timing.credentials_every);
             self.look();

@@ -288,7 +288,7 @@ impl Supervisor {
     }
 
     /// Addresses that may not be used after all go.
-    fn revalidate(&mut self) {
+    pub(super) fn revalidate(&mut self) {
         let (cidrs, is_frontend) = (&self.cidrs, &self.is_frontend);
         let refused = self.pool.forget_refused(|at| learn::refusal(at, cidrs, &**is_frontend).is_some());
         for address in refused {
