@@ -56,7 +56,7 @@ fn services_go_on_while_every_apiserver_is_away() {
         serve_web(&cluster, "goes", "198.51.100.81");
         join(&host, &cluster, &[FIRST, SECOND]);
         let daemon = host.start();
-        assert!(is_web("198.51.100.80") && is_web("198.51.100.81"));
+        eventually("both are served", || is_web("198.51.100.80") && is_web("198.51.100.81"));
         let traffic = Probe::start(Plan { rate: 200, ..Plan::new(socket("198.51.100.80:443"), Transport::Tcp) });
 
         let said_before = warnings(&host);
@@ -69,7 +69,11 @@ fn services_go_on_while_every_apiserver_is_away() {
         serve_web(&cluster, "comes", "198.51.100.82");
         cluster.compact();
         let said = warnings(&host) - said_before;
-        assert!(said <= 3, "one line for each address and one for the loss, and not one for each attempt: {said}\n{}", host.log());
+        assert!(
+            said <= 3,
+            "one line for each address and one for the loss, and not one for each attempt: {said}\n{}",
+            host.log()
+        );
 
         daemon.kill();
         let mut daemon = spawn(&host);
@@ -103,7 +107,7 @@ fn assert_stale() {
 }
 
 /// Leaves a node whose configured apiserver is gone for good: it remembers SECOND, which it learned.
-fn node_that_has_learned<'a>(host: &Host, cluster: &Cluster) -> (Daemon, Replica) {
+fn node_that_has_learned(host: &Host, cluster: &Cluster) -> (Daemon, Replica) {
     let (first, second) = (serve(cluster, FIRST), serve(cluster, SECOND));
     join(host, cluster, &[FIRST]);
     let daemon = host.start();
@@ -142,7 +146,9 @@ fn another_cluster_behind_a_remembered_address_is_not_believed() {
         let stranger = cluster_at(&[SECOND]);
         serve_web(&stranger, "strange", "198.51.100.90");
         // Another certificate authority, then the same one with another Service default/kubernetes.
-        for (identity, told) in [(None, "certificate"), (Some(cluster.identity().clone()), "another cluster answers there")] {
+        for (identity, told) in
+            [(None, "certificate"), (Some(cluster.identity().clone()), "another cluster answers there")]
+        {
             let options = ServeOptions { identity, ..ServeOptions::default() };
             let server = stranger.serve(TcpListener::bind(SECOND).unwrap(), options).unwrap();
             let daemon = spawn(&host);

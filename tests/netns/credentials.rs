@@ -79,11 +79,13 @@ fn a_kubeconfig_may_come_later_and_proxy_variables_do_not_count() {
         }
         let mut daemon = host.launch(command, &[]);
         let path = host.path("kubeconfig").display().to_string();
-        eventually("what is missing", || host.log().lines().any(|line| line.contains(" WARN ") && line.contains(&path)));
+        eventually("what is missing", || {
+            host.log().lines().any(|line| line.contains(" WARN ") && line.contains(&path))
+        });
         eventually("health without it", || get("/healthz").is_some());
         host.write("kubeconfig", &kubeconfig);
         assert!(daemon.wait_ready(), "{}", host.log());
-        assert!(is_done("198.51.100.1:443/TCP", &["192.0.2.21:6443/TCP"]));
+        eventually("the cluster's service", || is_done("198.51.100.1:443/TCP", &["192.0.2.21:6443/TCP"]));
         assert_eq!(proxy.caught(), 0);
         daemon.stop();
     });

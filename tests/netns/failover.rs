@@ -61,7 +61,8 @@ fn refused_and_back_to_the_preferred_one() {
         let first = serve(&cluster, FIRST);
         let begun = Instant::now();
         // It has to work for a while before it is trusted again.
-        let is_back = || host.log().matches(&format!("apiserver {FIRST} is in use: it is the preferred one")).count() == 2;
+        let is_back =
+            || host.log().matches(&format!("apiserver {FIRST} is in use: it is the preferred one")).count() == 2;
         while !is_back() && begun.elapsed() < Duration::from_secs(90) {
             std::thread::sleep(Duration::from_millis(200));
         }

@@ -143,6 +143,11 @@ impl Pool {
         self.forget(|candidate| candidate.origin == Origin::Remembered)
     }
 
+    /// Forgets every address that is not configured but the one in use: the cluster has yet to tell of any. Returns them.
+    pub fn forget_others(&mut self) -> Vec<Address> {
+        self.forget(|_| true)
+    }
+
     /// Forgets learned and remembered addresses that the cluster does not list and that failed for very long, while
     /// another one has been in use for a while. Returns them.
     pub fn forget_stale(&mut self, now: Moment) -> Vec<Address> {

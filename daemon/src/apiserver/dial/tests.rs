@@ -28,7 +28,7 @@ async fn a_socket_is_registered_before_it_connects() {
     assert_eq!(getsockopt(&stream, sockopt::TcpKeepIdle).unwrap(), 1);
     assert_eq!(getsockopt(&stream, sockopt::TcpKeepInterval).unwrap(), 1);
     assert_eq!(getsockopt(&stream, sockopt::TcpKeepCount).unwrap(), 3);
-    assert_eq!(getsockopt(&stream, sockopt::TcpUserTimeout).unwrap(), 3000);
+    assert_eq!(getsockopt(&stream, sockopt::TcpUserTimeout).unwrap(), 2500);
 }
 
 #[tokio::test]

@@ -85,7 +85,8 @@ impl Supervisor {
                 ));
             }
             Some(_) if origin == Origin::Configured => {
-                for address in self.pool.forget_remembered() {
+                let is_first = self.sessions == 0;
+                for address in if is_first { self.pool.forget_others() } else { self.pool.forget_remembered() } {
                     info!(apiserver = %address, "apiserver {address} is forgotten: it was remembered of another cluster");
                 }
             }

@@ -302,6 +302,27 @@ async fn another_cluster_behind_a_remembered_address_is_refused() {
     running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 1).await;
 }
 
+/// The state directory also tells which endpoints the cluster had: they are no better than what it remembers.
+#[tokio::test]
+async fn another_cluster_behind_an_address_learned_before_the_start_is_refused() {
+    let world = World::with(&[1, 2]).await;
+    world.remembers("cluster-1", &[2]);
+    world.way(1, Way::Down);
+    world.manner(2, |manner| manner.cluster = "cluster-2");
+    let mut running = world.start(&[1]);
+    running.tell(Report::Endpoints([at(2)].into())).await;
+    running
+        .until("refused", |report, now| {
+            report.rows(now, NOW).len() == 2 && standing(report, 2, now) == Standing::Refused
+        })
+        .await;
+    assert!(running.apiservers.session.borrow().is_none());
+    world.manner(1, |manner| manner.cluster = "cluster-2");
+    world.way(1, Way::Open);
+    running.session_at(1).await;
+    running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 1).await;
+}
+
 #[tokio::test]
 async fn what_is_remembered_of_another_authority_is_not_used() {
     let world = World::with(&[1, 2]).await;

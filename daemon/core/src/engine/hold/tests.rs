@@ -203,6 +203,25 @@ fn what_is_refused_now_is_not_held() {
     assert_eq!(host.reached("10.96.0.1:443"), [format!("{APISERVER}/TCP")]);
 }
 
+/// Some platforms reach their apiservers on this link only, and after a start nobody may be there to tell of them.
+#[test]
+fn an_apiserver_on_this_link_is_known_again_after_a_restart_and_after_a_reboot() {
+    const LINK: &str = "169.254.128.7:60002";
+    let [_, service] = kubernetes();
+    let empty = || emptied("default/kubernetes");
+    let mut host = Host::new();
+    host.tell([Change::UpsertSlice(slice("default/kubernetes", &[("443", &[LINK])])), service.clone(), synced()]);
+    host.tell([empty()]);
+    let records = host.engine.snapshot(host.now).remembered();
+    let mut host = host.restarted();
+    host.tell([service.clone(), empty(), synced()]);
+    assert_eq!((host.reached("10.96.0.1:443"), host.statuses()), (vec![format!("{LINK}/TCP")], vec![Status::Held]));
+    let mut host = Host::new();
+    let round = host.tell([Change::Remember(records), service, empty()]);
+    assert_eq!((host.reached("10.96.0.1:443"), host.statuses()), (vec![format!("{LINK}/TCP")], vec![Status::Held]));
+    assert_eq!(round.held.len(), 1, "what was held before is said at once, whoever is away");
+}
+
 #[test]
 fn what_is_remembered_counts_until_a_source_knows_better() {
     let mut host = Host::new();
