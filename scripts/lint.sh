@@ -30,8 +30,8 @@ sources() {
 
 shell_scripts() {
     sources | while read -r file; do
-        # Only whole scripts: a fixture may begin with anything.
-        if head -c 64 "$file" | head -n 1 | grep -qaE '^#!.*\b(bash|sh)$'; then echo "$file"; fi
+        # By their first line, and what scripts read in by its name.
+        if [[ $file == *.sh ]] || head -c 64 "$file" | head -n 1 | grep -qaE '^#!.*\b(bash|sh)$'; then echo "$file"; fi
     done
 }
 
