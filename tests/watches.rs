@@ -2,9 +2,15 @@
 //! After each fault the table is what the server holds, and no service that stayed lost its backend on the way.
 //! `CHAOS_SEED=n` repeats a run, `CHAOS_SEQUENCES=n` changes its length.
 
+#[path = "watches/each.rs"]
+mod each;
 #[path = "watches/make.rs"]
 mod make;
+#[path = "watches/odd.rs"]
+mod odd;
 #[path = "watches/random.rs"]
 mod random;
+#[path = "watches/restart.rs"]
+mod restart;
 #[path = "watches/rig.rs"]
 mod rig;
