@@ -152,7 +152,8 @@ pub async fn ask(link: &Link, patience: Duration) -> Result<(u64, Option<String>
 fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
     let Answer { metadata, items } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let revision = metadata.resource_version.parse();
-    let revision = revision.map_err(|_| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
+    let revision =
+        revision.map_err(|_nan| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
     let cluster = items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
     Ok((revision, cluster))
 }
