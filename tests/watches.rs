@@ -4,9 +4,15 @@
 
 #[path = "watches/day.rs"]
 mod day;
+#[path = "watches/each.rs"]
+mod each;
 #[path = "watches/make.rs"]
 mod make;
+#[path = "watches/odd.rs"]
+mod odd;
 #[path = "watches/random.rs"]
 mod random;
+#[path = "watches/restart.rs"]
+mod restart;
 #[path = "watches/rig.rs"]
 mod rig;

@@ -166,7 +166,9 @@ impl Chaos {
         let resource = if self.random.below(2) == 0 { "services" } else { "endpointslices" };
         let (which, items) = (self.random.below(5), self.random.below(3));
         faults.clear();
-        self.rig.converge("before something that happens alone");
+        let seed = self.seed;
+        let during = |what: &str| format!("CHAOS_SEED={seed}: {what}");
+        self.rig.converge(&during("before something that happens alone"));
         match which {
             0 => {
                 self.backup = (self.rig.cluster.backup(), self.steady);
@@ -176,7 +178,7 @@ impl Chaos {
                 self.rig.cluster.restore_backup(&self.backup.0);
                 self.steady = self.backup.1;
                 self.rig.reconnect();
-                self.rig.converge("a restored backup");
+                self.rig.converge(&during("a restored backup"));
                 "restore".into()
             }
             2 => {
@@ -202,7 +204,7 @@ impl Chaos {
                 _ = self.rig.cluster.delete("endpointslices", "ns", &format!("{name}-11"));
                 let object = make::slice(&name, 12, &["203.0.113.8".into()]);
                 self.rig.cluster.apply_value(object).expect("valid");
-                self.rig.converge("swapped events");
+                self.rig.converge(&during("swapped events"));
                 format!("swapped events of {name}")
             }
         }

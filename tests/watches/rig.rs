@@ -7,15 +7,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::make;
 use nodelb::apiserver::address::{Address, Server};
 use nodelb::apiserver::session::Settings;
 use nodelb::apiserver::timing::Timing as PoolTiming;
 use nodelb::apiserver::{self, credentials, dial};
 use nodelb::clock::Clock;
-use nodelb::source::SourceReport;
 use nodelb::source::kube::decode::{Decoder, Heard, Kind, Object};
 use nodelb::source::kube::watch::Timing;
 use nodelb::source::kube::{self, KubernetesSource, Memory};
+use nodelb::source::{SourceReport, SourceState};
 use nodelb_apiserver::{Cluster, Faults, Replica, ServeOptions};
 use nodelb_core::addr::L4Addr;
 use nodelb_core::change::Change;
@@ -34,6 +35,9 @@ const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000
 
 /// How long anything may take that must happen in the end.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the node knows the cluster as.
+pub(crate) const CLUSTER: &str = "this";
 
 /// See the module.
 pub(crate) struct Rig {
@@ -85,9 +89,51 @@ impl Rig {
         Self { cluster, replica, node, state }
     }
 
+    /// So many services with a backend each, that are watched, and served.
+    pub(crate) fn shop(services: u64) -> Self {
+        let rig = Self::start((0..services).flat_map(make::pair));
+        (0..services).for_each(|number| rig.watch(&make::frontend(number), Some(&make::backend(number))));
+        rig.converge("the beginning");
+        rig
+    }
+
     /// From now on the frontend must always lead to a backend: this one, or any.
     pub(crate) fn watch(&self, frontend: &str, backend: Option<&str>) {
         self.node.eye().watch(frontend, backend);
+    }
+
+    /// The requests for a resource since the last call.
+    pub(crate) fn requests(&self, kind: Kind) -> Vec<String> {
+        let mut requests = self.replica.faults().take_requests();
+        requests.retain(|line| line.starts_with(&format!("GET {}?", kind.path())));
+        requests
+    }
+
+    /// Does something while the node is away.
+    pub(crate) fn away(&self, change: impl FnOnce(&Cluster)) {
+        self.replica.faults().refuse(true);
+        self.replica.faults().reset_connections();
+        change(&self.cluster);
+        self.replica.faults().refuse(false);
+    }
+
+    /// Waits until the row of `/sources` for a kind has a problem with these words, or none at all.
+    pub(crate) fn wait_for_problem(&self, kind: Kind, words: Option<&str>) {
+        let mut polls = 0;
+        self.node.wait("/sources", |_| {
+            polls += 1;
+            if polls % 50 == 0 {
+                // What is to go wrong with the next event may go wrong with a bookmark.
+                self.cluster.advance(1);
+            }
+            let rows = self.node.sources.borrow();
+            let row = rows.iter().find(|row| row.path == kind.resource()).ok_or("no row")?;
+            let is_so = match words {
+                Some(words) => row.problems.iter().any(|problem| problem.contains(words)),
+                None => row.problems.iter().all(|problem| problem.contains("skipped since the start")),
+            };
+            if is_so { Ok(()) } else { Err(format!("not {words:?} but {:?}", row.problems)) }
+        });
     }
 
     /// Stores an object.
@@ -203,7 +249,7 @@ impl Node {
             snapshot,
             memory: Memory {
                 directory: settings.state_directory,
-                cluster: None,
+                cluster: Some(CLUSTER.into()),
                 save_every: Duration::from_millis(50),
             },
             node: "n1".into(),
@@ -220,6 +266,13 @@ impl Node {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(PATIENCE);
         }
+    }
+
+    /// Whether the rows of `/sources` say that all is up to date.
+    pub(crate) fn is_watching(&self) -> Result<(), String> {
+        let rows = self.sources.borrow();
+        let is_ok = rows.len() == Kind::ALL.len() && rows.iter().all(|row| row.state == SourceState::Ok);
+        if is_ok { Ok(()) } else { Err(format!("{rows:?}")) }
     }
 
     /// What its owner sees.
@@ -281,6 +334,11 @@ impl Eye {
         self.watched.insert(parse(frontend), backend.map(parse));
     }
 
+    /// Whatever happens to the frontend is all right from now on.
+    pub(crate) fn unwatch(&mut self, frontend: &str) {
+        self.watched.remove(&frontend.parse().expect("an address"));
+    }
+
     fn take(&mut self, batch: Vec<Change>) -> Snapshot {
         self.is_synced |= batch.iter().any(|change| matches!(change, Change::Synced { .. }));
         let shown = batch.clone();
@@ -309,6 +367,14 @@ impl Eye {
         Objects {
             services: services.map(|service| (service.name.to_string(), service.clone())).collect(),
             slices: slices.map(|slice| (format!("{:?}", slice.name), slice.clone())).collect(),
+        }
+    }
+
+    /// Where connections to a frontend lead.
+    pub(crate) fn backends(&self, frontend: &str) -> Vec<String> {
+        match self.snapshot().trace(frontend.parse().expect("an address")) {
+            Verdict::Forwarded(_, slots) => slots.iter().map(|slot| slot.addr.to_string()).collect(),
+            _ => Vec::new(),
         }
     }
 

@@ -172,14 +172,27 @@ impl Attempt {
 
     async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
         let link = Link::open(&self.dialer, at, &self.server, login).await?;
-        let answer = link.get(QUESTION, Timing::duration(self.timing.open)).await?;
-        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(|error| {
-            LinkError::Broken(format!("{at}: the answer to the first question did not arrive: {error}"))
-        })?;
-        let (revision, cluster) = read(&body.to_bytes())
-            .map_err(|error| LinkError::Broken(format!("{at} does not answer like an apiserver: {error}")))?;
+        let (revision, cluster) = ask(&link, Timing::duration(self.timing.open)).await?;
         Ok(Opened { link, login: Arc::clone(login), revision, cluster, resolved: Vec::new() })
     }
+}
+
+/// The revision that the cluster is at, and the uid of the Service `default/kubernetes`, by a consistent read.
+///
+/// # Errors
+/// No answer, or one that no apiserver gives.
+pub async fn ask(link: &Link, patience: Duration) -> Result<(u64, Option<String>), LinkError> {
+    let at = link.at();
+    let answer = link.get(QUESTION, patience).await?;
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect();
+    let body = tokio::time::timeout(patience, body).await.map_err(|_elapsed| {
+        LinkError::TimedOut(format!("the answer of {at} to the first question has not arrived within {patience:?}"))
+    })?;
+    let body = body.map_err(|error| {
+        LinkError::Broken(format!("{at}: the answer to the first question did not arrive: {error}"))
+    })?;
+    read(&body.to_bytes())
+        .map_err(|error| LinkError::Broken(format!("{at} does not answer like an apiserver: {error}")))
 }
 
 fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {

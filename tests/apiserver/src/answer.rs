@@ -78,6 +78,9 @@ impl Exchange {
         let user = self.user(peer, request.headers())?;
         self.cluster.access(|access| access.check(&user, &asked))?;
         let Some(resource) = asked.resource else { return self.about_server(&user, &asked, request).await };
+        if !self.faults.behaviour().selects_cluster_ip && asked.parameter("fieldSelector").contains("spec.clusterIP") {
+            return Err(Status::new(400, "field label not supported: spec.clusterIP"));
+        }
         match asked.verb {
             Verb::Watch => self.watch(resource, asked),
             Verb::List => {

@@ -141,6 +141,8 @@ pub struct Behaviour {
     pub watch_list: WatchList,
     /// The longest that a watch lasts, also if its client asks for no limit.
     pub watch_timeout: Duration,
+    /// Whether Services can be selected by `spec.clusterIP`, as since Kubernetes 1.22; 400 where not.
+    pub selects_cluster_ip: bool,
     /// A compacted resourceVersion in a watch is answered with HTTP 410 instead of an ERROR event.
     pub expired_as_status: bool,
 }
@@ -151,6 +153,7 @@ impl Default for Behaviour {
             bookmarks: Some(Duration::from_secs(60)),
             watch_list: WatchList::On,
             watch_timeout: Duration::from_secs(1800),
+            selects_cluster_ip: true,
             expired_as_status: false,
         }
     }
@@ -324,7 +327,9 @@ impl Faults {
     }
 
     pub(crate) fn of_request(&self, request: &Request) -> Option<Fault> {
-        take(&mut self.rules().requests, |on| on.covers(request))
+        let requests = &mut self.rules().requests;
+        let at = requests.iter().position(|rule| rule.on.covers(request) && rule.fault.can_happen_to(request))?;
+        Some(spend(requests, at))
     }
 
     /// The fault of one event; for a bookmark only those that do not need an object.
@@ -337,12 +342,7 @@ impl Faults {
     }
 }
 
-/// The first rule that is meant, used once.
-fn take<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, covers: impl Fn(&W) -> bool) -> Option<F> {
-    let at = rules.iter().position(|rule| covers(&rule.on))?;
-    Some(spend(rules, at))
-}
-
+/// The fault of a rule, used once.
 fn spend<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
     let fault = rules[at].fault.clone();
     if let Some(times) = &mut rules[at].times {
@@ -355,6 +355,11 @@ fn spend<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
 }
 
 impl Fault {
+    /// A watch that goes on where another one ended has no items to leave out.
+    fn can_happen_to(&self, request: &Request) -> bool {
+        !matches!(self, Self::Keep { .. }) || request.verb != Verb::Watch || request.flag("sendInitialEvents")
+    }
+
     /// The status of a [`Fault::Status`].
     pub(crate) fn status(&self) -> Option<Status> {
         let Self::Status { code, retry_after } = self else { return None };

@@ -287,10 +287,23 @@ impl Watch {
     }
 
     async fn error(&self, to: &mpsc::Sender<Piece>, status: &Status) -> Step {
-        self.line(to, format!("{}\n", json!({"type": "ERROR", "object": status.body()})).into()).await
+        self.unspoilt(to, format!("{}\n", json!({"type": "ERROR", "object": status.body()})).into()).await
     }
 
-    async fn line(&self, to: &mpsc::Sender<Piece>, line: Bytes) -> Step {
+    async fn line(&mut self, to: &mpsc::Sender<Piece>, mut line: Bytes) -> Step {
+        let (left, end) = match &mut self.fault {
+            Some(Fault::Cut { after }) => (after, End::Broken),
+            Some(Fault::Truncate { after }) => (after, End::Clean),
+            _ => return self.unspoilt(to, line).await,
+        };
+        let is_last = line.len() > *left;
+        line.truncate(*left);
+        *left -= line.len();
+        to.send(Ok(line)).await.or(Err(End::Clean))?;
+        if is_last { Err(end) } else { Ok(()) }
+    }
+
+    async fn unspoilt(&self, to: &mpsc::Sender<Piece>, line: Bytes) -> Step {
         to.send(Ok(line)).await.or(Err(End::Clean))
     }
 }

@@ -137,7 +137,7 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// For the store. The version is that of the object, 0 if it was skipped.
-    Heard(Heard, Version),
+    Heard(Box<Heard>, Version),
     /// Nothing has changed up to this version.
     Bookmark {
         /// Up to when.
@@ -156,7 +156,7 @@ pub enum Event {
 
 impl From<(Heard, Version)> for Event {
     fn from((heard, version): (Heard, Version)) -> Self {
-        Self::Heard(heard, version)
+        Self::Heard(Box::new(heard), version)
     }
 }
 

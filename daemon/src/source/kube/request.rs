@@ -8,8 +8,14 @@ use crate::apiserver::link::LinkError;
 /// The longest a server may tell us to wait.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// What kube-proxy leaves out by label, for Services and EndpointSlices alike.
-const LABELS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+/// What kube-proxy leaves out by label (as of Kubernetes 1.36): Services of another proxy, and slices of headless ones.
+fn labels(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Service => Some("!service.kubernetes.io/service-proxy-name"),
+        Kind::EndpointSlice => Some("!service.kubernetes.io/headless"),
+        Kind::Node => None,
+    }
+}
 
 /// How one kind is asked for, as far as the servers met so far understand it.
 #[derive(Clone, Debug)]
@@ -88,8 +94,8 @@ impl Query {
 
     fn base(&self) -> Text {
         let mut query = Text(format!("{}?", self.kind.path()));
-        if self.kind != Kind::Node {
-            query.add("labelSelector", LABELS);
+        if let Some(labels) = labels(self.kind) {
+            query.add("labelSelector", labels);
         }
         if let Some(fields) = &self.fields {
             query.add("fieldSelector", fields);

@@ -17,6 +17,7 @@ use super::decode::{Decoder, Event, Heard, Kind, Version, shell};
 use super::request::{self, Query};
 use super::splitter::{Form, Piece, Splitter};
 use crate::apiserver::link::{Body, LinkError};
+use crate::apiserver::preflight;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
 /// How long everything may take.
@@ -91,6 +92,8 @@ pub struct Watcher {
     newest: Version,
     /// Whether the store has yet to be told that the cluster went back in time.
     is_rewound: bool,
+    /// Whether the server may have become another one without a new session: HTTP/1.1 has a connection per request.
+    is_unsure: bool,
     /// Whether the watch told anything since it was last asked for, its list apart.
     is_up: bool,
     /// How many streaming lists broke in a row.
@@ -137,6 +140,7 @@ impl Watcher {
             version: None,
             newest: Version::default(),
             is_rewound: false,
+            is_unsure: false,
             is_up: false,
             broken_lists: 0,
             heard_at: Instant::now(),
@@ -165,7 +169,8 @@ impl Watcher {
 
     /// Lists and watches over one session, until there is another.
     async fn follow(&mut self, session: &Session) {
-        self.look_at_history(session);
+        self.look_at_history(session.revision);
+        self.is_unsure = false;
         // Another server may know what the last one did not.
         self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
         let mut failures: u32 = 0;
@@ -214,12 +219,12 @@ impl Watcher {
     }
 
     /// Whether what was heard before is still a part of this cluster's history.
-    fn look_at_history(&mut self, session: &Session) {
+    fn look_at_history(&mut self, revision: u64) {
         let kind = self.query.kind.resource();
-        if self.newest.0 > session.revision {
+        if self.newest.0 > revision {
             info!(
                 "{kind}: the cluster is at resourceVersion {} and was at {} before: it was restored, so everything is listed again",
-                session.revision, self.newest.0
+                revision, self.newest.0
             );
             self.version = None;
             self.newest = Version::default();
@@ -231,6 +236,11 @@ impl Watcher {
 
     /// One list, or one watch.
     async fn once(&mut self, session: &Session) -> Result<End, LinkError> {
+        if self.is_unsure {
+            let (revision, _) = preflight::ask(&session.link, self.timing.patience).await?;
+            self.look_at_history(revision);
+            self.is_unsure = false;
+        }
         match self.version {
             Some(version) => self.watch(session, version).await,
             None if self.query.streams => self.stream_list(session).await,
@@ -260,6 +270,7 @@ impl Watcher {
         let end = self.read_events(session, body, true).await;
         if self.version.is_none() && matches!(end, Err(LinkError::Broken(_))) {
             self.broken_lists += 1;
+            self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
         }
         end
     }
@@ -417,6 +428,7 @@ impl Watcher {
                 }
             }
             LinkError::Status { .. } | LinkError::Gone(_) => self.version = None,
+            LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => self.is_unsure = true,
             _ => {}
         }
         self.tell(Told::State(self.query.kind, State::Failing(error.clone()))).await;
@@ -448,7 +460,7 @@ impl Batch {
     fn take(&mut self, event: Result<Event, String>, is_list: &mut bool) {
         match event {
             Ok(Event::Heard(heard, version)) => {
-                self.heard.push(heard);
+                self.heard.push(*heard);
                 if version != Version::default() {
                     self.version = self.version.max(Some(version));
                 }

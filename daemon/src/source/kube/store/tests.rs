@@ -56,7 +56,7 @@ impl World {
 
 fn event(text: &str, kind: Kind) -> Heard {
     match Decoder::new(kind).event(text.as_bytes()) {
-        Ok(Event::Heard(heard, _)) => heard,
+        Ok(Event::Heard(heard, _)) => *heard,
         other => panic!("{text}: {other:?}"),
     }
 }
@@ -132,6 +132,40 @@ fn late_and_repeated_news_change_nothing() {
     assert_eq!(changes.len(), 1);
     _ = world.store.hear(Service, upsert(Service, "a", 1, 5), &mut changes);
     assert_eq!(changes.len(), 1, "the dead do not come back");
+}
+
+#[test]
+fn what_was_created_and_deleted_in_the_wrong_order_is_gone() {
+    let mut world = synced(&[]);
+    _ = world.hear(Service, delete(Service, "a", 1, 12));
+    _ = world.hear(Service, upsert(Service, "a", 1, 11));
+    assert!(world.names(Service).is_empty());
+    _ = world.hear(Service, upsert(Service, "a", 2, 13));
+    assert_eq!(world.names(Service), ["ns/a"]);
+}
+
+#[test]
+fn a_deletion_ends_what_an_odd_successor_left_behind() {
+    let mut world = synced(&[("a", 1, 10)]);
+    let key = Key { namespace: "ns".into(), name: "a".into() };
+    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "odd".into() });
+    assert_eq!(world.names(Service), ["ns/a"]);
+    _ = world.hear(Service, delete(Service, "a", 2, 9));
+    assert_eq!(world.names(Service), ["ns/a"], "of an earlier life");
+    _ = world.hear(Service, delete(Service, "a", 2, 20));
+    assert!(world.names(Service).is_empty());
+    assert!(world.store.tally(Service).problems.is_empty());
+}
+
+#[test]
+fn a_complete_list_ends_the_problems_of_what_it_lacks() {
+    let mut world = synced(&[]);
+    let key = Key { namespace: "ns".into(), name: "odd".into() };
+    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "odd".into() });
+    _ = world.hear(Service, Heard::Skipped { key: None, reason: "nameless".into() });
+    assert_eq!(world.store.tally(Service).problems.len(), 2);
+    _ = world.list(Service, &[]);
+    assert!(world.store.tally(Service).problems.is_empty());
 }
 
 #[test]

@@ -1,0 +1,347 @@
+//! Every fault by its name.
+
+use std::time::{Duration, Instant};
+
+use nodelb::source::kube::decode::Kind;
+use nodelb_apiserver::{EventFault, Fault, On, Patch, WatchList};
+use serde_json::json;
+
+use crate::make::{self, frontend};
+use crate::rig::Rig;
+
+/// More than the tenth object, so that a list without most of them is doubted.
+const MANY: u64 = 12;
+
+const BOTH: [Kind; 2] = [Kind::Service, Kind::EndpointSlice];
+
+fn extra(backend: u64) -> serde_json::Value {
+    make::slice("s0", 7, &[format!("203.0.113.{backend}")])
+}
+
+#[test]
+fn a_version_that_is_too_old() {
+    let rig = Rig::shop(2);
+    for as_status in [false, true] {
+        rig.replica.faults().behave(|behaviour| behaviour.expired_as_status = as_status);
+        rig.apply(extra(1));
+        rig.converge("an extra slice");
+        rig.away(|cluster| {
+            cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
+            cluster.compact();
+        });
+        rig.converge("410 for a version that is too old");
+    }
+    for kind in BOTH {
+        let faults = rig.replica.faults();
+        faults.answer_next(1, On::watch(kind.resource()), Fault::Status { code: 410, retry_after: None });
+        faults.end_watches();
+        rig.apply(extra(2));
+        rig.converge("410 as a status");
+        faults.answer_next(1, On::watch(kind.resource()), Fault::ErrorEvent { code: 410 });
+        faults.end_watches();
+        rig.apply(extra(3));
+        rig.converge("410 as the first event");
+        faults.events_next(1, kind.resource(), EventFault::Error { code: 410 });
+        rig.apply(extra(4));
+        rig.converge("410 among events");
+    }
+}
+
+#[test]
+fn json_that_is_cut() {
+    let rig = Rig::shop(3);
+    let faults = rig.replica.faults();
+    for (number, after) in [0, 1, 9, 30, 100, 250, 700, 1500].into_iter().enumerate() {
+        faults.events_next(1, "endpointslices", EventFault::Cut { after });
+        rig.apply(extra(number as u64));
+        rig.converge("an event that is cut");
+        for fault in [Fault::Cut { after }, Fault::Truncate { after }] {
+            for kind in BOTH {
+                faults.answer_next(1, On::resource(kind.resource()), fault.clone());
+            }
+            faults.expire_watches();
+            rig.apply(extra(100 + number as u64));
+            rig.converge("a list that is cut");
+        }
+    }
+}
+
+#[test]
+fn streaming_lists_that_never_get_through_are_asked_for_in_pages() {
+    let rig = Rig::shop(6);
+    let faults = rig.replica.faults();
+    faults.answer(On::watch("endpointslices"), Fault::Cut { after: 900 });
+    rig.requests(Kind::EndpointSlice);
+    faults.expire_watches();
+    // The last of the list.
+    rig.apply(make::slice("s5", 7, &["203.0.113.1".into()]));
+    rig.converge("only lists in pages get through");
+    rig.node.wait("a list in pages", |_| {
+        let asked = rig.requests(Kind::EndpointSlice);
+        if asked.iter().any(|line| line.contains("limit=3")) { Ok(()) } else { Err(format!("{asked:?}")) }
+    });
+}
+
+#[test]
+fn events_twice_and_out_of_order() {
+    let rig = Rig::shop(2);
+    let faults = rig.replica.faults();
+    for fault in [EventFault::Duplicate, EventFault::Swap] {
+        for kind in BOTH {
+            faults.events_next(1, kind.resource(), fault.clone());
+        }
+        rig.apply(extra(1));
+        rig.apply(extra(2));
+        rig.apply(make::service("new", 50));
+        rig.apply(make::service("newer", 51));
+        rig.converge("written twice");
+        for kind in BOTH {
+            faults.events_next(1, kind.resource(), fault.clone());
+        }
+        rig.cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
+        rig.apply(extra(3));
+        rig.cluster.delete("services", "ns", "new").expect("was there");
+        rig.apply(make::service("new", 52));
+        rig.converge("deleted and created");
+        for kind in BOTH {
+            faults.events_next(1, kind.resource(), fault.clone());
+        }
+        rig.apply(make::slice("never", 1, &["203.0.113.1".into()]));
+        rig.cluster.delete("endpointslices", "ns", "never-1").expect("was there");
+        rig.apply(make::service("never", 53));
+        rig.cluster.delete("services", "ns", "never").expect("was there");
+        rig.cluster.delete("services", "ns", "new").expect("was there");
+        rig.cluster.delete("services", "ns", "newer").expect("was there");
+        rig.converge("created and deleted");
+    }
+}
+
+#[test]
+fn slices_before_services() {
+    let cluster = nodelb_apiserver::Cluster::new().expect("a cluster");
+    make::pair(1).into_iter().for_each(|object| cluster.apply_value(object).expect("valid"));
+    let failing = Fault::Status { code: 503, retry_after: None };
+    let rig = Rig::of(cluster, nodelb_apiserver::ServeOptions::default(), |faults| {
+        faults.answer_next(5, On::path(Kind::Service.path()), failing);
+    });
+    rig.watch(&frontend(1), None);
+    rig.converge("Services are listed late");
+    rig.apply(make::slice("late", 1, &["203.0.113.1".into()]));
+    rig.converge("a slice without a service");
+    rig.apply(make::service("late", 9));
+    rig.converge("its service");
+    assert_eq!(rig.node.eye().backends(&frontend(9)), ["203.0.113.1:8080/TCP"]);
+}
+
+#[test]
+fn deleted_while_disconnected() {
+    let rig = Rig::shop(3);
+    rig.apply(extra(1));
+    rig.apply(make::service("gone", 9));
+    rig.converge("more");
+    rig.away(|cluster| {
+        cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
+        cluster.delete("services", "ns", "gone").expect("was there");
+    });
+    rig.converge("deleted while disconnected");
+}
+
+#[test]
+fn deleted_and_created_again() {
+    let rig = Rig::shop(3);
+    let again = |cluster: &nodelb_apiserver::Cluster| {
+        for kind in BOTH {
+            let name = if kind == Kind::Service { "t" } else { "t-0" };
+            _ = cluster.delete(kind.resource(), "ns", name);
+        }
+        // With other content, under other UIDs.
+        cluster.apply_value(make::service("t", 60 + cluster.revision() % 100)).expect("valid");
+        cluster.apply_value(make::slice("t", 0, &["203.0.113.1".into()])).expect("valid");
+    };
+    for _ in 0..5 {
+        again(&rig.cluster);
+    }
+    rig.converge("again and again within a batch");
+    rig.away(again);
+    rig.converge("while disconnected");
+    rig.away(|cluster| {
+        again(cluster);
+        cluster.compact();
+    });
+    rig.converge("while disconnected, with history gone");
+    // The same content: only the UID differs.
+    rig.away(|cluster| {
+        cluster.delete("services", "ns", "s1").expect("was there");
+        cluster.apply_value(make::service("s1", 1)).expect("valid");
+        cluster.compact();
+    });
+    rig.converge("the same again");
+}
+
+#[test]
+fn slices_renamed_and_endpoints_moved() {
+    let rig = Rig::shop(2);
+    rig.apply(make::slice("s0", 1, &["192.0.2.0".into()]));
+    rig.cluster.delete("endpointslices", "ns", "s0-0").expect("was there");
+    rig.converge("renamed");
+    rig.apply(make::slice("s0", 2, &["203.0.113.1".into()]));
+    rig.apply(make::slice("s0", 2, &["203.0.113.1".into(), "192.0.2.0".into()]));
+    rig.apply(make::slice("s0", 1, &[]));
+    rig.converge("moved");
+    rig.away(|cluster| {
+        cluster.apply_value(make::slice("s0", 1, &["192.0.2.0".into()])).expect("valid");
+        cluster.apply_value(make::slice("s0", 2, &[])).expect("valid");
+        cluster.delete("endpointslices", "ns", "s1-0").expect("was there");
+        cluster.apply_value(make::slice("s1", 3, &["192.0.2.1".into()])).expect("valid");
+        cluster.compact();
+    });
+    rig.converge("both while disconnected");
+}
+
+#[test]
+fn lists_that_lie() {
+    let rig = Rig::shop(MANY);
+    let faults = rig.replica.faults();
+    for mode in [WatchList::On, WatchList::Off] {
+        faults.behave(|behaviour| behaviour.watch_list = mode);
+        for kind in BOTH {
+            for items in [0, 1, 2] {
+                let list = if mode == WatchList::On { On::watch(kind.resource()) } else { On::list(kind.resource()) };
+                faults.answer_next(1, list, Fault::Keep { items });
+                rig.requests(kind);
+                let (mut lists, mut polls) = (0, 0);
+                rig.node.wait("a second list", |_| {
+                    // A watch that is only about to begin expires the next time.
+                    if lists == 0 && polls % 50 == 0 {
+                        faults.expire_watches();
+                    }
+                    polls += 1;
+                    let asked = rig.requests(kind);
+                    lists += asked.iter().filter(|line| is_list(line, mode) && !line.contains("continue=")).count();
+                    if lists >= 2 { Ok(()) } else { Err(format!("{lists} lists")) }
+                });
+                rig.apply(extra(items as u64));
+                rig.converge("a list that lies");
+            }
+        }
+    }
+}
+
+fn is_list(line: &str, mode: WatchList) -> bool {
+    if mode == WatchList::On { line.contains("sendInitialEvents") } else { !line.contains("watch=true") }
+}
+
+#[test]
+fn lists_that_are_empty_in_truth() {
+    let rig = Rig::start((0..MANY).flat_map(make::pair));
+    rig.converge("the beginning");
+    rig.away(|cluster| {
+        for number in 0..MANY {
+            cluster.delete("services", "ns", &format!("s{number}")).expect("was there");
+            cluster.delete("endpointslices", "ns", &format!("s{number}-0")).expect("was there");
+        }
+        cluster.compact();
+    });
+    rig.converge("everything is gone");
+}
+
+#[test]
+fn too_many_requests() {
+    let rig = Rig::shop(2);
+    let faults = rig.replica.faults();
+    for kind in BOTH {
+        let busy = Fault::Status { code: 429, retry_after: Some(1) };
+        faults.answer_next(1, On::path(kind.path()), busy);
+        rig.requests(kind);
+        let begun = Instant::now();
+        faults.end_watches();
+        let mut asked = 0;
+        rig.node.wait("the next try", |_| {
+            asked += rig.requests(kind).len();
+            if asked >= 2 { Ok(()) } else { Err(format!("{asked} requests")) }
+        });
+        assert!(begun.elapsed() >= Duration::from_millis(950), "Retry-After: 1, tried after {:?}", begun.elapsed());
+        rig.apply(extra(1));
+        rig.converge("429");
+    }
+}
+
+#[test]
+fn storms_of_errors() {
+    let rig = Rig::shop(3);
+    for code in [500, 502, 503, 504] {
+        rig.replica.faults().answer(On::any(), Fault::Status { code, retry_after: None });
+        rig.replica.faults().end_watches();
+        rig.apply(extra(u64::from(code % 100)));
+        std::thread::sleep(Duration::from_millis(200));
+        rig.replica.faults().clear();
+        rig.converge("a storm");
+    }
+}
+
+#[test]
+fn streams_that_fall_silent() {
+    let rig = Rig::shop(2);
+    let faults = rig.replica.faults();
+    for kind in BOTH {
+        faults.events_next(1, kind.resource(), EventFault::Silence);
+        rig.apply(extra(1));
+        rig.apply(make::service("new", 9));
+        rig.converge("silence in a stream");
+        faults.answer_next(1, On::watch(kind.resource()), Fault::Silence);
+        faults.expire_watches();
+        rig.apply(extra(2));
+        rig.converge("a streaming list that is silent");
+        faults.answer_next(1, On::resource(kind.resource()), Fault::Stall);
+        faults.end_watches();
+        rig.apply(extra(3));
+        rig.converge("no answer at all");
+    }
+}
+
+#[test]
+fn a_cluster_that_goes_back_in_time() {
+    for alpn in ["h2", "http/1.1"] {
+        let rig = Rig::over(&[alpn]);
+        (0..3).flat_map(make::pair).for_each(|object| rig.apply(object));
+        (0..3).for_each(|number| rig.watch(&frontend(number), Some(&make::backend(number))));
+        rig.apply(extra(1));
+        rig.converge("the beginning");
+        let backup = rig.cluster.backup();
+        // The same versions with other content, new objects, and objects that were deleted.
+        rig.apply(extra(2));
+        rig.apply(make::service("new", 9));
+        rig.cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
+        rig.cluster.advance(100);
+        rig.converge("later");
+        rig.cluster.restore_backup(&backup);
+        rig.apply(extra(3));
+        rig.reconnect();
+        rig.converge("restored");
+        rig.apply(extra(4));
+        rig.converge("and on from there");
+    }
+}
+
+#[test]
+fn an_error_answer_to_a_watch_leads_to_a_list() {
+    let rig = Rig::shop(2);
+    let faults = rig.replica.faults();
+    faults.behave(|behaviour| behaviour.watch_list = WatchList::Off);
+    for code in [400, 404, 405, 500, 503] {
+        for kind in BOTH {
+            faults.answer(On::watch(kind.resource()), Fault::Status { code, retry_after: None });
+        }
+        faults.end_watches();
+        for number in 0..3 {
+            rig.apply(extra(number));
+            rig.cluster.patch("services", "ns", "s1", &touched(number)).expect("valid");
+            rig.converge("watches are refused, lists are not");
+        }
+        faults.clear();
+    }
+}
+
+fn touched(number: u64) -> Patch {
+    Patch::Merge(json!({"metadata": {"annotations": {"touched": number.to_string()}}}))
+}

@@ -1,0 +1,256 @@
+//! Servers that know less than others, and objects that make no sense.
+
+use std::time::Duration;
+
+use nodelb::source::kube::decode::Kind;
+use nodelb_apiserver::{Behaviour, Cluster, EventFault, Fault, On, Patch, ServeOptions, WatchList};
+use serde_json::{Value, json};
+
+use crate::make::{self, frontend};
+use crate::rig::Rig;
+
+fn shop_on(behaviour: Behaviour) -> Rig {
+    let cluster = Cluster::new().expect("a cluster");
+    (0..4).flat_map(make::pair).for_each(|object| cluster.apply_value(object).expect("valid"));
+    let rig = Rig::of(cluster, ServeOptions { behaviour, ..ServeOptions::default() }, |_| {});
+    (0..4).for_each(|number| rig.watch(&frontend(number), Some(&make::backend(number))));
+    rig.converge("the beginning");
+    rig
+}
+
+#[test]
+fn lists_and_watches_are_asked_for_as_the_server_can() {
+    for (watch_list, streams) in [(WatchList::On, true), (WatchList::Off, false), (WatchList::Ancient, false)] {
+        let rig = shop_on(Behaviour { watch_list, ..Behaviour::default() });
+        rig.node.wait("a watch", |_| rig.node.is_watching());
+        let asked = rig.requests(Kind::Service);
+        assert!(asked[0].contains("sendInitialEvents=true&resourceVersionMatch=NotOlderThan"), "{asked:#?}");
+        let pages: Vec<_> = asked.iter().filter(|line| line.contains("limit=3")).collect();
+        assert_eq!(pages.len(), if streams { 0 } else { 2 }, "{asked:#?}");
+        assert!(pages.iter().skip(1).all(|line| line.contains("continue=")), "{asked:#?}");
+        rig.replica.faults().end_watches();
+        let mut resumed = Vec::new();
+        rig.node.wait("the next watch", |_| {
+            resumed.extend(rig.requests(Kind::Service));
+            if resumed.is_empty() { Err("no request".into()) } else { Ok(()) }
+        });
+        rig.apply(make::slice("s0", 1, &["203.0.113.1".into()]));
+        rig.converge("after a watch that ended");
+        resumed.extend(rig.requests(Kind::Service));
+        assert!(resumed.iter().all(|line| line.contains("&resourceVersion=")), "a list to resume: {resumed:#?}");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_select_by_cluster_ip() {
+    for watch_list in [WatchList::On, WatchList::Off] {
+        let rig = shop_on(Behaviour { selects_cluster_ip: false, watch_list, ..Behaviour::default() });
+        come_and_go(&rig);
+        assert!(!rig.requests(Kind::Service).last().expect("a request").contains("fieldSelector"));
+    }
+}
+
+#[test]
+fn services_that_are_left_out_and_come_back() {
+    come_and_go(&shop_on(Behaviour::default()));
+}
+
+fn come_and_go(rig: &Rig) {
+    let plain = || make::service("t", 77);
+    rig.apply(make::slice("t", 0, &["203.0.113.1".into()]));
+    let headless = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]});
+    let external = json!({"type": "ExternalName", "externalName": "example.com"});
+    let mut proxied = plain();
+    proxied["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "another"});
+    let with = |spec: &Value| json!({"kind": "Service", "metadata": {"namespace": "ns", "name": "t"}, "spec": spec});
+    for left_out in [with(&headless), with(&external), proxied] {
+        rig.apply(plain());
+        rig.converge("served");
+        assert_eq!(rig.node.eye().backends(&frontend(77)), ["203.0.113.1:8080/TCP"]);
+        // An apiserver does not let a ClusterIP change: that takes a new object.
+        let is_label = left_out["spec"] == plain()["spec"];
+        if !is_label {
+            rig.cluster.delete("services", "ns", "t").expect("was there");
+        }
+        rig.apply(left_out);
+        rig.converge("left out");
+        assert!(!rig.node.eye().told().services.contains_key("ns/t"));
+        rig.cluster.delete("services", "ns", "t").expect("was there");
+    }
+}
+
+#[test]
+fn an_object_of_ten_megabytes() {
+    let rig = shop_on(Behaviour::default());
+    let faults = rig.replica.faults();
+    let large = json!({"metadata": {"namespace": "ns", "name": "large", "annotations": {"a": "x".repeat(10 << 20)}}});
+    let event = json!({"type": "ADDED", "object": large}).to_string();
+    for kind in Kind::SERVED {
+        // More than once, for on a slow machine a connection may be given up before all of it has arrived.
+        faults.events_next(5, kind.resource(), EventFault::Garbage { bytes: event.clone() });
+        rig.apply(make::slice("s0", 1, &["203.0.113.1".into()]));
+        rig.apply(make::service("new", 9));
+        rig.converge("a large event");
+        rig.wait_for_problem(kind, Some("an object of 104"));
+        faults.clear();
+    }
+    faults.behave(|behaviour| behaviour.watch_list = WatchList::Off);
+    faults.answer_next(1, On::list("services"), Fault::Garbage { bytes: large.to_string() });
+    faults.expire_watches();
+    rig.apply(make::service("newer", 10));
+    rig.converge("a large object in a list");
+}
+
+#[test]
+fn objects_that_make_no_sense_in_lists_and_watches() {
+    let rig = shop_on(Behaviour::default());
+    let faults = rig.replica.faults();
+    let odd = [
+        json!({}),
+        json!({"metadata": null}),
+        json!({"metadata": 7}),
+        json!({"metadata": {"name": 7}}),
+        json!({"metadata": {"name": ""}}),
+        json!({"metadata": {"namespace": "ns", "name": "../../etc"}}),
+        json!({"metadata": {"namespace": "ns", "name": "x".repeat(1000)}}),
+        json!({"metadata": {"namespace": "ns", "name": "odd", "labels": []}}),
+        json!({"metadata": {"namespace": "ns", "name": "odd", "labels": {"kubernetes.io/service-name": 1}}}),
+        json!({"metadata": {"namespace": "ns", "name": "odd"}, "spec": [], "endpoints": {}}),
+        json!({"metadata": {"namespace": "ns", "name": "odd"}, "spec": {"ports": [{"port": 65536}]},
+            "ports": [{"port": -1}]}),
+        json!({"metadata": {"namespace": "ns", "name": "odd"}, "spec": {"ports": [[]]}, "endpoints": [7]}),
+    ];
+    for object in odd {
+        for kind in Kind::SERVED {
+            let bytes = json!({"type": "MODIFIED", "object": object}).to_string();
+            faults.events_next(1, kind.resource(), EventFault::Garbage { bytes });
+            rig.apply(make::slice("s0", 1, &[format!("203.0.113.{}", 1 + rig.cluster.revision() % 200)]));
+            rig.cluster.patch("services", "ns", "s1", &touched(rig.cluster.revision())).expect("valid");
+            rig.converge(&format!("{object:.100} in a watch"));
+            rig.wait_for_problem(kind, Some("skipped since the start"));
+            for list in [On::watch(kind.resource()), On::list(kind.resource())] {
+                let is_stream = list == On::watch(kind.resource());
+                faults.behave(|it| it.watch_list = if is_stream { WatchList::On } else { WatchList::Off });
+                let added = json!({"type": "ADDED", "object": object});
+                let bytes = if is_stream { &added } else { &object }.to_string();
+                faults.answer_next(1, list, Fault::Garbage { bytes });
+                faults.expire_watches();
+                rig.cluster.patch("services", "ns", "s1", &touched(rig.cluster.revision())).expect("valid");
+                rig.converge(&format!("{object:.100} in a list"));
+            }
+        }
+    }
+}
+
+fn touched(number: u64) -> Patch {
+    Patch::Merge(json!({"metadata": {"annotations": {"touched": number.to_string()}}}))
+}
+
+#[test]
+fn a_good_object_that_becomes_odd_stays_as_it_was_and_recovers() {
+    let rig = shop_on(Behaviour::default());
+    let odd = |kind: Kind| match kind {
+        Kind::Service => json!({"spec": {"sessionAffinityConfig": 7}}),
+        _ => json!({"endpoints": [{"addresses": 7}]}),
+    };
+    for (kind, name) in [(Kind::Service, "s1"), (Kind::EndpointSlice, "s1-0")] {
+        let good = rig.cluster.get(kind.resource(), "ns", name).expect("there");
+        rig.cluster.patch(kind.resource(), "ns", name, &Patch::Merge(odd(kind))).expect("stored");
+        rig.wait_for_problem(kind, Some(&format!("ns/{name}:")));
+        assert_eq!(rig.node.eye().backends(&frontend(1)), [make::backend(1)]);
+        rig.replica.faults().expire_watches();
+        rig.apply(make::slice("s0", 1, &[format!("203.0.113.{}", 1 + rig.cluster.revision() % 200)]));
+        rig.reconnect();
+        assert_eq!(rig.node.eye().backends(&frontend(1)), [make::backend(1)]);
+        let mut good = good;
+        good["metadata"]["resourceVersion"].take();
+        rig.apply(good);
+        rig.converge("it makes sense again");
+        rig.wait_for_problem(kind, None);
+    }
+}
+
+#[test]
+fn an_odd_object_that_is_deleted_is_forgotten() {
+    let rig = shop_on(Behaviour::default());
+    let odd = || {
+        let mut odd = make::service("odd", 99);
+        odd["spec"]["sessionAffinityConfig"] = json!(7);
+        odd
+    };
+    rig.apply(odd());
+    rig.wait_for_problem(Kind::Service, Some("ns/odd:"));
+    rig.cluster.delete("services", "ns", "odd").expect("was there");
+    rig.wait_for_problem(Kind::Service, None);
+    // A good one whose next life is odd: the end of that life is its end.
+    rig.apply(make::service("odd", 99));
+    rig.converge("good");
+    rig.cluster.delete("services", "ns", "odd").expect("was there");
+    rig.apply(odd());
+    rig.wait_for_problem(Kind::Service, Some("ns/odd:"));
+    rig.away(|cluster| {
+        cluster.delete("services", "ns", "odd").expect("was there");
+        cluster.compact();
+    });
+    rig.converge("gone while away");
+    rig.wait_for_problem(Kind::Service, None);
+}
+
+#[test]
+fn a_hundred_thousand_endpoints_in_one_slice() {
+    let rig = shop_on(Behaviour::default());
+    let backends: Vec<String> = (0..100_000).map(|n| format!("10.{}.{}.{}", n >> 16, n >> 8 & 255, n & 255)).collect();
+    rig.apply(make::slice("s1", 1, &backends));
+    rig.wait_for_problem(Kind::EndpointSlice, Some("more than 10000 items"));
+    rig.apply(make::slice("s0", 1, &["203.0.113.1".into()]));
+    rig.converge("the others");
+    rig.apply(make::slice("s1", 1, &backends[..3]));
+    rig.converge("split");
+}
+
+#[test]
+fn addresses_and_ports_of_no_use() {
+    let rig = shop_on(Behaviour::default());
+    rig.apply(make::service("t", 70));
+    let addresses =
+        ["203.0.113.1", "fe80::1%eth0", "2001:db8::1", "0.0.0.0", "224.0.0.1", "1.2.3", "", "203.0.113.2%1"];
+    rig.apply(make::slice("t", 0, &addresses.map(str::to_owned)));
+    rig.converge("addresses of no use");
+    assert_eq!(rig.node.eye().backends(&frontend(70)), ["203.0.113.1:8080/TCP"]);
+    let mut six = make::slice("t", 1, &["203.0.113.9".into(), "2001:db8::1%2".into()]);
+    six["addressType"] = json!("IPv6");
+    rig.apply(six);
+    let mut unlabelled = make::slice("t", 2, &["203.0.113.8".into()]);
+    unlabelled["metadata"]["labels"].take();
+    rig.apply(unlabelled);
+    let mut portless = make::slice("t", 3, &["203.0.113.7".into()]);
+    portless["ports"] = json!([{"name": "", "port": 0}, {"name": "", "port": null}, {"name": "x", "protocol": "ICMP"}]);
+    rig.apply(portless);
+    let mut service = make::service("u", 71);
+    service["spec"]["ports"] = json!([{"name": "zero", "port": 0}, {"name": "good", "port": 80}]);
+    rig.apply(service);
+    rig.converge("slices of no use");
+    assert_eq!(rig.node.eye().backends(&frontend(70)), ["203.0.113.1:8080/TCP"]);
+    std::thread::sleep(Duration::from_millis(600));
+    let rows = rig.node.sources.borrow().clone();
+    let notices = |kind: Kind| rows.iter().find(|row| row.path == kind.resource()).expect("a row").notices.join("\n");
+    for words in ["ns/t-0: 7 endpoints without a usable address", "ns/t-1: 2 endpoints", "1 left out", "ns/t-3: port"] {
+        assert!(notices(Kind::EndpointSlice).contains(words), "{words}: {}", notices(Kind::EndpointSlice));
+    }
+    assert!(notices(Kind::Service).contains("ns/u: port `zero` (0) has no number"), "{}", notices(Kind::Service));
+}
+
+#[test]
+fn a_node_that_may_not_be_read_harms_nothing() {
+    let cluster = Cluster::new().expect("a cluster");
+    make::pair(1).into_iter().for_each(|object| cluster.apply_value(object).expect("valid"));
+    for code in [403, 404, 500] {
+        let rig = Rig::of(cluster.clone(), ServeOptions::default(), |faults| {
+            faults.answer(On::resource("nodes"), Fault::Status { code, retry_after: None });
+        });
+        rig.converge("without the Node");
+        rig.wait_for_problem(Kind::Node, Some(&code.to_string()));
+        rig.apply(make::slice("s1", 1, &[format!("203.0.113.{}", code % 100)]));
+        rig.converge("and on");
+    }
+}

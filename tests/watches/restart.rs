@@ -1,0 +1,112 @@
+//! Restarts: what is remembered is served before any apiserver answers, and corrected when one does.
+
+use std::fs;
+
+use crate::make::{self, backend, frontend};
+use crate::rig::{CLUSTER, Rig, objects};
+
+const SERVICES: u64 = 12;
+
+/// A node that has been killed after its state was written, while the apiserver is away.
+fn killed() -> Rig {
+    let rig = Rig::shop(SERVICES);
+    rig.node.wait("the state is written", |_| {
+        let written = fs::read_to_string(file(&rig)).unwrap_or_default();
+        let lines = written.lines().filter(|line| line.contains("Upsert")).count();
+        if lines == 2 * SERVICES as usize { Ok(()) } else { Err(format!("{lines} lines")) }
+    });
+    rig.replica.faults().refuse(true);
+    rig.replica.faults().reset_connections();
+    rig
+}
+
+fn file(rig: &Rig) -> std::path::PathBuf {
+    rig.state().join("kubernetes.jsonl")
+}
+
+#[test]
+fn what_is_remembered_is_served_while_the_apiserver_is_away() {
+    let mut rig = killed();
+    let before = objects(&rig.cluster);
+    rig.restart_node();
+    rig.node.wait("from memory", |eye| if eye.told() == before { Ok(()) } else { Err("not all".into()) });
+    for number in 0..SERVICES {
+        assert_eq!(rig.node.eye().backends(&frontend(number)), [backend(number)]);
+    }
+    rig.cluster.delete("services", "ns", "s2").expect("was there");
+    rig.cluster.delete("endpointslices", "ns", "s2-0").expect("was there");
+    rig.node.eye().unwatch(&frontend(2));
+    rig.cluster.delete("services", "ns", "s3").expect("was there");
+    rig.apply(make::service("s3", 3));
+    rig.apply(make::slice("s4", 0, &["192.0.2.4".into(), "203.0.113.4".into()]));
+    make::pair(50).into_iter().for_each(|object| rig.apply(object));
+    rig.cluster.compact();
+    rig.replica.faults().refuse(false);
+    rig.converge("caught up");
+}
+
+#[test]
+fn a_first_list_that_lies_removes_nothing_that_is_remembered() {
+    use nodelb_apiserver::{Fault, On};
+    let mut rig = killed();
+    for kind in ["services", "endpointslices"] {
+        rig.replica.faults().answer_next(1, On::watch(kind), Fault::Keep { items: 1 });
+    }
+    rig.replica.faults().refuse(false);
+    rig.restart_node();
+    rig.converge("a first list that lies");
+}
+
+#[test]
+fn the_state_is_that_after_the_last_change() {
+    let rig = Rig::shop(2);
+    for number in 0..4 {
+        rig.apply(make::slice("s0", 1, &[format!("203.0.113.{number}")]));
+        rig.converge("a change");
+        let version =
+            rig.cluster.get("endpointslices", "ns", "s0-1").expect("there")["metadata"]["resourceVersion"].clone();
+        rig.node.wait("the last change is written", |_| {
+            let written = fs::read_to_string(file(&rig)).unwrap_or_default();
+            let is_written = written.contains(&format!("\"resource_version\":{version}"));
+            if is_written { Ok(()) } else { Err(written) }
+        });
+    }
+}
+
+#[test]
+fn a_state_of_another_cluster_is_not_used() {
+    let mut rig = killed();
+    let written = fs::read_to_string(file(&rig)).expect("written");
+    fs::write(file(&rig), written.replacen(CLUSTER, "another", 1)).expect("written");
+    rig.restart_node();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(rig.node.eye().told().services.is_empty());
+    rig.replica.faults().refuse(false);
+    rig.converge("learned anew");
+}
+
+#[test]
+fn a_damaged_state_is_used_as_far_as_it_makes_sense() {
+    for damage in [
+        |text: String| text[..text.len() * 2 / 3].to_owned(),
+        |text: String| text.replacen("UpsertSlice", "\u{0}{[", 3),
+    ] {
+        let mut rig = killed();
+        let written = fs::read_to_string(file(&rig)).expect("written");
+        fs::write(file(&rig), damage(written)).expect("written");
+        rig.restart_node();
+        rig.node.wait("what is left", |eye| {
+            let services = eye.told().services.len();
+            if services == SERVICES as usize { Ok(()) } else { Err(format!("{services} services")) }
+        });
+        rig.replica.faults().refuse(false);
+        rig.converge("the rest is learned");
+    }
+    for damaged in ["", "\n", "{}", "{\"form\":99}\n", "\u{feff}\u{0}"] {
+        let mut rig = killed();
+        fs::write(file(&rig), damaged).expect("written");
+        rig.restart_node();
+        rig.replica.faults().refuse(false);
+        rig.converge("learned anew");
+    }
+}
