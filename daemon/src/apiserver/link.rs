@@ -269,7 +269,7 @@ fn bad_request(path_and_query: &str, error: &hyper::http::Error) -> LinkError {
     LinkError::Broken(format!("`{path_and_query}` cannot be asked for: {error}"))
 }
 
-/// An error with what caused it.
+/// An error with what caused it, without the pages of manuals that libraries add.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -277,7 +277,7 @@ fn chain(error: &dyn Error) -> String {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    text
+    text.split(": https://").next().unwrap_or_default().into()
 }
 
 /// A body that does not outlive its link.

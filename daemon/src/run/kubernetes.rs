@@ -70,6 +70,9 @@ pub(super) async fn start(
             None
         }
     };
+    if let Err(error) = std::fs::create_dir_all(&settings.state_directory) {
+        warn!("state.directory {} cannot be made: {error}; nothing is remembered", settings.state_directory.display());
+    }
     let memory = Memory { directory: settings.state_directory.clone(), cluster, save_every: SAVE_EVERY };
     let parts = Parts {
         settings,
