@@ -75,7 +75,7 @@ fn refused_and_back_to_the_preferred_one() {
     });
 }
 
-fn black_hole(host: &Host, number: u8, alpn: &[&'static str], what: &str) {
+fn black_hole(host: &Host, number: u8, alpn: &[&'static str], what: &str, phase: u64) {
     let [wire, other] = [Far::new(number), Far::new(number + 1)];
     let [at, other_at] = [wire.address(), other.address()];
     let cluster = cluster_at(&[&at, &other_at]);
@@ -85,6 +85,8 @@ fn black_hole(host: &Host, number: u8, alpn: &[&'static str], what: &str) {
     let daemon = host.start();
     let writer = Writer::start(&cluster);
     settle(&writer);
+    // Beside the probe that comes every few seconds, and not only in step with it.
+    std::thread::sleep(Duration::from_millis(phase));
     measure(what, BLACK_HOLE, &writer, || wire.cut());
     writer.finish(host);
     daemon.stop();
@@ -101,8 +103,9 @@ fn forget(host: &Host) {
 fn black_holes() {
     sandbox::run("failover::black_holes", |sandbox| {
         let host = Host::new(sandbox);
-        black_hole(&host, 0, EVERYTHING, "black hole");
-        black_hole(&host, 2, OLD, "black hole, HTTP/1.1");
+        black_hole(&host, 0, EVERYTHING, "black hole", 0);
+        black_hole(&host, 2, OLD, "black hole, HTTP/1.1", 0);
+        black_hole(&host, 4, OLD, "black hole, HTTP/1.1, the other way round", 2000);
     });
 }
 

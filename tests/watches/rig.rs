@@ -299,6 +299,7 @@ pub(crate) fn quick() -> PoolTiming {
     PoolTiming {
         probe_every: 60,
         probe_patience: 200,
+        probe_doubted: 200,
         probe_again: 10,
         probe_preferred_every: 60,
         probe_others_every: 100,

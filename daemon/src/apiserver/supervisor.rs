@@ -288,8 +288,11 @@ impl Supervisor {
         if let Some(current) = self.current.as_ref().filter(|current| current.server.address == address) {
             attempt = attempt.pinned(current.session.link.at());
         }
-        let patience = Timing::duration(self.timing.probe_patience);
+        let is_doubted = self.pool.is_doubted(&address);
+        let patience = if is_doubted { self.timing.probe_doubted } else { self.timing.probe_patience };
+        let patience = Timing::duration(patience);
         let errand = Errand::Probe(address.clone());
+        self.errands.give_up(|known| *known == errand);
         self.errands.send(errand, async move {
             let (answer, resolved) = probe(attempt, patience).await;
             Done::Probed(address, answer, resolved)

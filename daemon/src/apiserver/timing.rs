@@ -15,6 +15,8 @@ pub struct Timing {
     pub probe_every: u64,
     /// How long a probe may take.
     pub probe_patience: u64,
+    /// How long a probe may take when something else has failed over the address already.
+    pub probe_doubted: u64,
     /// From a failed probe of the address in use to the one that decides.
     pub probe_again: u64,
     /// Between probes of addresses that are preferred to the one in use.
@@ -60,6 +62,7 @@ impl Default for Timing {
             hedge: 400,
             probe_every: 4_000,
             probe_patience: 2_000,
+            probe_doubted: 1_000,
             probe_again: 500,
             probe_preferred_every: 10_000,
             probe_others_every: 60_000,

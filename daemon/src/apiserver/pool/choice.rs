@@ -127,16 +127,24 @@ impl Pool {
         .collect()
     }
 
-    /// The address in use is probed at once, and one failure decides: something else failed over it already.
+    /// The address in use is probed at once, and one failure decides: something else failed over it already. A probe that
+    /// is under way is too patient.
     pub fn doubt(&mut self, now: Moment) {
         let again = self.timing.probe_again;
         let Some(in_use) = &mut self.in_use else { return };
+        let is_news = in_use.strikes < STRIKES - 1;
         in_use.strikes = in_use.strikes.max(STRIKES - 1);
         let address = in_use.address.clone();
         if let Some(candidate) = self.find_mut(&address) {
             let soon = candidate.tried.map_or(now, |tried| now.max(tried.plus(again)));
             candidate.probe_at = candidate.probe_at.min(soon);
+            candidate.probing &= !is_news;
         }
+    }
+
+    /// Whether the address is in use and its next failure decides.
+    pub fn is_doubted(&self, address: &Address) -> bool {
+        self.in_use.as_ref().is_some_and(|in_use| in_use.address == *address && in_use.strikes + 1 >= STRIKES)
     }
 
     /// Takes down what a probe found. The address in use gets a second chance soon after a first failure.

@@ -8,6 +8,7 @@ pub(super) const TIMING: Timing = Timing {
     hedge: 400,
     probe_every: 4_000,
     probe_patience: 2_000,
+    probe_doubted: 1_000,
     probe_again: 500,
     probe_preferred_every: 10_000,
     probe_others_every: 60_000,
@@ -192,6 +193,19 @@ fn doubt_is_probed_at_once_and_one_failure_is_enough() {
     assert_eq!(pool.probes(Moment(1_000)), [server(1)]);
     pool.probed(Moment(1_010), &address(1), failed("no answer"));
     assert!(pool.lost().is_some());
+}
+
+#[test]
+fn doubt_does_not_wait_for_a_probe_that_is_under_way() {
+    let mut pool = pool(&[1, 2]);
+    pool.opened(Moment(0), &address(1));
+    assert_eq!(pool.probes(Moment(6_000)), [server(1)]);
+    assert!(!pool.is_doubted(&address(1)));
+    pool.doubt(Moment(6_010));
+    assert!(pool.is_doubted(&address(1)));
+    assert_eq!(pool.probes(Moment(6_010)), [server(1)]);
+    pool.doubt(Moment(6_020));
+    assert_eq!(pool.probes(Moment(6_900)), [], "one impatient probe is enough");
 }
 
 #[test]

@@ -55,8 +55,13 @@ impl Errands {
 
     /// Calls every attempt to connect back; none of them reports any more.
     pub(super) fn give_up_opening(&mut self) {
+        self.give_up(|errand| matches!(errand, Errand::Open(_)));
+    }
+
+    /// Calls back those that are meant; none of them reports any more.
+    pub(super) fn give_up(&mut self, is_meant: impl Fn(&Errand) -> bool) {
         self.known.retain(|_, (errand, handle)| {
-            let goes = matches!(errand, Errand::Open(_));
+            let goes = is_meant(errand);
             if goes {
                 handle.abort();
             }

@@ -17,6 +17,7 @@ const TIMING: Timing = Timing {
     hedge: 100,
     probe_every: 150,
     probe_patience: 300,
+    probe_doubted: 300,
     probe_again: 50,
     probe_preferred_every: 100,
     probe_others_every: 200,
