@@ -86,16 +86,16 @@ fn attend(mut client: TcpStream, name: &str, servers: &[SocketAddr], forwarded: 
     client.set_read_timeout(None)?;
     let Some(server) = servers.iter().find_map(|server| TcpStream::connect(server).ok()) else { return Ok(()) };
     forwarded.fetch_add(1, Ordering::Relaxed);
-    join(client, server)
+    join(&client, &server)
 }
 
 /// Copies both ways until either side ends.
-fn join(left: TcpStream, right: TcpStream) -> io::Result<()> {
+fn join(left: &TcpStream, right: &TcpStream) -> io::Result<()> {
     left.set_nodelay(true)?;
     right.set_nodelay(true)?;
     let (from, to) = (left.try_clone()?, right.try_clone()?);
     let back = thread::spawn(move || copy(&from, &to));
-    copy(&right, &left);
+    copy(right, left);
     drop(back.join());
     Ok(())
 }
@@ -186,7 +186,7 @@ impl Relay {
         let (from, to) = told.split_once('>').unwrap();
         for client in TcpListener::bind(from).unwrap().incoming() {
             let (client, to) = (client.unwrap(), socket(to));
-            thread::spawn(move || TcpStream::connect(to).and_then(|server| join(client, server)));
+            thread::spawn(move || TcpStream::connect(to).and_then(|server| join(&client, &server)));
         }
     }
 

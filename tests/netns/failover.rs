@@ -9,7 +9,7 @@ use nodelb_apiserver::Cluster;
 
 use crate::cloud::{Far, Relay};
 use crate::cluster::{Writer, cluster_at, join, newest, serve, serve_on};
-use crate::host::{Host, eventually};
+use crate::host::{Host, eventually, say};
 use crate::sandbox;
 
 const FIRST: &str = "192.0.2.21:6443";
@@ -35,7 +35,7 @@ fn measure(what: &str, limit: Duration, writer: &Writer, fault: impl FnOnce()) {
 }
 
 fn check(what: &str, limit: Duration, took: Duration) {
-    println!("{what}: {took:?} from the fault to the first change over another address, at most {limit:?}");
+    say(&format!("{what}: {took:?} from the fault to the first change over another address, at most {limit:?}"));
     let allowed = if std::env::var_os("NODELB_STRICT").is_some() { limit } else { 2 * limit };
     assert!(took <= allowed, "{what} took {took:?}");
 }
@@ -66,7 +66,7 @@ fn refused_and_back_to_the_preferred_one() {
         while !is_back() && begun.elapsed() < Duration::from_secs(90) {
             std::thread::sleep(Duration::from_millis(200));
         }
-        println!("back at the preferred address after {:?}", begun.elapsed());
+        say(&format!("back at the preferred address after {:?}", begun.elapsed()));
         assert!(first.faults().take_requests().iter().any(|line| line.contains("watch=true")), "{}", host.log());
         second.stop();
         settle(&writer);

@@ -1,7 +1,7 @@
 //! A node in a sandbox: its configuration, its service files, its daemon. Owns how a test starts the daemon and asks it.
 
 use std::fs::{self, Permissions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -141,7 +141,7 @@ impl Drop for Host {
     /// A test that fails tells what nodelb said.
     fn drop(&mut self) {
         if thread::panicking() {
-            println!("nodelb said:\n{}", self.log());
+            say(&format!("nodelb said:\n{}", self.log()));
         }
     }
 }
@@ -239,6 +239,11 @@ pub(crate) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::SIGKILL as i32)
 }
 
+/// Tells whoever runs the test.
+pub(crate) fn say(text: &str) {
+    drop(writeln!(io::stdout(), "{text}"));
+}
+
 /// Waits until `done` holds; panics after a long while.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..PATIENCE {
@@ -248,7 +253,7 @@ pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
         thread::sleep(NAP);
     }
     for path in ["/frontends", "/sources", "/apiservers"] {
-        println!("{path}:\n{}", answer(path, "text/plain").unwrap_or_default());
+        say(&format!("{path}:\n{}", answer(path, "text/plain").unwrap_or_default()));
     }
     panic!("waited in vain for: {what}");
 }
