@@ -222,6 +222,13 @@ fn lists_that_lie() {
                 });
                 rig.apply(extra(items as u64));
                 rig.converge("a list that lies");
+                // A watch that goes on shows that the second list is complete: a lie before that would be the second in a row.
+                rig.requests(kind);
+                rig.node.wait("the end of the second list", |_| {
+                    let asked = rig.requests(kind);
+                    let goes_on = |line: &String| line.contains("&resourceVersion=");
+                    if asked.iter().any(goes_on) { Ok(()) } else { Err(format!("{asked:?}")) }
+                });
             }
         }
     }

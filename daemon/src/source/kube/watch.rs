@@ -92,7 +92,7 @@ pub struct Watcher {
     newest: Version,
     /// Whether the store has yet to be told that the cluster went back in time.
     is_rewound: bool,
-    /// Whether the server may have become another one without a new session: HTTP/1.1 has a connection per request.
+    /// Whether something broke, after which the server may be another one without a new session.
     is_unsure: bool,
     /// Whether the watch told anything since it was last asked for, its list apart.
     is_up: bool,
@@ -236,7 +236,9 @@ impl Watcher {
 
     /// One list, or one watch.
     async fn once(&mut self, session: &Session) -> Result<End, LinkError> {
-        if self.is_unsure {
+        // Without HTTP/2 each watch has a connection of its own, and so perhaps a server that was restored meanwhile.
+        let is_elsewhere = self.version.is_some() && session.link.protocol() != "h2";
+        if self.is_unsure || is_elsewhere {
             let (revision, _) = preflight::ask(&session.link, self.timing.patience).await?;
             self.look_at_history(revision);
             self.is_unsure = false;
