@@ -2,6 +2,8 @@
 //! After each fault the table is what the server holds, and no service that stayed lost its backend on the way.
 //! `CHAOS_SEED=n` repeats a run, `CHAOS_SEQUENCES=n` changes its length.
 
+#![expect(clippy::panic, clippy::print_stdout, reason = "a test stops where it cannot go on, and prints its seed")]
+
 #[path = "watches/day.rs"]
 mod day;
 #[path = "watches/each.rs"]

@@ -42,7 +42,7 @@ struct Chaos {
 }
 
 /// In which of its slices the backend of a service is that never goes.
-type Steady = [u64; SERVICES as usize];
+type Steady = [u64; 12];
 
 /// SplitMix64: the same numbers for the same seed, everywhere.
 struct Random(u64);
@@ -60,14 +60,14 @@ impl Random {
 impl Chaos {
     fn new(seed: u64) -> Self {
         // Every other seed without HTTP/2.
-        let alpn: &[_] = if seed % 2 == 0 { &["h2", "http/1.1"] } else { &["http/1.1"] };
+        let alpn: &[_] = if seed.is_multiple_of(2) { &["h2", "http/1.1"] } else { &["http/1.1"] };
         let rig = Rig::over(alpn);
         for service in 0..SERVICES {
             make::pair(service).into_iter().for_each(|object| rig.cluster.apply_value(object).expect("valid"));
             rig.watch(&frontend(service), Some(&backend(service)));
         }
         rig.converge("the beginning");
-        let steady = [0; SERVICES as usize];
+        let steady = Steady::default();
         let backup = (rig.cluster.backup(), steady);
         Self { seed, random: Random(seed), rig, steady, backup, lied_at: Instant::now() }
     }
@@ -112,11 +112,12 @@ impl Chaos {
             }
             5 => {
                 // Renamed: the new one first, as controllers do.
-                let (old, new) = (self.steady[service as usize], self.steady[service as usize] ^ 1);
+                let place = &mut self.steady[usize::try_from(service).expect("few")];
+                let (old, new) = (*place, *place ^ 1);
+                *place = new;
                 let steady = make::slice(&format!("s{service}"), new, &[format!("192.0.2.{service}")]);
                 cluster.apply_value(steady).expect("valid");
                 cluster.delete("endpointslices", "ns", &format!("s{service}-{old}")).expect("was there");
-                self.steady[service as usize] = new;
                 format!("move the backend of {service} to slice {new}")
             }
             6 => {
@@ -213,84 +214,77 @@ impl Chaos {
     }
 
     fn misbehave(&mut self) -> String {
-        let faults = self.rig.replica.faults();
         let resource = if self.random.below(2) == 0 { "services" } else { "endpointslices" };
         let times = 1 + u32::try_from(self.random.below(3)).unwrap_or(0);
+        let after = usize::try_from(self.random.below(3000)).unwrap_or(0);
+        let code = [410, 429, 500, 502, 503, 504, 404, 400][usize::try_from(self.random.below(8)).unwrap_or(0)];
+        match self.random.below(16) {
+            0..5 => self.answer_wrongly(resource, times, after, code),
+            5..10 => self.tell_wrongly(resource, times, after, code),
+            _ => self.connect_wrongly(after),
+        }
+    }
+
+    /// Requests that go wrong.
+    fn answer_wrongly(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
         let on = match self.random.below(3) {
             0 => On::list(resource),
             1 => On::watch(resource),
             _ => On::resource(resource),
         };
-        let after = usize::try_from(self.random.below(3000)).unwrap_or(0);
-        let code = [410, 429, 500, 502, 503, 504, 404, 400][usize::try_from(self.random.below(8)).unwrap_or(0)];
-        match self.random.below(16) {
-            0 | 1 => {
-                faults.answer_next(times, on.clone(), Fault::Status { code, retry_after: None });
-                faults.end_watches();
-                format!("{times} x {code} on {on:?}")
-            }
-            2 => {
-                faults.answer_next(times, on.clone(), Fault::Cut { after });
-                faults.end_watches();
-                format!("{times} x cut after {after} on {on:?}")
-            }
-            3 => {
-                faults.answer_next(1, on.clone(), Fault::Truncate { after });
-                faults.end_watches();
-                format!("truncated after {after} on {on:?}")
-            }
-            4 => {
-                faults.answer_next(1, On::watch(resource), Fault::ErrorEvent { code });
-                faults.end_watches();
-                format!("error event {code} on {resource}")
-            }
-            5 => {
-                faults.events_next(times, resource, EventFault::Duplicate);
-                format!("{times} duplicates of {resource}")
-            }
-            6 => {
-                faults.events_next(times, resource, EventFault::Error { code });
-                format!("{times} error events {code} of {resource}")
-            }
-            7 => {
-                faults.events_next(1, resource, EventFault::Cut { after: after % 200 });
-                format!("an event of {resource} cut after {}", after % 200)
-            }
-            8 => {
-                faults.events_next(1, resource, EventFault::Silence);
-                format!("silence of {resource}")
-            }
-            9 => {
-                let bytes = [
-                    "{\"type\":\"ADDED\"}",
-                    "<html>",
-                    "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":7}}}",
-                ];
-                let bytes = bytes[after % 3];
-                faults.events_next(1, resource, EventFault::Garbage { bytes: bytes.into() });
-                format!("{bytes} among the events of {resource}")
-            }
-            10 => {
+        let (times, on, fault) = match self.random.below(5) {
+            0 | 1 => (times, on, Fault::Status { code, retry_after: None }),
+            2 => (times, on, Fault::Cut { after }),
+            3 => (1, on, Fault::Truncate { after }),
+            _ => (1, On::watch(resource), Fault::ErrorEvent { code }),
+        };
+        let what = format!("{times} x {fault:?} on {on:?}");
+        self.rig.replica.faults().answer_next(times, on, fault);
+        self.rig.replica.faults().end_watches();
+        what
+    }
+
+    /// Events that go wrong.
+    fn tell_wrongly(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
+        let garbage =
+            ["{\"type\":\"ADDED\"}", "<html>", "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":7}}}"];
+        let (times, fault) = match self.random.below(5) {
+            0 => (times, EventFault::Duplicate),
+            1 => (times, EventFault::Error { code }),
+            2 => (1, EventFault::Cut { after: after % 200 }),
+            3 => (1, EventFault::Silence),
+            _ => (1, EventFault::Garbage { bytes: garbage[after % 3].into() }),
+        };
+        let what = format!("{times} x {fault:?} of {resource}");
+        self.rig.replica.faults().events_next(times, resource, fault);
+        what
+    }
+
+    /// Connections, and servers, that are not as the last one was.
+    fn connect_wrongly(&mut self, after: usize) -> String {
+        let faults = self.rig.replica.faults();
+        match self.random.below(6) {
+            0 => {
                 faults.expire_watches();
                 "expired".into()
             }
-            11 => {
+            1 => {
                 faults.reset_connections();
                 "reset".into()
             }
-            12 => {
+            2 => {
                 faults.end_watches();
                 "ended".into()
             }
-            13 => {
+            3 => {
                 let mode = [WatchList::On, WatchList::Off, WatchList::Ancient][after % 3];
                 // An ancient server costs the whole patience for a list, so it is rare.
-                let mode = if mode == WatchList::Ancient && after % 8 != 0 { WatchList::Off } else { mode };
+                let mode = if mode == WatchList::Ancient && !after.is_multiple_of(8) { WatchList::Off } else { mode };
                 faults.behave(|behaviour| behaviour.watch_list = mode);
                 faults.expire_watches();
                 format!("streaming lists: {mode:?}")
             }
-            14 => {
+            4 => {
                 faults.behave(|behaviour| behaviour.expired_as_status = !behaviour.expired_as_status);
                 "410 in the other form".into()
             }

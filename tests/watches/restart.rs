@@ -13,7 +13,7 @@ fn killed() -> Rig {
     rig.node.wait("the state is written", |_| {
         let written = fs::read_to_string(file(&rig)).unwrap_or_default();
         let lines = written.lines().filter(|line| line.contains("Upsert")).count();
-        if lines == 2 * SERVICES as usize { Ok(()) } else { Err(format!("{lines} lines")) }
+        if lines as u64 == 2 * SERVICES { Ok(()) } else { Err(format!("{lines} lines")) }
     });
     rig.replica.faults().refuse(true);
     rig.replica.faults().reset_connections();
@@ -97,7 +97,7 @@ fn a_damaged_state_is_used_as_far_as_it_makes_sense() {
         rig.restart_node();
         rig.node.wait("what is left", |eye| {
             let services = eye.told().services.len();
-            if services == SERVICES as usize { Ok(()) } else { Err(format!("{services} services")) }
+            if services as u64 == SERVICES { Ok(()) } else { Err(format!("{services} services")) }
         });
         rig.replica.faults().refuse(false);
         rig.converge("the rest is learned");
