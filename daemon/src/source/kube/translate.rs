@@ -238,7 +238,7 @@ fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -
     let mut example = String::new();
     let mut backends = Vec::with_capacity(endpoints.len());
     for endpoint in endpoints {
-        let text = endpoint.addresses.first().map_or("", String::as_str);
+        let text = endpoint.address.as_str();
         let addr = dialable(text)
             .and_then(|addr| if addr.family() == family { Ok(addr) } else { Err(format!("`{text}` is not {family}")) });
         match addr {
