@@ -133,9 +133,13 @@ impl Pool {
         Server { address: at.into(), tls_server_name: Some(Arc::clone(&self.learned_name)) }
     }
 
-    /// Forgets learned and remembered addresses that may not be used after all, but the one in use. Returns them.
+    /// Forgets learned addresses that may not be used after all, but the one in use and whatever has ever worked: a service
+    /// that takes the address of an apiserver takes nothing from nodelb, whose own connections are not translated. Returns
+    /// them.
     pub fn forget_refused(&mut self, is_refused: impl Fn(SocketAddr) -> bool) -> Vec<Address> {
-        self.forget(|candidate| socket_of(&candidate.server.address).is_some_and(&is_refused))
+        self.forget(|candidate| {
+            !candidate.has_worked() && socket_of(&candidate.server.address).is_some_and(&is_refused)
+        })
     }
 
     /// Forgets every remembered address but the one in use: they are of another cluster. Returns them.

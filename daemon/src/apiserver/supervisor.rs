@@ -109,6 +109,8 @@ pub fn start(
         sessions: 0,
         resolved: BTreeMap::new(),
         complained: BTreeMap::new(),
+        listed: BTreeSet::new(),
+        barred: BTreeSet::new(),
         left_out: BTreeSet::new(),
         why: BTreeMap::new(),
         errands: Errands::default(),
@@ -158,6 +160,10 @@ struct Supervisor {
     resolved: BTreeMap<Address, Vec<SocketAddr>>,
     /// Which address a reader was last forbidden something at.
     complained: BTreeMap<Address, Moment>,
+    /// What the cluster lists, as it last said when it listed any.
+    listed: BTreeSet<SocketAddr>,
+    /// Those of them that may not be used as long as they are addresses of services.
+    barred: BTreeSet<SocketAddr>,
     /// Listed addresses that are not taken, already told.
     left_out: BTreeSet<SocketAddr>,
     /// Why each address that is being opened is.
@@ -213,8 +219,8 @@ impl Supervisor {
     /// Does everything that is due now.
     fn act(&mut self) {
         let now = self.clock.now();
-        // A service may have come to an address after that was learned.
-        self.revalidate();
+        // A service may have come to an address after that was learned, or gone from it.
+        self.revalidate(now);
         if self.look_at <= now && !self.errands.is_out(&Errand::Login) {
             self.look_at = now.plus(self.timing.credentials_every);
             self.look();

@@ -184,6 +184,11 @@ impl Candidate {
         matches!(self.state, State::Failed | State::Refused)
     }
 
+    /// Whether it ever worked, in this run or before.
+    pub(super) fn has_worked(&self) -> bool {
+        self.worked.is_some() || self.worked_before.is_some()
+    }
+
     pub(super) fn is_unready(&self) -> bool {
         self.state == State::NotReady
     }

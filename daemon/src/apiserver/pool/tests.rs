@@ -301,11 +301,18 @@ fn the_strongest_origin_wins() {
     assert_eq!(worked[1], (address(3), Some(10_000)));
 
     assert_eq!(pool.forget_remembered(), [address(2)]);
-    pool.opened(Moment(0), &address(3));
-    assert!(pool.forget_refused(|_| true).is_empty(), "the one in use stays");
-    pool.opened(Moment(0), &address(1));
-    assert_eq!(pool.forget_refused(|at| at == socket(3)), [address(3)]);
-    assert!(pool.forget_refused(|_| true).is_empty(), "configured ones stay");
+}
+
+#[test]
+fn what_has_ever_worked_stays_whatever_services_come_to_its_address() {
+    let mut pool = pool(&[1]);
+    pool.remember([Remembered { server: server(2), worked: 100 }], Moment(0));
+    pool.learn(&[socket(3), socket(4)].into(), Moment(0));
+    pool.opened(Moment(20_000), &address(1));
+    pool.probed(Moment(20_000), &address(3), Outcome::Worked);
+    pool.note(Moment(30_000), &address(3), failed("no route"));
+    assert_eq!(pool.forget_refused(|_| true), [address(4)]);
+    assert_eq!(pool.candidates().len(), 3);
 }
 
 #[test]

@@ -172,7 +172,6 @@ impl Supervisor {
             Ok(Some(memory)) => {
                 let remembered = self.keeper.loaded(memory, &login.authority);
                 self.pool.remember(remembered, now);
-                self.revalidate();
             }
             Err(problem) => warn!("{problem}"),
         }
@@ -214,10 +213,15 @@ impl Supervisor {
             }
             Report::Failed { session, error } if is_current(self, session) => self.failed(now, error),
             Report::Progress { .. } | Report::Failed { .. } => {}
-            Report::Endpoints(listed) => self.learn(now, &listed),
+            Report::Endpoints(listed) => {
+                self.learn(now, &listed);
+                if !listed.is_empty() {
+                    self.listed = listed;
+                }
+            }
             Report::ServiceCidrs(cidrs) => {
                 self.cidrs = self.settings.service_cidrs.iter().copied().chain(cidrs).collect();
-                self.revalidate();
+                self.revalidate(now);
             }
         }
     }
@@ -270,11 +274,17 @@ impl Supervisor {
     /// The cluster lists its apiservers. What may not be used is said once.
     fn learn(&mut self, now: Moment, listed: &BTreeSet<SocketAddr>) {
         let mut usable = BTreeSet::new();
+        if !listed.is_empty() {
+            self.barred.clear();
+        }
         for &at in listed {
             let refusal = self.refusal(at).filter(|_| self.pool.find(&at.into()).is_none());
             match refusal {
                 None => drop(usable.insert(at)),
-                Some(why) => self.leave_out(at, why),
+                Some(why) => {
+                    self.bar(at);
+                    self.leave_out(at, why);
+                }
             }
         }
         for at in self.pool.learn(&usable, now) {
@@ -288,12 +298,34 @@ impl Supervisor {
         }
     }
 
-    /// Addresses that may not be used after all go.
-    pub(super) fn revalidate(&mut self) {
+    fn bar(&mut self, at: SocketAddr) {
+        if self.barred.len() < MOST_LEFT_OUT {
+            self.barred.insert(at);
+        }
+    }
+
+    /// Addresses that may not be used after all go, unless they have ever worked; listed ones that may be used after all
+    /// come.
+    pub(super) fn revalidate(&mut self, now: Moment) {
         let (cidrs, is_frontend) = (&self.cidrs, &self.is_frontend);
         let refused = self.pool.forget_refused(|at| learn::refusal(at, cidrs, &**is_frontend).is_some());
         for address in refused {
-            warn!(apiserver = %address, "apiserver {address} is forgotten: it is an address of services");
+            warn!(
+                apiserver = %address,
+                "apiserver {address} is not used: it is an address of services, and has not worked as an apiserver"
+            );
+            if let Host::Ip(ip) = address.host
+                && let at = SocketAddr::new(ip, address.port)
+                && self.listed.contains(&at)
+            {
+                self.bar(at);
+            }
+        }
+        if let Some(at) = self.barred.iter().copied().find(|at| self.refusal(*at).is_none()) {
+            info!("{at}, which the endpoints of default/kubernetes list, is no address of services any more");
+            let listed = std::mem::take(&mut self.listed);
+            self.learn(now, &listed);
+            self.listed = listed;
         }
     }
 }

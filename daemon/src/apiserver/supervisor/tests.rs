@@ -78,7 +78,7 @@ impl World {
             settings,
             register: Arc::new(|_| Ok(())),
             changes: changes_in,
-            is_frontend: Arc::new(|address| address == at(80)),
+            is_frontend: self.is_frontend(),
             clock,
             unix: || NOW,
             seed: 7,
@@ -251,6 +251,23 @@ async fn learned_addresses_take_over_when_every_configured_one_is_gone() {
     running.tell(Report::ServiceCidrs(vec!["192.0.2.0/24".parse().unwrap()])).await;
     running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 2).await;
     assert!(is_in_use(&running.report.borrow(), 2));
+}
+
+/// A Service whose externalIPs are the addresses of the apiservers, and which is deleted again.
+#[tokio::test]
+async fn a_service_that_takes_the_addresses_of_apiservers_takes_them_from_nobody_for_good() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1]);
+    running.session_at(1).await;
+    running.tell(Report::Endpoints([at(2), at(3)].into())).await;
+    running.until("both known", |report, _| report.rows(Moment(0), 0).len() == 3).await;
+    running.until("healthy", |report, now| standing(report, 2, now) == Standing::Healthy).await;
+    world.balances(&[at(2), at(3), at(80)]);
+    running.until("the one that never worked goes", |report, _| report.rows(Moment(0), 0).len() == 2).await;
+    assert_eq!(running.row(2).standing, Standing::Healthy);
+    world.balances(&[at(80)]);
+    running.until("it comes again", |report, _| report.rows(Moment(0), 0).len() == 3).await;
+    assert_eq!(running.row(3).origin, Origin::Learned);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Apiservers at documentation addresses: a CONNECT proxy on loopback leads to small TLS servers, and can refuse, cut and
 //! swallow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::apiserver::login::tests::Authority;
+use crate::apiserver::supervisor::IsFrontend;
 
 /// How the way to a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub(super) struct World {
     tasks: JoinSet<()>,
     pub(super) proxy: SocketAddr,
     pub(super) directory: tempfile::TempDir,
+    /// What nodelb translates.
+    frontends: Arc<Mutex<BTreeSet<SocketAddr>>>,
 }
 
 impl World {
@@ -78,7 +81,8 @@ impl World {
         let mut tasks = JoinSet::new();
         tasks.spawn(proxying(listener, Arc::clone(&places)));
         let directory = tempfile::tempdir().unwrap();
-        let mut world = Self { authority: Authority::new(), places, tasks, proxy, directory };
+        let frontends = Arc::new(Mutex::new([at(80)].into()));
+        let mut world = Self { authority: Authority::new(), places, tasks, proxy, directory, frontends };
         world.write("ca.pem", &world.authority.pem());
         world.write("token", "good");
         for n in servers {
@@ -97,6 +101,16 @@ impl World {
 
     pub(super) fn write(&self, name: &str, content: &str) {
         std::fs::write(self.path().join(name), content).unwrap();
+    }
+
+    /// The addresses of services from now on.
+    pub(super) fn balances(&self, frontends: &[SocketAddr]) {
+        *self.frontends.lock().unwrap() = frontends.iter().copied().collect();
+    }
+
+    pub(super) fn is_frontend(&self) -> IsFrontend {
+        let frontends = Arc::clone(&self.frontends);
+        Arc::new(move |at| frontends.lock().unwrap().contains(&at))
     }
 
     async fn add(&mut self, n: u8) {
