@@ -109,8 +109,7 @@ impl Pool {
                 let candidate = &mut self.candidates[known];
                 if candidate.origin == Origin::Remembered {
                     let mut candidate = self.candidates.remove(known);
-                    // It was debounced in its earlier life.
-                    candidate.seen = Moment(now.0.saturating_sub(self.timing.debounce));
+                    candidate.is_settled = true;
                     candidate.origin = Origin::Learned;
                     candidate.order = self.dice.order_of(&address);
                     self.insert(candidate);

@@ -100,6 +100,8 @@ pub struct Candidate {
     since: Moment,
     /// When it became known.
     pub(super) seen: Moment,
+    /// It was known before the cluster listed it: the listing is no news.
+    pub(super) is_settled: bool,
     /// Failures in a row, and sessions that ended badly one soon after the other.
     failures: u32,
     relapses: u32,
@@ -130,6 +132,7 @@ impl Candidate {
             state: State::Untried,
             since: now,
             seen: now,
+            is_settled: false,
             failures: 0,
             relapses: 0,
             retry_at: now,
@@ -176,7 +179,8 @@ impl Candidate {
 
     /// Whether the listing is too fresh to be acted upon: an apiserver that starts lists itself, goes and comes back.
     pub(super) fn is_fresh(&self, now: Moment, timing: &Timing) -> bool {
-        self.origin == Origin::Learned && self.state == State::Untried && now < self.seen.plus(timing.debounce)
+        let is_news = self.origin == Origin::Learned && !self.is_settled;
+        is_news && self.state == State::Untried && now < self.seen.plus(timing.debounce)
     }
 
     /// Whether nothing is to be had from it at the moment.
@@ -191,6 +195,11 @@ impl Candidate {
 
     pub(super) fn is_unready(&self) -> bool {
         self.state == State::NotReady
+    }
+
+    /// Whether what was last heard of it is nothing good.
+    pub(super) fn is_bad(&self) -> bool {
+        self.is_out() || self.is_unready()
     }
 
     /// Whether it has been out for `millis`.

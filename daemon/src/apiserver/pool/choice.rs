@@ -119,12 +119,23 @@ impl Pool {
         let idle = |candidate: &&mut Candidate| {
             !candidate.probing && candidate.dialling.is_none() && !candidate.is_fresh(now, &timing)
         };
-        let due = self.candidates.iter_mut().filter(idle).filter(|candidate| candidate.probe_at <= now);
+        let (is_poor, in_use) = (self.is_poorly_served(), self.in_use().cloned());
+        let is_due = |candidate: &&mut Candidate| {
+            let is_wanted = is_poor && in_use.as_ref() != Some(&candidate.server.address) && candidate.is_bad();
+            candidate.probe_at <= now || is_wanted && candidate.retry_at <= now
+        };
+        let due = self.candidates.iter_mut().filter(idle).filter(is_due);
         due.map(|candidate| {
             candidate.probing = true;
             candidate.server.clone()
         })
         .collect()
+    }
+
+    /// Whether the address in use says that it is not ready: then all others are probed as often as they would be dialled
+    /// without a session, for one that works again is wanted now.
+    fn is_poorly_served(&self) -> bool {
+        self.in_use().and_then(|in_use| self.find(in_use)).is_some_and(Candidate::is_unready)
     }
 
     /// The address in use is probed at once, and one failure decides: something else failed over it already. A probe that

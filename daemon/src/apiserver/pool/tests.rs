@@ -224,6 +224,42 @@ fn a_server_that_is_not_ready_is_left_for_a_better_one_and_kept_without() {
     assert_eq!(chosen(&pool, Moment(61_000)), Some(address(2)));
 }
 
+/// A rolling restart: the standby was down a moment ago, and now the one in use goes.
+#[test]
+fn while_the_one_in_use_is_not_ready_the_others_are_probed_as_soon_as_they_may_be_back() {
+    let mut pool = pool(&[1, 2]);
+    pool.opened(Moment(0), &address(1));
+    let mut now = Moment(5_000);
+    for _ in 0..8 {
+        pool.probed(now, &address(2), failed("refused"));
+        now = now.plus(10_000);
+    }
+    let unready = || Outcome::NotReady("503: shutdown".into());
+    pool.probed(now, &address(1), unready());
+    pool.probes(now);
+    assert_eq!(pool.probes(now), [], "one strike is none");
+    pool.probed(now.plus(500), &address(1), unready());
+    let start = now.plus(500);
+    let mut now = start;
+    let back = start.plus(10_000);
+    while pool.next(now).is_none() {
+        assert_eq!(pool.in_use(), Some(&address(1)), "a failure of another one disturbs nothing");
+        for server in pool.probes(now) {
+            let found = match server.address == address(1) {
+                true => unready(),
+                false if now < back => failed("refused"),
+                false => Outcome::Worked,
+            };
+            pool.probed(now, &server.address, found);
+        }
+        if pool.next(now).is_none() {
+            now = pool.wake(now).expect("something to wait for");
+        }
+    }
+    assert_eq!(chosen(&pool, now), Some(address(2)));
+    assert!(now <= back.plus(7_000), "{now:?}");
+}
+
 #[test]
 fn while_nothing_works_everybody_has_a_turn() {
     let mut pool = pool(&[1, 2, 3]);
@@ -301,6 +337,17 @@ fn the_strongest_origin_wins() {
     assert_eq!(worked[1], (address(3), Some(10_000)));
 
     assert_eq!(pool.forget_remembered(), [address(2)]);
+}
+
+#[test]
+fn what_was_remembered_is_no_news_when_the_cluster_lists_it() {
+    let mut pool = pool(&[1]);
+    pool.remember([Remembered { server: server(2), worked: 100 }], Moment(0));
+    pool.opened(Moment(0), &address(1));
+    // Long before the clock has counted to the debounce time.
+    pool.learn(&[socket(2), socket(3)].into(), Moment(5));
+    assert_eq!(why(&pool, 2, Moment(6)), "not needed so far");
+    assert_eq!(why(&pool, 3, Moment(6)), "listed only just now; it may be used in 9 s");
 }
 
 #[test]
