@@ -50,6 +50,8 @@ pub struct Pool {
 struct InUse {
     address: Address,
     opened: Moment,
+    /// Its requests kept failing, and that is taken down.
+    has_disappointed: bool,
     /// Probes that failed in a row.
     strikes: u32,
 }
@@ -141,14 +143,15 @@ impl Pool {
         })
     }
 
-    /// Forgets every remembered address but the one in use: they are of another cluster. Returns them.
-    pub fn forget_remembered(&mut self) -> Vec<Address> {
-        self.forget(|candidate| candidate.origin == Origin::Remembered)
-    }
-
-    /// Forgets every address that is not configured but the one in use: the cluster has yet to tell of any. Returns them.
-    pub fn forget_others(&mut self) -> Vec<Address> {
-        self.forget(|_| true)
+    /// What was learned counts for no more than what is remembered: it was learned from the state of before. It is learned
+    /// again when the cluster lists it.
+    pub fn demote_learned(&mut self) {
+        for candidate in &mut self.candidates {
+            if candidate.origin == Origin::Learned {
+                candidate.origin = Origin::Remembered;
+            }
+        }
+        self.candidates.sort_by_key(|candidate| (candidate.origin, candidate.order));
     }
 
     /// Forgets learned and remembered addresses that the cluster does not list and that failed for very long, while
@@ -238,7 +241,7 @@ impl Pool {
             self.switches += 1;
         }
         self.last_used = Some(address.clone());
-        self.in_use = Some(InUse { address: address.clone(), opened: now, strikes: 0 });
+        self.in_use = Some(InUse { address: address.clone(), opened: now, has_disappointed: false, strikes: 0 });
         self.schedule_all(now);
     }
 
@@ -256,10 +259,39 @@ impl Pool {
         let (timing, lasted) = (self.timing, now.0.saturating_sub(opened.0));
         if let Some(candidate) = self.find_mut(&address) {
             candidate.relapsed(lasted, &timing);
+            candidate.error = Some((now, error.to_owned()));
         }
         if lasted < timing.short_lived {
             let error = format!("the session ended {lasted} ms after it was opened: {error}");
             self.note(now, &address, Outcome::Failed(error));
+        }
+    }
+
+    /// Requests over the session in use keep failing although it answers probes: any other one is better. Once per session
+    /// that counts as one that ended badly.
+    pub fn disappointed(&mut self, now: Moment, error: String) {
+        let Some(in_use) = &mut self.in_use else { return };
+        let is_news = !std::mem::replace(&mut in_use.has_disappointed, true);
+        let (timing, address, lasted) = (self.timing, in_use.address.clone(), now.0.saturating_sub(in_use.opened.0));
+        if let Some(candidate) = self.find_mut(&address).filter(|_| is_news) {
+            candidate.relapsed(lasted, &timing);
+        }
+        self.note(now, &address, Outcome::NotReady(error));
+    }
+
+    /// The server in use does not allow what nodelb needs. That is missing everywhere, unless the servers differ: each
+    /// other one is given a try, and then nodelb stays with what is allowed.
+    pub fn denied(&mut self, now: Moment, error: String) {
+        let Some(address) = self.in_use().cloned() else { return };
+        if let Some(candidate) = self.find_mut(&address) {
+            candidate.denied = Some(now);
+        }
+        let timing = self.timing;
+        let is_hopeful = |other: &Candidate| {
+            other.server.address != address && other.denied_until(&timing).is_none_or(|at| at <= now)
+        };
+        if self.candidates.iter().any(is_hopeful) {
+            self.disappointed(now, error);
         }
     }
 

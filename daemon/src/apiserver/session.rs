@@ -59,6 +59,9 @@ pub enum Report {
     },
     /// What the endpoints of `default/kubernetes` are now, ready ones only; may be empty, which forgets nothing.
     Endpoints(BTreeSet<SocketAddr>),
+    /// The uid of the Service `default/kubernetes`, as a watch over the session in use tells: what remembered addresses
+    /// must show after the next start.
+    Cluster(String),
     /// The cluster's service CIDRs, as the cluster says.
     ServiceCidrs(Vec<IpNet>),
 }

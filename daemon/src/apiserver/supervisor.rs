@@ -108,7 +108,6 @@ pub fn start(
         current: None,
         sessions: 0,
         resolved: BTreeMap::new(),
-        complained: BTreeMap::new(),
         listed: BTreeSet::new(),
         barred: BTreeSet::new(),
         left_out: BTreeSet::new(),
@@ -133,6 +132,8 @@ struct Current {
     login: Arc<Login>,
     /// Requests that the server failed to answer, in a row.
     complaints: u32,
+    /// Requests that it found wrong, one soon after the other, and when the last one was.
+    objections: (u32, Moment),
     /// It refused our login, and whether there is another one is being found out.
     unauthorized: Option<LinkError>,
 }
@@ -158,8 +159,6 @@ struct Supervisor {
     sessions: u64,
     /// What names resolved to.
     resolved: BTreeMap<Address, Vec<SocketAddr>>,
-    /// Which address a reader was last forbidden something at.
-    complained: BTreeMap<Address, Moment>,
     /// What the cluster lists, as it last said when it listed any.
     listed: BTreeSet<SocketAddr>,
     /// Those of them that may not be used as long as they are addresses of services.

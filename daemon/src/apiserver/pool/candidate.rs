@@ -105,6 +105,8 @@ pub struct Candidate {
     /// Failures in a row, and sessions that ended badly one soon after the other.
     failures: u32,
     relapses: u32,
+    /// When it last did not allow a reader something.
+    pub(super) denied: Option<Moment>,
     /// Not dialled before; meaningful for those that failed or were refused.
     pub(super) retry_at: Moment,
     /// When it was last dialled or probed, for whose turn it is.
@@ -135,6 +137,7 @@ impl Candidate {
             is_settled: false,
             failures: 0,
             relapses: 0,
+            denied: None,
             retry_at: now,
             tried: None,
             dialling: None,
@@ -170,6 +173,17 @@ impl Candidate {
     /// keep ending badly has to work for longer each time.
     pub(super) fn preferable(&self, timing: &Timing) -> Option<Moment> {
         matches!(self.state, State::Works { .. }).then(|| self.settles(timing))
+    }
+
+    /// Until when it is not returned to from one that allows more.
+    pub(super) fn denied_until(&self, timing: &Timing) -> Option<Moment> {
+        self.denied.map(|at| at.plus(10 * timing.refused_most))
+    }
+
+    /// Whether the last that was heard of it is that it failed, although it worked until then.
+    pub(super) fn has_just_failed(&self) -> bool {
+        let worked = self.worked;
+        self.error.as_ref().is_some_and(|(at, _)| worked.is_none_or(|worked| worked <= *at))
     }
 
     fn settles(&self, timing: &Timing) -> Moment {

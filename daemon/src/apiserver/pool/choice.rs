@@ -84,7 +84,17 @@ impl Pool {
         if now < in_use.opened.plus(self.timing.dwell) {
             return None;
         }
-        self.preferred(place).find(|candidate| candidate.preferable(&self.timing).is_some_and(|at| at <= now))
+        self.preferred(place).find(|candidate| self.returns_at(candidate, now).is_some_and(|at| at <= now))
+    }
+
+    /// When a preferred address is returned to; `None` unless it works. Not for long to one that denied something, while
+    /// the one in use denies nothing.
+    pub(super) fn returns_at(&self, candidate: &Candidate, now: Moment) -> Option<Moment> {
+        let preferable = candidate.preferable(&self.timing)?;
+        let in_use = self.in_use().and_then(|in_use| self.find(in_use));
+        let is_denied = in_use.and_then(|in_use| in_use.denied_until(&self.timing)).is_some_and(|until| now < until);
+        let denied = candidate.denied_until(&self.timing).filter(|_| !is_denied);
+        Some(denied.map_or(preferable, |denied| preferable.max(denied)))
     }
 
     /// Those that are returned to. Among learned and remembered ones none is better than another.
@@ -100,6 +110,7 @@ impl Pool {
             [
                 Some(candidate.retry_at),
                 candidate.preferable(timing),
+                candidate.denied_until(timing),
                 Some(candidate.seen.plus(timing.debounce)),
                 candidate.dialling.map(|since| since.plus(timing.hedge)),
                 self.in_use.as_ref().filter(|_| !candidate.probing).map(|_| candidate.probe_at),

@@ -102,6 +102,9 @@ impl Pool {
                 format!("failed {} ago: {error}", seconds(*at, now))
             }
             (Standing::Failed | Standing::Refused | Standing::NotReady, None) => "failed".into(),
+            (Standing::Healthy | Standing::Recovering, Some((at, error))) if first.has_just_failed() => {
+                format!("failed {} ago: {error}", seconds(*at, now))
+            }
             (Standing::Recovering, _) => format!(
                 "works again, but only since {}; it is returned to after {}",
                 seconds(first.since(now, &self.timing), now),
@@ -119,7 +122,7 @@ impl Pool {
     }
 
     fn dwell_of(&self, candidate: &Candidate, now: Moment) -> u64 {
-        let until = candidate.preferable(&self.timing).unwrap_or(now);
+        let until = self.returns_at(candidate, now).unwrap_or(now);
         until.0.saturating_sub(candidate.since(now, &self.timing).0)
     }
 
@@ -144,7 +147,7 @@ impl Pool {
         let is_preferred = candidate.origin == Origin::Configured && used > self.position(&candidate.server.address);
         match (is_preferred, standing) {
             (true, Standing::Healthy | Standing::Recovering) => {
-                let until = candidate.preferable(&self.timing).unwrap_or(now).0.saturating_sub(now.0);
+                let until = self.returns_at(candidate, now).unwrap_or(now).0.saturating_sub(now.0);
                 format!("preferred; returned to in {} if it keeps working", lasting(until))
             }
             (_, Standing::Healthy | Standing::Recovering) => format!("works, but {address} is in use and works too"),

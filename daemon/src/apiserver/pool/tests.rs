@@ -141,6 +141,57 @@ fn a_server_whose_sessions_keep_breaking_has_to_work_for_longer_each_time() {
 }
 
 #[test]
+fn a_server_whose_requests_keep_failing_has_to_work_for_longer_each_time() {
+    let mut pool = pool(&[1, 2]);
+    let (mut now, mut waits) = (Moment(0), Vec::new());
+    for _ in 0..3 {
+        pool.opened(now, &address(1));
+        now = now.plus(5_000);
+        pool.disappointed(now, "3 requests in a row failed".into());
+        pool.disappointed(now, "3 more requests in a row failed".into());
+        assert_eq!(dial(&mut pool, now), address(2));
+        pool.opened(now, &address(2));
+        let up = now;
+        pool.probed(now, &address(1), Outcome::Worked);
+        while pool.next(now).is_none() {
+            now = now.plus(1_000);
+        }
+        waits.push((now.0 - up.0) / 1_000);
+    }
+    assert_eq!(waits, [30, 60, 120]);
+}
+
+#[test]
+fn who_denied_something_is_not_returned_to_for_long_unless_the_other_one_denies_it_too() {
+    let mut pool = pool(&[1, 2]);
+    pool.opened(Moment(0), &address(1));
+    pool.denied(Moment(5_000), "may not watch".into());
+    assert_eq!(dial(&mut pool, Moment(5_000)), address(2));
+    pool.opened(Moment(5_000), &address(2));
+    pool.probed(Moment(6_000), &address(1), Outcome::Worked);
+    assert_eq!(pool.next(Moment(100_000)), None);
+    assert_eq!(why(&pool, 1, Moment(100_000)), "preferred; returned to in 8 min if it keeps working");
+    let mut other = pool.clone();
+    assert_eq!(dial(&mut pool, Moment(605_000)), address(1));
+
+    other.denied(Moment(100_000), "may not watch".into());
+    assert_eq!(standing(&other, 2, Moment(100_000)), Standing::Healthy, "nobody else is left to try");
+    assert_eq!(chosen(&other, Moment(100_000)), Some(address(1)));
+}
+
+#[test]
+fn a_link_that_ends_is_the_reason_for_the_next_one() {
+    let mut pool = pool(&[1, 2]);
+    pool.opened(Moment(0), &address(1));
+    pool.probed(Moment(14_000), &address(1), Outcome::Worked);
+    pool.closed(Moment(15_000), "no answer to a ping within 2 s");
+    assert_eq!(dial(&mut pool, Moment(15_000)), address(1));
+    let choice = pool.next(Moment(15_400)).unwrap();
+    assert_eq!(choice.server, server(2));
+    assert_eq!(choice.why, "192.0.2.1:6443, which is preferred, failed 0.4 s ago: no answer to a ping within 2 s");
+}
+
+#[test]
 fn a_session_that_breaks_is_opened_again_at_once_unless_it_was_short() {
     let mut pool = pool(&[1, 2]);
     pool.opened(Moment(0), &address(1));
@@ -336,7 +387,8 @@ fn the_strongest_origin_wins() {
     let worked: Vec<_> = report.rows(Moment(0), 310).into_iter().map(|row| (row.address, row.worked)).collect();
     assert_eq!(worked[1], (address(3), Some(10_000)));
 
-    assert_eq!(pool.forget_remembered(), [address(2)]);
+    pool.demote_learned();
+    assert_eq!(origins(&pool), [Origin::Configured, Origin::Remembered, Origin::Remembered]);
 }
 
 #[test]

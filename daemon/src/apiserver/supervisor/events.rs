@@ -44,13 +44,16 @@ impl Supervisor {
     /// The link ended by itself: it is opened again at once, and what comes of that decides about the address.
     pub(super) fn ended(&mut self, error: &LinkError) {
         let now = self.clock.now();
+        if let Some(address) = self.pool.in_use().cloned() {
+            self.journal.failed(now, &address, &error.to_string());
+        }
         self.close(now, &error.to_string());
     }
 
     fn opened(&mut self, now: Moment, address: &Address, opened: Opened) {
         let Some(candidate) = self.pool.find(address) else { return };
         let (server, origin) = (candidate.server.clone(), candidate.origin);
-        if let Err(error) = self.identify(origin, opened.cluster.as_deref()) {
+        if let Err(error) = self.identify(now, origin, opened.cluster.as_deref()) {
             self.journal.failed(now, address, &error);
             self.pool.note(now, address, Outcome::Refused(error));
             return;
@@ -66,14 +69,14 @@ impl Supervisor {
         let Opened { link, login, revision, .. } = opened;
         let session = Arc::new(Session { link, revision, number: self.sessions });
         self.session_in.send_replace(Some(Arc::clone(&session)));
-        let current = Current { session, server, login, complaints: 0, unauthorized: None };
+        let current = Current { session, server, login, complaints: 0, objections: (0, now), unauthorized: None };
         if let Some(before) = self.current.replace(current) {
             before.session.link.cut();
         }
     }
 
     /// Whether the cluster that answers is the one that is meant; takes down which one that is.
-    fn identify(&mut self, origin: Origin, found: Option<&str>) -> Result<(), String> {
+    fn identify(&mut self, now: Moment, origin: Origin, found: Option<&str>) -> Result<(), String> {
         let Some(found) = found else { return Ok(()) };
         match self.keeper.cluster.as_deref() {
             Some(known) if known == found => return Ok(()),
@@ -84,16 +87,23 @@ impl Supervisor {
                      one {known}; not used"
                 ));
             }
-            Some(_) if origin == Origin::Configured => {
-                let is_first = self.sessions == 0;
-                for address in if is_first { self.pool.forget_others() } else { self.pool.forget_remembered() } {
-                    info!(apiserver = %address, "apiserver {address} is forgotten: it was remembered of another cluster");
-                }
-            }
+            Some(_) if origin == Origin::Configured && self.sessions == 0 => self.pool.demote_learned(),
             _ => {}
         }
-        self.keeper.cluster = Some(found.to_owned());
+        self.cluster_is(now, found);
         Ok(())
+    }
+
+    /// What a trusted address shows. Whoever was refused for showing this uid, and not the one of before, gets another try.
+    fn cluster_is(&mut self, now: Moment, found: &str) {
+        let Some(known) = self.keeper.cluster.replace(found.to_owned()) else { return };
+        if known != found {
+            info!(
+                "the Service default/kubernetes has the uid {found}, and had {known}: from now on remembered addresses \
+                 must show the new one before they are used"
+            );
+            self.pool.retry_refused(now);
+        }
     }
 
     fn resolved_to(&mut self, address: &Address, resolved: Vec<SocketAddr>) {
@@ -213,6 +223,8 @@ impl Supervisor {
             }
             Report::Failed { session, error } if is_current(self, session) => self.failed(now, error),
             Report::Progress { .. } | Report::Failed { .. } => {}
+            Report::Cluster(uid) if self.current.is_some() && !uid.is_empty() => self.cluster_is(now, &uid),
+            Report::Cluster(_) => {}
             Report::Endpoints(listed) => {
                 self.learn(now, &listed);
                 if !listed.is_empty() {
@@ -240,7 +252,7 @@ impl Supervisor {
                     current.complaints = 0;
                     let told = format!("{MOST_COMPLAINTS} requests in a row failed, the last one with {error}");
                     self.journal.failed(now, &address, &told);
-                    self.pool.note(now, &address, Outcome::NotReady(told));
+                    self.pool.disappointed(now, told);
                 }
             }
             LinkError::Unauthorized(_) => {
@@ -248,8 +260,17 @@ impl Supervisor {
                 current.unauthorized = Some(error);
                 self.look_at = now;
             }
-            LinkError::Forbidden(_) => self.forbidden(now, &address, &error),
-            LinkError::Busy { .. } | LinkError::Gone(_) | LinkError::Status { .. } => {}
+            LinkError::Forbidden(_) => self.denied(now, &address, &error),
+            LinkError::Status { .. } => {
+                let (count, last) = &mut current.objections;
+                *count = if now < last.plus(self.timing.dwell) { *count + 1 } else { 1 };
+                *last = now;
+                if *count >= MOST_COMPLAINTS {
+                    *count = 0;
+                    self.denied(now, &address, &error);
+                }
+            }
+            LinkError::Busy { .. } | LinkError::Gone(_) => {}
         }
     }
 
@@ -258,17 +279,10 @@ impl Supervisor {
         self.pool.note(now, address, outcome_of(error));
     }
 
-    /// A permission that is missing is missing everywhere, unless the servers differ: each other one is given a try, and
-    /// then nodelb stays with what is allowed.
-    fn forbidden(&mut self, now: Moment, address: &Address, error: &LinkError) {
+    /// The server does not let a reader read.
+    fn denied(&mut self, now: Moment, address: &Address, error: &LinkError) {
         self.journal.failed(now, address, &error.to_string());
-        self.complained.insert(address.clone(), now);
-        let settled = 10 * self.timing.refused_most;
-        let is_hopeful =
-            |other: &Address| other != address && self.complained.get(other).is_none_or(|at| at.plus(settled) <= now);
-        if self.pool.candidates().iter().any(|candidate| is_hopeful(&candidate.server.address)) {
-            self.pool.note(now, address, Outcome::NotReady(error.to_string()));
-        }
+        self.pool.denied(now, error.to_string());
     }
 
     /// The cluster lists its apiservers. What may not be used is said once.

@@ -317,7 +317,10 @@ async fn another_cluster_behind_a_remembered_address_is_refused() {
     world.manner(1, |manner| manner.cluster = "cluster-2");
     world.way(1, Way::Open);
     running.session_at(1).await;
-    running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 1).await;
+    // The same authority: it may be the same cluster, whose Service was made anew. Who shows its new uid is one of it.
+    world.way(1, Way::Down);
+    running.session_at(2).await;
+    assert_eq!(running.row(2).origin, Origin::Remembered);
 }
 
 /// The state directory also tells which endpoints the cluster had: they are no better than what it remembers.
@@ -337,8 +340,36 @@ async fn another_cluster_behind_an_address_learned_before_the_start_is_refused()
     assert!(running.apiservers.session.borrow().is_none());
     world.manner(1, |manner| manner.cluster = "cluster-2");
     world.way(1, Way::Open);
+    world.manner(2, |manner| manner.cluster = "cluster-3");
     running.session_at(1).await;
-    running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 1).await;
+    assert_eq!(running.row(2).origin, Origin::Remembered);
+    world.way(1, Way::Down);
+    running.until("lost", |report, _| report.in_use().is_none()).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(running.apiservers.session.borrow().is_none());
+    assert_eq!(running.row(2).standing, Standing::Refused);
+}
+
+/// `default/kubernetes` was deleted and made again while nodelb ran; then the node reboots without what is configured.
+#[tokio::test]
+async fn the_uid_that_the_session_in_use_tells_is_the_one_remembered() {
+    let world = World::with(&[1, 2]).await;
+    world.remembers("cluster-1", &[2]);
+    let mut running = world.start(&[1]);
+    running.session_at(1).await;
+    running.tell(Report::Cluster("cluster-2".into())).await;
+    let saved = async {
+        while !matches!(remember::load(world.path()), Ok(Some(memory)) if memory.cluster.as_deref() == Some("cluster-2"))
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, saved).await.expect("it is saved");
+    assert_eq!(running.rows().len(), 2, "nothing is forgotten");
+    drop(running);
+    world.way(1, Way::Down);
+    world.manner(2, |manner| manner.cluster = "cluster-2");
+    world.start(&[1]).session_at(2).await;
 }
 
 #[tokio::test]
@@ -430,6 +461,27 @@ async fn readers_whose_requests_fail_move_the_session() {
     assert!(is_in_use(&running.report.borrow(), 1));
     running.tell(busy(1)).await;
     running.session_at(2).await;
+}
+
+#[tokio::test]
+async fn requests_that_a_server_keeps_finding_wrong_are_tried_elsewhere_once() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    running.session_at(1).await;
+    let wrong = |session| Report::Failed {
+        session,
+        error: LinkError::Status { code: 404, message: "the server could not find the requested resource".into() },
+    };
+    for _ in 0..3 {
+        running.tell(wrong(1)).await;
+        running.tell(Report::Progress { session: 1 }).await;
+    }
+    running.session_at(2).await;
+    for _ in 0..6 {
+        running.tell(wrong(2)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(is_in_use(&running.report.borrow(), 2));
 }
 
 #[tokio::test]

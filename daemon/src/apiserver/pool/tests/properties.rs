@@ -18,9 +18,11 @@ enum Event {
     Learn(BTreeSet<u8>),
     Remember(u8),
     Refuse(u8),
-    ForgetRemembered,
+    DemoteLearned,
     ForgetStale,
     RetryRefused,
+    Disappointed,
+    Denied,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +61,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => proptest::collection::btree_set(n.clone(), 0..6).prop_map(Event::Learn),
         1 => n.clone().prop_map(Event::Remember),
         1 => n.prop_map(Event::Refuse),
-        1 => Just(Event::ForgetRemembered),
+        1 => Just(Event::DemoteLearned),
+        1 => Just(Event::Disappointed),
+        1 => Just(Event::Denied),
         1 => Just(Event::ForgetStale),
         1 => Just(Event::RetryRefused),
     ]
@@ -111,7 +115,9 @@ impl World {
             Event::Learn(listed) => drop(pool.learn(&listed.into_iter().map(socket).collect(), *now)),
             Event::Remember(n) => pool.remember([Remembered { server: server(n), worked: 1 }], *now),
             Event::Refuse(n) => drop(pool.forget_refused(|at| at == socket(n))),
-            Event::ForgetRemembered => drop(pool.forget_remembered()),
+            Event::DemoteLearned => pool.demote_learned(),
+            Event::Disappointed => pool.disappointed(*now, "500".into()),
+            Event::Denied => pool.denied(*now, "403".into()),
             Event::ForgetStale => drop(pool.forget_stale(*now)),
             Event::RetryRefused => pool.retry_refused(*now),
         }
