@@ -2,10 +2,11 @@
 //! must carry.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use nodelb_core::addr::Addr;
 use serde::{Deserialize, Serialize};
 
 /// One apiserver address, and what its certificate is checked against.
@@ -54,17 +55,27 @@ impl fmt::Display for Address {
 
 /// A text is not an apiserver's address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an apiserver address (expected HOST:PORT, such as 192.0.2.1:6443 or api.example.com:6443)")]
-pub struct AddressError(String);
+pub enum AddressError {
+    /// It has another form.
+    #[error("`{0}` is not an apiserver address (expected HOST:PORT, such as 192.0.2.1:6443 or api.example.com:6443)")]
+    Form(String),
+    /// Nobody can be connected to there.
+    #[error("`{0}` is not an apiserver address: {1}; write an address that the apiserver itself listens on")]
+    Nobody(String, &'static str),
+}
 
 impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let refused = || AddressError(text.into());
+        let refused = || AddressError::Form(text.into());
         if let Ok(at) = text.parse::<SocketAddr>() {
             let has_zone = matches!(at, SocketAddr::V6(v6) if v6.scope_id() != 0);
-            return if at.port() == 0 || has_zone { Err(refused()) } else { Ok(at.into()) };
+            return match nobody(at) {
+                _ if at.port() == 0 || has_zone => Err(refused()),
+                Some(why) => Err(AddressError::Nobody(text.into(), why)),
+                None => Ok(at.into()),
+            };
         }
         let (name, port) = text.rsplit_once(':').ok_or_else(refused)?;
         let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(refused)?;
@@ -76,6 +87,20 @@ impl FromStr for Address {
             && name.split('.').all(label_is_valid)
             && !name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
         if is_name { Ok(Self { host: Host::Name(name.to_lowercase().into()), port }) } else { Err(refused()) }
+    }
+}
+
+/// Why no single host can have this address; `None` if one can. IPv4 link-local is fine: clouds have apiservers there.
+fn nobody(at: SocketAddr) -> Option<&'static str> {
+    let addr = Addr::from(at.ip().to_canonical());
+    if addr.is_unspecified() {
+        Some("it stands for every address of a host")
+    } else if addr.is_multicast() || addr.ip() == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        Some("it is multicast or broadcast")
+    } else if addr.ip().is_ipv6() && addr.is_link_local() {
+        Some("it is IPv6 link-local, and the interface is not known")
+    } else {
+        None
     }
 }
 
@@ -92,3 +117,6 @@ impl From<Address> for String {
         address.to_string()
     }
 }
+
+#[cfg(test)]
+mod tests;

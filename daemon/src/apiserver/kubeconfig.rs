@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use self::document::{Cluster, Document, Exec, Named, User};
-use super::address::{Address, Server};
+use super::address::{Address, AddressError, Server};
 use super::exec::{ApiVersion, Plugin};
 use super::login::{CredentialsError, Secret};
 
@@ -101,9 +101,14 @@ fn server_address(url: &str) -> Result<Address, String> {
             "`{shown}` has a path: that is a proxy, which other apiservers of the cluster do not go through; name the apiserver itself"
         ));
     }
-    let with_port =
-        if authority.parse::<Address>().is_ok() { authority.to_owned() } else { format!("{authority}:443") };
-    with_port.parse().ok().ok_or_else(|| format!("`{shown}` is not https://HOST:PORT"))
+    let parsed = match authority.parse() {
+        Err(AddressError::Form(_)) => format!("{authority}:443").parse(),
+        other => other,
+    };
+    parsed.map_err(|error| match error {
+        AddressError::Form(_) => format!("`{shown}` is not https://HOST:PORT"),
+        AddressError::Nobody(..) => error.to_string(),
+    })
 }
 
 struct Reader<'a> {

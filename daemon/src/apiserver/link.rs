@@ -149,7 +149,8 @@ impl Link {
         if !answer.status().is_success() {
             let identity = login.described(SystemTime::now());
             let user = login.user.as_deref();
-            let asked = Asked { server: self.target.at, identity: &identity, user, path_and_query };
+            let (server, groups) = (self.target.at, login.groups.as_slice());
+            let asked = Asked { server, identity: &identity, user, groups, path_and_query };
             return Err(refusal::read(answer, &asked, self.target.dialer.timing.refusal).await);
         }
         let (at, sockets) = (self.target.at, Arc::clone(&self.sockets));

@@ -57,6 +57,8 @@ pub struct Login {
     pub identity: String,
     /// The user name Kubernetes sees, where the certificate or the token tells.
     pub user: Option<String>,
+    /// The groups Kubernetes sees, where the certificate tells.
+    pub groups: Vec<String>,
     /// The cluster's identity: a digest over the set of its certificate authorities, in hexadecimal.
     pub authority: String,
     /// When the client certificate or the token ends, whichever is first.
@@ -85,7 +87,7 @@ impl Login {
     pub fn new(material: &Material, before: Option<(&Material, &Self)>) -> Result<Self, CredentialsError> {
         let Material { authority, certificate, token } = material;
         let authorities = certificates(authority)?;
-        let (mut identity, mut user, mut expires) = (Vec::new(), None, None);
+        let (mut identity, mut user, mut groups, mut expires) = (Vec::new(), None, Vec::new(), None);
         let tls = match before {
             Some((old, login)) if old.authority == *authority && old.certificate == *certificate => {
                 Arc::clone(&login.tls)
@@ -96,6 +98,7 @@ impl Login {
             let subject = Subject::of(certificate)?;
             identity.push(format!("the client certificate {} ({})", subject.text, certificate.origin));
             user = subject.user;
+            groups = subject.groups;
             expires = Some(subject.expires);
         }
         let mut authorization = None;
@@ -109,7 +112,7 @@ impl Login {
             user = user.or(claims.sub);
         }
         let identity = if identity.is_empty() { "an anonymous client".into() } else { identity.join(" with ") };
-        Ok(Self { tls, authorization, identity, user, authority: fingerprint(&authorities), expires })
+        Ok(Self { tls, authorization, identity, user, groups, authority: fingerprint(&authorities), expires })
     }
 
     /// [`Self::identity`], and that it is over if it is.
@@ -189,6 +192,7 @@ fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, CredentialsError> {
 struct Subject {
     text: String,
     user: Option<String>,
+    groups: Vec<String>,
     expires: SystemTime,
 }
 
@@ -199,10 +203,12 @@ impl Subject {
         let first = chain.first().ok_or_else(unreadable)?;
         let (_, parsed) = X509Certificate::from_der(first).ok().ok_or_else(unreadable)?;
         let user = parsed.subject().iter_common_name().next().and_then(|name| name.as_str().ok()).map(str::to_owned);
+        let groups = parsed.subject().iter_organization().filter_map(|name| name.as_str().ok()).map(str::to_owned);
+        let groups = groups.collect();
         let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
         let expires =
             SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH);
-        Ok(Self { text: parsed.subject().to_string(), user, expires })
+        Ok(Self { text: parsed.subject().to_string(), user, groups, expires })
     }
 }
 

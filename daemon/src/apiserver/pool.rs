@@ -86,6 +86,26 @@ impl Pool {
         pool
     }
 
+    /// Adds a server that is configured from now on, after the others that are; the connection in use stays. Whether it is
+    /// news.
+    pub fn configure(&mut self, server: Server, now: Moment) -> bool {
+        let configured = |pool: &Self| pool.candidates.iter().filter(|c| c.origin == Origin::Configured).count();
+        let known = self.position(&server.address);
+        let is_configured = known.is_some_and(|known| self.candidates[known].origin == Origin::Configured);
+        let order = configured(self);
+        if is_configured || order >= 2 * MOST_LEARNED {
+            return false;
+        }
+        let order = u64::try_from(order).unwrap_or(u64::MAX);
+        let mut candidate = match known {
+            Some(known) => self.candidates.remove(known),
+            None => Candidate::new(server.clone(), Origin::Configured, order, now),
+        };
+        (candidate.server, candidate.origin, candidate.order) = (server, Origin::Configured, order);
+        self.insert(candidate);
+        true
+    }
+
     /// Adds what worked before this run.
     pub fn remember(&mut self, remembered: impl IntoIterator<Item = Remembered>, now: Moment) {
         for (order, Remembered { server, worked }) in (0..).zip(remembered).take(2 * MOST_LEARNED) {

@@ -53,8 +53,6 @@ pub struct Opened {
     pub revision: u64,
     /// The uid of the Service `default/kubernetes`; `None` where the cluster has none.
     pub cluster: Option<String>,
-    /// What the server's name resolves to.
-    pub resolved: Vec<SocketAddr>,
 }
 
 #[derive(Deserialize)]
@@ -89,22 +87,21 @@ impl Attempt {
         self
     }
 
-    /// Opens a connection, within [`Timing::open`].
+    /// Opens a connection, within [`Timing::open`]. Beside it: what the server's name resolves to, if that got so far.
     ///
     /// # Errors
     /// Of the first address that was tried.
-    pub async fn open(self) -> Result<Opened, LinkError> {
+    pub async fn open(self) -> (Result<Opened, LinkError>, Vec<SocketAddr>) {
         let patience = Timing::duration(self.timing.open);
-        tokio::time::timeout(patience, self.open_any()).await.unwrap_or_else(|_elapsed| {
+        let mut resolved = Vec::new();
+        let opening = async {
+            resolved = self.resolve().await?;
+            self.race(&resolved, |attempt, at| async move { attempt.open_at(at, &attempt.login).await }).await
+        };
+        let opened = tokio::time::timeout(patience, opening).await.unwrap_or_else(|_elapsed| {
             Err(LinkError::TimedOut(format!("{} is not ready for use within {patience:?}", self.server.address)))
-        })
-    }
-
-    async fn open_any(&self) -> Result<Opened, LinkError> {
-        let resolved = self.resolve().await?;
-        let opened =
-            self.race(&resolved, |attempt, at| async move { attempt.open_at(at, &attempt.login).await }).await?;
-        Ok(Opened { resolved, ..opened })
+        });
+        (opened, resolved)
     }
 
     async fn resolve(&self) -> Result<Vec<SocketAddr>, LinkError> {
@@ -173,7 +170,7 @@ impl Attempt {
     async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
         let link = Link::open(&self.dialer, at, &self.server, login).await?;
         let (revision, cluster) = ask(&link, Timing::duration(self.timing.open)).await?;
-        Ok(Opened { link, login: Arc::clone(login), revision, cluster, resolved: Vec::new() })
+        Ok(Opened { link, login: Arc::clone(login), revision, cluster })
     }
 }
 

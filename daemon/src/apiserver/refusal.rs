@@ -29,6 +29,8 @@ pub(super) struct Asked<'a> {
     pub(super) identity: &'a str,
     /// The user name Kubernetes knows the identity by, where it can be told.
     pub(super) user: Option<&'a str>,
+    /// Its groups, as far as the certificate tells.
+    pub(super) groups: &'a [String],
     /// What was asked for.
     pub(super) path_and_query: &'a str,
 }
@@ -59,7 +61,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap, message: String, asked: &Ask
         401 => LinkError::Unauthorized(format!("{server} does not accept {identity}: {message}")),
         403 => LinkError::Forbidden(format!(
             "{server} knows {identity}, which may not do this: {message}; check with `{}`",
-            can_i(asked.path_and_query, asked.user)
+            can_i(asked.path_and_query, asked.user, asked.groups)
         )),
         410 => LinkError::Gone(message),
         code @ (429 | 500..) => LinkError::Busy { code, message, retry_after: retry_after(headers) },
@@ -91,7 +93,7 @@ fn message(body: &[u8]) -> String {
 }
 
 /// The command that asks Kubernetes whether the request is allowed.
-fn can_i(path_and_query: &str, user: Option<&str>) -> String {
+fn can_i(path_and_query: &str, user: Option<&str>, groups: &[String]) -> String {
     let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
     let mut segments = path.trim_matches('/').split('/');
     let group = match segments.next() {
@@ -104,7 +106,12 @@ fn can_i(path_and_query: &str, user: Option<&str>) -> String {
         Some(_) => rest.next(),
         None => None,
     };
-    let user = user.filter(|user| !user.contains('\'')).map(|user| format!(" --as '{user}'")).unwrap_or_default();
+    let is_plain = |text: &&str| !text.contains('\'');
+    let mut user = user.filter(is_plain).map(|user| format!(" --as '{user}'")).unwrap_or_default();
+    if !user.is_empty() {
+        let groups = groups.iter().map(String::as_str).filter(is_plain).map(|group| format!(" --as-group '{group}'"));
+        user.extend(groups);
+    }
     let (Some(group), Some(resource)) = (group, rest.next()) else {
         return format!("kubectl auth can-i get {path}{user}");
     };

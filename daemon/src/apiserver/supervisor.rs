@@ -284,7 +284,10 @@ impl Supervisor {
         let Some(attempt) = self.attempt(server) else { return };
         self.pool.dialling(now, &address);
         let errand = Errand::Open(address.clone());
-        self.errands.send(errand, async move { Done::Opened(address, Box::new(attempt.open().await)) });
+        self.errands.send(errand, async move {
+            let (opened, resolved) = attempt.open().await;
+            Done::Opened(address, Box::new(opened), resolved)
+        });
     }
 
     fn probe(&mut self, server: Server) {

@@ -7,6 +7,9 @@ use nodelb_core::datapath::Moment;
 use super::{Candidate, InUse, Origin, Pool, Standing};
 use crate::apiserver::address::Address;
 
+/// Bytes of an error from which on the table tells it in one place only.
+const LONG_ERROR: usize = 80;
+
 /// A picture of the pool and of the session in use. The default is that of a daemon without Kubernetes.
 #[derive(Clone, Debug, Default)]
 pub struct PoolReport {
@@ -80,8 +83,20 @@ impl Pool {
             in_use,
             worked: candidate.worked.map(ago).or(before),
             error: candidate.error.clone(),
-            why: if in_use { self.reason(candidate, now) } else { self.reason_not(candidate, now) },
+            why: if in_use { self.reason_shown(candidate, now) } else { self.reason_not(candidate, now) },
         }
+    }
+
+    /// The same beside a column of errors: a long one is not told twice.
+    fn reason_shown(&self, candidate: &Candidate, now: Moment) -> String {
+        let mut reason = self.reason(candidate, now);
+        let errors = self.candidates.iter().filter_map(|other| other.error.as_ref()).map(|(_, error)| error);
+        let long = errors.filter(|error| error.len() > LONG_ERROR).find(|error| reason.ends_with(error.as_str()));
+        if let Some(error) = long {
+            reason.truncate(reason.len() - error.len());
+            reason.push_str("see Error");
+        }
+        reason
     }
 
     /// Why this address is the one to use: what is wrong with the first of those before it.

@@ -90,6 +90,9 @@ fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
     pool.opened(Moment(20), &address(2));
     let reason = "192.0.2.1:6443, which is preferred, failed 12 s ago: connection refused";
     assert_eq!(why(&pool, 2, Moment(12_010)), reason);
+    let mut other = pool.clone();
+    other.note(Moment(12_010), &address(1), failed(&"x".repeat(100)));
+    assert_eq!(why(&other, 2, Moment(12_010)), "192.0.2.1:6443, which is preferred, failed 0.0 s ago: see Error");
 
     // It works again, and has to for the dwell time.
     let up = Moment(13_000);
@@ -389,6 +392,21 @@ fn the_strongest_origin_wins() {
 
     pool.demote_learned();
     assert_eq!(origins(&pool), [Origin::Configured, Origin::Remembered, Origin::Remembered]);
+}
+
+#[test]
+fn a_server_that_is_configured_later_comes_after_the_others_and_takes_nothing_away() {
+    let mut pool = pool(&[1]);
+    pool.learn(&[socket(2)].into(), Moment(0));
+    pool.opened(Moment(0), &address(2));
+    assert!(pool.configure(server(2), Moment(5)));
+    assert!(pool.configure(server(3), Moment(5)));
+    assert!(!pool.configure(server(3), Moment(6)) && !pool.configure(server(1), Moment(6)));
+    let servers: Vec<_> = pool.candidates().iter().map(|candidate| candidate.server.clone()).collect();
+    assert_eq!(servers, [1, 2, 3].map(server));
+    assert!(pool.candidates().iter().all(|candidate| candidate.origin == Origin::Configured));
+    assert_eq!(pool.in_use(), Some(&address(2)));
+    assert_eq!(standing(&pool, 2, Moment(6)), Standing::Healthy);
 }
 
 #[test]

@@ -40,9 +40,12 @@ fn the_missing_permission_is_named_as_kubectl_asks_for_it() {
         ("/api", "get /api"),
     ];
     for (path, expected) in cases {
-        assert_eq!(can_i(path, None), format!("kubectl auth can-i {expected}"));
+        assert_eq!(can_i(path, None, &[]), format!("kubectl auth can-i {expected}"));
         let with_user = format!("kubectl auth can-i {expected} --as 'system:kube-proxy'");
-        assert_eq!(can_i(path, Some("system:kube-proxy")), with_user);
+        assert_eq!(can_i(path, Some("system:kube-proxy"), &[]), with_user);
+        let groups = ["system:nodes".to_owned(), "ops".to_owned()];
+        let with_groups = format!("{with_user} --as-group 'system:nodes' --as-group 'ops'");
+        assert_eq!(can_i(path, Some("system:kube-proxy"), &groups), with_groups);
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) enum Errand {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Done {
-    Opened(Address, Box<Result<Opened, LinkError>>),
+    Opened(Address, Box<Result<Opened, LinkError>>, Vec<SocketAddr>),
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
     /// The first one together with what is remembered, or why it is not.
     Login(Result<Arc<Login>, CredentialsError>, Result<Option<Memory>, String>),
@@ -87,7 +87,7 @@ impl Errands {
 fn broken(errand: Errand, error: &str) -> Done {
     let error = format!("a bug of nodelb, please report it: {error}");
     match errand {
-        Errand::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error)))),
+        Errand::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
         Errand::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
         Errand::Login => Done::Login(Err(CredentialsError(error)), Ok(None)),
         Errand::Save => Done::Saved(Err(error)),

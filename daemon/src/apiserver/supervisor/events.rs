@@ -28,10 +28,13 @@ impl Supervisor {
     pub(super) fn done(&mut self, done: Done) {
         let now = self.clock.now();
         match done {
-            Done::Opened(address, result) => match *result {
-                Ok(opened) => self.opened(now, &address, opened),
-                Err(error) => self.not_opened(now, &address, &error),
-            },
+            Done::Opened(address, result, resolved) => {
+                match *result {
+                    Ok(opened) => self.opened(now, &address, opened),
+                    Err(error) => self.not_opened(now, &address, &error),
+                }
+                self.resolved_to(&address, resolved);
+            }
             Done::Probed(address, result, resolved) => {
                 self.probed(now, &address, &result);
                 self.resolved_to(&address, resolved);
@@ -65,7 +68,6 @@ impl Supervisor {
         self.journal.opened(now, address, &why);
         self.sessions += 1;
         self.last_heard = Some(now);
-        self.resolved_to(address, opened.resolved);
         let Opened { link, login, revision, .. } = opened;
         let session = Arc::new(Session { link, revision, number: self.sessions });
         self.session_in.send_replace(Some(Arc::clone(&session)));
@@ -169,6 +171,12 @@ impl Supervisor {
                 self.pool.retry_refused(now);
             }
             Some(_) => {}
+        }
+        if let Some(server) = self.credentials.server()
+            && self.pool.configure(server.clone(), now)
+        {
+            let address = &server.address;
+            info!(apiserver = %address, "the kubeconfig names another server: {address} is configured too from now on");
         }
         self.renew(now, &login);
     }

@@ -174,7 +174,9 @@ async fn a_server_that_goes_is_left_at_once_and_returned_to_when_it_has_worked_f
     assert!(took < Duration::from_millis(500), "{took:?}");
     assert!(session.link.get("/", PATIENCE).await.is_err());
     let why = running.row(2).why;
-    assert!(why.starts_with("192.0.2.1:6443, which is preferred, failed ") && why.contains("502"), "{why}");
+    assert!(why.starts_with("192.0.2.1:6443, which is preferred, failed ") && why.ends_with("see Error"), "{why}");
+    let (_, error) = running.row(1).error.unwrap();
+    assert!(error.contains("502"), "{error}");
 
     world.way(1, Way::Open);
     let (third, took) = running.session_at(1).await;

@@ -1,0 +1,22 @@
+use super::*;
+
+#[test]
+fn only_what_one_host_can_have_is_an_address() {
+    for good in ["192.0.2.1:6443", "169.254.128.7:60002", "127.0.0.1:6443", "[2001:db8::1]:6443", "api.example.com:1"] {
+        assert_eq!(good.parse::<Address>().map(|address| address.to_string()).as_deref(), Ok(good));
+    }
+    for bad in [
+        "0.0.0.0:6443",
+        "[::]:6443",
+        "224.0.0.1:6443",
+        "255.255.255.255:6443",
+        "[ff02::1]:6443",
+        "[fe80::1]:6443",
+        "[::ffff:0.0.0.0]:6443",
+    ] {
+        let error = bad.parse::<Address>().unwrap_err();
+        assert!(matches!(&error, AddressError::Nobody(text, _) if text == bad), "{error}");
+        assert!(error.to_string().ends_with("; write an address that the apiserver itself listens on"), "{error}");
+    }
+    assert_eq!("[fe80::1%2]:6443".parse::<Address>(), Err(AddressError::Form("[fe80::1%2]:6443".into())));
+}
