@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{Engine, Round, Snapshot};
+use nodelb_core::engine::{Engine, Outranked, Round, Snapshot, Takeover};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::service::{Origin, Source};
 use nodelb_core::state::CANARIES;
@@ -197,6 +197,7 @@ fn report(round: &Round) {
     for address in round.healed.iter().take(SHOWN) {
         info!(frontend = %address, "{address} is served again");
     }
+    report_contests(round, SHOWN);
     if round.pruned > 0 {
         info!("{} frontends that no source asks for any more are removed", round.pruned);
     }
@@ -206,6 +207,22 @@ fn report(round: &Round) {
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         info!(operations = round.done, failed = round.failed, "applied: {names}{more}");
+    }
+}
+
+/// Who has to do without an address because another service owns it, and who has to no longer.
+fn report_contests(round: &Round, shown: usize) {
+    for Outranked { address, claimant, owner, text } in round.outranked.iter().take(shown) {
+        warn!(frontend = %address, service = %claimant.service, owner = %owner.service, "{claimant} waits: {text}");
+    }
+    if round.outranked.len() > shown {
+        warn!("{} more claims wait for another service's: see `nodelb frontends`", round.outranked.len() - shown);
+    }
+    for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {
+        info!(frontend = %address, service = %owner.service, "{owner} takes over {address} from {before}");
+    }
+    if round.takeovers.len() > shown {
+        info!("{} more frontends have gone to a service that waited for them", round.takeovers.len() - shown);
     }
 }
 

@@ -13,6 +13,7 @@ use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::change::{Change, NodeFacts};
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::engine::{Outranked, Takeover};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::report::Filter;
 use nodelb_core::service::{Service, Slice, Source};
@@ -283,6 +284,12 @@ impl Stage {
             }
             for Emptied { key, cause } in &round.emptied {
                 _ = writeln!(text, "{key} emptied: {cause} left it without backends");
+            }
+            for Outranked { claimant, text: why, .. } in &round.outranked {
+                _ = writeln!(text, "{claimant} waits: {why}");
+            }
+            for Takeover { address, owner, before } in &round.takeovers {
+                _ = writeln!(text, "{owner} takes over {address} from {before}");
             }
         }
         if text.is_empty() { "nothing\n".into() } else { text }

@@ -9,7 +9,7 @@ use crate::addr::L4Addr;
 use crate::compile::{FrontendPlan, Refusal};
 use crate::datapath::Moment;
 use crate::report::Status;
-use crate::service::{FrontendKind, PortKey, ServiceName};
+use crate::service::{FrontendKind, PortKey, Service, ServiceName, Source};
 use crate::state::{FrontendEntry, ServiceId};
 
 /// One service's claim to one address.
@@ -17,7 +17,8 @@ use crate::state::{FrontendEntry, ServiceId};
 pub(crate) struct Claim {
     /// Whose.
     pub(crate) key: Arc<PortKey>,
-    pub(crate) created: u64,
+    pub(crate) source: Source,
+    pub(crate) created: Option<u64>,
     pub(crate) kind: FrontendKind,
     pub(crate) inside_local: bool,
     pub(crate) outside_local: bool,
@@ -30,7 +31,7 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn new(
         key: &Arc<PortKey>,
-        created: Option<u64>,
+        service: &Service,
         frontend: &FrontendPlan,
         id: Result<ServiceId, Refusal>,
     ) -> Self {
@@ -40,7 +41,8 @@ impl Claim {
         };
         Self {
             key: Arc::clone(key),
-            created: created.unwrap_or(0),
+            source: service.source,
+            created: service.created,
             kind: frontend.kind,
             inside_local: frontend.inside_local,
             outside_local: frontend.outside_local,
@@ -50,11 +52,34 @@ impl Claim {
     }
 
     fn rank(&self) -> (bool, u64, &PortKey, FrontendKind) {
-        (self.target.is_err(), self.created, &self.key, self.kind)
+        (self.target.is_err(), self.created.unwrap_or(0), &self.key, self.kind)
     }
 
     fn says_the_same(&self, other: &Self) -> bool {
         Self { since: self.since, ..other.clone() } == *self
+    }
+}
+
+/// Why one description goes before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precedence {
+    /// Without a time of creation it counts as older than anything in Kubernetes.
+    LocalFile,
+    /// By its time of creation.
+    Older,
+    /// Not by age.
+    Equal,
+}
+
+impl Precedence {
+    /// Of two descriptions, each with its source and time of creation, the one that comes first and the other.
+    pub(crate) fn of(first: (Source, Option<u64>), other: (Source, Option<u64>)) -> Self {
+        let is_local = first == (Source::Files, None) && other.0 == Source::Kubernetes && other.1.is_some();
+        match () {
+            () if is_local => Self::LocalFile,
+            () if first.1.unwrap_or(0) < other.1.unwrap_or(0) => Self::Older,
+            () => Self::Equal,
+        }
     }
 }
 
@@ -87,8 +112,10 @@ impl Default for RowStatus {
 }
 
 impl Row {
-    /// Puts these in place of the service's claims so far. An unchanged claim keeps its age.
+    /// Puts these in place of the service's claims so far. An unchanged claim keeps its age unless another owns the
+    /// address now.
     pub(crate) fn replace(&mut self, service: &ServiceName, claims: impl Iterator<Item = Claim>, now: Moment) {
+        let owner = self.owner().map(|(claim, _)| Arc::clone(&claim.key));
         let mut old: SmallVec<[Claim; 1]> = SmallVec::new();
         self.claims.retain(|claim| {
             let is_replaced = claim.key.service == *service;
@@ -102,11 +129,20 @@ impl Row {
             self.claims.push(claim);
         }
         self.claims.sort_by(|a, b| a.rank().cmp(&b.rank()));
+        if owner.is_some_and(|before| self.owner().is_none_or(|(claim, _)| claim.key != before)) {
+            self.status.since = now;
+            self.claims.iter_mut().filter(|claim| claim.target.is_ok()).for_each(|claim| claim.since = now);
+        }
     }
 
     /// In line, the owner first.
     pub(crate) fn claims(&self) -> &[Claim] {
         &self.claims
+    }
+
+    /// Those that could own the address and wait for whoever does.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (usize, &Claim)> {
+        self.claims.iter().enumerate().skip(1).filter(|(_, claim)| claim.target.is_ok())
     }
 
     /// The claim that counts, if any may.
@@ -130,12 +166,12 @@ impl Row {
         let error = match (&claim.target, self.owner()) {
             (Err(refusal), _) => refusal.to_string(),
             (Ok(_), Some((owner, _))) if place > 0 => {
-                let why = if owner.key.service == claim.key.service {
-                    "another port of this service"
-                } else if owner.created < claim.created {
-                    "which is older"
-                } else {
-                    "which is as old and comes first by name"
+                let precedence = Precedence::of((owner.source, owner.created), (claim.source, claim.created));
+                let why = match precedence {
+                    _ if owner.key.service == claim.key.service => "another port of this service",
+                    Precedence::LocalFile => "which comes from a local file and so goes before Kubernetes",
+                    Precedence::Older => "which is older",
+                    Precedence::Equal => "which is as old and comes first by name",
                 };
                 format!("{address} is owned by {}, {why}; takes over when that goes", owner.key.service)
             }

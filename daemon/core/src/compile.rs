@@ -58,6 +58,29 @@ pub enum Refusal {
     NoServiceId(u32),
 }
 
+/// Why no connection is sent to a backend. The text is what `/backends` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackendRefusal {
+    /// Cannot be dialled.
+    #[error("port 0, which cannot be dialled")]
+    PortZero,
+    /// Names no host.
+    #[error("an unspecified address, which names no host")]
+    Unspecified,
+    /// Names many.
+    #[error("a multicast or broadcast address, which names no single host")]
+    Multicast,
+    /// No translated connection may end at nodelb itself.
+    #[error("nodelb's own admin address")]
+    Admin,
+    /// It would be another process on every node.
+    #[error("a loopback address: a Kubernetes endpoint must be reachable from other hosts too")]
+    Loopback,
+    /// It may be the platform's metadata service.
+    #[error("a link-local address, and no known apiserver's: a Kubernetes endpoint must be reachable from other links too")]
+    LinkLocal,
+}
+
 impl Guard {
     /// Whether the address may be translated, and why not.
     ///
@@ -84,19 +107,48 @@ impl Guard {
 
     /// Whether a connection may be sent to the backend. A cluster has no business with what is only on this host or on
     /// this link, unless it is an apiserver: some platforms reach theirs at 169.254.x.y. The operator, in a file, has.
+    ///
+    /// # Errors
+    /// The first reason that applies.
+    pub fn check_backend(
+        &self,
+        backend: L4Addr,
+        source: Source,
+        apiservers: &Apiservers,
+    ) -> Result<(), BackendRefusal> {
+        self.check_dialable(backend)?;
+        match source {
+            Source::Files => Ok(()),
+            Source::Kubernetes if backend.addr.is_loopback() => Err(BackendRefusal::Loopback),
+            Source::Kubernetes if backend.addr.is_link_local() && !apiservers.has(backend) => {
+                Err(BackendRefusal::LinkLocal)
+            }
+            Source::Kubernetes => Ok(()),
+        }
+    }
+
+    /// See [`Guard::check_backend`].
     pub fn admits_backend(&self, backend: L4Addr, source: Source, apiservers: &Apiservers) -> bool {
-        let addr = backend.addr;
-        let is_foreign = || match source {
-            Source::Files => false,
-            Source::Kubernetes => addr.is_loopback() || (addr.is_link_local() && !apiservers.has(backend)),
-        };
-        self.is_dialable(backend) && !is_foreign()
+        self.check_backend(backend, source, apiservers).is_ok()
     }
 
     /// Whether the backend could be anybody's.
-    pub(crate) fn is_dialable(&self, L4Addr { addr, port, .. }: L4Addr) -> bool {
-        let is_unreachable = port == 0 || addr.is_unspecified() || addr.is_multicast();
-        !is_unreachable && !self.admin.contains(&(addr, port))
+    pub(crate) fn is_dialable(&self, backend: L4Addr) -> bool {
+        self.check_dialable(backend).is_ok()
+    }
+
+    fn check_dialable(&self, L4Addr { addr, port, .. }: L4Addr) -> Result<(), BackendRefusal> {
+        if port == 0 {
+            Err(BackendRefusal::PortZero)
+        } else if addr.is_unspecified() {
+            Err(BackendRefusal::Unspecified)
+        } else if addr.is_multicast() {
+            Err(BackendRefusal::Multicast)
+        } else if self.admin.contains(&(addr, port)) {
+            Err(BackendRefusal::Admin)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -26,13 +26,16 @@ use crate::ids::{BackendIds, ServiceIds};
 use crate::service::{PortKey, ServiceName, Source};
 use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::table::{Effect, Table};
+use contest::Line;
 
 pub use crate::snapshot::Snapshot;
 
+mod contest;
 mod desire;
 mod hold;
 mod round;
 
+pub use contest::{Outranked, Takeover};
 pub(crate) use hold::Holds;
 
 /// What the engine is told once.
@@ -85,6 +88,10 @@ pub struct Round {
     pub errors: Vec<(L4Addr, Arc<str>)>,
     /// Frontends that came out of it.
     pub healed: Vec<L4Addr>,
+    /// Claims that wait for another service's since this round.
+    pub outranked: Vec<Outranked>,
+    /// Claims that do not wait any more: the address is theirs.
+    pub takeovers: Vec<Takeover>,
     /// Entries the kernel held and nobody wanted: removed now that every source has told all it has.
     pub pruned: usize,
 }
@@ -109,6 +116,8 @@ pub struct Engine {
     /// In the order they became dirty, which is the order they lie in memory at a start.
     dirty: IndexMap<ServiceName, Dirt, RandomState>,
     holds: Holds,
+    /// Addresses with several claims whose line this round has touched, each as it was before.
+    contested: BTreeMap<L4Addr, Line>,
     /// Services that found no free id.
     waiting: BTreeSet<ServiceName>,
     touched: Touched,
@@ -154,6 +163,7 @@ impl Engine {
             references,
             dirty: IndexMap::default(),
             holds: Holds::default(),
+            contested: BTreeMap::new(),
             waiting: BTreeSet::new(),
             touched: Touched::default(),
             deferred: Touched::default(),

@@ -56,7 +56,7 @@ pub struct FrontendReport {
     /// Since when it has this status.
     #[serde(skip)]
     pub since: Moment,
-    /// Why not, with the remedy.
+    /// Why not, with the remedy; of a frontend without backends, also which backends nodelb refuses to use.
     pub error: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub struct ServiceReport {
     pub selectable: usize,
     /// The worst status of its frontends.
     pub status: Status,
-    /// The first error of its frontends, or why the whole service is not served.
+    /// The first error of its frontends, or why the whole service is not served, or which backends nodelb refuses to use.
     pub error: Option<String>,
 }
 
@@ -110,6 +110,8 @@ pub struct BackendReport {
     pub choice: Choice,
     /// Which file or object says so; of a held backend that none names any more, the one that took it away.
     pub origin: Arc<str>,
+    /// Why it is refused, if it is.
+    pub reason: Option<String>,
 }
 
 /// Whether a backend may get a new connection, and if not, the reason.
@@ -128,7 +130,7 @@ pub enum Choice {
     /// Hints keep the clients of this node in other zones or on other nodes.
     NotHinted,
     /// It is one of nodelb's own admin addresses, not an address a connection can reach, or an address of this host or
-    /// link only that Kubernetes has no business with.
+    /// link only that Kubernetes has no business with: the row's reason says which.
     Refused,
 }
 

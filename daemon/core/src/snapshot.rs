@@ -2,20 +2,21 @@
 //! one keeps nobody else from going on.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
 use crate::addr::{Addr, L4Addr, Protocol};
 use crate::cause::Cause;
-use crate::claims::{Claim, Row};
-use crate::compile::Guard;
+use crate::claims::{Claim, Precedence, Row};
+use crate::compile::BackendRefusal;
 use crate::datapath::Moment;
 use crate::engine::{EngineConfig, Holds, IdOwner};
 use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, ServiceReport, Status};
-use crate::select;
-use crate::service::{Backend, BackendState, PortKey, Service, ServiceName, Slice};
+use crate::select::{self, Candidate};
+use crate::service::{Backend, BackendState, PortKey, Service, ServiceName, Slice, Source};
 use crate::state::{Desired, Realised, ServiceId, Slot};
 use crate::table::Facts;
 use crate::trace::{Verdict, trace};
@@ -145,6 +146,8 @@ impl Snapshot {
         if claim.inside_local {
             flags.push("Local".into());
         }
+        let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
+        let refused = || is_empty.then(|| self.refused_text(&claim.key)).flatten();
         FrontendReport {
             address,
             kind: claim.kind,
@@ -154,8 +157,21 @@ impl Snapshot {
             flags,
             status: status.status,
             since: status.since,
-            error: status.error.map(|error| error.to_string()),
+            error: status.error.map(|error| error.to_string()).or_else(refused),
         }
+    }
+
+    /// Why a port without backends has none, if nodelb refuses those that its slices name.
+    fn refused_text(&self, key: &PortKey) -> Option<String> {
+        let (_, slices) = self.facts.owner(&key.service)?;
+        let candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
+        let refusal = |c: &Candidate<'_>| self.check(c.address(key.protocol), c.slice.source).err();
+        let refused = candidates.iter().filter_map(|c| Some((c.address(key.protocol), refusal(c)?)));
+        refusal_text(refused)
+    }
+
+    fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
+        self.config.guard.check_backend(backend, source, self.facts.apiservers())
     }
 
     /// The rows of `/services`, by name, then source.
@@ -186,8 +202,13 @@ impl Snapshot {
         match self.facts.owner(&service.name) {
             Some((owner, _)) if !Arc::ptr_eq(owner, service) => {
                 report.status = Status::Error;
+                let why = match Precedence::of((owner.source, owner.created), (service.source, service.created)) {
+                    Precedence::LocalFile => "a local file goes before Kubernetes",
+                    Precedence::Older => "its description is older",
+                    Precedence::Equal => "both are as old",
+                };
                 report.error = Some(format!(
-                    "source {} describes {} too and is older: remove one of the two",
+                    "source {} describes {} too, and {why}: remove one of the two",
                     owner.source, owner.name
                 ));
             }
@@ -201,8 +222,13 @@ impl Snapshot {
         let frontends = self.frontends(&filter);
         report.frontends = frontends.len();
         report.status = frontends.iter().map(|f| f.status).max_by_key(|s| severity(*s)).unwrap_or(Status::Done);
-        report.error = frontends.into_iter().find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
+        let mut failed = frontends.into_iter().filter(|f| matches!(f.status, Status::Held | Status::Error));
+        report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
         let backends = self.backends(&filter);
+        if report.error.is_none() {
+            let refused = backends.iter().filter_map(|b| Some((b.address, b.reason.as_ref()?)));
+            report.error = refusal_text(refused);
+        }
         let count =
             |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
         report.backends = count(&mut backends.iter());
@@ -223,15 +249,18 @@ impl Snapshot {
     }
 
     fn port_backends(&self, slices: &[Arc<Slice>], key: &PortKey, reports: &mut Vec<BackendReport>) {
-        let guard: &Guard = &self.config.guard;
-        let (admitted, refused): (Vec<_>, Vec<_>) = select::merge(slices.iter(), &key.port, key.protocol, key.family)
-            .into_iter()
-            .partition(|c| guard.admits_backend(c.address(key.protocol), c.slice.source, self.facts.apiservers()));
+        let (mut admitted, mut refused) = (Vec::new(), Vec::new());
+        for candidate in select::merge(slices.iter(), &key.port, key.protocol, key.family) {
+            match self.check(candidate.address(key.protocol), candidate.slice.source) {
+                Ok(()) => admitted.push(candidate),
+                Err(refusal) => refused.push((candidate, Choice::Refused, Some(refusal.to_string()))),
+            }
+        }
         let backends: Vec<&Backend> = admitted.iter().map(|candidate| candidate.backend).collect();
         let choices = select::explain(&backends, self.facts.node());
-        let chosen = admitted.iter().zip(choices).chain(refused.iter().map(|c| (c, Choice::Refused)));
+        let admitted = admitted.into_iter().zip(choices).map(|(candidate, choice)| (candidate, choice, None));
         let start = reports.len();
-        for (candidate, choice) in chosen {
+        for (candidate, choice, reason) in admitted.chain(refused) {
             let backend = candidate.backend;
             reports.push(BackendReport {
                 address: L4Addr::new(backend.addr, backend.port, key.protocol),
@@ -243,6 +272,7 @@ impl Snapshot {
                 zone: backend.zone.clone().unwrap_or_default(),
                 choice,
                 origin: Arc::clone(&candidate.slice.origin.object),
+                reason,
             });
         }
         self.add_held(key, start, reports);
@@ -272,7 +302,17 @@ fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport 
         zone: Arc::default(),
         choice: Choice::Held,
         origin: Arc::clone(&cause.origin.object),
+        reason: None,
     }
+}
+
+/// `2 backends refused, the first of them 127.0.0.1:8080/TCP: a loopback address: ...`; `None` if none is.
+fn refusal_text(mut refused: impl Iterator<Item = (L4Addr, impl fmt::Display)>) -> Option<String> {
+    let (address, reason) = refused.next()?;
+    Some(match refused.count() {
+        0 => format!("1 backend refused: {address} is {reason}"),
+        more => format!("{} backends refused: {address} is {reason}; see /backends for the others", more + 1),
+    })
 }
 
 fn severity(status: Status) -> u8 {

@@ -62,7 +62,7 @@ pub fn services(rows: Vec<ServiceReport>) -> Table {
 
 /// One row per backend of a service port.
 pub fn backends(rows: Vec<BackendReport>) -> Table {
-    let columns = ["Address", "Service", "Port", "State", "Weight", "Node", "Zone", "Choice", "Origin"];
+    let columns = ["Address", "Service", "Port", "State", "Weight", "Node", "Zone", "Choice", "Origin", "Reason"];
     let cells = |row: BackendReport| {
         [
             Cell::text(&row.address),
@@ -74,6 +74,7 @@ pub fn backends(rows: Vec<BackendReport>) -> Table {
             Cell::Shared(row.zone),
             Cell::text(&row.choice),
             Cell::Shared(row.origin),
+            Cell::optional(row.reason),
         ]
     };
     Table::new("backends", columns, rows.into_iter().map(cells))

@@ -5,7 +5,7 @@ use crate::addr::{Family, L4Addr, Protocol};
 use crate::compile::Refusal;
 use crate::datapath::Moment;
 use crate::report::Status;
-use crate::service::{FrontendKind, PortKey};
+use crate::service::{FrontendKind, PortKey, Source};
 use crate::state::ServiceId;
 
 const NOW: Moment = Moment(7);
@@ -22,7 +22,8 @@ fn key(service: &str, port: &str) -> PortKey {
 fn claim(service: &str, created: u64, id: u32) -> Claim {
     Claim {
         key: Arc::new(key(service, "http")),
-        created,
+        source: Source::Kubernetes,
+        created: Some(created),
         kind: FrontendKind::Static,
         inside_local: false,
         outside_local: false,
@@ -78,7 +79,12 @@ fn who_waits_is_told_for_whom_and_why() {
     let mut twice = row(&[claim("a/s", 1, 1)]);
     let other_port = Claim { key: Arc::new(key("a/s", "other")), ..claim("a/s", 1, 2) };
     twice.replace(&"a/s".parse().expect("valid"), [claim("a/s", 1, 1), other_port].into_iter(), NOW);
+    let local = Claim { source: Source::Files, created: None, ..claim("b/file", 0, 2) };
     for (row, expected) in [
+        (
+            row(&[claim("a/old", 1, 1), local]),
+            "b/file, which comes from a local file and so goes before Kubernetes",
+        ),
         (row(&[claim("a/old", 1, 1), claim("b/young", 2, 2)]), "a/old, which is older"),
         (row(&[claim("a/s", 1, 1), claim("b/s", 1, 2)]), "a/s, which is as old and comes first by name"),
         (twice, "a/s, another port of this service"),
@@ -86,6 +92,19 @@ fn who_waits_is_told_for_whom_and_why() {
         let text = format!("198.51.100.1:80/TCP is owned by {expected}; takes over when that goes");
         assert_eq!(row.status_of(1, address()).error.as_deref(), Some(text.as_str()));
     }
+}
+
+/// Both who lost the address and who has it now have stood so only since then.
+#[test]
+fn another_owner_is_a_new_age() {
+    let (old, young) = ("b/old".parse().expect("valid"), claim("a/young", 2, 1));
+    let mut row = row(&[young]);
+    row.replace(&old, [claim("b/old", 1, 2)].into_iter(), NOW.plus(5));
+    assert_eq!((row.status.since, row.status_of(1, address()).since), (NOW.plus(5), NOW.plus(5)));
+    row.replace(&old, [claim("b/old", 1, 2)].into_iter(), NOW.plus(6));
+    assert_eq!(row.status_of(1, address()).since, NOW.plus(5), "nothing has changed");
+    row.replace(&old, std::iter::empty(), NOW.plus(9));
+    assert_eq!(row.status_of(0, address()).since, NOW.plus(9));
 }
 
 #[test]

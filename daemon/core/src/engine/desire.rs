@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::contest::Line;
 use super::{Compiled, CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
 use crate::cause::{Dirt, Trigger};
@@ -64,7 +65,7 @@ impl Engine {
                 let port = self.adopt_port(&subject, &mut plan);
                 for frontend in &plan.frontends {
                     let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
-                    claims.push((frontend.address, Some(Claim::new(&port.key, service.created, frontend, id))));
+                    claims.push((frontend.address, Some(Claim::new(&port.key, &service, frontend, id))));
                 }
                 new.ports.push(port);
             }
@@ -166,7 +167,14 @@ impl Engine {
     fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
         let row = Arc::make_mut(self.rows.entry(address).or_default());
         let was_owned = row.owner().is_some();
+        if row.claims().len() > 1 {
+            self.contested.entry(address).or_insert_with(|| Line::of(row));
+        }
         row.replace(name, claims, now);
+        if row.claims().len() > 1 {
+            // One claim before: nobody waited.
+            self.contested.entry(address).or_default();
+        }
         let entry = row.entry();
         if entry.is_some() && !was_owned {
             row.status = RowStatus::done(now);

@@ -191,6 +191,7 @@ impl Engine {
                 self.forget_service(id, now);
             }
         }
+        self.tell_contests();
         self.schedule_retry(now);
         self.is_ready |= self.unsynced().is_empty();
         std::mem::take(&mut self.round)

@@ -81,10 +81,11 @@ shop/web  files   http=80/TCP  Cluster          Local            10800     2    
         zone: "a".into(),
         choice: Choice::NotHinted,
         origin: "shop.toml".into(),
+        reason: None,
     };
     let expected = "\
-Address            Service   Port  State        Weight  Node  Zone  Choice     Origin
-10.1.0.1:8080/TCP  shop/web  http  Terminating  3       -     a     NotHinted  shop.toml
+Address            Service   Port  State        Weight  Node  Zone  Choice     Origin     Reason
+10.1.0.1:8080/TCP  shop/web  http  Terminating  3       -     a     NotHinted  shop.toml  -
 ";
     assert_eq!(text(backends(vec![backend])), expected);
 }
