@@ -92,7 +92,8 @@ fn node(settings: Settings) -> Heard {
         credentials: credentials::Timing::default(),
     };
     let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
-    let memory = Memory { directory: settings.state_directory, cluster: None, save_every: Duration::from_secs(30) };
+    let (save_every, patience) = (Duration::from_secs(30), Duration::from_secs(5));
+    let memory = Memory { directory: settings.state_directory, cluster: None, save_every, patience };
     let source = KubernetesSource {
         apiservers,
         changes: changes_in,

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::make::{self, backend, frontend};
-use crate::rig::{CLUSTER, Rig, objects};
+use crate::rig::{Rig, objects};
 
 const SERVICES: u64 = 12;
 
@@ -77,7 +77,7 @@ fn the_state_is_that_after_the_last_change() {
 fn a_state_of_another_cluster_is_not_used() {
     let mut rig = killed();
     let written = fs::read_to_string(file(&rig)).expect("written");
-    fs::write(file(&rig), written.replacen(CLUSTER, "another", 1)).expect("written");
+    fs::write(file(&rig), written.replacen("\"clusters\":[\"", "\"clusters\":[\"another", 1)).expect("written");
     rig.restart_node();
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(rig.node.eye().told().services.is_empty());

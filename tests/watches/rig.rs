@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::make;
 use nodelb::apiserver::address::{Address, Server};
+use nodelb::apiserver::credentials::{self, Credentials};
 use nodelb::apiserver::session::Settings;
 use nodelb::apiserver::timing::Timing as PoolTiming;
-use nodelb::apiserver::{self, credentials, dial};
+use nodelb::apiserver::{self, dial};
 use nodelb::clock::Clock;
 use nodelb::source::kube::decode::{Decoder, Heard, Kind, Object};
 use nodelb::source::kube::watch::Timing;
@@ -35,9 +36,6 @@ const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000
 
 /// How long anything may take that must happen in the end.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// What the node knows the cluster as.
-pub(crate) const CLUSTER: &str = "this";
 
 /// See the module.
 pub(crate) struct Rig {
@@ -218,6 +216,8 @@ impl Node {
             state_directory: state.to_path_buf(),
             ..Settings::default()
         };
+        let known = Credentials::new(&settings, credentials::Timing::default()).expect("usable settings");
+        let cluster = runtime.block_on(known.authority()).expect("an authority");
         let sources = BTreeSet::from([Source::Kubernetes]);
         let config = EngineConfig { sources, max_services: ROOMY.services, ..EngineConfig::default() };
         let engine = Engine::new(config, Realised::default());
@@ -249,8 +249,9 @@ impl Node {
             snapshot,
             memory: Memory {
                 directory: settings.state_directory,
-                cluster: Some(CLUSTER.into()),
+                cluster: Some(cluster),
                 save_every: Duration::from_millis(50),
+                patience: Duration::from_secs(5),
             },
             node: "n1".into(),
             expected: 0,

@@ -1,5 +1,6 @@
 //! Starts what reads Kubernetes: the supervisor of its addresses, and the source.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ use crate::source::kube::{self, KubernetesSource, Memory};
 
 /// How often at most the state is written to the state directory.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+/// How long the state directory may take; less than the daemon waits for its end.
+const STATE_PATIENCE: Duration = Duration::from_secs(4);
 
 /// What of the daemon the source is connected to.
 pub(super) struct Connections {
@@ -63,17 +67,11 @@ pub(super) async fn start(
     stop: watch::Receiver<bool>,
 ) -> anyhow::Result<Kubernetes> {
     let Connections { changes, snapshot, register, clock, node, expected } = connections;
-    let cluster = match Credentials::new(&settings, credentials::Timing::default())?.authority().await {
-        Ok(cluster) => Some(cluster),
-        Err(error) => {
-            warn!("{error}; Kubernetes is read once that is mended");
-            None
-        }
-    };
-    if let Err(error) = std::fs::create_dir_all(&settings.state_directory) {
-        warn!("state.directory {} cannot be made: {error}; nothing is remembered", settings.state_directory.display());
-    }
-    let memory = Memory { directory: settings.state_directory.clone(), cluster, save_every: SAVE_EVERY };
+    // Where it cannot be read yet, the supervisor says why.
+    let cluster = Credentials::new(&settings, credentials::Timing::default())?.authority().await.ok();
+    make_directory(settings.state_directory.clone()).await;
+    let directory = settings.state_directory.clone();
+    let memory = Memory { directory, cluster, save_every: SAVE_EVERY, patience: STATE_PATIENCE };
     let parts = Parts {
         settings,
         register,
@@ -92,6 +90,19 @@ pub(super) async fn start(
     let source = KubernetesSource { apiservers, changes, reports, snapshot, memory, node, expected, timing };
     let task = tokio::spawn(kube::run(source, stopped(stop)));
     Ok(Kubernetes { sources, pool, task })
+}
+
+/// Makes the state directory. One that blocks keeps nobody from starting.
+async fn make_directory(directory: PathBuf) {
+    let shown = directory.display().to_string();
+    let making = kube::aside(move || std::fs::create_dir_all(directory));
+    let made = match tokio::time::timeout(STATE_PATIENCE, making).await {
+        Ok(made) => made.map_err(|error| error.to_string()),
+        Err(_elapsed) => Err(format!("not done within {STATE_PATIENCE:?}")),
+    };
+    if let Err(why) = made {
+        warn!("state.directory {shown} cannot be made: {why}; nothing is remembered");
+    }
 }
 
 /// Whether a connection to the address would be translated.

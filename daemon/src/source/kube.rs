@@ -11,10 +11,14 @@ pub mod remember;
 mod report;
 pub mod request;
 mod run;
+mod save;
 pub mod splitter;
 pub mod store;
 pub(crate) mod time;
 pub mod translate;
 pub mod watch;
 
-pub use run::{KubernetesSource, Memory, run};
+pub(crate) use save::aside;
+
+pub use run::{KubernetesSource, run};
+pub use save::Memory;

@@ -7,6 +7,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::hold;
@@ -14,7 +15,7 @@ use nodelb_core::service::{Service, Slice, Source};
 use serde::{Deserialize, Serialize};
 
 /// The form of the file; another one is not read.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// The most bytes read of a line; ten times the largest slice.
 const MAX_LINE: u64 = 16 << 20;
@@ -25,8 +26,9 @@ const MAX_FILE: u64 = 2 << 30;
 #[derive(Serialize, Deserialize)]
 struct Header {
     form: u32,
-    /// Whose state it is: [`Cluster`].
-    cluster: Option<String>,
+    /// Whose state it is: everyone who vouched for the cluster's servers while it was heard, the latest last.
+    #[serde(default)]
+    clusters: Vec<String>,
 }
 
 /// As [`Change`], by reference.
@@ -51,20 +53,27 @@ pub fn path(state_directory: &Path) -> PathBuf {
     state_directory.join("kubernetes.jsonl")
 }
 
-/// Reads what was written last.
+/// Reads what was written last. May block. Where the reader cannot know yet which `cluster` it is of, any is good: an
+/// apiserver will say what is wrong with it.
 ///
 /// # Errors
-/// When the file is there and cannot be read, is of another form, or of another cluster than `cluster`.
+/// When the file is there and cannot be read, is of another form, or not of `cluster`.
 pub fn read(path: &Path, cluster: Option<&str>) -> io::Result<Remembered> {
-    let file = match File::open(path) {
+    // Neither a link nor a pipe that nobody writes to.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = match File::options().read(true).custom_flags(flags.bits()).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
         file => file?,
     };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
     let mut reader = BufReader::new(file.take(MAX_FILE));
     let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let header: Option<Header> = next_line(&mut reader)?.and_then(|line| serde_json::from_slice(&line).ok());
     match header {
-        Some(Header { form: FORM, cluster: of }) if of.is_none() || cluster.is_none() || of.as_deref() == cluster => {}
+        Some(Header { form: FORM, clusters })
+            if cluster.is_none_or(|cluster| clusters.iter().any(|of| of == cluster)) => {}
         Some(Header { form: FORM, .. }) => return Err(refused("it is the state of another cluster")),
         _ => return Err(refused("it is of a form this version does not know")),
     }
@@ -94,15 +103,20 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     Ok((!line.is_empty()).then_some(line))
 }
 
-/// Writes the state: whole, or not at all.
+/// Writes the state: whole, or not at all. May block.
 ///
 /// # Errors
 /// When it cannot be written; what was written before is still there.
-pub fn write(path: &Path, cluster: Option<&str>, snapshot: &Snapshot) -> io::Result<()> {
+pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
     let new = path.with_extension("new");
-    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    // What an earlier run left half written may be a link or a pipe.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
     let mut writer = BufWriter::with_capacity(64 << 10, file);
-    let header = Header { form: FORM, cluster: cluster.map(ToOwned::to_owned) };
+    let header = Header { form: FORM, clusters: clusters.to_vec() };
     write_line(&mut writer, &header)?;
     let remembered = snapshot.remembered();
     if !remembered.is_empty() {

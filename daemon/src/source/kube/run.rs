@@ -10,24 +10,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::addr::Protocol;
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
-use nodelb_core::service::{BackendState, ServiceName, Slice, SliceName, Source};
+use nodelb_core::service::{BackendState, ServiceName, Slice, SliceName};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use super::cidrs;
 use super::decode::{Heard, Key, Kind};
-use super::remember::{self, Remembered};
 use super::report::{self, KindReport};
 use super::request::Query;
+use super::save::{Memory, Saver};
 use super::store::{Store, Verdict};
 use super::watch::{State, Timing, Told, Watcher};
 use crate::apiserver::session::{Apiservers, Report};
@@ -62,22 +61,16 @@ pub struct KubernetesSource {
     pub timing: Timing,
 }
 
-/// What outlives a reboot.
-#[derive(Clone, Debug)]
-pub struct Memory {
-    /// Where.
-    pub directory: PathBuf,
-    /// A digest of the certificate authority, which tells one cluster from another.
-    pub cluster: Option<String>,
-    /// How often at most the state is written.
-    pub save_every: Duration,
-}
-
 /// Runs the source until `shutdown` is ready or the owner no longer listens.
 pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     let (told_in, told) = mpsc::channel(QUEUE);
     let mut running = Running::new(source);
-    if running.recall().await.is_err() {
+    let mut shutdown = std::pin::pin!(shutdown);
+    let recalled = tokio::select! {
+        () = &mut shutdown => return,
+        recalled = running.recall() => recalled,
+    };
+    if recalled.is_err() {
         return;
     }
     let mut watchers = JoinSet::new();
@@ -89,11 +82,11 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     }
     watchers.spawn(cidrs::follow(running.source.apiservers.clone()));
     tokio::select! {
-        () = shutdown => {}
+        () = &mut shutdown => {}
         () = running.listen(told) => {}
     }
     watchers.shutdown().await;
-    running.save().await;
+    running.saver.end().await;
 }
 
 /// The owner no longer listens.
@@ -106,19 +99,7 @@ struct Running {
     /// The endpoints of `default/kubernetes`, by slice.
     apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
     is_reported: bool,
-    unsaved: Unsaved,
-    /// When the state was last written, if it was.
-    saved_at: Option<Instant>,
-    save_failed: bool,
-}
-
-/// Whether the state on disk is behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unsaved {
-    Nothing,
-    /// It was written, perhaps from a snapshot that the owner had not yet brought up to date.
-    Perhaps,
-    Something,
+    saver: Saver,
 }
 
 struct OneKind {
@@ -135,35 +116,17 @@ impl Running {
         };
         Self {
             store: Store::new(source.expected),
+            saver: Saver::new(source.memory.clone(), source.snapshot.clone()),
             source,
             kinds: Kind::ALL.into_iter().map(kind).collect(),
             apiservers: BTreeMap::new(),
             is_reported: false,
-            unsaved: Unsaved::Nothing,
-            saved_at: None,
-            save_failed: false,
         }
     }
 
     /// Tells the owner what was known when the daemon last ran.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let (path, cluster) = (remember::path(&self.source.memory.directory), self.source.memory.cluster.clone());
-        let shown = path.display().to_string();
-        let read = tokio::task::spawn_blocking(move || remember::read(&path, cluster.as_deref()));
-        let Remembered { changes, unreadable } = match read.await.map_err(std::io::Error::other).flatten() {
-            Ok(remembered) => remembered,
-            Err(error) => {
-                warn!("{shown} is not used: {error}; the services are learned from an apiserver");
-                return Ok(());
-            }
-        };
-        if unreadable > 0 {
-            warn!("{shown}: {unreadable} lines make no sense and are not used");
-        }
-        if changes.is_empty() {
-            return Ok(());
-        }
-        info!("{} objects remembered from {shown}; they count until an apiserver says otherwise", changes.len());
+        let changes = self.source.memory.recall().await;
         for change in &changes {
             match change {
                 Change::UpsertService(service) => {
@@ -198,11 +161,7 @@ impl Running {
                     None => return,
                 },
                 _ = beat.tick() => {
-                    self.report();
-                    // The first time at once: nodelb may be killed any moment.
-                    if self.saved_at.is_none_or(|at| at.elapsed() >= self.source.memory.save_every) {
-                        self.save().await;
-                    }
+                    self.beat();
                     Ok(())
                 }
             };
@@ -227,7 +186,7 @@ impl Running {
         if changes.is_empty() {
             return Ok(());
         }
-        self.unsaved = Unsaved::Something;
+        self.saver.is_behind();
         self.tell(changes).await
     }
 
@@ -278,6 +237,16 @@ impl Running {
         self.is_reported = false;
     }
 
+    /// What is due now and then. Never waits.
+    fn beat(&mut self) {
+        let session = self.source.apiservers.session.borrow().clone();
+        if let Some(session) = session {
+            self.saver.is_of(&session.link.login().authority);
+        }
+        self.saver.beat();
+        self.report();
+    }
+
     fn report(&mut self) {
         if self.is_reported {
             return;
@@ -296,40 +265,6 @@ impl Running {
             }
             is_new
         });
-    }
-
-    /// Writes the state, if it is complete and there is something new in it.
-    async fn save(&mut self) {
-        let is_behind = match self.unsaved {
-            Unsaved::Nothing => false,
-            Unsaved::Perhaps => self.source.snapshot.has_changed().unwrap_or(false),
-            Unsaved::Something => true,
-        };
-        let is_complete = self.source.snapshot.borrow().facts().is_synced(Source::Kubernetes);
-        if !is_behind || !is_complete {
-            self.unsaved = if is_behind { self.unsaved } else { Unsaved::Nothing };
-            return;
-        }
-        let snapshot = self.source.snapshot.borrow_and_update().clone();
-        let Memory { directory, cluster, .. } = self.source.memory.clone();
-        let path = remember::path(&directory);
-        let shown = path.display().to_string();
-        let written = tokio::task::spawn_blocking(move || remember::write(&path, cluster.as_deref(), &snapshot));
-        let error = written.await.map_err(std::io::Error::other).flatten().err();
-        if let Some(error) = &error
-            && !self.save_failed
-        {
-            warn!(
-                "{shown} cannot be written: {error}; after a reboot without an apiserver the services would be missing"
-            );
-        }
-        self.save_failed = error.is_some();
-        self.unsaved = match (self.unsaved, &error) {
-            (_, Some(_)) => Unsaved::Something,
-            (Unsaved::Something, None) => Unsaved::Perhaps,
-            (_, None) => Unsaved::Nothing,
-        };
-        self.saved_at = Some(Instant::now());
     }
 }
 

@@ -34,8 +34,8 @@ fn what_is_written_is_what_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
     assert_eq!(read(&path, None).expect("absent"), Remembered::default());
-    write(&path, Some("ca"), &snapshot()).expect("written");
-    write(&path, Some("ca"), &snapshot()).expect("written over");
+    write(&path, &["ca".into()], &snapshot()).expect("written");
+    write(&path, &["ca".into()], &snapshot()).expect("written over");
     for cluster in [Some("ca"), None] {
         assert_eq!(read(&path, cluster).expect("read"), Remembered { changes: changes(), unreadable: 0 });
     }
@@ -45,9 +45,9 @@ fn what_is_written_is_what_is_read() {
 fn the_state_of_another_cluster_or_form_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    write(&path, Some("ca"), &snapshot()).expect("written");
+    write(&path, &["ca".into()], &snapshot()).expect("written");
     assert!(read(&path, Some("another")).is_err());
-    for text in ["", "{\"form\":2}\n", "garbage\n", "\u{0}"] {
+    for text in ["", "{\"form\":1,\"cluster\":null}\n", "{\"form\":3}\n", "garbage\n", "\u{0}"] {
         fs::write(&path, text).expect("written");
         assert!(read(&path, None).is_err(), "{text:?}");
     }
@@ -57,7 +57,7 @@ fn the_state_of_another_cluster_or_form_is_refused() {
 fn a_file_that_was_damaged_is_used_as_far_as_it_makes_sense() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    write(&path, None, &snapshot()).expect("written");
+    write(&path, &[], &snapshot()).expect("written");
     let text = fs::read_to_string(&path).expect("text");
     let removal = Change::RemoveService(ServiceName::new("a", "b"), Source::Kubernetes);
     let removal = serde_json::to_string(&removal).expect("JSON");
@@ -65,4 +65,34 @@ fn a_file_that_was_damaged_is_used_as_far_as_it_makes_sense() {
     let remembered = read(&path, None).expect("read");
     assert_eq!(remembered.changes, changes());
     assert_eq!(remembered.unreadable, 2, "a removal, and half a line");
+}
+
+#[test]
+fn a_state_is_of_everyone_who_vouched_for_the_cluster() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    write(&path, &["old".into(), "both".into()], &snapshot()).expect("written");
+    for cluster in ["old", "both"] {
+        assert_eq!(read(&path, Some(cluster)).expect("read").changes, changes());
+    }
+    assert!(read(&path, Some("new")).is_err());
+    write(&path, &[], &snapshot()).expect("written");
+    assert!(read(&path, Some("ca")).is_err(), "nobody vouched for it");
+    assert_eq!(read(&path, None).expect("read").changes, changes());
+}
+
+#[test]
+fn neither_pipes_nor_links_are_read_or_written_to() {
+    use nix::sys::stat::Mode;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
+    assert!(read(&path, None).is_err());
+    nix::unistd::mkfifo(&path.with_extension("new"), Mode::S_IRWXU).expect("a pipe");
+    write(&path, &[], &snapshot()).expect("written");
+    assert_eq!(read(&path, None).expect("read").changes, changes());
+    let kept = directory.path().join("kept");
+    fs::rename(&path, &kept).expect("renamed");
+    std::os::unix::fs::symlink(&kept, &path).expect("a link");
+    assert!(read(&path, None).is_err());
 }

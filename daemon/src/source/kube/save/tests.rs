@@ -1,0 +1,125 @@
+use std::fs::{self, File};
+
+use nix::sys::stat::Mode;
+use nodelb_core::change::Change;
+use nodelb_core::datapath::Moment;
+use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::state::Realised;
+use tempfile::TempDir;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_millis(200);
+
+struct World {
+    directory: TempDir,
+    _snapshots: watch::Sender<Arc<Snapshot>>,
+    saver: Saver,
+}
+
+fn world() -> World {
+    let directory = tempfile::tempdir().expect("a directory");
+    let memory = Memory {
+        directory: directory.path().to_owned(),
+        cluster: None,
+        save_every: Duration::ZERO,
+        patience: PATIENCE,
+    };
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    let (snapshots, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
+    World { directory, _snapshots: snapshots, saver: Saver::new(memory, snapshot) }
+}
+
+impl World {
+    fn path(&self) -> PathBuf {
+        self.saver.path()
+    }
+
+    fn written(&self) -> String {
+        fs::read_to_string(self.path()).expect("written")
+    }
+}
+
+/// Blocks until somebody writes to the pipe where the state should be.
+fn blocking(path: &Path, _: &[String], _: &Snapshot) -> io::Result<()> {
+    File::open(path).map(drop)
+}
+
+fn unblock(path: &Path) {
+    File::options().write(true).open(path).expect("opened");
+}
+
+#[tokio::test]
+async fn a_pipe_in_place_of_the_state_is_nothing_remembered() {
+    let world = world();
+    nix::unistd::mkfifo(&world.path(), Mode::S_IRWXU).expect("a pipe");
+    assert_eq!(world.saver.memory.recall().await, []);
+}
+
+#[tokio::test]
+async fn what_blocks_is_given_up() {
+    let world = world();
+    let path = world.path();
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
+    let opened = path.clone();
+    let reading = aside(move || File::open(opened));
+    assert!(timeout(PATIENCE, reading).await.is_err());
+    unblock(&path);
+}
+
+#[tokio::test]
+async fn a_write_that_blocks_holds_up_nothing() {
+    let mut world = world();
+    let path = world.path();
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
+    world.saver.write = blocking;
+    world.saver.is_of("ca");
+    let begun = Instant::now();
+    world.saver.beat();
+    let first = world.saver.writing.as_ref().expect("being written").begun;
+    world.saver.is_behind();
+    world.saver.beat();
+    assert_eq!(world.saver.writing.as_ref().expect("still").begun, first, "one at a time");
+    assert!(begun.elapsed() < PATIENCE);
+    tokio::time::sleep(PATIENCE).await;
+    world.saver.beat();
+    assert!(world.saver.writing.as_ref().expect("still").was_told, "the journal tells");
+    let begun = Instant::now();
+    world.saver.end().await;
+    assert!(begun.elapsed() < 10 * PATIENCE && world.saver.writing.is_some());
+    world.saver.write = remember::write;
+    unblock(&path);
+    world.saver.end().await;
+    assert!(world.written().contains("\"ca\""), "what changed meanwhile is written after it");
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_tried_again() {
+    let mut world = world();
+    let new = world.path().with_extension("new");
+    fs::create_dir(&new).expect("in the way");
+    world.saver.is_of("ca");
+    world.saver.end().await;
+    assert!(world.saver.save_failed);
+    fs::remove_dir(&new).expect("out of the way");
+    world.saver.end().await;
+    assert!(!world.saver.save_failed && world.written().contains("\"ca\""));
+}
+
+#[tokio::test]
+async fn the_state_is_of_everyone_who_vouched_for_this_cluster() {
+    let mut world = world();
+    for authority in ["old", "both", "both"] {
+        world.saver.is_of(authority);
+    }
+    world.saver.end().await;
+    assert!(world.written().contains(r#""clusters":["old","both"]"#), "{}", world.written());
+    world.saver.is_another_cluster();
+    world.saver.end().await;
+    assert!(world.written().contains(r#""clusters":["both"]"#), "{}", world.written());
+    (0..9).for_each(|number| world.saver.is_of(&number.to_string()));
+    world.saver.end().await;
+    assert!(world.written().contains(r#""clusters":["5","6","7","8"]"#), "{}", world.written());
+    assert!(world.directory.path().exists());
+}
