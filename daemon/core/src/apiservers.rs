@@ -21,12 +21,15 @@ pub struct Apiservers {
     told: BTreeSet<(Addr, u16)>,
     /// Backends of `default/kubernetes`, gone ones too, and what was told before.
     seen: BTreeSet<(Addr, u16)>,
+    /// A bit for each known port modulo 64: every backend of every service is asked about, and hardly any has such a
+    /// port.
+    ports: u64,
 }
 
 impl Apiservers {
     /// Whether an apiserver is known to listen there.
     pub fn contains(&self, addr: Addr, port: u16) -> bool {
-        self.told.contains(&(addr, port)) || self.seen.contains(&(addr, port))
+        self.ports & port_bit(port) != 0 && (self.told.contains(&(addr, port)) || self.seen.contains(&(addr, port)))
     }
 
     /// Whether the transport address is one of theirs: they listen on TCP.
@@ -47,6 +50,7 @@ impl Apiservers {
     /// Takes in what the address pool says. Returns what was not known.
     pub(crate) fn tell(&mut self, addresses: BTreeSet<(Addr, u16)>) -> BTreeSet<(Addr, u16)> {
         let new = addresses.iter().filter(|(addr, port)| !self.contains(*addr, *port)).copied().collect();
+        self.ports |= addresses.iter().fold(0, |ports, (_, port)| ports | port_bit(*port));
         let before = std::mem::replace(&mut self.told, addresses);
         self.see(before);
         new
@@ -75,11 +79,16 @@ impl Apiservers {
         let mut taken = BTreeSet::new();
         for address in addresses {
             if self.seen.len() < MAX_SEEN && self.seen.insert(address) {
+                self.ports |= port_bit(address.1);
                 taken.insert(address);
             }
         }
         taken
     }
+}
+
+fn port_bit(port: u16) -> u64 {
+    1 << (port % 64)
 }
 
 /// Whether the address may be an apiserver's on the word of a slice.

@@ -77,7 +77,9 @@ pub enum BackendRefusal {
     #[error("a loopback address: a Kubernetes endpoint must be reachable from other hosts too")]
     Loopback,
     /// It may be the platform's metadata service.
-    #[error("a link-local address, and no known apiserver's: a Kubernetes endpoint must be reachable from other links too")]
+    #[error(
+        "a link-local address, and no known apiserver's: a Kubernetes endpoint must be reachable from other links too"
+    )]
     LinkLocal,
 }
 

@@ -81,10 +81,7 @@ fn who_waits_is_told_for_whom_and_why() {
     twice.replace(&"a/s".parse().expect("valid"), [claim("a/s", 1, 1), other_port].into_iter(), NOW);
     let local = Claim { source: Source::Files, created: None, ..claim("b/file", 0, 2) };
     for (row, expected) in [
-        (
-            row(&[claim("a/old", 1, 1), local]),
-            "b/file, which comes from a local file and so goes before Kubernetes",
-        ),
+        (row(&[claim("a/old", 1, 1), local]), "b/file, which comes from a local file and so goes before Kubernetes"),
         (row(&[claim("a/old", 1, 1), claim("b/young", 2, 2)]), "a/old, which is older"),
         (row(&[claim("a/s", 1, 1), claim("b/s", 1, 2)]), "a/s, which is as old and comes first by name"),
         (twice, "a/s, another port of this service"),

@@ -32,11 +32,12 @@ impl Engine {
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let newly_protected = self.table.take_newly_protected();
         self.soil(newly_protected, &Trigger::Other);
-        let mut dirty: Vec<(ServiceName, Dirt)> = std::mem::take(&mut self.dirty).into_iter().collect();
+        let mut dirty = std::mem::take(&mut self.dirty);
         if self.ids.has_orphans() {
             let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
-            dirty.sort_by_cached_key(|(name, _)| (created(name).unwrap_or(0), name.clone()));
+            dirty.sort_by_cached_key(|name, _| (created(name).unwrap_or(0), name.clone()));
         }
+        self.round.compiled.reserve(dirty.len());
         for (name, dirt) in dirty {
             self.recompile(&name, &dirt, now);
             self.round.compiled.push(name);

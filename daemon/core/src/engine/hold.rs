@@ -66,6 +66,11 @@ impl Holds {
         self.held.keys().filter_map(|id| self.announced(*id))
     }
 
+    /// Whether no port is held or protected and nothing is remembered: the usual state of a port's world at a bulk start.
+    fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.protected.is_empty() && self.remembered.is_empty()
+    }
+
     fn forget(&mut self, key: &PortKey) {
         if self.remembered.contains_key(key) {
             Arc::make_mut(&mut self.remembered).remove(key);
@@ -83,6 +88,9 @@ impl Engine {
         plan: &mut PortPlan,
     ) {
         if plan.has_backends {
+            if self.holds.is_empty() && !subject.is_protected {
+                return;
+            }
             self.end_hold(id, false);
             self.holds.forget(key);
             self.set_protected(id, subject.is_protected);
@@ -190,7 +198,8 @@ impl Engine {
 
     /// The hold is over, if there is one: the port has backends, or is gone.
     pub(super) fn end_hold(&mut self, id: ServiceId, is_deleted: bool) {
-        if let Some(port) = self.holds.held.remove(&id)
+        if self.is_held(id)
+            && let Some(port) = self.holds.held.remove(&id)
             && self.holds.unannounced.remove(&id).is_none()
         {
             self.round.released.push(Release { port, is_deleted });
@@ -207,13 +216,13 @@ impl Engine {
     }
 
     pub(super) fn is_held(&self, id: ServiceId) -> bool {
-        self.holds.held.contains_key(&id)
+        !self.holds.held.is_empty() && self.holds.held.contains_key(&id)
     }
 
     fn set_protected(&mut self, id: ServiceId, is_protected: bool) {
         if is_protected {
             self.holds.protected.insert(id);
-        } else if !self.holds.protected.is_empty() {
+        } else if self.holds.protected.contains(&id) {
             self.holds.protected.remove(&id);
         }
     }
