@@ -83,6 +83,8 @@ fn servers_are_what_nodelb_can_dial() {
         ("https://user@192.0.2.1", Err("is not https://HOST:PORT")),
         ("https://192.0.2.1:0", Err("is not https://HOST:PORT")),
         ("https://", Err("is not https://HOST:PORT")),
+        ("https://0.0.0.0:6443", Err("it stands for every address of a host")),
+        ("https://[fe80::1]", Err("it is IPv6 link-local")),
         ("", Err("is not set")),
     ];
     for (url, expected) in cases {

@@ -263,7 +263,7 @@ async fn a_service_that_takes_the_addresses_of_apiservers_takes_them_from_nobody
     running.session_at(1).await;
     running.tell(Report::Endpoints([at(2), at(3)].into())).await;
     running.until("both known", |report, _| report.rows(Moment(0), 0).len() == 3).await;
-    running.until("healthy", |report, now| standing(report, 2, now) == Standing::Healthy).await;
+    running.until("one healthy", |report, now| standing(report, 2, now) == Standing::Healthy).await;
     world.balances(&[at(2), at(3), at(80)]);
     running.until("the one that never worked goes", |report, _| report.rows(Moment(0), 0).len() == 2).await;
     assert_eq!(running.row(2).standing, Standing::Healthy);
@@ -322,7 +322,6 @@ async fn another_cluster_behind_a_remembered_address_is_refused() {
     // The same authority: it may be the same cluster, whose Service was made anew. Who shows its new uid is one of it.
     world.way(1, Way::Down);
     running.session_at(2).await;
-    assert_eq!(running.row(2).origin, Origin::Remembered);
 }
 
 /// The state directory also tells which endpoints the cluster had: they are no better than what it remembers.
@@ -344,7 +343,6 @@ async fn another_cluster_behind_an_address_learned_before_the_start_is_refused()
     world.way(1, Way::Open);
     world.manner(2, |manner| manner.cluster = "cluster-3");
     running.session_at(1).await;
-    assert_eq!(running.row(2).origin, Origin::Remembered);
     world.way(1, Way::Down);
     running.until("lost", |report, _| report.in_use().is_none()).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -367,7 +365,6 @@ async fn the_uid_that_the_session_in_use_tells_is_the_one_remembered() {
         }
     };
     tokio::time::timeout(PATIENCE, saved).await.expect("it is saved");
-    assert_eq!(running.rows().len(), 2, "nothing is forgotten");
     drop(running);
     world.way(1, Way::Down);
     world.manner(2, |manner| manner.cluster = "cluster-2");
