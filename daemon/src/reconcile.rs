@@ -144,10 +144,11 @@ impl<D: Datapath> Owner<D> {
         }
         standing.goes_without = true;
         self.try_canary(standing);
-        let status = format!(
-            "no apiserver has answered yet; {} services from before are served",
-            self.engine.holdings().services
-        );
+        let served = match self.engine.holdings().services {
+            1 => "1 service from before is served".to_owned(),
+            services => format!("{services} services from before are served"),
+        };
+        let status = format!("no apiserver has answered yet; {served}");
         info!("{status}");
         self.notifier.ready(&status);
     }

@@ -191,6 +191,8 @@ fn serve(cluster: &Cluster, mut options: ServeOptions) -> Replica {
 pub(crate) fn timing() -> Timing {
     Timing {
         patience: Duration::from_millis(300),
+        watch_patience: Duration::from_millis(300),
+        watch_shown: Duration::from_millis(100),
         list_silence: Duration::from_millis(150),
         watch_silence: Duration::from_millis(100),
         watch: Duration::from_secs(300),

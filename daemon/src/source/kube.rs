@@ -7,6 +7,7 @@
 mod cidrs;
 pub mod decode;
 pub mod objects;
+pub(crate) mod printable;
 pub mod remember;
 mod report;
 pub mod request;
@@ -16,6 +17,7 @@ pub mod splitter;
 pub mod store;
 pub(crate) mod time;
 pub mod translate;
+mod trouble;
 pub mod watch;
 
 pub(crate) use save::aside;

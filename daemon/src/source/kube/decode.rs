@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::objects::{self, Metadata, null_is_default};
+use super::printable;
 use super::translate::{self, Reader, Translation};
 
 /// The kinds of objects that are watched.
@@ -242,6 +243,8 @@ struct ShellMetadata {
 pub struct Decoder {
     kind: Kind,
     writers: HashSet<Arc<str>>,
+    /// The uid of Service `default/kubernetes`, until somebody takes it.
+    cluster: Option<String>,
 }
 
 /// How many writers are kept; a cluster has a few.
@@ -250,7 +253,12 @@ const MAX_WRITERS: usize = 1000;
 impl Decoder {
     /// A decoder for this kind.
     pub fn new(kind: Kind) -> Self {
-        Self { kind, writers: HashSet::new() }
+        Self { kind, writers: HashSet::new(), cluster: None }
+    }
+
+    /// Which cluster it is: the uid of its Service `default/kubernetes`, whenever that has been decoded since the last time.
+    pub fn take_cluster(&mut self) -> Option<String> {
+        self.cluster.take()
     }
 
     /// An event of a watch.
@@ -272,7 +280,7 @@ impl Decoder {
             "ERROR" => {
                 let status: Status = serde_json::from_slice(object).unwrap_or_default();
                 let code = if status.code == 0 { 500 } else { status.code };
-                Ok(Event::Error { code, message: format!("{} {}", status.reason, status.message).trim().into() })
+                Ok(Event::Error { code, message: told(&status) })
             }
             other => Err(format!("an event of unknown type `{}`", other.escape_debug())),
         }
@@ -302,9 +310,14 @@ impl Decoder {
             Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
         };
         let Key { namespace, name } = &identity.key;
+        let uid = &object.metadata().uid;
+        if self.kind == Kind::Service && (&**namespace, &**name) == ("default", "kubernetes") && !uid.is_empty() {
+            self.cluster = Some(printable::name(uid).into_owned());
+        }
         let reader =
             Reader { source: Source::Kubernetes, object: format!("{} {namespace}/{name}", self.kind.name()).into() };
         let Translation { value, notices } = translate(&object, &reader);
+        let notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
         let value = value.map(|mut value| {
             self.share_writer(value.origin());
             model(value)
@@ -344,7 +357,7 @@ fn node(bytes: &[u8]) -> (Heard, Version) {
         Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
     };
     let version = identity.version;
-    let zone = node.metadata.labels.zone.unwrap_or_default().into();
+    let zone = (&*printable::name(&node.metadata.labels.zone.unwrap_or_default())).into();
     (Heard::Upsert(Item { identity, object: Some(Object::Zone(zone)), notices: Vec::new() }), version)
 }
 
@@ -362,6 +375,10 @@ fn deleted(bytes: &[u8]) -> (Heard, Version) {
     }
 }
 
+fn told(Status { reason, message, .. }: &Status) -> String {
+    printable::sentence(format!("{reason} {message}").trim()).into_owned()
+}
+
 /// The object cannot be decoded; perhaps its name can.
 fn skipped(bytes: &[u8], error: &str) -> Heard {
     #[derive(Default, Deserialize)]
@@ -377,7 +394,7 @@ fn skipped(bytes: &[u8], error: &str) -> Heard {
     }
     let named: Named = serde_json::from_slice(bytes).unwrap_or_default();
     let key = key(&named.metadata.namespace, &named.metadata.name).ok();
-    Heard::Skipped { key, reason: error.into() }
+    Heard::Skipped { key, reason: printable::sentence(error).into_owned() }
 }
 
 fn identity(metadata: &Metadata) -> Result<Identity, String> {

@@ -63,8 +63,14 @@ fn trouble(kind: Kind, state: &State) -> Option<String> {
     match state {
         State::Watching => None,
         State::Waiting => Some("waiting for an apiserver; see `nodelb apiservers`".into()),
+        State::Asking => Some("an apiserver is connected and has not answered yet; what is known stays served".into()),
         State::Failing(error) => Some(permission(kind, state).unwrap_or_else(|| error.to_string())),
     }
+}
+
+/// What it means that a kind cannot be read.
+pub(super) fn consequence(kind: Kind) -> &'static str {
+    if kind == Kind::Node { "nothing new is heard of the node's zone" } else { "nothing new is heard of them" }
 }
 
 /// What the server lets us not do, with the way to see it; `None` where that is not what is wrong.
@@ -73,7 +79,7 @@ pub(super) fn permission(kind: Kind, state: &State) -> Option<String> {
         Kind::EndpointSlice => "endpointslices.discovery.k8s.io",
         _ => kind.resource(),
     };
-    let consequence = if kind == Kind::Node { "the node's zone stays unknown" } else { "nothing new is heard of them" };
+    let consequence = consequence(kind);
     match state {
         State::Failing(LinkError::Forbidden(message)) => Some(format!(
             "{} may not be read, so {consequence}: {message}; see `kubectl auth can-i watch {resource} --all-namespaces` as this user",

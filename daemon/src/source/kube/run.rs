@@ -19,7 +19,7 @@ use nodelb_core::engine::Snapshot;
 use nodelb_core::service::{BackendState, ServiceName, Slice, SliceName};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use super::cidrs;
@@ -28,6 +28,7 @@ use super::report::{self, KindReport};
 use super::request::Query;
 use super::save::{Memory, Saver};
 use super::store::{Store, Verdict};
+use super::trouble::{Trouble, Turn};
 use super::watch::{State, Timing, Told, Watcher};
 use crate::apiserver::session::{Apiservers, Report};
 use crate::source::SourceReport;
@@ -100,18 +101,22 @@ struct Running {
     apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
     is_reported: bool,
     saver: Saver,
+    /// The uid of Service `default/kubernetes`, as last heard.
+    cluster: Option<String>,
 }
 
 struct OneKind {
     state: State,
     since: SystemTime,
+    trouble: Trouble,
     again: Arc<Notify>,
 }
 
 impl Running {
     fn new(source: KubernetesSource) -> Self {
         let kind = |kind| {
-            let one = OneKind { state: State::Waiting, since: SystemTime::now(), again: Arc::new(Notify::new()) };
+            let (since, again) = (SystemTime::now(), Arc::new(Notify::new()));
+            let one = OneKind { state: State::Waiting, since, trouble: Trouble::default(), again };
             (kind, one)
         };
         Self {
@@ -121,6 +126,7 @@ impl Running {
             kinds: Kind::ALL.into_iter().map(kind).collect(),
             apiservers: BTreeMap::new(),
             is_reported: false,
+            cluster: None,
         }
     }
 
@@ -158,6 +164,7 @@ impl Running {
                 told = told.recv() => match told {
                     Some(Told::Heard(kind, heard)) => self.hear(kind, heard).await,
                     Some(Told::State(kind, state)) => { self.note(kind, state); Ok(()) }
+                    Some(Told::Cluster(uid)) => { self.identify(uid).await; Ok(()) }
                     None => return,
                 },
                 _ = beat.tick() => {
@@ -176,7 +183,7 @@ impl Running {
         for heard in heard {
             if let Verdict::ListAgain { missing, known } = self.store.hear(kind, heard, &mut changes) {
                 warn!(
-                    "the list of {} lacks {missing} of {known} known objects: nothing is removed before a second list agrees",
+                    "the list of {} lacks {missing} of {known} that are known, or of the service ports in the kernel: nothing is removed before a second list agrees",
                     kind.resource()
                 );
                 self.kinds[&kind].again.notify_one();
@@ -218,9 +225,28 @@ impl Running {
         is_concerned.then(|| self.apiservers.values().flatten().copied().collect())
     }
 
+    /// Takes note of which cluster it is, and tells it as often as it is heard: the supervisor may not have cared before.
+    async fn identify(&mut self, uid: String) {
+        if self.cluster.as_ref().is_some_and(|known| *known != uid) {
+            self.vouch();
+            self.saver.is_another_cluster();
+        }
+        self.cluster = Some(uid.clone());
+        _ = self.source.apiservers.reports.send(Report::Cluster(uid)).await;
+    }
+
+    /// Takes note of who vouches for the server in use.
+    fn vouch(&mut self) {
+        if let Some(session) = &*self.source.apiservers.session.borrow() {
+            self.saver.is_of(&session.link.login().authority);
+        }
+    }
+
     fn note(&mut self, kind: Kind, state: State) {
         let Some(one) = self.kinds.get_mut(&kind) else { return };
-        if one.state == state {
+        one.trouble.note(Instant::now(), &state);
+        // That it is tried again does not end a trouble.
+        if one.state == state || state == State::Asking && matches!(one.state, State::Failing(_)) {
             return;
         }
         let (before, now) = (report::permission(kind, &one.state), report::permission(kind, &state));
@@ -239,9 +265,20 @@ impl Running {
 
     /// What is due now and then. Never waits.
     fn beat(&mut self) {
-        let session = self.source.apiservers.session.borrow().clone();
-        if let Some(session) = session {
-            self.saver.is_of(&session.link.login().authority);
+        self.vouch();
+        let is_connected = self.source.apiservers.session.borrow().is_some();
+        for (kind, one) in &mut self.kinds {
+            match one.trouble.beat(Instant::now(), is_connected) {
+                Some(Turn::Failing(failures, error)) => {
+                    let consequence = report::consequence(*kind);
+                    let resource = kind.resource();
+                    warn!(
+                        "{resource}: {failures} requests failed, so {consequence}: {error}; what is known stays served"
+                    );
+                }
+                Some(Turn::Works) => info!("{} are watched again", kind.resource()),
+                None => {}
+            }
         }
         self.saver.beat();
         self.report();

@@ -7,12 +7,12 @@
 //! - An object is replaced when its UID changes; late news about an earlier life is ignored.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
-use nodelb_core::service::{ServiceName, SliceName, Source};
+use nodelb_core::service::{ServiceName, ServicePort, SliceName, Source};
 
 use super::decode::{Heard, Identity, Item, Key, Kind, Object, Uid, Version};
 
@@ -79,7 +79,7 @@ struct Collection {
     missing: HashSet<Key, RandomState>,
     /// What the last list lacked, if that was too much to be believed.
     doubted: Option<HashSet<Key, RandomState>>,
-    /// How many objects something else than this store knows of, until the first list.
+    /// How many service ports the kernel holds, until the first list.
     expected: usize,
     incomplete: Option<usize>,
     skipped: u64,
@@ -98,6 +98,8 @@ struct Known {
 #[derive(Debug, Default)]
 struct Listing {
     seen: HashSet<Key, RandomState>,
+    /// How many service ports the services in it make, as the kernel counts them: each port in each family.
+    ports: usize,
     nameless: usize,
 }
 
@@ -205,7 +207,11 @@ impl Collection {
         let Item { identity: Identity { key, uid, version }, object, notices } = item;
         let is_late = self.is_late(&key, version);
         match &mut self.listing {
-            Some(listing) => _ = listing.seen.insert(key.clone()),
+            Some(listing) => {
+                if listing.seen.insert(key.clone()) {
+                    listing.ports += object.as_ref().map_or(0, service_ports);
+                }
+            }
             None if is_late => return,
             None => {}
         }
@@ -315,7 +321,7 @@ impl Collection {
     }
 
     fn end_list(&mut self) -> Verdict {
-        let Some(Listing { seen, nameless }) = self.listing.take() else { return Verdict::Fine };
+        let Some(Listing { seen, ports, nameless }) = self.listing.take() else { return Verdict::Fine };
         self.problems.retain(|key, _| seen.contains(key));
         if nameless > 0 {
             // Any of what the list lacks may be one of those.
@@ -325,9 +331,12 @@ impl Collection {
         }
         self.incomplete = None;
         self.nameless = None;
+        // Ports are compared with ports. The kernel's may be of other sources too, which this cannot know: where those are
+        // most, it costs one more list at start.
         let expected = std::mem::take(&mut self.expected);
-        if !self.was_listed && self.known.is_empty() && is_mass(expected.saturating_sub(seen.len()), expected) {
-            return Verdict::ListAgain { missing: expected.saturating_sub(seen.len()), known: expected };
+        let lacking = expected.saturating_sub(ports);
+        if !self.was_listed && is_mass(lacking, expected) {
+            return Verdict::ListAgain { missing: lacking, known: expected };
         }
         let lacking = |key: &&Key| !seen.contains(*key);
         let missing: HashSet<Key, RandomState> = self.known.keys().filter(lacking).cloned().collect();
@@ -373,6 +382,13 @@ impl Collection {
             notices: self.notices.iter().map(notice).collect(),
         }
     }
+}
+
+/// How many service ports an object makes: each of its ports in each family that it has an address in.
+fn service_ports(object: &Object) -> usize {
+    let Object::Service(service) = object else { return 0 };
+    let families = |port: &ServicePort| port.frontends.iter().map(|at| at.addr.family()).collect::<BTreeSet<_>>().len();
+    service.ports.iter().map(families).sum()
 }
 
 fn is_mass(missing: usize, known: usize) -> bool {

@@ -11,6 +11,7 @@ use nodelb_core::service::{
 };
 
 use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, ServiceSpec};
+use super::printable::name;
 use super::time;
 
 /// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
@@ -44,8 +45,8 @@ impl Reader {
     fn origin(&self, metadata: &Metadata) -> Origin {
         Origin {
             object: Arc::clone(&self.object),
-            resource_version: metadata.resource_version.as_str().into(),
-            writer: metadata.last_write.manager.as_str().into(),
+            resource_version: (&*name(&metadata.resource_version)).into(),
+            writer: (&*name(&metadata.last_write.manager)).into(),
             written: metadata.last_write.at,
         }
     }
@@ -157,7 +158,7 @@ fn ports(spec: &ServiceSpec, addresses: &[(FrontendKind, Addr)], notices: &mut V
                 continue;
             }
         };
-        if !named.insert((&port.name, protocol)) {
+        if !named.insert((name(&port.name), protocol)) {
             notices.push(format!("{called} has the name of another port; ignored"));
             continue;
         }
@@ -166,7 +167,7 @@ fn ports(spec: &ServiceSpec, addresses: &[(FrontendKind, Addr)], notices: &mut V
             let is_new = number != 0 && claimed.insert(L4Addr::new(addr, number, protocol));
             is_new.then_some(FrontendSpec { addr, port: number, kind })
         });
-        ports.push(ServicePort { name: port.name.as_str().into(), protocol, frontends: frontends.collect() });
+        ports.push(ServicePort { name: (&*name(&port.name)).into(), protocol, frontends: frontends.collect() });
     }
     ports
 }
@@ -209,21 +210,21 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
     let backends = backends(&object.endpoints, family, &mut notices);
     let mut ports = Vec::new();
     for port in &object.ports {
-        let name = &port.name;
+        let called = &port.name;
         let Some(number) = port.port.filter(|number| *number != 0) else {
-            notices.push(format!("port `{name}` without a number is ignored"));
+            notices.push(format!("port `{called}` without a number is ignored"));
             continue;
         };
         let Some(protocol) = protocol(&port.protocol) else {
-            notices.push(format!("port `{name}` has unknown protocol `{}`; ignored", port.protocol));
+            notices.push(format!("port `{called}` has unknown protocol `{}`; ignored", port.protocol));
             continue;
         };
         let backends = backends.iter().map(|backend| Backend { port: number, ..backend.clone() }).collect();
-        ports.push(SlicePort { name: name.as_str().into(), protocol, backends });
+        ports.push(SlicePort { name: (&*name(called)).into(), protocol, backends });
     }
     let slice = Slice {
         name: SliceName::new(namespace(metadata), &metadata.name),
-        service: ServiceName::new(namespace(metadata), service),
+        service: ServiceName::new(namespace(metadata), &name(service)),
         source: reader.source,
         origin: reader.origin(metadata),
         ports,
@@ -283,6 +284,7 @@ struct Strings(BTreeMap<Box<str>, Arc<str>>);
 
 impl Strings {
     fn shared(&mut self, text: &str) -> Arc<str> {
+        let text = &*name(text);
         if let Some(shared) = self.0.get(text) {
             return Arc::clone(shared);
         }

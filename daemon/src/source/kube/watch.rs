@@ -5,6 +5,8 @@
 //! old, when the cluster went back in time, when the server answers a watch with an error, and when it was away for
 //! longer than etcd keeps its history.
 
+mod batch;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
 
-use super::decode::{Decoder, Event, Heard, Kind, Version, shell};
+use self::batch::Batch;
+use super::decode::{Decoder, Heard, Kind, Version, shell};
 use super::request::{self, Query};
 use super::splitter::{Form, Piece, Splitter};
 use crate::apiserver::link::{Body, LinkError};
@@ -25,6 +28,10 @@ use crate::apiserver::session::{Apiservers, Report, Session};
 pub struct Timing {
     /// Until an answer's head arrives; an apiserver may collect a list for a while.
     pub patience: Duration,
+    /// Until the head of an answer to a watch that goes on where it ended: it needs nothing to be collected.
+    pub watch_patience: Duration,
+    /// After so long without an answer it shows that none has come.
+    pub watch_shown: Duration,
     /// Between two pieces of a list.
     pub list_silence: Duration,
     /// Between two items of a watch, bookmarks included, which come about once a minute. Then the watch is made again:
@@ -46,6 +53,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(30),
+            watch_patience: Duration::from_secs(10),
+            watch_shown: Duration::from_secs(1),
             list_silence: Duration::from_secs(15),
             watch_silence: Duration::from_secs(90),
             watch: Duration::from_secs(300),
@@ -64,6 +73,8 @@ pub enum Told {
     Heard(Kind, Vec<Heard>),
     /// How the watch itself goes.
     State(Kind, State),
+    /// The uid of Service `default/kubernetes`.
+    Cluster(String),
 }
 
 /// How a watch goes.
@@ -71,6 +82,8 @@ pub enum Told {
 pub enum State {
     /// Waiting for an apiserver, or for the first list.
     Waiting,
+    /// An apiserver is connected and has not answered yet.
+    Asking,
     /// Up to date.
     Watching,
     /// It failed, and is tried again.
@@ -251,7 +264,16 @@ impl Watcher {
     }
 
     async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
-        let body = match session.link.get(&self.query.watch(from, self.timing.watch), self.timing.patience).await {
+        let query = self.query.watch(from, self.timing.watch);
+        let mut asked = std::pin::pin!(session.link.get(&query, self.timing.watch_patience));
+        let answer = match timeout(self.timing.watch_shown, &mut asked).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => {
+                self.tell(Told::State(self.query.kind, State::Asking)).await;
+                asked.await
+            }
+        };
+        let body = match answer {
             Ok(answer) => answer.into_body(),
             Err(LinkError::Gone(_)) => return Ok(End::TooOld),
             Err(error) => return Err(error),
@@ -307,7 +329,7 @@ impl Watcher {
             self.newest = self.newest.max(batch.version.unwrap_or_default());
             self.is_up |= !was_list && batch.version.is_some();
             self.hear(session, batch.heard).await;
-            self.version = batch.version.filter(|_| !is_list).or(self.version);
+            self.version = batch.version.filter(|_| !is_list).or(self.version).filter(|_| !batch.is_nonsense);
             if was_list && !is_list {
                 self.broken_lists = 0;
                 self.tell(Told::State(self.query.kind, State::Watching)).await;
@@ -337,7 +359,7 @@ impl Watcher {
         if let Err(error) = split
             && batch.end.is_none()
         {
-            batch.end = Some(Err(LinkError::Status { code: 500, message: error.to_string() }));
+            batch.nonsense(&error.to_string());
         }
         batch
     }
@@ -406,6 +428,9 @@ impl Watcher {
         if !heard.is_empty() {
             self.tell(Told::Heard(self.query.kind, heard)).await;
         }
+        if let Some(uid) = self.decoder.take_cluster() {
+            self.tell(Told::Cluster(uid)).await;
+        }
         if self.progress_at.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
             self.progress_at = Some(now);
             // A supervisor that is busy learns of it the next time.
@@ -447,40 +472,6 @@ impl Watcher {
         let (first, longest) = self.timing.backoff;
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
         doubled.mul_f64(request::jitter())
-    }
-}
-
-/// What one piece of a stream says.
-#[derive(Default)]
-struct Batch {
-    heard: Vec<Heard>,
-    version: Option<Version>,
-    end: Option<Result<End, LinkError>>,
-}
-
-impl Batch {
-    fn take(&mut self, event: Result<Event, String>, is_list: &mut bool) {
-        match event {
-            Ok(Event::Heard(heard, version)) => {
-                self.heard.push(*heard);
-                if version != Version::default() {
-                    self.version = self.version.max(Some(version));
-                }
-            }
-            Ok(Event::Bookmark { version, is_end_of_list }) => {
-                self.version = self.version.max(Some(version));
-                if *is_list && is_end_of_list {
-                    *is_list = false;
-                    // Of the objects before, each has a version of its own.
-                    self.version = Some(version);
-                    self.heard.push(Heard::Listed(version));
-                }
-            }
-            Ok(Event::Error { code: 410, .. }) => self.end = Some(Ok(End::TooOld)),
-            Ok(Event::Error { code, message }) => self.end = Some(Err(LinkError::Status { code, message })),
-            // What it told is lost; only a list can make up for it.
-            Err(error) => self.end = Some(Err(LinkError::Status { code: 500, message: error })),
-        }
     }
 }
 

@@ -104,3 +104,37 @@ fn a_node_tells_its_zone() {
     let (Heard::Upsert(item), _) = decoder.item(node) else { panic!("an upsert") };
     assert_eq!(item.object, Some(Object::Zone("z1".into())));
 }
+
+#[test]
+fn what_is_shown_has_no_control_characters() {
+    let text = r#"{"metadata":{"name":"a","namespace":"b","resourceVersion":"1\nx","labels":{"kubernetes.io/service-name":"a\u001b"},
+        "managedFields":[{"manager":"x\nnodelb: all is well\u001b[2J","time":"2026-01-02T03:04:06Z"}]},"addressType":"IPv4",
+        "endpoints":[{"addresses":["192.0.2.1"],"zone":"z\n","nodeName":"n\r"},{"addresses":["\n"]}],"ports":[{"name":"p\n","port":1}]}"#;
+    let (Heard::Upsert(Item { object: Some(Object::Slice(slice)), notices, .. }), _) = decoder().item(text.as_bytes())
+    else {
+        panic!("a slice")
+    };
+    assert_eq!(&*slice.origin.writer, "x\u{fffd}nodelb: all is well\u{fffd}[2J");
+    let port = &slice.ports[0];
+    let backend = &port.backends[0];
+    let (node, zone) = (backend.node.clone().expect("named"), backend.zone.clone().expect("named"));
+    let shown = [&*slice.origin.resource_version, &*slice.service.name, &*port.name, &*node, &*zone, &notices.join("")];
+    assert!(shown.iter().all(|text| !text.contains(char::is_control)), "{shown:?}");
+    let node = br#"{"metadata":{"name":"n1","labels":{"topology.kubernetes.io/zone":"z\n"}}}"#;
+    let (Heard::Upsert(item), _) = Decoder::new(Kind::Node).item(node) else { panic!("an upsert") };
+    assert_eq!(item.object, Some(Object::Zone("z\u{fffd}".into())));
+}
+
+#[test]
+fn the_cluster_is_told_by_its_own_service() {
+    let mut decoder = Decoder::new(Kind::Service);
+    let service = |namespace: &str| {
+        format!(
+            r#"{{"metadata":{{"name":"kubernetes","namespace":"{namespace}","uid":"0b5a-1"}},"spec":{{"clusterIP":"None"}}}}"#
+        )
+    };
+    _ = decoder.item(service("shop").as_bytes());
+    assert_eq!(decoder.take_cluster(), None);
+    _ = decoder.item(service("default").as_bytes());
+    assert_eq!((decoder.take_cluster().as_deref(), decoder.take_cluster()), (Some("0b5a-1"), None));
+}

@@ -239,6 +239,25 @@ fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
 }
 
 #[test]
+fn a_first_list_is_compared_with_the_kernel_port_by_port() {
+    let names: Vec<String> = (0..12).map(|number| format!("s{number}")).collect();
+    let list = |count: usize| {
+        let mut store = Store::new(48);
+        let mut changes = Vec::new();
+        _ = store.hear(Service, Heard::ListBegins { is_rewound: false }, &mut changes);
+        for name in &names[..count] {
+            let dual = text(Service, name, 1, 1)
+                .replace(r#""clusterIP":"198.51.100.1""#, r#""clusterIPs":["198.51.100.1","2001:db8::1"]"#)
+                .replace(r#"{"port":80}"#, r#"{"name":"a","port":80,"nodePort":30080},{"name":"b","port":81}"#);
+            _ = store.hear(Service, event(&format!(r#"{{"type":"ADDED","object":{dual}}}"#), Service), &mut changes);
+        }
+        store.hear(Service, Heard::Listed(Version(9)), &mut changes)
+    };
+    assert_eq!((list(12), list(6)), (Verdict::Fine, Verdict::Fine));
+    assert_eq!(list(5), Verdict::ListAgain { missing: 28, known: 48 });
+}
+
+#[test]
 fn a_service_that_becomes_headless_goes() {
     let mut world = synced(&[("a", 1, 5)]);
     let headless = text(Service, "a", 1, 6).replace("198.51.100.1", "None");
