@@ -103,6 +103,14 @@ struct Listing {
     nameless: usize,
 }
 
+impl Listing {
+    fn see(&mut self, key: &Key, object: Option<&Object>) {
+        if self.seen.insert(key.clone()) {
+            self.ports += object.map_or(0, service_ports);
+        }
+    }
+}
+
 impl Store {
     /// A store that knows nothing yet, beside a kernel that holds this many service ports.
     pub fn new(expected: usize) -> Self {
@@ -207,11 +215,7 @@ impl Collection {
         let Item { identity: Identity { key, uid, version }, object, notices } = item;
         let is_late = self.is_late(&key, version);
         match &mut self.listing {
-            Some(listing) => {
-                if listing.seen.insert(key.clone()) {
-                    listing.ports += object.as_ref().map_or(0, service_ports);
-                }
-            }
+            Some(listing) => listing.see(&key, object.as_ref()),
             None if is_late => return,
             None => {}
         }
