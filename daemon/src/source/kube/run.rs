@@ -193,6 +193,7 @@ impl Running {
         if changes.is_empty() {
             return Ok(());
         }
+        self.vouch();
         self.saver.is_behind();
         self.tell(changes).await
     }
