@@ -17,6 +17,11 @@ check() {
     fi
 }
 
+# The fuzz workspace has a lock file of its own, which follows the dependencies of nodelb.
+fuzz_lock() {
+    cargo metadata --locked --quiet --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
+}
+
 # Prints what it reads, and fails if there was any.
 none() {
     ! grep . >&2
@@ -77,6 +82,7 @@ word_in_c() {
 
 check "cargo fmt" cargo fmt --all --check
 check "cargo fmt: fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
+check "fuzz/Cargo.lock" fuzz_lock
 check "cargo clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 check "clang-format" clang_format_all
 check "shellcheck" shellcheck_all
