@@ -1,6 +1,6 @@
 //! The clock behind every [`Moment`]: milliseconds since the daemon started. The one place that reads it.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nodelb_core::datapath::Moment;
 use tokio::time::Instant;
@@ -26,4 +26,9 @@ impl Clock {
     pub fn instant_of(&self, moment: Moment) -> Instant {
         self.start + Duration::from_millis(moment.0)
     }
+}
+
+/// The time in seconds since 1970.
+pub fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -18,3 +18,4 @@ pub mod notify;
 pub mod reconcile;
 pub mod run;
 pub mod source;
+mod state;

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use nodelb_core::addr::Addr;
 use nodelb_core::change::{Change, NodeFacts};
@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use crate::admin::{self, AdminState, Health, Now, ReadMaps};
 use crate::apiserver::dial::Register;
 use crate::cli::{DatapathChoice, RunOptions};
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::config::{Config, Mode};
 use crate::exit::{Code, Failure};
 use crate::log::{self, LevelControl};
@@ -216,7 +216,7 @@ async fn serve<D: Datapath + Send + 'static>(
 }
 
 fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    clock::unix_seconds(SystemTime::now())
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {

@@ -48,7 +48,3 @@ impl std::fmt::Display for SourceState {
         })
     }
 }
-
-fn unix_seconds(time: std::time::SystemTime) -> u64 {
-    time.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}

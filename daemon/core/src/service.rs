@@ -47,18 +47,17 @@ impl FromStr for ServiceName {
     type Err = ServiceNameError;
 
     fn from_str(text: &str) -> Result<Self, ServiceNameError> {
-        let part_is_valid = |part: &str| {
-            !part.is_empty()
-                && part.len() <= 253
-                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-        };
         match text.split_once('/') {
-            Some((namespace, name)) if part_is_valid(namespace) && part_is_valid(name) => {
-                Ok(Self::new(namespace, name))
-            }
+            Some((namespace, name)) if is_name_part(namespace) && is_name_part(name) => Ok(Self::new(namespace, name)),
             _ => Err(ServiceNameError(text.into())),
         }
     }
+}
+
+/// Whether the text can be a namespace or a name.
+pub fn is_name_part(text: &str) -> bool {
+    let is_part_of_names = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(is_part_of_names)
 }
 
 impl TryFrom<String> for ServiceName {

@@ -1,17 +1,16 @@
 //! Apiserver addresses that worked, kept in the state directory over a restart or reboot. Owns the file's form and that it
 //! is never half written; whether what it says is still true is for the supervisor to find out.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
 use super::address::{Address, Server};
 use super::pool::Remembered;
+use crate::state;
 
 /// In the state directory.
 const NAME: &str = "apiservers.json";
@@ -78,13 +77,8 @@ pub async fn load_within(directory: PathBuf, patience: Duration) -> Result<Optio
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    state::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -137,16 +131,7 @@ pub fn save(directory: &Path, memory: &Memory) -> io::Result<()> {
     let mut bytes = serde_json::to_vec_pretty(&form)?;
     bytes.push(b'\n');
     let (path, new) = (directory.join(NAME), directory.join(format!("{NAME}.new")));
-    // What an earlier run left half written may belong to somebody else or be a link.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, &path)?;
-    File::open(directory)?.sync_all()
+    state::replace(&path, &new, |mut file| file.write_all(&bytes))
 }
 
 #[cfg(test)]

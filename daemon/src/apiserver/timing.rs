@@ -56,35 +56,38 @@ pub struct Timing {
 
 impl Default for Timing {
     fn default() -> Self {
-        Self {
-            resolve: 1_000,
-            open: 5_000,
-            hedge: 400,
-            probe_every: 4_000,
-            probe_patience: 2_000,
-            probe_doubted: 1_000,
-            probe_again: 500,
-            probe_preferred_every: 10_000,
-            probe_others_every: 60_000,
-            dwell: 30_000,
-            steady: 600_000,
-            short_lived: 2_000,
-            debounce: 10_000,
-            retry_first: 200,
-            retry_most: 5_000,
-            refused_first: 5_000,
-            refused_most: 60_000,
-            forget: 86_400_000,
-            credentials_every: 2_000,
-            load: 2_000,
-            save_every: 60_000,
-            lost: 10_000,
-            same_address_line: 60_000,
-        }
+        Self::PRODUCTION
     }
 }
 
 impl Timing {
+    /// What the daemon uses.
+    pub const PRODUCTION: Self = Self {
+        resolve: 1_000,
+        open: 5_000,
+        hedge: 400,
+        probe_every: 4_000,
+        probe_patience: 2_000,
+        probe_doubted: 1_000,
+        probe_again: 500,
+        probe_preferred_every: 10_000,
+        probe_others_every: 60_000,
+        dwell: 30_000,
+        steady: 600_000,
+        short_lived: 2_000,
+        debounce: 10_000,
+        retry_first: 200,
+        retry_most: 5_000,
+        refused_first: 5_000,
+        refused_most: 60_000,
+        forget: 86_400_000,
+        credentials_every: 2_000,
+        load: 2_000,
+        save_every: 60_000,
+        lost: 10_000,
+        same_address_line: 60_000,
+    };
+
     /// One of the constants for a timer.
     pub const fn duration(millis: u64) -> Duration {
         Duration::from_millis(millis)

@@ -2,31 +2,7 @@ mod properties;
 
 use super::*;
 
-pub(super) const TIMING: Timing = Timing {
-    resolve: 1_000,
-    open: 5_000,
-    hedge: 400,
-    probe_every: 4_000,
-    probe_patience: 2_000,
-    probe_doubted: 1_000,
-    probe_again: 500,
-    probe_preferred_every: 10_000,
-    probe_others_every: 60_000,
-    dwell: 30_000,
-    steady: 600_000,
-    short_lived: 2_000,
-    debounce: 10_000,
-    retry_first: 200,
-    retry_most: 5_000,
-    refused_first: 5_000,
-    refused_most: 60_000,
-    forget: 86_400_000,
-    credentials_every: 2_000,
-    load: 2_000,
-    save_every: 60_000,
-    lost: 10_000,
-    same_address_line: 60_000,
-};
+pub(super) const TIMING: Timing = Timing::PRODUCTION;
 
 pub(super) fn socket(n: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, n], 6443))

@@ -7,8 +7,9 @@ use nodelb_core::service::Source;
 
 use super::merge::Merged;
 use super::scan::{Files, KnownFile};
+use crate::clock::unix_seconds;
 use crate::document::Problem;
-use crate::source::{SourceReport, SourceState, unix_seconds};
+use crate::source::{SourceReport, SourceState};
 
 /// What there is to say about the directory itself.
 pub(super) struct DirectoryState<'a> {

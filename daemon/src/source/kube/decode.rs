@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use nodelb_core::service::{Origin, Service, Slice, Source};
+use nodelb_core::service::{Origin, Service, Slice, Source, is_name_part};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -403,11 +403,7 @@ fn identity(metadata: &Metadata) -> Result<Identity, String> {
 }
 
 fn key(namespace: &str, name: &str) -> Result<Key, String> {
-    let is_name = |part: &str| {
-        let is_part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-        !part.is_empty() && part.len() <= 253 && part.bytes().all(is_part)
-    };
-    if is_name(namespace) && is_name(name) {
+    if is_name_part(namespace) && is_name_part(name) {
         return Ok(Key { namespace: namespace.into(), name: name.into() });
     }
     let shown: String = format!("{namespace}/{name}").chars().take(80).collect();

@@ -2,17 +2,16 @@
 //! reached. One JSON object per line: a header, then the [`Change`]s that lead to the state. Whatever of the file can be
 //! read is of use, for nothing is removed on its word.
 
-use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::hold;
 use nodelb_core::service::{Service, Slice, Source};
 use serde::{Deserialize, Serialize};
+
+use crate::state;
 
 /// The form of the file; another one is not read.
 const FORM: u32 = 2;
@@ -59,15 +58,10 @@ pub fn path(state_directory: &Path) -> PathBuf {
 /// # Errors
 /// When the file is there and cannot be read, is of another form, or not of `cluster`.
 pub fn read(path: &Path, cluster: Option<&str>) -> io::Result<Remembered> {
-    // Neither a link nor a pipe that nobody writes to.
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let file = match File::options().read(true).custom_flags(flags.bits()).open(path) {
+    let file = match state::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
         file => file?,
     };
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
     let mut reader = BufReader::new(file.take(MAX_FILE));
     let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let header: Option<Header> = next_line(&mut reader)?.and_then(|line| serde_json::from_slice(&line).ok());
@@ -108,30 +102,23 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// When it cannot be written; what was written before is still there.
 pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
-    let new = path.with_extension("new");
-    // What an earlier run left half written may be a link or a pipe.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
-    let mut writer = BufWriter::with_capacity(64 << 10, file);
-    let header = Header { form: FORM, clusters: clusters.to_vec() };
-    write_line(&mut writer, &header)?;
-    let remembered = snapshot.remembered();
-    if !remembered.is_empty() {
-        // First, for it counts where the objects after it say that nothing is left.
-        write_line(&mut writer, &Line::Remember(&remembered))?;
-    }
-    for service in snapshot.facts().services_of(Source::Kubernetes) {
-        write_line(&mut writer, &Line::UpsertService(service))?;
-    }
-    for slice in snapshot.facts().slices_of(Source::Kubernetes) {
-        write_line(&mut writer, &Line::UpsertSlice(slice))?;
-    }
-    writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    fs::rename(&new, path)?;
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    state::replace(path, &path.with_extension("new"), |file| {
+        let mut writer = BufWriter::with_capacity(64 << 10, file);
+        let header = Header { form: FORM, clusters: clusters.to_vec() };
+        write_line(&mut writer, &header)?;
+        let remembered = snapshot.remembered();
+        if !remembered.is_empty() {
+            // First, for it counts where the objects after it say that nothing is left.
+            write_line(&mut writer, &Line::Remember(&remembered))?;
+        }
+        for service in snapshot.facts().services_of(Source::Kubernetes) {
+            write_line(&mut writer, &Line::UpsertService(service))?;
+        }
+        for slice in snapshot.facts().slices_of(Source::Kubernetes) {
+            write_line(&mut writer, &Line::UpsertSlice(slice))?;
+        }
+        writer.flush()
+    })
 }
 
 fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> {

@@ -8,7 +8,8 @@ use super::decode::Kind;
 use super::store::Tally;
 use super::watch::State;
 use crate::apiserver::link::LinkError;
-use crate::source::{SourceReport, SourceState, unix_seconds};
+use crate::clock::unix_seconds;
+use crate::source::{SourceReport, SourceState};
 
 /// How many notices and problems a row shows.
 const SHOWN: usize = 10;

@@ -1,3 +1,5 @@
+use std::fs;
+
 use nodelb_core::datapath::Moment;
 use nodelb_core::engine::{Engine, EngineConfig};
 use nodelb_core::service::ServiceName;
