@@ -108,6 +108,9 @@ pub(crate) fn service(number: u32, protocol: Protocol) -> Change {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: None,
     })
 }
 

@@ -66,6 +66,9 @@ fn service(index: usize, version: u8) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: if version.is_multiple_of(2) { TrafficPolicy::Cluster } else { TrafficPolicy::Local },
         affinity_seconds: version.is_multiple_of(3).then_some(60),
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: None,
     }
 }
 

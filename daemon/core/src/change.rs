@@ -1,7 +1,7 @@
 //! The only way in: what a source or the node can tell the table. Serialisable, so that it can be logged, recorded and
 //! replayed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,11 @@ pub enum Change {
     RemoveSlice(SliceName, Source),
     /// What is known about this node.
     Node(NodeFacts),
-    /// The zone of this node according to Kubernetes; counts where [`NodeFacts::zone`] is empty.
-    Zone(Arc<str>),
+    /// What Kubernetes says about this node; `None` where it has no such Node.
+    NodeObject(Option<NodeObject>),
+    /// What nodelb's own checks found: the backends of the service that are not to be chosen, each with its last error.
+    /// Whatever was said about the service before is void.
+    Quarantine(ServiceName, BTreeMap<(Addr, u16), Arc<str>>),
     /// Every address at which an apiserver is known to listen: configured, learned or remembered. The services that lead
     /// to one of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),
@@ -50,4 +53,15 @@ pub struct NodeFacts {
     pub zone: Arc<str>,
     /// The node's own addresses, where NodePorts are answered.
     pub addresses: BTreeSet<Addr>,
+}
+
+/// A Kubernetes Node, as far as it matters to the node itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeObject {
+    /// Its zone, empty where it has none; counts where [`NodeFacts::zone`] is empty.
+    pub zone: Arc<str>,
+    /// `status.addresses`: the first InternalIP of each family, or the first ExternalIP of a family without one.
+    pub addresses: BTreeSet<Addr>,
+    /// Why load balancers should stop sending to it, if they should: it is being deleted, or tainted to be.
+    pub leaving: Option<Arc<str>>,
 }

@@ -20,6 +20,7 @@ pub mod datapath;
 pub mod diff;
 pub mod dump;
 pub mod engine;
+pub mod health_check;
 pub mod hold;
 pub mod ids;
 pub mod memory;

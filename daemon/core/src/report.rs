@@ -125,6 +125,8 @@ pub enum Choice {
     NotReady,
     /// Terminating, and an active backend exists.
     Terminating,
+    /// It failed nodelb's own checks, and the service has others or does not allow it; the row's reason is the last error.
+    Quarantined,
     /// Drained by the operator, or of weight 0.
     Maintenance,
     /// Hints keep the clients of this node in other zones or on other nodes.
@@ -141,6 +143,7 @@ impl fmt::Display for Choice {
             Self::Held => "Held",
             Self::NotReady => "NotReady",
             Self::Terminating => "Terminating",
+            Self::Quarantined => "Quarantined",
             Self::Maintenance => "Maintenance",
             Self::NotHinted => "NotHinted",
             Self::Refused => "Refused",

@@ -112,6 +112,7 @@ pub fn explain(candidates: &[&Backend], node: &NodeFacts) -> Vec<Choice> {
         match effective_state(backend) {
             BackendState::Active => Choice::NotHinted,
             BackendState::Terminating => Choice::Terminating,
+            BackendState::Quarantined => Choice::Quarantined,
             BackendState::Maintenance => Choice::Maintenance,
             BackendState::NotReady => Choice::NotReady,
         }

@@ -5,9 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::{Addr, Family, L4Addr, Protocol};
+use crate::health_check::HealthCheck;
 
 /// A service's full name. A tuple of two strings, compared as such: never joined into one, never used as a prefix.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -127,6 +129,13 @@ pub struct Service {
     pub external_policy: TrafficPolicy,
     /// Seconds for which a client keeps its backend after its last new connection; `None` without affinity.
     pub affinity_seconds: Option<u32>,
+    /// Kubernetes `loadBalancerSourceRanges`: which clients from outside may dial its LoadBalancer addresses; empty for
+    /// all. Read by the packet path only: a client on this node is not from outside.
+    pub source_ranges: Vec<IpNet>,
+    /// Kubernetes `healthCheckNodePort`, where load balancers ask whether this node has a backend of its own.
+    pub health_check_port: Option<u16>,
+    /// How nodelb itself checks the backends; `None` where it believes the source.
+    pub health_check: Option<Arc<HealthCheck>>,
 }
 
 /// One port of a service: the addresses it is dialled at. Its backends are those slices offer under the same port name
@@ -282,6 +291,8 @@ pub enum BackendState {
     Active,
     /// Serving, about to go: chosen only where no active backend is left (KEP-1669).
     Terminating,
+    /// Failed nodelb's own checks: chosen only where no other backend is left, and the service allows that.
+    Quarantined,
     /// Drained by the operator: keeps its connections, gets no new ones.
     Maintenance,
     /// Not ready, and not serving either: never chosen.
@@ -293,6 +304,7 @@ impl fmt::Display for BackendState {
         f.pad(match self {
             Self::Active => "Active",
             Self::Terminating => "Terminating",
+            Self::Quarantined => "Quarantined",
             Self::Maintenance => "Maintenance",
             Self::NotReady => "NotReady",
         })

@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::addr::Addr;
 use crate::apiservers::{Apiservers, is_default_kubernetes, leads_to, tells_of_apiservers};
 use crate::cause::Trigger;
-use crate::change::{Change, NodeFacts};
+use crate::change::{Change, NodeFacts, NodeObject};
 use crate::hold::Remembered;
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
@@ -24,9 +24,8 @@ pub struct Table {
     facts: Facts,
     /// Which service a slice belongs to: a slice may move to another service, and is removed by its own name only.
     service_of: HashMap<(Source, SliceName), ServiceName, RandomState>,
-    /// The node's zone as [`Change::Node`] and as [`Change::Zone`] told it; the first counts unless it is empty.
+    /// The node's zone as [`Change::Node`] told it; counts unless it is empty.
     own_zone: Arc<str>,
-    told_zone: Arc<str>,
     /// Addresses of apiservers whose services have not been looked for yet.
     newly_known: BTreeSet<(Addr, u16)>,
 }
@@ -36,6 +35,8 @@ pub struct Table {
 pub struct Facts {
     records: OrdMap<ServiceName, Arc<Record>>,
     node: Arc<NodeFacts>,
+    node_object: Arc<Option<NodeObject>>,
+    quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
     apiservers: Arc<Apiservers>,
 }
@@ -47,6 +48,9 @@ impl Deref for Table {
         &self.facts
     }
 }
+
+/// Backends that nodelb's own checks found unhealthy, with the last error of each.
+pub type Quarantine = BTreeMap<(Addr, u16), Arc<str>>;
 
 /// All that the sources say under one service name, the slices of a service nobody describes included.
 #[derive(Clone, Debug, Default)]
@@ -104,10 +108,11 @@ impl Table {
                 self.own_zone = Arc::clone(&facts.zone);
                 self.set_node(facts)
             }
-            Change::Zone(zone) => {
-                self.told_zone = zone;
+            Change::NodeObject(object) => {
+                self.facts.node_object = Arc::new(object);
                 self.set_node(NodeFacts::clone(&self.facts.node))
             }
+            Change::Quarantine(name, backends) => self.set_quarantine(name, backends),
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).tell(addresses);
                 self.newly_known.extend(new);
@@ -189,6 +194,21 @@ impl Table {
         if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, trigger) }
     }
 
+    fn set_quarantine(&mut self, name: ServiceName, backends: Quarantine) -> Effect {
+        let keys = |backends: &Quarantine| backends.keys().copied().collect::<Vec<_>>();
+        let before = if backends.is_empty() {
+            self.facts.quarantine.remove(&name)
+        } else {
+            self.facts.quarantine.insert(name.clone(), Arc::new(backends))
+        };
+        let now = self.facts.quarantine.get(&name).map_or_else(Vec::new, |backends| keys(backends));
+        if before.map_or_else(Vec::new, |backends| keys(&backends)) == now {
+            Effect::None
+        } else {
+            Effect::Services(smallvec![name], Trigger::Other)
+        }
+    }
+
     fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) -> Option<Arc<Slice>> {
         let record = self.facts.records.get_mut(service)?;
         let place = record.find_slice(source, name).ok()?;
@@ -214,7 +234,8 @@ impl Table {
     }
 
     fn set_node(&mut self, mut facts: NodeFacts) -> Effect {
-        facts.zone = Arc::clone(if self.own_zone.is_empty() { &self.told_zone } else { &self.own_zone });
+        let told = (*self.facts.node_object).as_ref().map(|object| &object.zone);
+        facts.zone = if self.own_zone.is_empty() { told.cloned().unwrap_or_default() } else { self.own_zone.clone() };
         let old = std::mem::replace(&mut self.facts.node, Arc::new(facts));
         if old.name != self.node.name || old.zone != self.node.zone {
             Effect::AllServices
@@ -275,6 +296,16 @@ impl Facts {
         &self.node
     }
 
+    /// What Kubernetes says about this node; `None` where it has not said anything, or has no such Node.
+    pub fn node_object(&self) -> Option<&NodeObject> {
+        (*self.node_object).as_ref()
+    }
+
+    /// The backends of the service that nodelb's own checks found unhealthy.
+    pub fn quarantine(&self, name: &ServiceName) -> Option<&Quarantine> {
+        self.quarantine.get(name).map(|backends| &**backends)
+    }
+
     /// Where apiservers are known to listen.
     pub fn apiservers(&self) -> &Apiservers {
         &self.apiservers
@@ -310,10 +341,11 @@ fn share_names(record: &Record, slice: &mut Slice) {
 
 /// Equal in everything a connection depends on. Written out so that a new field must be thought about here.
 fn same_service(a: &Service, b: &Service) -> bool {
-    let Service { name, source, origin: _, created, ports, internal_policy, external_policy, affinity_seconds } = a;
+    let Service { name, source, origin: _, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
+    let Service { source_ranges: _, health_check_port: _, health_check, .. } = a;
     (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
         && (internal_policy, external_policy) == (&b.internal_policy, &b.external_policy)
-        && *affinity_seconds == b.affinity_seconds
+        && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)
 }
 
 fn same_slice(a: &Slice, b: &Slice) -> bool {

@@ -33,6 +33,9 @@ fn service(object: &str) -> Arc<Service> {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: None,
     })
 }
 

@@ -188,6 +188,9 @@ fn which_policy_applies_to_whom() {
         internal_policy,
         external_policy,
         affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: None,
     };
     let internal = service(TrafficPolicy::Local, TrafficPolicy::Cluster);
     let external = service(TrafficPolicy::Cluster, TrafficPolicy::Local);

@@ -19,6 +19,9 @@ fn service(full: &str, source: Source, created: Option<u64>) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: None,
     }
 }
 

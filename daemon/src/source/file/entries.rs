@@ -201,6 +201,9 @@ impl ServiceEntry {
             internal_policy: self.internal_policy,
             external_policy: self.external_policy,
             affinity_seconds: self.affinity_seconds,
+            source_ranges: Vec::new(),
+            health_check_port: None,
+            health_check: None,
         };
         (service, (!slice.ports.is_empty()).then_some(slice))
     }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use nodelb_core::change::NodeObject;
 use nodelb_core::service::{Origin, Service, Slice, Source, is_name_part};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -76,8 +77,8 @@ pub enum Object {
     Service(Service),
     /// An EndpointSlice.
     Slice(Slice),
-    /// The zone of a Node, empty where it has none.
-    Zone(Arc<str>),
+    /// A Node.
+    Node(NodeObject),
 }
 
 /// Which life of a name an object is: `metadata.uid` as a number, 0 where it is unknown.
@@ -358,7 +359,8 @@ fn node(bytes: &[u8]) -> (Heard, Version) {
     };
     let version = identity.version;
     let zone = (&*printable::name(&node.metadata.labels.zone.unwrap_or_default())).into();
-    (Heard::Upsert(Item { identity, object: Some(Object::Zone(zone)), notices: Vec::new() }), version)
+    let object = Some(Object::Node(NodeObject { zone, ..NodeObject::default() }));
+    (Heard::Upsert(Item { identity, object, notices: Vec::new() }), version)
 }
 
 fn deleted(bytes: &[u8]) -> (Heard, Version) {

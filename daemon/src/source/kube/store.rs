@@ -239,7 +239,7 @@ impl Collection {
         changes.extend(object.map(|object| match object {
             Object::Service(service) => Change::UpsertService(service),
             Object::Slice(slice) => Change::UpsertSlice(slice),
-            Object::Zone(zone) => Change::Zone(zone),
+            Object::Node(node) => Change::NodeObject(Some(node)),
         }));
     }
 

@@ -79,6 +79,9 @@ pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Servic
         internal_policy: policy(&spec.internal_traffic_policy),
         external_policy: policy(&spec.external_traffic_policy),
         affinity_seconds: affinity_seconds(spec),
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: None,
     };
     Translation { value: Some(service), notices }
 }

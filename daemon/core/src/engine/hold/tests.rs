@@ -37,6 +37,9 @@ fn service(full: &str, frontends: &[&str]) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: None,
     }
 }
 

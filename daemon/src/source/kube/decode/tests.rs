@@ -102,7 +102,7 @@ fn a_node_tells_its_zone() {
     let mut decoder = Decoder::new(Kind::Node);
     let node = br#"{"metadata":{"name":"n1","labels":{"topology.kubernetes.io/zone":"z1"}},"status":{"images":[]}}"#;
     let (Heard::Upsert(item), _) = decoder.item(node) else { panic!("an upsert") };
-    assert_eq!(item.object, Some(Object::Zone("z1".into())));
+    assert_eq!(item.object, Some(Object::Node(NodeObject { zone: "z1".into(), ..NodeObject::default() })));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn what_is_shown_has_no_control_characters() {
     assert!(shown.iter().all(|text| !text.contains(char::is_control)), "{shown:?}");
     let node = br#"{"metadata":{"name":"n1","labels":{"topology.kubernetes.io/zone":"z\n"}}}"#;
     let (Heard::Upsert(item), _) = Decoder::new(Kind::Node).item(node) else { panic!("an upsert") };
-    assert_eq!(item.object, Some(Object::Zone("z\u{fffd}".into())));
+    assert_eq!(item.object, Some(Object::Node(NodeObject { zone: "z\u{fffd}".into(), ..NodeObject::default() })));
 }
 
 #[test]
