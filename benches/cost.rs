@@ -15,6 +15,8 @@
 mod connect;
 #[path = "cost/control.rs"]
 mod control;
+#[path = "cost/options.rs"]
+mod options;
 #[path = "cost/rounds.rs"]
 mod rounds;
 #[path = "../tests/sandbox/mod.rs"]

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use nodelb_core::addr::{L4Addr, Protocol};
 
+use crate::options;
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::sandbox::Sandbox;
 use crate::world::{World, frontend, services};
 
 const UDP: Protocol = Protocol::Udp;
-const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
+pub(crate) const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
 
 /// A program that does nothing but be there: the price of the hook itself.
 const EMPTY: &str = "
@@ -34,12 +35,14 @@ pub(crate) fn run(sandbox: &Sandbox) {
     small.apply(services(10, Protocol::Udp, BACKEND));
     let small = RefCell::new(small);
     reconnect(&small, &few);
+    options::run(&small, &few);
     let mut small = small.into_inner();
     let mut large = World::new(&sandbox.bpffs, "many", &many);
     large.apply(services(50_000, Protocol::Udp, BACKEND));
     scale(&few, &many);
     large.detach();
     small.apply(services(10, Protocol::Tcp, BACKEND));
+    small.apply([options::affinity(Protocol::Tcp)]);
     tcp(&listener, &RefCell::new(small), &few);
 
     enter(&sandbox.cgroup);
@@ -50,24 +53,28 @@ pub(crate) fn run(sandbox: &Sandbox) {
 
 /// What is attached while something is measured. "Nothing" means nothing anywhere: the kernel patches its code when the
 /// first program appears, so a cgroup without programs pays as well.
-struct Hooks<'a> {
+pub(crate) struct Hooks<'a> {
     nodelb: &'a RefCell<World>,
     cgroup: &'a Path,
     empty: RefCell<Option<(libbpf_rs::Object, libbpf_rs::Link)>>,
 }
 
-impl Hooks<'_> {
-    fn nothing(&self) {
+impl<'a> Hooks<'a> {
+    pub(crate) fn new(nodelb: &'a RefCell<World>, cgroup: &'a Path) -> Self {
+        Self { nodelb, cgroup, empty: RefCell::default() }
+    }
+
+    pub(crate) fn nothing(&self) {
         self.empty.take();
         self.nodelb.borrow_mut().detach();
     }
 
-    fn empty(&self) {
+    pub(crate) fn empty(&self) {
         self.nothing();
         self.empty.replace(Some(attach_empty(self.cgroup)));
     }
 
-    fn nodelb(&self) {
+    pub(crate) fn nodelb(&self) {
         self.empty.take();
         self.nodelb.borrow_mut().datapath.ensure_attached().unwrap();
     }
@@ -75,7 +82,7 @@ impl Hooks<'_> {
 
 /// UDP connect() on a socket that is connected already: nothing but the hook and a route lookup.
 fn reconnect(nodelb: &RefCell<World>, cgroup: &Path) {
-    let hooks = Hooks { nodelb, cgroup, empty: RefCell::default() };
+    let hooks = Hooks::new(nodelb, cgroup);
     let [direct, service, other] = [SocketAddr::from(BACKEND), dialled(frontend(3, UDP)), dialled(frontend(4, UDP))];
     let sockets = [(); 5].map(|()| socket_of(cgroup));
     let connect = |socket: &UdpSocket, to: [SocketAddr; 2], count: u32| {
@@ -119,9 +126,10 @@ fn reconnect(nodelb: &RefCell<World>, cgroup: &Path) {
 
 /// TCP connect, accept and close through a service and directly, both under nodelb's hooks, and without any.
 fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
-    let hooks = Hooks { nodelb, cgroup, empty: RefCell::default() };
+    let hooks = Hooks::new(nodelb, cgroup);
     enter(cgroup);
-    let (direct, service) = (SocketAddr::from(BACKEND), dialled(frontend(3, Protocol::Tcp)));
+    let direct = SocketAddr::from(BACKEND);
+    let [service, sticky] = [3, 5].map(|number| dialled(frontend(number, Protocol::Tcp)));
     let connect = |to: SocketAddr, count: u32| {
         for _ in 0..count {
             let client = TcpStream::connect(to).unwrap();
@@ -136,18 +144,27 @@ fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
             Variant::new(|count| connect(direct, count)).after(|| hooks.nothing()),
             Variant::new(|count| connect(direct, count)).after(|| hooks.nodelb()),
             Variant::new(|count| connect(service, count)).after(|| hooks.nodelb()),
+            Variant::new(|count| connect(sticky, count)).after(|| hooks.nodelb()),
         ],
     );
     println!("\n## TCP connect, accept and close\n");
     println!("ns a connection, loopback.\n");
     println!("| | min | p25 | median |\n|---|---|---|---|");
-    for (name, times) in ["nothing attached, direct", "nodelb, direct", "nodelb, service address"].iter().zip(&times) {
+    let names = [
+        "nothing attached, direct",
+        "nodelb, direct",
+        "nodelb, service address",
+        "nodelb, service address with session affinity",
+    ];
+    for (name, times) in names.iter().zip(&times) {
         println!("| {name} | {} |", times.cells());
     }
-    let [none, direct, service] = &times;
-    let (min, p25) = (service.min() / direct.min(), service.p25() / direct.p25());
-    println!("\nservice / direct: **{min:.3}** (min), {p25:.3} (p25).");
-    println!("Within 1.05: {} (min), {} (p25).", verdict(min, 1.05), verdict(p25, 1.05));
+    let [none, direct, service, sticky] = &times;
+    for (name, times) in [("service", service), ("service with session affinity", sticky)] {
+        let (min, p25) = (times.min() / direct.min(), times.p25() / direct.p25());
+        println!("\n{name} / direct: **{min:.3}** (min), {p25:.3} (p25).");
+        println!("Within 1.05: {} (min), {} (p25).", verdict(min, 1.05), verdict(p25, 1.05));
+    }
     let (min, p25) = (service.min() / none.min(), service.p25() / none.p25());
     println!("service / direct without nodelb: {min:.3} (min), {p25:.3} (p25).");
 }
@@ -176,12 +193,12 @@ fn scale(few: &Path, many: &Path) {
     println!("Within 1.10: {} (min), {} (p25).", verdict(min, 1.10), verdict(p25, 1.10));
 }
 
-fn dialled(frontend: L4Addr) -> SocketAddr {
+pub(crate) fn dialled(frontend: L4Addr) -> SocketAddr {
     SocketAddr::new(frontend.addr.ip(), frontend.port)
 }
 
 /// A socket belongs for good to the cgroup its process is in when it is made.
-fn socket_of(cgroup: &Path) -> UdpSocket {
+pub(crate) fn socket_of(cgroup: &Path) -> UdpSocket {
     enter(cgroup);
     UdpSocket::bind("192.0.2.9:0").unwrap()
 }

@@ -99,7 +99,7 @@ pub enum Heard {
         is_rewound: bool,
     },
     /// The object is as given.
-    Upsert(Item),
+    Upsert(Box<Item>),
     /// The object is gone.
     Delete(Identity),
     /// Something that makes no sense: what was known before stays.
@@ -139,7 +139,7 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// For the store. The version is that of the object, 0 if it was skipped.
-    Heard(Box<Heard>, Version),
+    Heard(Heard, Version),
     /// Nothing has changed up to this version.
     Bookmark {
         /// Up to when.
@@ -158,7 +158,7 @@ pub enum Event {
 
 impl From<(Heard, Version)> for Event {
     fn from((heard, version): (Heard, Version)) -> Self {
-        Self::Heard(Box::new(heard), version)
+        Self::Heard(heard, version)
     }
 }
 
@@ -324,7 +324,7 @@ impl Decoder {
             model(value)
         });
         let version = identity.version;
-        (Heard::Upsert(Item { identity, object: value, notices }), version)
+        (Heard::Upsert(Box::new(Item { identity, object: value, notices })), version)
     }
 
     fn share_writer(&mut self, origin: &mut Origin) {
@@ -360,7 +360,7 @@ fn node(bytes: &[u8]) -> (Heard, Version) {
     let version = identity.version;
     let zone = (&*printable::name(&node.metadata.labels.zone.unwrap_or_default())).into();
     let object = Some(Object::Node(NodeObject { zone, ..NodeObject::default() }));
-    (Heard::Upsert(Item { identity, object, notices: Vec::new() }), version)
+    (Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() })), version)
 }
 
 fn deleted(bytes: &[u8]) -> (Heard, Version) {

@@ -137,7 +137,7 @@ impl Store {
         let collection = self.of(kind);
         match heard {
             Heard::ListBegins { is_rewound } => collection.begin_list(is_rewound),
-            Heard::Upsert(item) => collection.upsert(kind, item, changes),
+            Heard::Upsert(item) => collection.upsert(kind, *item, changes),
             Heard::Delete(identity) => collection.delete(kind, &identity, is_synced, changes),
             Heard::Skipped { key, reason } => collection.skip(key, reason),
             Heard::Listed(_) => {

@@ -56,7 +56,7 @@ impl World {
 
 fn event(text: &str, kind: Kind) -> Heard {
     match Decoder::new(kind).event(text.as_bytes()) {
-        Ok(Event::Heard(heard, _)) => *heard,
+        Ok(Event::Heard(heard, _)) => heard,
         other => panic!("{text}: {other:?}"),
     }
 }

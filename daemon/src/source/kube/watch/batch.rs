@@ -19,7 +19,7 @@ impl Batch {
     pub(super) fn take(&mut self, event: Result<Event, String>, is_list: &mut bool) {
         match event {
             Ok(Event::Heard(heard, version)) => {
-                self.heard.push(*heard);
+                self.heard.push(heard);
                 if version != Version::default() {
                     self.version = self.version.max(Some(version));
                 }
