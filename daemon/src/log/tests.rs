@@ -54,6 +54,16 @@ fn lines_are_plain_and_the_level_changes_while_running() {
 }
 
 #[test]
+fn on_a_terminal_lines_have_colours() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = Registry::default().with(plain(move || writer.clone(), true));
+    tracing::subscriber::with_default(subscriber, || tracing::warn!("careful"));
+    let line = lines.take();
+    assert!(line.contains("\u{1b}[") && line.contains("careful"), "{line:?}");
+}
+
+#[test]
 fn the_journal_is_recognised_by_device_and_inode() {
     let file = tempfile::tempfile().unwrap();
     let stat = nix::sys::stat::fstat(file.as_fd()).unwrap();
