@@ -82,8 +82,9 @@ proptest! {
         for row in snapshot.frontends(&Default::default()) {
             let text = row.error.unwrap_or_default();
             let is_done = row.status == nodelb_core::report::Status::Done;
-            // A frontend can be as the sources ask, and yet have no backend but ones that are refused.
-            let tells_of_backends = is_done && row.backends.is_empty() && text.contains("refused");
+            // A frontend can be as the sources ask, and yet have no backend but ones that are refused or unhealthy.
+            let is_about_backends = text.contains("refused") || text.contains("health checks");
+            let tells_of_backends = is_done && row.backends.is_empty() && is_about_backends;
             prop_assert!(is_done == text.is_empty() || tells_of_backends, "{:?} {}", row.status, text);
         }
         assert_nothing_leaks(&mut host, &changes)?;

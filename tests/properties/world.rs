@@ -8,10 +8,12 @@ use std::sync::Arc;
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::change::{Change, NodeFacts};
 use nodelb_core::compile::Guard;
+use nodelb_core::health_check::HealthCheck;
 use nodelb_core::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,
 };
+use nodelb_core::table::Quarantine;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -124,6 +126,7 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
         Change::UpsertService(service) => Some(Change::RemoveService(service.name.clone(), service.source)),
         Change::UpsertSlice(slice) => Some(Change::RemoveSlice(slice.name.clone(), slice.source)),
         Change::Node(_) => Some(Change::Node(NodeFacts::default())),
+        Change::Quarantine(name, _) => Some(Change::Quarantine(name.clone(), Quarantine::new())),
         _ => None,
     }
 }
@@ -157,7 +160,19 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
         6 => slice().prop_map(Change::UpsertSlice),
         1 => (slice_name(), source()).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
         1 => node().prop_map(Change::Node),
+        2 => (name(), quarantine()).prop_map(|(name, backends)| Change::Quarantine(name, backends)),
     ]
+}
+
+/// Also of backends that the service does not have, and of services that have no checks or do not exist.
+fn quarantine() -> impl Strategy<Value = Quarantine> {
+    let backend = select(&BACKENDS[..6]).prop_map(|text| (l4(text).addr, l4(text).port));
+    let error = prop_oneof![Just("connection refused".into()), Just("no answer within 2 s".into())];
+    prop::collection::btree_map(backend, error, 0..6)
+}
+
+fn health_check() -> impl Strategy<Value = Arc<HealthCheck>> {
+    any::<bool>().prop_map(|last_resort| Arc::new(HealthCheck { last_resort, ..HealthCheck::default() }))
 }
 
 fn name() -> impl Strategy<Value = ServiceName> {
@@ -191,19 +206,22 @@ fn text(words: &'static [&'static str]) -> impl Strategy<Value = Arc<str>> {
 pub(crate) fn service() -> impl Strategy<Value = Service> {
     let policies = (policy(), policy(), prop::option::weighted(0.2, Just(10_800)));
     let created = prop::option::weighted(0.3, select(&[100_u64, 200]));
-    (name(), source(), created, prop::collection::vec(service_port(), 0..4), policies).prop_map(
-        |(name, source, created, ports, (internal_policy, external_policy, affinity_seconds))| Service {
-            name,
-            source,
-            origin: Origin::default(),
-            created,
-            ports,
-            internal_policy,
-            external_policy,
-            affinity_seconds,
-            source_ranges: Vec::new(),
-            health_check_port: None,
-            health_check: None,
+    let origin = (source(), created, prop::option::of(health_check()));
+    (name(), origin, prop::collection::vec(service_port(), 0..4), policies).prop_map(
+        |(name, (source, created, health_check), ports, (internal_policy, external_policy, affinity_seconds))| {
+            Service {
+                name,
+                source,
+                origin: Origin::default(),
+                created,
+                ports,
+                internal_policy,
+                external_policy,
+                affinity_seconds,
+                source_ranges: Vec::new(),
+                health_check_port: None,
+                health_check,
+            }
         },
     )
 }

@@ -2,10 +2,12 @@
 //! decision hangs on it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::addr::Addr;
 use crate::service::{Origin, Service, Slice};
 
 /// What made a service dirty. Costs a reference count.
@@ -19,6 +21,8 @@ pub enum Trigger {
     Service(Arc<Service>),
     /// A description of the service is gone; this is what it last said.
     ServiceRemoved(Arc<Service>),
+    /// nodelb's own checks found other backends unhealthy than before; one of the failures, if there are any.
+    Checks(Option<((Addr, u16), Arc<str>)>),
     /// Nothing that was said of the service: the node, the known apiservers, a retry.
     Other,
 }
@@ -28,7 +32,7 @@ impl Trigger {
     fn outranks(&self, before: &Self) -> bool {
         let rank = |trigger: &Self| match trigger {
             Self::Slice(_) | Self::SliceRemoved(_) => 2,
-            Self::Service(_) | Self::ServiceRemoved(_) => 1,
+            Self::Service(_) | Self::ServiceRemoved(_) | Self::Checks(_) => 1,
             Self::Other => 0,
         };
         rank(self) >= rank(before)
@@ -41,6 +45,7 @@ impl Trigger {
             Self::SliceRemoved(slice) => (&slice.origin, true),
             Self::Service(service) => (&service.origin, false),
             Self::ServiceRemoved(service) => (&service.origin, true),
+            Self::Checks(failure) => return Cause::of_checks(failure.as_ref()),
             Self::Other => return Cause::default(),
         };
         let mut origin = origin.clone();
@@ -86,6 +91,17 @@ pub struct Cause {
     pub origin: Origin,
     /// Whether the object was removed. The origin is then what it last said of itself, without its writer.
     pub is_removed: bool,
+}
+
+impl Cause {
+    /// `health checks (192.0.2.11:8080: connection refused)`
+    fn of_checks(failure: Option<&((Addr, u16), Arc<str>)>) -> Self {
+        let object = match failure {
+            Some(((addr, port), error)) => format!("health checks ({}: {error})", SocketAddr::new(addr.ip(), *port)),
+            None => "health checks".into(),
+        };
+        Self { origin: Origin { object: object.into(), ..Origin::default() }, is_removed: false }
+    }
 }
 
 impl fmt::Display for Cause {

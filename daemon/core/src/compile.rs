@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use crate::addr::{Addr, Family, L4Addr, Protocol};
 use crate::apiservers::Apiservers;
 use crate::change::NodeFacts;
-use crate::select::{self, Candidate, Candidates};
-use crate::service::{Backend, FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice, Source};
+use crate::select::{self, Candidate, Candidates, Checks};
+use crate::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice, Source};
 use crate::state::CANARIES;
 use crate::weight::slot_counts;
 
@@ -203,19 +203,26 @@ pub struct FrontendPlan {
     pub refusal: Option<Refusal>,
 }
 
+/// What a service is compiled against: everything that neither the service nor its slices say.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// The node it is compiled for.
+    pub node: &'a NodeFacts,
+    /// What no service may do.
+    pub guard: &'a Guard,
+    /// Where apiservers are known to listen.
+    pub apiservers: &'a Apiservers,
+    /// What the service's own checks found.
+    pub checks: Checks<'a>,
+}
+
 /// Compiles every port of the service, in the order of its description. Ports of equal name and protocol are one: they
 /// have the same backends, so they share an entry in the kernel.
-pub fn compile(
-    service: &Service,
-    slices: &[Arc<Slice>],
-    node: &NodeFacts,
-    guard: &Guard,
-    apiservers: &Apiservers,
-) -> Vec<PortPlan> {
+pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'_>) -> Vec<PortPlan> {
     let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
-            let frontends = plan_frontends(service, port, family, guard);
+            let frontends = plan_frontends(service, port, family, around.guard);
             if frontends.is_empty() {
                 continue;
             }
@@ -229,8 +236,8 @@ pub fn compile(
                 plan.frontends.extend(frontends);
                 continue;
             }
-            let candidates = admitted(slices, &key, guard, apiservers);
-            plans.push(plan_port(key, &candidates, node, service.affinity_seconds.unwrap_or(0), frontends));
+            let candidates = admitted(slices, &key, around);
+            plans.push(plan_port(key, &candidates, around, service.affinity_seconds.unwrap_or(0), frontends));
         }
     }
     plans
@@ -248,24 +255,25 @@ fn plan_frontends(service: &Service, port: &ServicePort, family: Family, guard: 
 }
 
 /// The candidates of a port that a connection may be sent to.
-fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, guard: &Guard, apiservers: &Apiservers) -> Candidates<'a> {
+fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, around: &Surroundings<'a>) -> Candidates<'a> {
+    let Surroundings { guard, apiservers, checks, .. } = around;
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
     candidates.retain(|c| guard.admits_backend(c.address(key.protocol), c.slice.source, apiservers));
+    checks.mark(&mut candidates);
     candidates
 }
 
 fn plan_port(
     key: PortKey,
     candidates: &[Candidate<'_>],
-    node: &NodeFacts,
+    around: &Surroundings<'_>,
     affinity_seconds: u32,
     frontends: Vec<FrontendPlan>,
 ) -> PortPlan {
-    let backends: SmallVec<[&Backend; 4]> = candidates.iter().map(|candidate| candidate.backend).collect();
-    let selection = select::select(&backends, node);
+    let selection = select::select(candidates, around.node, around.checks.last_resort);
     let view = |places: &[usize]| -> View {
-        let weights: SmallVec<[u16; 8]> = places.iter().map(|&place| backends[place].weight).collect();
-        let addresses = places.iter().map(|&i| L4Addr::new(backends[i].addr, backends[i].port, key.protocol));
+        let weights: SmallVec<[u16; 8]> = places.iter().map(|&place| candidates[place].backend.weight).collect();
+        let addresses = places.iter().map(|&place| candidates[place].address(key.protocol));
         addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0).collect()
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));

@@ -310,6 +310,7 @@ impl Engine {
         Holdings {
             services: self.compiled.len(),
             slices: self.table.slice_count(),
+            quarantined: self.table.quarantine_count(),
             rows: self.rows.len(),
             service_ids: self.ids.used(),
             id_owners: self.owners.len(),
@@ -328,6 +329,8 @@ pub struct Holdings {
     pub services: usize,
     /// Slices in the table.
     pub slices: usize,
+    /// Services with backends in quarantine.
+    pub quarantined: usize,
     /// Frontend addresses somebody claims.
     pub rows: usize,
     /// Service ids in use.

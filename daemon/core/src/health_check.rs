@@ -28,6 +28,22 @@ pub struct HealthCheck {
     pub last_resort: bool,
 }
 
+impl Default for HealthCheck {
+    /// What a service file gets that says `type = "tcp"` and nothing else.
+    fn default() -> Self {
+        Self {
+            method: Method::Tcp,
+            port: None,
+            interval: Duration::from_secs(10),
+            timeout: Duration::from_secs(2),
+            rise: 2,
+            fall: 3,
+            starts_healthy: true,
+            last_resort: true,
+        }
+    }
+}
+
 /// What a backend is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Method {

@@ -56,7 +56,8 @@ pub struct FrontendReport {
     /// Since when it has this status.
     #[serde(skip)]
     pub since: Moment,
-    /// Why not, with the remedy; of a frontend without backends, also which backends nodelb refuses to use.
+    /// Why not, with the remedy; of a frontend without backends, also which backends nodelb refuses to use or found
+    /// unhealthy.
     pub error: Option<String>,
 }
 
@@ -85,7 +86,8 @@ pub struct ServiceReport {
     pub selectable: usize,
     /// The worst status of its frontends.
     pub status: Status,
-    /// The first error of its frontends, or why the whole service is not served, or which backends nodelb refuses to use.
+    /// The first error of its frontends, or why the whole service is not served, or which backends nodelb refuses to use
+    /// or found unhealthy.
     pub error: Option<String>,
 }
 
@@ -98,7 +100,8 @@ pub struct BackendReport {
     pub service: ServiceName,
     /// Port name, empty for an unnamed port.
     pub port: Arc<str>,
-    /// As the source says; of a held backend that it does not name any more, `NotReady`.
+    /// As the source says, or `Quarantined` if it failed nodelb's own checks; of a held backend that the source does
+    /// not name any more, `NotReady`.
     pub state: BackendState,
     /// Share of new connections.
     pub weight: u16,
@@ -110,7 +113,7 @@ pub struct BackendReport {
     pub choice: Choice,
     /// Which file or object says so; of a held backend that none names any more, the one that took it away.
     pub origin: Arc<str>,
-    /// Why it is refused, if it is.
+    /// Why it is refused, or the last error of its checks.
     pub reason: Option<String>,
 }
 

@@ -1,5 +1,6 @@
 //! Which backends of a service port new connections may get on this node: Kubernetes' rules (`CategorizeEndpoints` in
-//! kube-proxy's `topology.go`, KEP-1669, KEP-2433, KEP-3015) as one pure function. Owns no state.
+//! kube-proxy's `topology.go`, KEP-1669, KEP-2433, KEP-3015), and what nodelb's own checks add to them, as one pure
+//! function. Owns no state.
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use crate::addr::{Family, L4Addr, Protocol};
 use crate::change::NodeFacts;
 use crate::report::Choice;
 use crate::service::{Backend, BackendState, FrontendKind, Hints, Service, Slice, TrafficPolicy};
+use crate::table::{Facts, Quarantine};
 
 /// A backend of one service port, and the slice that says so.
 #[derive(Clone, Copy, Debug)]
@@ -17,12 +19,49 @@ pub struct Candidate<'a> {
     pub backend: &'a Backend,
     /// Who says so; where several do, the one whose word counts.
     pub slice: &'a Arc<Slice>,
+    /// With which error it failed nodelb's own checks, if it did.
+    pub failure: Option<&'a Arc<str>>,
 }
 
 impl Candidate<'_> {
     /// Where it listens, for a port of this protocol.
     pub fn address(&self, protocol: Protocol) -> L4Addr {
         L4Addr::new(self.backend.addr, self.backend.port, protocol)
+    }
+
+    /// What its state amounts to: checks take a backend out that its source would use, and nothing else.
+    pub fn state(&self) -> BackendState {
+        match effective_state(self.backend) {
+            BackendState::Active | BackendState::Terminating if self.failure.is_some() => BackendState::Quarantined,
+            state => state,
+        }
+    }
+}
+
+/// What a service's own checks have to say about which of its backends are chosen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Checks<'a> {
+    /// The backends that failed them; `None` where none did, or the service has no checks.
+    pub failed: Option<&'a Quarantine>,
+    /// Whether backends that failed are used where there are no others.
+    pub last_resort: bool,
+}
+
+impl<'a> Checks<'a> {
+    /// What is known for this service. What was found by checks that it does not have any more counts for nothing.
+    pub fn of(service: &Service, facts: &'a Facts) -> Self {
+        match &service.health_check {
+            None => Self::default(),
+            Some(check) => Self { failed: facts.quarantine(&service.name), last_resort: check.last_resort },
+        }
+    }
+
+    /// Notes at each candidate whether it failed.
+    pub fn mark(&self, candidates: &mut [Candidate<'a>]) {
+        let Some(failed) = self.failed else { return };
+        for candidate in candidates {
+            candidate.failure = failed.get(&(candidate.backend.addr, candidate.backend.port));
+        }
     }
 }
 
@@ -33,7 +72,8 @@ pub type Candidates<'a> = SmallVec<[Candidate<'a>; 4]>;
 pub type Places = SmallVec<[usize; 4]>;
 
 /// The union of the slices for one service port and family: each address once, in address order. Where slices disagree
-/// the best state counts (so a non-terminating entry wins), then the first slice by name.
+/// the best state counts (so a non-terminating entry wins), then the first slice by name. What checks found is not in
+/// it yet: it is the same whichever slice says so.
 pub fn merge<'a>(
     slices: impl Iterator<Item = &'a Arc<Slice>>,
     port: &str,
@@ -44,7 +84,7 @@ pub fn merge<'a>(
     for slice in slices {
         let named = slice.ports.iter().filter(|p| p.protocol == protocol && *p.name == *port);
         let backends = named.flat_map(|p| &p.backends).filter(|b| b.addr.family() == family);
-        merged.extend(backends.map(|backend| Candidate { backend, slice }));
+        merged.extend(backends.map(|backend| Candidate { backend, slice, failure: None }));
     }
     let address = |candidate: &Candidate<'_>| (candidate.backend.addr, candidate.backend.port);
     // Stable: of equals the first slice stays first.
@@ -75,41 +115,43 @@ pub struct Selection {
 /// Selects among the candidates.
 ///
 /// The cluster view is the active backends that hints leave to this node; without an active one, every terminating
-/// backend that still serves, hints ignored. The local view is the active backends on this node; without one, the
-/// terminating ones on this node; hints do not apply to it.
-pub fn select(candidates: &[&Backend], node: &NodeFacts) -> Selection {
-    let in_state = |state: BackendState| {
-        candidates.iter().enumerate().filter(move |(_, b)| effective_state(b) == state).map(|(index, _)| index)
+/// backend that still serves; without one of those either, and if `last_resort` allows it, every quarantined one. Hints
+/// apply to active backends only. The local view is the same of the backends on this node, without hints.
+pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Selection {
+    let in_state = |state: BackendState| -> Places {
+        let all = candidates.iter().enumerate();
+        all.filter(|(_, candidate)| candidate.state() == state).map(|(index, _)| index).collect()
     };
-    let active: Places = in_state(BackendState::Active).collect();
-    let terminating: Places = in_state(BackendState::Terminating).collect();
+    let active = in_state(BackendState::Active);
+    let terminating = in_state(BackendState::Terminating);
+    let quarantined = if last_resort { in_state(BackendState::Quarantined) } else { Places::new() };
     let on_this_node = |indexes: &[usize]| -> Places {
-        let is_local = |index: &&usize| candidates[**index].node.as_deref() == Some(&*node.name);
+        let is_local = |index: &&usize| candidates[**index].backend.node.as_deref() == Some(&*node.name);
         indexes.iter().filter(is_local).copied().collect()
     };
 
-    let topology = topology(&active.iter().map(|&i| candidates[i]).collect::<SmallVec<[_; 4]>>(), node);
-    let cluster = if active.is_empty() {
-        terminating.clone()
-    } else {
-        active.iter().copied().filter(|&i| topology.admits(candidates[i], node)).collect()
+    let topology = topology(&active.iter().map(|&i| candidates[i].backend).collect::<SmallVec<[_; 4]>>(), node);
+    let in_order = [&active, &terminating, &quarantined];
+    let first = in_order.iter().find(|places| !places.is_empty());
+    let cluster = match first {
+        None => Places::new(),
+        Some(_) if !active.is_empty() => {
+            active.iter().copied().filter(|&i| topology.admits(candidates[i].backend, node)).collect()
+        }
+        Some(places) => Places::clone(places),
     };
-    let mut local = on_this_node(&active);
-    if local.is_empty() {
-        local = on_this_node(&terminating);
-    }
-    let has_backends = !active.is_empty() || !terminating.is_empty();
-    Selection { cluster, local, has_backends }
+    let local = in_order.iter().map(|places| on_this_node(places)).find(|places| !places.is_empty());
+    Selection { cluster, local: local.unwrap_or_default(), has_backends: first.is_some() }
 }
 
 /// Why each candidate is in the cluster view, or is not.
-pub fn explain(candidates: &[&Backend], node: &NodeFacts) -> Vec<Choice> {
-    let selection = select(candidates, node);
-    let reason = |(index, backend): (usize, &&Backend)| {
+pub fn explain(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Vec<Choice> {
+    let selection = select(candidates, node, last_resort);
+    let reason = |(index, candidate): (usize, &Candidate<'_>)| {
         if selection.cluster.binary_search(&index).is_ok() {
             return Choice::Selected;
         }
-        match effective_state(backend) {
+        match candidate.state() {
             BackendState::Active => Choice::NotHinted,
             BackendState::Terminating => Choice::Terminating,
             BackendState::Quarantined => Choice::Quarantined,

@@ -2,7 +2,6 @@
 //! one keeps nobody else from going on.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -15,10 +14,10 @@ use crate::datapath::Moment;
 use crate::engine::{EngineConfig, Holds, IdOwner};
 use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, ServiceReport, Status};
-use crate::select::{self, Candidate};
-use crate::service::{Backend, BackendState, PortKey, Service, ServiceName, Slice, Source};
+use crate::select::{self, Candidate, Checks};
+use crate::service::{BackendState, PortKey, Service, ServiceName, Slice, Source};
 use crate::state::{Desired, Realised, ServiceId, Slot};
-use crate::table::Facts;
+use crate::table::{Facts, Quarantine};
 use crate::trace::{Verdict, trace};
 
 /// An immutable picture of everything the owner knows, cheap to take and to keep.
@@ -143,11 +142,18 @@ impl Snapshot {
         if claim.outside_local && claim.kind.is_external() {
             flags.push("ExternalLocal".into());
         }
+        let checks = self.checks(&claim.key.service);
+        if checks.is_some() {
+            flags.push("HealthCheck".into());
+        }
+        if checks.and_then(|checks| checks.failed).is_some_and(|failed| all_failed(&backends, failed)) {
+            flags.push("LastResort".into());
+        }
         if claim.inside_local {
             flags.push("Local".into());
         }
         let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
-        let refused = || is_empty.then(|| self.refused_text(&claim.key)).flatten();
+        let unused = || is_empty.then(|| self.unused_text(&claim.key)).flatten();
         FrontendReport {
             address,
             kind: claim.kind,
@@ -157,17 +163,22 @@ impl Snapshot {
             flags,
             status: status.status,
             since: status.since,
-            error: status.error.map(|error| error.to_string()).or_else(refused),
+            error: status.error.map(|error| error.to_string()).or_else(unused),
         }
     }
 
-    /// Why a port without backends has none, if nodelb refuses those that its slices name.
-    fn refused_text(&self, key: &PortKey) -> Option<String> {
+    /// Why a port without backends has none, if nodelb does not use those that its slices name.
+    fn unused_text(&self, key: &PortKey) -> Option<String> {
+        let mut rows = Vec::new();
         let (_, slices) = self.facts.owner(&key.service)?;
-        let candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
-        let refusal = |c: &Candidate<'_>| self.check(c.address(key.protocol), c.slice.source).err();
-        let refused = candidates.iter().filter_map(|c| Some((c.address(key.protocol), refusal(c)?)));
-        refusal_text(refused)
+        self.port_backends(slices, key, &mut rows);
+        unused_text(&rows)
+    }
+
+    /// What the service's own checks have to say; `None` where it has none.
+    fn checks(&self, name: &ServiceName) -> Option<Checks<'_>> {
+        let (service, _) = self.facts.owner(name)?;
+        service.health_check.is_some().then(|| Checks::of(service, &self.facts))
     }
 
     fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
@@ -226,8 +237,7 @@ impl Snapshot {
         report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
         let backends = self.backends(&filter);
         if report.error.is_none() {
-            let refused = backends.iter().filter_map(|b| Some((b.address, b.reason.as_ref()?)));
-            report.error = refusal_text(refused);
+            report.error = unused_text(&backends);
         }
         let count =
             |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
@@ -256,9 +266,11 @@ impl Snapshot {
                 Err(refusal) => refused.push((candidate, Choice::Refused, Some(refusal.to_string()))),
             }
         }
-        let backends: Vec<&Backend> = admitted.iter().map(|candidate| candidate.backend).collect();
-        let choices = select::explain(&backends, self.facts.node());
-        let admitted = admitted.into_iter().zip(choices).map(|(candidate, choice)| (candidate, choice, None));
+        let checks = self.checks(&key.service).unwrap_or_default();
+        checks.mark(&mut admitted);
+        let choices = select::explain(&admitted, self.facts.node(), checks.last_resort);
+        let failure = |candidate: &Candidate<'_>| candidate.failure.map(ToString::to_string);
+        let admitted = admitted.into_iter().zip(choices).map(|(c, choice)| (c, choice, failure(&c)));
         let start = reports.len();
         for (candidate, choice, reason) in admitted.chain(refused) {
             let backend = candidate.backend;
@@ -266,7 +278,7 @@ impl Snapshot {
                 address: L4Addr::new(backend.addr, backend.port, key.protocol),
                 service: key.service.clone(),
                 port: Arc::clone(&key.port),
-                state: select::effective_state(backend),
+                state: candidate.state(),
                 weight: backend.weight,
                 node: backend.node.clone().unwrap_or_default(),
                 zone: backend.zone.clone().unwrap_or_default(),
@@ -306,13 +318,29 @@ fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport 
     }
 }
 
-/// `2 backends refused, the first of them 127.0.0.1:8080/TCP: a loopback address: ...`; `None` if none is.
-fn refusal_text(mut refused: impl Iterator<Item = (L4Addr, impl fmt::Display)>) -> Option<String> {
-    let (address, reason) = refused.next()?;
-    Some(match refused.count() {
-        0 => format!("1 backend refused: {address} is {reason}"),
-        more => format!("{} backends refused: {address} is {reason}; see /backends for the others", more + 1),
+/// `2 backends refused: 127.0.0.1:8080/TCP is a loopback address: ...`, else the same of those that failed their checks;
+/// `None` if neither is the case.
+fn unused_text(rows: &[BackendReport]) -> Option<String> {
+    let refused = rows.iter().filter(|row| row.choice == Choice::Refused);
+    let failed = rows.iter().filter(|row| row.state == BackendState::Quarantined);
+    first_of(refused, ["refused", "refused"], " is")
+        .or_else(|| first_of(failed, ["failed its health checks", "failed their health checks"], ":"))
+}
+
+/// The number of rows and the first of them; `None` if there is none.
+fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], link: &str) -> Option<String> {
+    let mut rows = rows.filter_map(|row| Some((row.address, row.reason.as_ref()?)));
+    let (address, reason) = rows.next()?;
+    let [one, several] = what;
+    Some(match rows.count() {
+        0 => format!("1 backend {one}: {address}{link} {reason}"),
+        more => format!("{} backends {several}: {address}{link} {reason}; see /backends for the others", more + 1),
     })
+}
+
+/// Whether there are backends, and only such as failed their checks.
+fn all_failed(backends: &[L4Addr], failed: &Quarantine) -> bool {
+    !backends.is_empty() && backends.iter().all(|backend| failed.contains_key(&(backend.addr, backend.port)))
 }
 
 fn severity(status: Status) -> u8 {

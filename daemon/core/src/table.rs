@@ -194,19 +194,18 @@ impl Table {
         if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, trigger) }
     }
 
+    /// Another text for a backend that is known to be unhealthy is kept, but makes nothing dirty.
     fn set_quarantine(&mut self, name: ServiceName, backends: Quarantine) -> Effect {
-        let keys = |backends: &Quarantine| backends.keys().copied().collect::<Vec<_>>();
-        let before = if backends.is_empty() {
-            self.facts.quarantine.remove(&name)
+        let before = self.facts.quarantine.get(&name).cloned().unwrap_or_default();
+        let is_same = before.keys().eq(backends.keys());
+        let new = backends.iter().find(|(backend, _)| !before.contains_key(backend));
+        let failure = new.or_else(|| backends.first_key_value()).map(|(backend, error)| (*backend, Arc::clone(error)));
+        if backends.is_empty() {
+            self.facts.quarantine.remove(&name);
         } else {
-            self.facts.quarantine.insert(name.clone(), Arc::new(backends))
-        };
-        let now = self.facts.quarantine.get(&name).map_or_else(Vec::new, |backends| keys(backends));
-        if before.map_or_else(Vec::new, |backends| keys(&backends)) == now {
-            Effect::None
-        } else {
-            Effect::Services(smallvec![name], Trigger::Other)
+            self.facts.quarantine.insert(name.clone(), Arc::new(backends));
         }
+        if is_same { Effect::None } else { Effect::Services(smallvec![name], Trigger::Checks(failure)) }
     }
 
     fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) -> Option<Arc<Slice>> {
@@ -251,6 +250,11 @@ impl Table {
     /// How many slices there are.
     pub fn slice_count(&self) -> usize {
         self.service_of.len()
+    }
+
+    /// Of how many services backends are in quarantine.
+    pub fn quarantine_count(&self) -> usize {
+        self.facts.quarantine.len()
     }
 
     /// For readers.
@@ -301,7 +305,8 @@ impl Facts {
         (*self.node_object).as_ref()
     }
 
-    /// The backends of the service that nodelb's own checks found unhealthy.
+    /// The backends of the service that nodelb's own checks found unhealthy, as far as anybody has said so: also of a
+    /// service that is not described, or has no checks. Whoever says it takes it back.
     pub fn quarantine(&self, name: &ServiceName) -> Option<&Quarantine> {
         self.quarantine.get(name).map(|backends| &**backends)
     }

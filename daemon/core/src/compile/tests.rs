@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use super::{Guard, PortPlan, Refusal, compile};
+use super::{Guard, PortPlan, Refusal, Surroundings, compile};
 use crate::addr::{L4Addr, Protocol};
 use crate::apiservers::Apiservers;
 use crate::change::NodeFacts;
+use crate::select::Checks;
 use crate::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
@@ -53,7 +54,12 @@ fn slice(port: &str, backends: Vec<Backend>) -> Vec<Arc<Slice>> {
 
 fn compiled(service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
     let node = NodeFacts { name: "n1".into(), ..NodeFacts::default() };
-    compile(service, slices, &node, &Guard::default(), &Apiservers::default())
+    compiled_on(&node, &Guard::default(), service, slices)
+}
+
+fn compiled_on(node: &NodeFacts, guard: &Guard, service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
+    let apiservers = Apiservers::default();
+    compile(service, slices, &Surroundings { node, guard, apiservers: &apiservers, checks: Checks::default() })
 }
 
 /// The plans as `key: [cluster] frontends`.
@@ -218,6 +224,6 @@ fn a_refused_backend_is_no_backend() {
     let guard = Guard { admin: vec![(l4("192.0.2.9:9890").addr, 9890)], ..Guard::default() };
     let service = service(vec![port("", Protocol::Tcp, &[("198.51.100.1:80", Static)])]);
     let slices = slice("", vec![backend("192.0.2.9:9890")]);
-    let plan = &compile(&service, &slices, &NodeFacts::default(), &guard, &Apiservers::default())[0];
+    let plan = &compiled_on(&NodeFacts::default(), &guard, &service, &slices)[0];
     assert!(plan.cluster.is_empty() && !plan.has_backends);
 }

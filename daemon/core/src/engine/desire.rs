@@ -9,9 +9,10 @@ use super::{Compiled, CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
 use crate::cause::{Dirt, Trigger};
 use crate::claims::{Claim, RowStatus};
-use crate::compile::{PortPlan, Refusal, compile};
+use crate::compile::{PortPlan, Refusal, Surroundings, compile};
 use crate::datapath::Moment;
 use crate::hold::Emptied;
+use crate::select::Checks;
 use crate::service::{PortKey, Service, ServiceName};
 use crate::state::{ServiceEntry, ServiceId, Slot};
 
@@ -50,8 +51,9 @@ impl Engine {
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
         let owner = self.table.owner(name).map(|(service, slices)| {
-            let (node, guard) = (self.table.node(), &self.config.guard);
-            let plans = compile(service, slices, node, guard, self.table.apiservers());
+            let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
+            let checks = Checks::of(service, &self.table);
+            let plans = compile(service, slices, &Surroundings { node, guard, apiservers, checks });
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
         if dirt.is_deleted {

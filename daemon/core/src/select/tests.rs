@@ -1,9 +1,9 @@
-//! `CategorizeEndpoints` of kube-proxy, rule by rule. A backend is written as words: its state (`ready` if none is given),
-//! `node=n1`, `zone-hint=z1`, `node-hint=n1`, `weight=0`.
+//! `CategorizeEndpoints` of kube-proxy, rule by rule, and what checks add to it. A backend is written as words: its state
+//! (`ready` if none is given), `node=n1`, `zone-hint=z1`, `node-hint=n1`, `weight=0`, and `failed` if it failed checks.
 
 use std::sync::Arc;
 
-use super::{explain, is_inside_local, is_outside_local, merge, select};
+use super::{Candidate, Selection, explain, is_inside_local, is_outside_local, merge, select};
 use crate::addr::{Family, Protocol};
 use crate::change::NodeFacts;
 use crate::report::Choice;
@@ -24,6 +24,7 @@ fn backend(index: usize, words: &str) -> Backend {
             ("node", node) => backend.node = Some(node.into()),
             ("zone-hint", zone) => hints.zones.push(zone.into()),
             ("node-hint", node) => hints.nodes.push(node.into()),
+            ("failed", _) => {}
             ("weight", weight) => backend.weight = weight.parse().expect("valid"),
             _ => panic!("{word}"),
         }
@@ -44,8 +45,20 @@ fn selected(backends: &[&str]) -> String {
 }
 
 fn selected_on(node: &NodeFacts, backends: &[&str]) -> String {
-    let backends: Vec<Backend> = backends.iter().enumerate().map(|(i, words)| backend(i, words)).collect();
-    let selection = select(&backends.iter().collect::<Vec<_>>(), node);
+    selection_text(&with_candidates(backends, |candidates| select(candidates, node, true)))
+}
+
+/// What `ask` makes of the backends as candidates.
+fn with_candidates<T>(words: &[&str], ask: impl FnOnce(&[Candidate<'_>]) -> T) -> T {
+    let backends: Vec<Backend> = words.iter().enumerate().map(|(i, words)| backend(i, words)).collect();
+    let (slice, error) = (slice("a", "", Vec::new()), Arc::from("connection refused"));
+    let is_failed = |words: &&str| words.split(' ').any(|word| word == "failed");
+    let failures = words.iter().map(|words| is_failed(words).then_some(&error));
+    let candidate = |(backend, failure)| Candidate { backend, slice: &slice, failure };
+    ask(&backends.iter().zip(failures).map(candidate).collect::<Vec<_>>())
+}
+
+fn selection_text(selection: &Selection) -> String {
     let empty = if selection.has_backends { "" } else { " empty" };
     format!("cluster {:?} local {:?}{empty}", selection.cluster, selection.local)
 }
@@ -109,11 +122,39 @@ fn a_node_without_a_zone_ignores_zone_hints() {
 
 #[test]
 fn every_backend_is_explained() {
-    let words = ["zone-hint=z1", "zone-hint=z2", "terminating", "weight=0", "unready"];
-    let backends: Vec<Backend> = words.iter().enumerate().map(|(i, words)| backend(i, words)).collect();
-    let choices = explain(&backends.iter().collect::<Vec<_>>(), &node("n1", "z1"));
+    let words = ["zone-hint=z1", "zone-hint=z2", "terminating", "weight=0", "unready", "failed"];
+    let choices = |words: &[&str]| with_candidates(words, |all| explain(all, &node("n1", "z1"), true));
     let expected = [Choice::Selected, Choice::NotHinted, Choice::Terminating, Choice::Maintenance, Choice::NotReady];
-    assert_eq!(choices, expected);
+    assert_eq!(choices(&words), [&expected[..], &[Choice::Quarantined]].concat());
+    assert_eq!(choices(&["failed", "unready"]), [Choice::Selected, Choice::NotReady], "the last resort");
+}
+
+#[test]
+fn backends_that_failed_checks_are_the_last_resort() {
+    let cases: &[(&str, &[&str], &str, &str)] = &[
+        ("one that did not", &["failed", ""], "cluster [1] local []", "cluster [1] local []"),
+        ("terminating goes before", &["failed", "terminating"], "cluster [1] local []", "cluster [1] local []"),
+        ("a terminating one fails too", &["failed terminating", ""], "cluster [1] local []", "cluster [1] local []"),
+        ("all of them", &["failed", "failed"], "cluster [0, 1] local []", "cluster [] local [] empty"),
+        ("drained stays drained", &["failed drained", "failed"], "cluster [1] local []", "cluster [] local [] empty"),
+        ("weight 0 is drained", &["failed weight=0"], "cluster [] local [] empty", "cluster [] local [] empty"),
+        ("not ready is not ready", &["failed unready"], "cluster [] local [] empty", "cluster [] local [] empty"),
+        ("hints mean nothing then", &["failed zone-hint=z2"], "cluster [0] local []", "cluster [] local [] empty"),
+        (
+            "nor do those of failed ones",
+            &["failed", "zone-hint=z1", "zone-hint=z2"],
+            "cluster [1] local []",
+            "cluster [1] local []",
+        ),
+        ("this node's own", &["failed node=n1", ""], "cluster [1] local [0]", "cluster [1] local []"),
+        ("one of this node's", &["failed node=n1", "node=n1"], "cluster [1] local [1]", "cluster [1] local [1]"),
+    ];
+    for (reason, backends, with, without) in cases {
+        for (last_resort, expected) in [(true, with), (false, without)] {
+            let found = with_candidates(backends, |all| select(all, &node("n1", "z1"), last_resort));
+            assert_eq!(selection_text(&found), *expected, "{reason}, {last_resort}");
+        }
+    }
 }
 
 fn slice(name: &str, port: &str, backends: Vec<Backend>) -> Arc<Slice> {
@@ -129,9 +170,8 @@ fn slice(name: &str, port: &str, backends: Vec<Backend>) -> Arc<Slice> {
 /// Merged for port `http`, TCP, IPv4, as `last byte of the address: state from slice`.
 fn merged(slices: &[Arc<Slice>]) -> Vec<String> {
     let merged = merge(slices.iter(), "http", Protocol::Tcp, Family::Ipv4);
-    let text = |c: &super::Candidate<'_>| {
-        format!("{}: {} from {}", c.backend.addr.octets()[15], c.backend.state, c.slice.name.name)
-    };
+    let text =
+        |c: &Candidate<'_>| format!("{}: {} from {}", c.backend.addr.octets()[15], c.backend.state, c.slice.name.name);
     merged.iter().map(text).collect()
 }
 

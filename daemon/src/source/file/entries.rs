@@ -7,6 +7,7 @@
 //! backends = ["192.0.2.11:8080", { address = "[2001:db8::1]:8080", weight = 3 }]
 //! ```
 
+mod health_check;
 mod values;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nodelb_core::addr::{Family, Protocol};
+use nodelb_core::health_check::HealthCheck;
 use nodelb_core::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
@@ -56,6 +58,7 @@ struct ServiceEntry {
     internal_policy: TrafficPolicy,
     external_policy: TrafficPolicy,
     ports: Vec<PortEntry>,
+    health_check: Option<Arc<HealthCheck>>,
 }
 
 /// A `[[service.port]]` table, or what a service without those has instead.
@@ -80,8 +83,9 @@ fn read_service(table: &DeTable<'_>, at: &Range<usize>, problems: &mut Problems)
     let internal_policy = fields.read("internal-traffic-policy", problems).unwrap_or_default();
     let external_policy = fields.read("external-traffic-policy", problems).unwrap_or_default();
     let ports = read_ports(&mut fields, at, problems);
+    let health_check = health_check::read(&mut fields, &ports, problems).map(Arc::new);
     fields.refuse_others(problems);
-    Some(ServiceEntry { name: name?, affinity_seconds, internal_policy, external_policy, ports })
+    Some(ServiceEntry { name: name?, affinity_seconds, internal_policy, external_policy, ports, health_check })
 }
 
 fn read_affinity(fields: &mut Fields<'_, '_>, problems: &mut Problems) -> Option<u32> {
@@ -203,7 +207,7 @@ impl ServiceEntry {
             affinity_seconds: self.affinity_seconds,
             source_ranges: Vec::new(),
             health_check_port: None,
-            health_check: None,
+            health_check: self.health_check,
         };
         (service, (!slice.ports.is_empty()).then_some(slice))
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::service::{Backend, BackendState, ServiceName, TrafficPolicy};
@@ -108,7 +109,8 @@ impl FromStr for Timeout {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        duration_seconds(text).and_then(timeout).ok_or_else(|| timeout_message(text))
+        let whole = duration(text).filter(|duration| duration.subsec_millis() == 0);
+        whole.and_then(|duration| timeout(duration.as_secs())).ok_or_else(|| timeout_message(text))
     }
 }
 
@@ -125,18 +127,20 @@ fn timeout_message(found: impl fmt::Display) -> String {
     )
 }
 
-/// Numbers each with a unit of `d`, `h`, `m` or `s`, the greater units first.
-fn duration_seconds(text: &str) -> Option<u64> {
+/// Numbers each with a unit of `d`, `h`, `m`, `s` or `ms`, the greater units first.
+pub(super) fn duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = 0_u64;
     let mut last_unit = u64::MAX;
     while !rest.is_empty() {
         let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let unit = match after.as_bytes().first()? {
-            b'd' => 86_400,
-            b'h' => 3_600,
-            b'm' => 60,
-            b's' => 1,
+        let name = &after[..after.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(after.len())];
+        let unit = match name {
+            "d" => 86_400_000,
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
             _ => return None,
         };
         if unit >= last_unit {
@@ -144,9 +148,9 @@ fn duration_seconds(text: &str) -> Option<u64> {
         }
         last_unit = unit;
         total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(unit)?)?;
-        rest = &after[1..];
+        rest = &after[name.len()..];
     }
-    Some(total)
+    Some(Duration::from_millis(total))
 }
 
 impl Setting for Timeout {
