@@ -162,4 +162,27 @@ struct udp_socket {
 };
 _Static_assert(sizeof(struct udp_socket) == 400, "layout");
 
+/*
+ * A connected socket that dialled a service, as bpf/flows.bpf.c tells the
+ * daemon; its peer is the translation's backend. In no map, so that it may
+ * change without a new layout version.
+ */
+struct flow_record {
+	/* Of the socket: no two on this machine ever have the same. */
+	__u64 cookie;
+	/* Inode number of the network namespace, as in /proc/PID/ns/net. */
+	__u32 netns;
+	/* The interface it is bound to; 0: none. */
+	__u32 ifindex;
+	__u32 source[4];
+	__u16 source_port_be;
+	/* AF_INET or AF_INET6; the latter may have IPv4-mapped addresses. */
+	__u8 family;
+	/* As in enum bpf_tcp_state, of UDP sockets too. */
+	__u8 state;
+	__u32 pad;
+	struct translation translation;
+};
+_Static_assert(sizeof(struct flow_record) == 80, "layout");
+
 #endif

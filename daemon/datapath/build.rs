@@ -22,10 +22,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     if Path::new(&multiarch).is_dir() {
         args.push(format!("-I{multiarch}").into());
     }
-    let mut builder = SkeletonBuilder::new();
-    if let Some(clang) = env::var_os("CLANG") {
-        builder.clang(clang);
+    for object in ["sock", "flows"] {
+        let mut builder = SkeletonBuilder::new();
+        if let Some(clang) = env::var_os("CLANG") {
+            builder.clang(clang);
+        }
+        let source = bpf.join(format!("{object}.bpf.c"));
+        builder.source(source).clang_args(&args).build_and_generate(out.join(format!("{object}.skel.rs")))?;
     }
-    builder.source(bpf.join("sock.bpf.c")).clang_args(args).build_and_generate(out.join("sock.skel.rs"))?;
     Ok(())
 }

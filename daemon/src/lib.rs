@@ -17,5 +17,6 @@ pub mod node;
 pub mod notify;
 pub mod reconcile;
 pub mod run;
+pub mod sock_diag;
 pub mod source;
 mod state;

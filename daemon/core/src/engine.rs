@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 use smallvec::SmallVec;
 
-use crate::addr::{Addr, L4Addr};
+use crate::addr::{Addr, L4Addr, Protocol};
 use crate::cause::{Dirt, Trigger};
 use crate::change::Change;
 use crate::claims::Row;
@@ -24,6 +24,7 @@ use crate::diff::{self, Touched};
 use crate::hold::{Emptied, HeldPort, Release};
 use crate::ids::{BackendIds, ServiceIds};
 use crate::service::{PortKey, ServiceName, Source};
+use crate::stale::Moves;
 use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::table::{Effect, Table};
 use contest::Line;
@@ -131,6 +132,7 @@ pub struct Engine {
     retry: Option<Retry>,
     is_pruned: bool,
     is_ready: bool,
+    moves: Moves,
     round: Round,
 }
 
@@ -174,6 +176,7 @@ impl Engine {
             retry: None,
             is_pruned: false,
             is_ready: false,
+            moves: Moves::default(),
             round: Round::default(),
         };
         engine.want_canary();
@@ -212,6 +215,8 @@ impl Engine {
             }
             Effect::NodeAddresses => self.want_node_addresses(),
             Effect::Synced => {
+                self.moves.note(Protocol::Udp);
+                self.moves.note(Protocol::Tcp);
                 let deferred = std::mem::take(&mut self.deferred);
                 self.touch(deferred);
                 self.is_pruned = false;
@@ -302,6 +307,8 @@ impl Engine {
             rows: self.rows.clone(),
             owners: self.owners.clone(),
             holds: self.holds.clone(),
+            is_ready: self.is_ready,
+            moves: self.moves,
         }
     }
 

@@ -29,6 +29,7 @@ pub mod runs;
 pub mod select;
 pub mod service;
 mod snapshot;
+pub mod stale;
 pub mod state;
 pub mod table;
 pub mod trace;

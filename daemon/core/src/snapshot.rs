@@ -16,6 +16,7 @@ use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, ServiceReport, Status};
 use crate::select::{self, Candidate, Checks};
 use crate::service::{BackendState, PortKey, Service, ServiceName, Slice, Source};
+use crate::stale::Moves;
 use crate::state::{Desired, Realised, ServiceId, Slot};
 use crate::table::{Facts, Quarantine};
 use crate::trace::{Verdict, trace};
@@ -29,6 +30,10 @@ pub struct Snapshot {
     pub desired: Desired,
     /// What the kernel holds, as far as successful operations tell.
     pub realised: Realised,
+    /// Whether every source had synced, and the first full reconcile after that was done.
+    pub is_ready: bool,
+    /// What tells whether sockets may have to move on.
+    pub moves: Moves,
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) facts: Facts,
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,

@@ -66,12 +66,17 @@ fn lookup_frontend<'a>(
         if !nodeport_range.contains(&to.port) || !state.node_addrs.contains(&to.addr) {
             return None;
         }
-        let wildcard = match to.addr.family() {
-            Family::Ipv4 => Addr::UNSPECIFIED_V4,
-            Family::Ipv6 => Addr::UNSPECIFIED_V6,
-        };
-        state.frontends.get(&L4Addr::new(wildcard, to.port, to.protocol))
+        state.frontends.get(&wildcard(to))
     })
+}
+
+/// The address under which a NodePort of this number is kept.
+pub(crate) fn wildcard(to: L4Addr) -> L4Addr {
+    let addr = match to.addr.family() {
+        Family::Ipv4 => Addr::UNSPECIFIED_V4,
+        Family::Ipv6 => Addr::UNSPECIFIED_V6,
+    };
+    L4Addr { addr, ..to }
 }
 
 #[cfg(test)]

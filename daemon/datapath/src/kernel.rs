@@ -13,6 +13,7 @@ use nodelb_core::state::{MapOp, Realised};
 use crate::attach::{Attachment, LinkFault, LinkState};
 use crate::crash::CrashPoint;
 use crate::error::OpenError;
+use crate::flows::FlowReader;
 use crate::load;
 use crate::own::{self, OwnSockets};
 use crate::pins::Pins;
@@ -68,6 +69,8 @@ pub struct StartReport {
     pub features: Features,
     /// The cgroup the programs are attached to.
     pub cgroup: PathBuf,
+    /// Why [`KernelDatapath::flows`] has nothing to offer, if so.
+    pub flows: Result<(), String>,
 }
 
 /// The maps in the kernel, with the programs attached. One owner writes; [`Self::reader`] is for everyone else.
@@ -77,6 +80,7 @@ pub struct KernelDatapath {
     writer: Writer,
     attachment: Attachment,
     own: OwnSockets,
+    flows: Option<FlowReader>,
     pins: Pins,
 }
 
@@ -93,6 +97,7 @@ impl KernelDatapath {
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let prepared = load::prepare(&mut object, options, features)?;
         let opened = Start::new(&pins, &prepared, cgroup.clone())?.run(prepared)?;
+        let flows = FlowReader::load(&opened.own).map_err(|error| error.to_string());
         let report = StartReport {
             generation: opened.generation,
             origin: opened.origin,
@@ -100,9 +105,10 @@ impl KernelDatapath {
             corrupt: opened.corrupt,
             features,
             cgroup,
+            flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
         let Opened { writer, attachment, own, .. } = opened;
-        Ok((Self { writer, attachment, own, pins }, report))
+        Ok((Self { writer, attachment, own, flows: flows.ok(), pins }, report))
     }
 
     /// For reading the maps from other threads.
@@ -113,6 +119,11 @@ impl KernelDatapath {
     /// For registering nodelb's own sockets.
     pub fn own_sockets(&self) -> OwnSockets {
         self.own.clone()
+    }
+
+    /// For reading which sockets are connected through a service; `None` where the kernel cannot tell.
+    pub fn flows(&self) -> Option<FlowReader> {
+        self.flows.clone()
     }
 
     /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.

@@ -3,10 +3,12 @@
 
 use std::mem::offset_of;
 
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::runs::Run;
+use nodelb_core::stale::{Flow, Socket};
 use nodelb_core::state::{BackendId, FrontendEntry, ServiceId, Slot};
 
+use crate::skeleton::flows::types as flows;
 use crate::skeleton::types;
 
 // A changed layout must be changed in two places on purpose, and is then a new layout version.
@@ -19,6 +21,10 @@ const _: () = assert!(size_of::<types::affinity_key>() == 16);
 const _: () = assert!(size_of::<types::affinity>() == 16);
 const _: () = assert!(size_of::<types::tcp_socket>() == 44);
 const _: () = assert!(size_of::<types::udp_socket>() == 400);
+const _: () = assert!(FLOW_RECORD_SIZE == 80);
+
+/// Bytes of what `bpf/flows.bpf.c` tells of one connection.
+pub(crate) const FLOW_RECORD_SIZE: usize = size_of::<flows::flow_record>();
 
 /// 8-byte words of one `services` entry: two views, flags and affinity, reserved.
 pub(crate) const SERVICE_WORDS: usize = size_of::<types::service>() / 8;
@@ -207,6 +213,34 @@ pub(crate) fn own_tcp_socket() -> [u8; size_of::<types::tcp_socket>()] {
 /// The state of a UDP socket of nodelb's own.
 pub(crate) fn own_udp_socket() -> [u8; size_of::<types::udp_socket>()] {
     bytes_of!(types::udp_socket { flags: types::socket_flags::SOCKET_OWN.0.to_ne_bytes() })
+}
+
+/// `None` if there is nothing in it that nodelb knows.
+pub(crate) fn parse_flow_record(record: &[u8; FLOW_RECORD_SIZE]) -> Option<Flow> {
+    let translation: [u8; size_of::<flows::translation>()] = field_of!(record, flows::flow_record, translation);
+    let frontend = parse_frontend_key(&field_of!(translation, flows::translation, frontend))?;
+    let protocol = frontend.protocol;
+    let address = |addr, port| L4Addr::new(Addr::from_octets(addr), u16::from_be_bytes(port), protocol);
+    let [family] = field_of!(record, flows::flow_record, family);
+    let socket = Socket {
+        netns: u32::from_ne_bytes(field_of!(record, flows::flow_record, netns)),
+        cookie: u64::from_ne_bytes(field_of!(record, flows::flow_record, cookie)),
+        family: match i32::from(family) {
+            libc::AF_INET => Family::Ipv4,
+            libc::AF_INET6 => Family::Ipv6,
+            _ => return None,
+        },
+        ifindex: u32::from_ne_bytes(field_of!(record, flows::flow_record, ifindex)),
+        source: address(
+            field_of!(record, flows::flow_record, source),
+            field_of!(record, flows::flow_record, source_port_be),
+        ),
+    };
+    let backend = address(
+        field_of!(translation, flows::translation, backend),
+        field_of!(translation, flows::translation, backend_port_be),
+    );
+    Some(Flow { socket, frontend, backend })
 }
 
 const fn flag(set: bool, bit: u32) -> u32 {

@@ -157,7 +157,7 @@ fn refusal(error: &io::Error, log: &str) -> OpenError {
 }
 
 /// What libbpf says while `work` runs; it has one listener for the whole process, so one load at a time.
-fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
+pub(crate) fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
     static HEARD: Mutex<String> = Mutex::new(String::new());
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

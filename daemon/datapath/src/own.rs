@@ -14,8 +14,8 @@ use crate::maps::into_io;
 /// Registers sockets. Cheap to clone; works from any thread and without capabilities.
 #[derive(Clone, Debug)]
 pub struct OwnSockets {
-    tcp: Arc<MapHandle>,
-    udp: Arc<MapHandle>,
+    pub(crate) tcp: Arc<MapHandle>,
+    pub(crate) udp: Arc<MapHandle>,
 }
 
 impl OwnSockets {

@@ -1,4 +1,5 @@
-//! What libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as `types`.
+//! What libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as `types`. The same of
+//! `bpf/flows.bpf.c` is in `flows`.
 #![allow(
     unsafe_code,
     unreachable_pub,
@@ -11,3 +12,7 @@
 )]
 
 include!(concat!(env!("OUT_DIR"), "/sock.skel.rs"));
+
+pub(crate) mod flows {
+    include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
+}

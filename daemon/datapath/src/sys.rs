@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
 use std::ffi::{CString, c_void};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +31,12 @@ pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open for the call.
     check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
+}
+
+/// Opens what an iterator's link has to tell: each file read to its end is one pass.
+pub(crate) fn iter_create(link: BorrowedFd<'_>) -> io::Result<File> {
+    // SAFETY: the descriptor is open for the call.
+    owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) }).map(File::from)
 }
 
 /// Gives a map or link a name in bpffs.

@@ -74,6 +74,8 @@ impl Engine {
             }
         }
         self.retire_ports(&old, &new);
+        // A slice may have lost what no list of the kernel has had for a while: a backend that was terminating.
+        old.ports.iter().for_each(|port| self.moves.note(port.key.protocol));
         for port in &old.ports {
             claims.extend(port.frontends.iter().map(|address| (*address, None)));
         }

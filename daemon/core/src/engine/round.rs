@@ -6,14 +6,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Engine, IdOwner, Retry, Round};
-use crate::addr::L4Addr;
+use crate::addr::{L4Addr, Protocol};
 use crate::cause::Trigger;
 use crate::claims::RowStatus;
 use crate::datapath::{MapError, Moment};
 use crate::diff::Touched;
 use crate::report::Status;
 use crate::service::Source;
-use crate::state::{CANARIES, FrontendEntry, MapOp, MapState, Realised, ServiceEntry, ServiceId};
+use crate::stale::is_answered;
+use crate::state::{CANARIES, MapOp, MapState, Realised, ServiceEntry, ServiceId};
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);
@@ -130,6 +131,7 @@ impl Engine {
         for (op, result) in ops.iter().zip(results) {
             match result {
                 Ok(()) => {
+                    self.note_move(op);
                     self.count_references(op);
                     self.realised.apply(op);
                     if let MapOp::PutService(id, _) = op {
@@ -150,6 +152,20 @@ impl Engine {
                     note(&mut self.failed_node_addrs, *addr, error);
                 }
             }
+        }
+    }
+
+    /// Sockets may have to move on for what the kernel does from now on.
+    fn note_move(&mut self, op: &MapOp) {
+        match op {
+            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.moves.note(address.protocol),
+            MapOp::PutService(id, _) => {
+                if let Some(owner) = self.owners.get(id) {
+                    self.moves.note(owner.key.protocol);
+                }
+            }
+            MapOp::PutNodeAddr(_) => self.moves.note(Protocol::Udp),
+            MapOp::DeleteService(_) | MapOp::DeleteNodeAddr(_) => {}
         }
     }
 
@@ -312,14 +328,6 @@ impl Engine {
             Arc::make_mut(row).status = RowStatus { status, since: now, error };
         }
     }
-}
-
-/// Whether the state has a backend for a client on this node that dials the frontend.
-fn is_answered(state: &MapState, frontend: &FrontendEntry) -> bool {
-    let view = |entry: &Arc<ServiceEntry>| {
-        if frontend.inside_local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
-    };
-    state.services.get(&frontend.service).is_some_and(view)
 }
 
 /// Whether a view that had backends has none any more.

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
+/*
+ * Tells which sockets are connected to a backend of a service, in whatever
+ * network namespace they are. Runs when the daemon reads the iterator's file,
+ * once for each socket that has an entry in udp_sockets or tcp_sockets;
+ * changes nothing.
+ *
+ * A record is read without the socket's lock: one that was being connected
+ * meanwhile may be told half old, half new. The reader believes what it has
+ * been told twice.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "shared.h"
+
+#define AF_INET 2
+#define V4_MAPPED bpf_htonl(0x0000ffff)
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* What is read of the kernel's own structs, found by name when loaded. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), \
+			     apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	__u32 words[4];
+};
+
+struct sock_common {
+	__u32 skc_daddr;
+	__u32 skc_rcv_saddr;
+	__u16 skc_dport;
+	__u16 skc_num;
+	__u16 skc_family;
+	volatile __u8 skc_state;
+	int skc_bound_dev_if;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct sock *sk;
+	void *value;
+};
+
+#pragma clang attribute pop
+
+/* Whom the socket is connected to. */
+struct peer {
+	__u32 addr[4];
+	__u16 port_be;
+};
+
+static __always_inline void
+describe(struct sock *sk, struct flow_record *record, struct peer *peer)
+{
+	struct sock_common *common = &sk->__sk_common;
+
+	record->cookie = bpf_get_socket_cookie(sk);
+	record->netns = common->skc_net.net->ns.inum;
+	record->ifindex = common->skc_bound_dev_if;
+	record->family = common->skc_family;
+	record->state = common->skc_state;
+	record->source_port_be = bpf_htons(common->skc_num);
+	peer->port_be = common->skc_dport;
+	if (record->family == AF_INET) {
+		record->source[2] = V4_MAPPED;
+		record->source[3] = common->skc_rcv_saddr;
+		peer->addr[2] = V4_MAPPED;
+		peer->addr[3] = common->skc_daddr;
+		return;
+	}
+	bpf_core_read(record->source, sizeof(record->source),
+		      &common->skc_v6_rcv_saddr);
+	bpf_core_read(peer->addr, sizeof(peer->addr), &common->skc_v6_daddr);
+}
+
+static __always_inline bool
+leads_to(const struct translation *translation, const struct peer *peer)
+{
+	const __u32 *a = translation->backend, *b = peer->addr;
+
+	return translation->backend_port_be == peer->port_be && a[0] == b[0] &&
+	       a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
+}
+
+/* What finds no room is told at the next read: the kernel sees to it. */
+static __noinline int
+tell(struct seq_file *seq, const struct flow_record *record)
+{
+	return bpf_seq_write(seq, record, sizeof(*record));
+}
+
+/*
+ * Those that are connected. One that has come to its backend by several
+ * services gets a record for each.
+ */
+SEC("iter/bpf_sk_storage_map")
+int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	const struct udp_socket *socket = ctx->value;
+	struct flow_record record = {};
+	struct peer peer = {};
+	struct sock *sk = ctx->sk;
+	__u32 index;
+
+	if (!sk || !socket || socket->flags & SOCKET_OWN)
+		return 0;
+	if (sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED)
+		return 0;
+	describe(sk, &record, &peer);
+	for (index = 0; index < MAX_FLOWS; index++) {
+		record.translation = socket->flows[index].translation;
+		if (leads_to(&record.translation, &peer))
+			tell(ctx->meta->seq, &record);
+	}
+	return 0;
+}
+
+/* Those that still wait for their backend, or talk to it. */
+SEC("iter/bpf_sk_storage_map")
+int tcp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	const struct tcp_socket *socket = ctx->value;
+	struct flow_record record = {};
+	struct peer peer = {};
+	struct sock *sk = ctx->sk;
+
+	if (!sk || !socket || socket->flags & SOCKET_OWN)
+		return 0;
+	describe(sk, &record, &peer);
+	if (record.state != BPF_TCP_ESTABLISHED &&
+	    record.state != BPF_TCP_SYN_SENT &&
+	    record.state != BPF_TCP_CLOSE_WAIT)
+		return 0;
+	record.translation = socket->peer;
+	if (leads_to(&record.translation, &peer))
+		tell(ctx->meta->seq, &record);
+	return 0;
+}

@@ -1,0 +1,303 @@
+//! The kernel's list of sockets, over netlink (sock_diag(7)): requests and answers as bytes, and the exchange of the two.
+//! Sees the sockets of the network namespace it is in; reading needs no capability. Does not know what is looked for.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use nodelb_core::addr::{Addr, Family, Protocol};
+
+/// TCP's state of a connection, and that of a connected UDP socket (`include/net/tcp_states.h`).
+pub const ESTABLISHED: u8 = 1;
+/// The state of a UDP socket that is bound and not connected.
+pub const CLOSE: u8 = 7;
+/// The state of a TCP socket that listens.
+pub const LISTEN: u8 = 10;
+
+/// Asks for sockets (`SOCK_DIAG_BY_FAMILY`).
+pub const BY_FAMILY: u16 = 20;
+/// Flags of a request (`NLM_F_*`): that it is one; that it is to be acknowledged; for all that fit.
+pub const REQUEST: u16 = 0x1;
+/// See [`REQUEST`].
+pub const ACKNOWLEDGE: u16 = 0x4;
+/// See [`REQUEST`].
+pub const DUMP: u16 = 0x300;
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// The attribute that tells whether an IPv6 socket takes IPv6 only.
+const INET_DIAG_SKV6ONLY: u16 = 11;
+
+const HEADER: usize = 16;
+const ID: usize = 48;
+const REQUEST_BODY: usize = 8 + ID;
+const MESSAGE_BODY: usize = 4 + ID + 20;
+
+/// The kernel puts at most 32 KiB into an answer to a dump.
+const ANSWER: usize = 64 * 1024;
+
+/// How long the kernel may take for a part of its answer. It answers from memory, while it is being asked.
+const PATIENCE: i64 = 2;
+
+/// What `struct inet_diag_sockid` says of a socket. All zero asks for any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketId {
+    /// Port it is bound to, in host order.
+    pub source_port: u16,
+    /// Port of its peer; 0 without one.
+    pub destination_port: u16,
+    /// Address it is bound to, as the socket's family has it: IPv4 in the first four bytes, the rest zero.
+    pub source: [u8; 16],
+    /// Address of its peer, in the same form.
+    pub destination: [u8; 16],
+    /// Index of the interface it is bound to; 0 for none.
+    pub interface: u32,
+    /// The socket's cookie, low half first; `u32::MAX` twice for any.
+    pub cookie: [u32; 2],
+}
+
+/// A question about sockets (`struct inet_diag_req_v2`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InetDiagRequest {
+    /// Of the socket, not of the address: an IPv6 socket may carry IPv4.
+    pub family: Family,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// The states asked for, one bit each (`1 << LISTEN`).
+    pub states: u32,
+    /// Which socket; for a dump, a port that is not 0 narrows it down.
+    pub id: SocketId,
+}
+
+impl InetDiagRequest {
+    /// Every socket of this family and protocol in one of these states.
+    pub fn all(family: Family, protocol: Protocol, states: &[u8]) -> Self {
+        let states = states.iter().fold(0, |set, state| set | 1 << state);
+        Self { family, protocol, states, id: SocketId::default() }
+    }
+
+    /// The whole datagram: a netlink header of this type and these flags, and the request.
+    pub fn encode(&self, kind: u16, flags: u16, sequence: u32) -> Vec<u8> {
+        let length = HEADER + REQUEST_BODY;
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend((HEADER as u32 + REQUEST_BODY as u32).to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.extend(0_u32.to_ne_bytes());
+        bytes.extend([family_number(self.family), self.protocol.number(), 0, 0]);
+        bytes.extend(self.states.to_ne_bytes());
+        bytes.extend(self.id.source_port.to_be_bytes());
+        bytes.extend(self.id.destination_port.to_be_bytes());
+        bytes.extend(self.id.source);
+        bytes.extend(self.id.destination);
+        bytes.extend(self.id.interface.to_ne_bytes());
+        self.id.cookie.iter().for_each(|half| bytes.extend(half.to_ne_bytes()));
+        debug_assert_eq!(bytes.len(), length, "struct inet_diag_req_v2");
+        bytes
+    }
+}
+
+/// A socket, as the kernel tells of it (`struct inet_diag_msg`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InetDiagMessage {
+    /// Of the socket.
+    pub family: Family,
+    /// [`LISTEN`] and so on.
+    pub state: u8,
+    /// Which socket.
+    pub id: SocketId,
+    /// User id of who made it.
+    pub uid: u32,
+    /// Its inode in sockfs, as under `/proc/PID/fd`.
+    pub inode: u32,
+    /// Whether an IPv6 socket takes IPv6 only.
+    pub only_v6: bool,
+}
+
+impl InetDiagMessage {
+    /// The address it is bound to.
+    pub fn source(&self) -> Addr {
+        addr(self.family, self.id.source)
+    }
+
+    /// The address of its peer.
+    pub fn destination(&self) -> Addr {
+        addr(self.family, self.id.destination)
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let family = match *body.first()? {
+            2 => Family::Ipv4,
+            10 => Family::Ipv6,
+            _ => return None,
+        };
+        let (fixed, attributes) = body.split_at_checked(MESSAGE_BODY)?;
+        let id = SocketId {
+            source_port: u16::from_be_bytes(array(fixed, 4)?),
+            destination_port: u16::from_be_bytes(array(fixed, 6)?),
+            source: array(fixed, 8)?,
+            destination: array(fixed, 24)?,
+            interface: u32::from_ne_bytes(array(fixed, 40)?),
+            cookie: [u32::from_ne_bytes(array(fixed, 44)?), u32::from_ne_bytes(array(fixed, 48)?)],
+        };
+        let only_v6 = attribute(attributes, INET_DIAG_SKV6ONLY).is_some_and(|value| value.first() == Some(&1));
+        let (uid, inode) = (u32::from_ne_bytes(array(fixed, 64)?), u32::from_ne_bytes(array(fixed, 68)?));
+        Some(Self { family, state: fixed[1], id, uid, inode, only_v6 })
+    }
+}
+
+/// One netlink message of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A socket.
+    Socket(InetDiagMessage),
+    /// The dump is over; whether all of it was there at one time.
+    Done {
+        /// Sockets came or went meanwhile, and some may be missing.
+        interrupted: bool,
+    },
+    /// What was asked for could not be done; an errno, 0 for an acknowledgement.
+    Error(i32),
+}
+
+/// The messages of a datagram from the kernel. What is cut short or of another kind is left out.
+pub fn decode(datagram: &[u8]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    let mut rest = datagram;
+    while let Some((header, _)) = rest.split_at_checked(HEADER) {
+        let Some(length) = array(header, 0).map(u32::from_ne_bytes).and_then(|length| usize::try_from(length).ok())
+        else {
+            break;
+        };
+        let Some(body) = rest.get(HEADER..length) else { break };
+        answers.extend(decode_message(header, body));
+        let Some(next) = rest.get(length.next_multiple_of(4)..) else { break };
+        rest = next;
+    }
+    answers
+}
+
+fn decode_message(header: &[u8], body: &[u8]) -> Option<Answer> {
+    let (kind, flags) = (u16::from_ne_bytes(array(header, 4)?), u16::from_ne_bytes(array(header, 6)?));
+    match kind {
+        BY_FAMILY => InetDiagMessage::decode(body).map(Answer::Socket),
+        // An error that ends a dump is in its last message: negative, as in an error message.
+        NLMSG_DONE => match array(body, 0).map_or(0, i32::from_ne_bytes) {
+            error if error < 0 => Some(Answer::Error(-error)),
+            _ => Some(Answer::Done { interrupted: flags & NLM_F_DUMP_INTR != 0 }),
+        },
+        NLMSG_ERROR => array(body, 0).map(|error| Answer::Error(-i32::from_ne_bytes(error))),
+        _ => None,
+    }
+}
+
+/// A netlink socket for questions about sockets.
+#[derive(Debug)]
+pub struct SockDiag {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl SockDiag {
+    /// Opens one in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// When the kernel has no sock_diag, or the process may not make netlink sockets.
+    pub fn open() -> io::Result<Self> {
+        let protocol = SockProtocol::NetlinkSockDiag;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Hands every socket that fits to `each`. Blocks for as long as the kernel needs to go through its tables: about
+    /// a microsecond per socket.
+    ///
+    /// # Errors
+    /// When the kernel does not answer, or with an error.
+    pub fn dump(&mut self, request: &InetDiagRequest, mut each: impl FnMut(&InetDiagMessage)) -> io::Result<()> {
+        self.send(request, BY_FAMILY, REQUEST | DUMP)?;
+        loop {
+            for answer in self.receive()? {
+                match answer {
+                    Answer::Socket(socket) => each(&socket),
+                    Answer::Done { .. } => return Ok(()),
+                    Answer::Error(number) => return Err(io::Error::from_raw_os_error(number)),
+                }
+            }
+        }
+    }
+
+    /// Sends a request; [`Self::receive`] has the answer.
+    ///
+    /// # Errors
+    /// When the kernel does not take it.
+    pub fn send(&mut self, request: &InetDiagRequest, kind: u16, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let datagram = request.encode(kind, flags, self.sequence);
+        send(self.socket.as_raw_fd(), &datagram, MsgFlags::empty())?;
+        Ok(())
+    }
+
+    /// The next part of the answer to the last request.
+    ///
+    /// # Errors
+    /// When there is none within two seconds.
+    pub fn receive(&self) -> io::Result<Vec<Answer>> {
+        let mut buffer = vec![0; ANSWER];
+        loop {
+            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                Ok(length) if is_answer_to(&buffer[..length], self.sequence) => return Ok(decode(&buffer[..length])),
+                // The rest of an answer that was given up.
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn is_answer_to(datagram: &[u8], sequence: u32) -> bool {
+    array(datagram, 8).map(u32::from_ne_bytes) == Some(sequence)
+}
+
+fn family_number(family: Family) -> u8 {
+    match family {
+        Family::Ipv4 => 2,
+        Family::Ipv6 => 10,
+    }
+}
+
+fn addr(family: Family, bytes: [u8; 16]) -> Addr {
+    match family {
+        Family::Ipv4 => Addr::from(std::net::IpAddr::from(Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]))),
+        Family::Ipv6 => Addr::from(std::net::IpAddr::from(Ipv6Addr::from(bytes))),
+    }
+}
+
+/// The value of the first attribute of this type.
+fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    let mut rest = attributes;
+    loop {
+        let length = usize::from(u16::from_ne_bytes(array(rest, 0)?));
+        let found = u16::from_ne_bytes(array(rest, 2)?);
+        let value = rest.get(4..length)?;
+        if found == kind {
+            return Some(value);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests;
