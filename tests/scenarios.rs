@@ -71,6 +71,46 @@ fn check(path: &Path, seed: u64, is_update: bool) -> Result<(), String> {
     Err(format!("with one failure in ten: {}", difference(&told.to_string(), &told_again.to_string())))
 }
 
+/// A row for each behaviour: the first lines of a story say which it shows, as `# 1.5 Terminating endpoints: ...`.
+fn table_of_behaviours() -> String {
+    let mut rows: Vec<(Vec<u32>, String)> = Vec::new();
+    for path in stories("conformance") {
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let before = rows.len();
+        for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
+            let Some((section, behaviour)) = line.split_once(' ') else { break };
+            let numbers = section.split('.').map(str::parse).collect::<Result<Vec<u32>, _>>();
+            let Some(numbers) = numbers.ok().filter(|numbers| numbers.len() == 2) else { break };
+            let row = format!("| {section} | {behaviour} | [{name}](scenarios/conformance/{name}.txt) |\n");
+            rows.push((numbers, row));
+        }
+        assert!(rows.len() > before, "{name} does not begin with the behaviour it shows");
+    }
+    rows.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let rows = rows.into_iter().map(|(_, row)| row);
+    ["| section | behaviour | story |\n|---|---|---|\n".into()].into_iter().chain(rows).collect()
+}
+
+#[test]
+fn the_readme_lists_every_behaviour() {
+    const BEGIN: &str = "<!-- conformance: begin -->\n";
+    const END: &str = "<!-- conformance: end -->\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/README.md");
+    let text = std::fs::read_to_string(&path).expect("tests/README.md is there");
+    let (before, rest) = text.split_once(BEGIN).expect("a place where the table begins");
+    let (table, after) = rest.split_once(END).expect("a place where the table ends");
+    let current = table_of_behaviours();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, [before, BEGIN, &current, END, after].concat()).expect("tests/README.md can be written");
+    } else {
+        assert_eq!(
+            table, current,
+            "UPDATE=1 rewrites the table of tests/README.md from the first lines of the stories"
+        );
+    }
+}
+
 #[test]
 fn every_story_ends_as_written() {
     let seed = match std::env::var("SEED") {

@@ -237,7 +237,8 @@ impl<W: World> Stage<W> {
             let to: L4Addr = word.parse().map_err(|error| format!("{error}"))?;
             let [desired, traced] =
                 [&snapshot.desired, &held].map(|state| Outcome::by(state, &self.settings.guard, to));
-            if desired != traced {
+            // Before everything is told, the maps keep what nobody has spoken of yet.
+            if self.synced.is_some() && desired != traced {
                 return Err(format!("{to}: by what is desired it {desired}, by what the maps hold it {traced}"));
             }
             let met = self.world.dial(to, from, &traced)?;
