@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
 # The rungs that need root; every other [[test]] of daemon/Cargo.toml needs nothing.
-root_rungs=(packets netns)
+root_rungs=(packets conformance netns)
 
 unprivileged=()
 while read -r name; do

@@ -1,5 +1,5 @@
-//! A host in a box: the engine, maps in memory, and a clock that goes only when told. What properties and scenarios
-//! run against.
+//! A host in a box: the engine, maps in memory or in the kernel, and a clock that goes only when told. What properties
+//! and scenarios run against.
 
 use std::collections::BTreeSet;
 
@@ -8,21 +8,40 @@ use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
 use nodelb_core::dump::dump;
 use nodelb_core::engine::{Engine, EngineConfig, Round};
-use nodelb_core::memory::{Fault, MemoryDatapath};
+use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
 use nodelb_core::state::{MapOp, MapState, Realised};
 
 /// Room for everything a test makes up.
 pub(crate) const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
 
-/// Maps in memory that write down what was asked of them.
-pub(crate) struct Recorder {
-    pub(crate) maps: MemoryDatapath,
+/// Maps a host can have.
+pub(crate) trait Maps: Datapath {
+    /// Makes them empty, as they are after a reboot.
+    fn wipe(&mut self);
+
+    /// How many slots some service points at.
+    fn slots_used(&self) -> usize;
+}
+
+impl Maps for MemoryDatapath {
+    fn wipe(&mut self) {
+        self.wipe();
+    }
+
+    fn slots_used(&self) -> usize {
+        self.slots_used().0 as usize
+    }
+}
+
+/// Maps that write down what was asked of them.
+pub(crate) struct Recorder<M> {
+    pub(crate) maps: M,
     /// Every operation since the log was last taken, and whether it succeeded.
     pub(crate) log: Vec<(MapOp, bool)>,
 }
 
-impl Datapath for Recorder {
+impl<M: Datapath> Datapath for Recorder<M> {
     fn limits(&self) -> Limits {
         self.maps.limits()
     }
@@ -39,9 +58,9 @@ impl Datapath for Recorder {
 }
 
 /// See the module.
-pub(crate) struct Host {
+pub(crate) struct Host<M = MemoryDatapath> {
     pub(crate) engine: Engine,
-    pub(crate) maps: Recorder,
+    pub(crate) maps: Recorder<M>,
     pub(crate) now: Moment,
     /// Every round since the last one that was asked for.
     pub(crate) rounds: Vec<Round>,
@@ -49,20 +68,15 @@ pub(crate) struct Host {
     guard: Guard,
 }
 
-impl Host {
-    /// A host with empty maps that waits for these sources.
-    pub(crate) fn new(limits: Limits, sources: impl IntoIterator<Item = Source>, guard: Guard) -> Self {
-        let maps = Recorder { maps: MemoryDatapath::new(limits), log: Vec::new() };
+impl<M: Maps> Host<M> {
+    /// A host with these maps, which are empty, that waits for these sources.
+    pub(crate) fn new(maps: M, sources: impl IntoIterator<Item = Source>, guard: Guard) -> Self {
         let sources: BTreeSet<Source> = sources.into_iter().collect();
-        let config = EngineConfig { guard: guard.clone(), sources: sources.clone(), max_services: limits.services };
+        let max_services = maps.limits().services;
+        let config = EngineConfig { guard: guard.clone(), sources: sources.clone(), max_services };
         let engine = Engine::new(config, Realised::default());
+        let maps = Recorder { maps, log: Vec::new() };
         Self { engine, maps, now: Moment(0), rounds: Vec::new(), sources, guard }
-    }
-
-    /// From now on `fault` decides which operations fail.
-    pub(crate) fn with_fault(mut self, fault: Fault) -> Self {
-        self.maps.maps = self.maps.maps.with_fault(fault);
-        self
     }
 
     /// The daemon is gone and another one starts beside what the kernel holds.
@@ -128,16 +142,4 @@ impl Host {
         let text = dump(&self.held(), |id| snapshot.service_of(id));
         text.lines().filter(|line| !line.contains("  canary")).flat_map(|line| [line, "\n"]).collect()
     }
-}
-
-/// Dice for maps that fail one operation in ten, the same for the same seed.
-pub(crate) fn one_in_ten(seed: u64) -> Fault {
-    let mut state = seed | 1;
-    Box::new(move |_op| {
-        // xorshift64: good enough to be no pattern, small enough to be read.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.is_multiple_of(10)
-    })
 }

@@ -5,6 +5,7 @@
 mod continuity;
 #[path = "properties/convergence.rs"]
 mod convergence;
+mod dice;
 #[path = "properties/exactness.rs"]
 mod exactness;
 #[path = "properties/faults.rs"]

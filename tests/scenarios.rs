@@ -3,76 +3,112 @@
 //!
 //! `UPDATE=1 cargo test -p nodelb --test scenarios` rewrites what is expected; read the difference before you keep it.
 
+#[path = "scenarios/dial.rs"]
+mod dial;
+mod dice;
 mod model;
 #[path = "scenarios/script.rs"]
 mod script;
 #[path = "scenarios/stage.rs"]
 mod stage;
+#[path = "scenarios/tell.rs"]
+mod tell;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 
+use dial::{Client, Outcome, World};
+use nodelb_core::addr::L4Addr;
+use nodelb_core::compile::Guard;
+use nodelb_core::datapath::Limits;
+use nodelb_core::memory::MemoryDatapath;
 use script::Script;
-use stage::Stage;
+use tell::{difference, stories, tell};
 
-fn stories() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scenarios");
-    let entries = std::fs::read_dir(&directory).expect("tests/scenarios is there");
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
-    paths.sort();
-    paths
+/// Maps in memory. Nobody dials: what the state says is what comes out.
+struct Memory {
+    seed: Option<u64>,
 }
 
-/// Tells the story and returns it with what really came out. `seed` rolls the dice of the failing maps.
-fn tell(script: &Script, seed: Option<u64>) -> Result<Script, String> {
-    let mut stage = Stage::new(seed);
-    let mut told = script.clone();
-    told.blocks.retain(|block| !block.is_expected());
-    for step in &script.steps {
-        let output = stage.play(step, script).map_err(|error| format!("`{step}`: {error}"))?;
-        let Some(output) = output else { continue };
-        // Which operations a round needs depends on which fail.
-        let output = if seed.is_some() && step == "ops" { script.expected(told.outputs(), step) } else { output };
-        told.expect(step, output);
-    }
-    stage.end()?;
-    Ok(told)
-}
+impl World for Memory {
+    type Maps = MemoryDatapath;
 
-/// The first line in which two texts differ.
-fn difference(expected: &str, actual: &str) -> String {
-    let (mut expected, mut actual) = (expected.lines(), actual.lines());
-    for number in 1.. {
-        match (expected.next(), actual.next()) {
-            (None, None) => break,
-            (one, other) if one == other => {}
-            (one, other) => {
-                let (one, other) = (one.unwrap_or("(nothing)"), other.unwrap_or("(nothing)"));
-                return format!("line {number}:\n  expected {one}\n  is       {other}");
-            }
-        }
+    fn maps(&mut self, limits: Limits, _: &Guard) -> Result<MemoryDatapath, String> {
+        Ok(dice::maps(limits, self.seed))
     }
-    "only in the end of the last line".into()
+
+    fn dial(&mut self, _: L4Addr, _: &[Client], traced: &Outcome) -> Result<String, String> {
+        Ok(traced.to_string())
+    }
+
+    fn listen(&mut self, _: &BTreeSet<L4Addr>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn wait(&mut self, _: u64) {}
 }
 
 /// What is wrong with the story, if anything.
 fn check(path: &Path, seed: u64, is_update: bool) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let script = Script::parse(&text)?;
-    let told = tell(&script, None)?;
+    let told = tell(&script, Memory { seed: None }, &[])?;
     if is_update {
         std::fs::write(path, told.to_string()).map_err(|error| error.to_string())?;
     } else if told.to_string() != text {
         return Err(difference(&text, &told.to_string()));
     }
-    if script.is_exact() {
+    // What comes out depends on which operation comes first, so that none may fail.
+    if script.steps.iter().any(|step| step == "exact") {
         return Ok(());
     }
-    let told_again = tell(&told, Some(seed)).map_err(|error| format!("with one failure in ten: {error}"))?;
+    // Which operations a round needs depends on which fail.
+    let told_again = tell(&told, Memory { seed: Some(seed) }, &["ops"])
+        .map_err(|error| format!("with one failure in ten: {error}"))?;
     if told_again == told {
         return Ok(());
     }
     Err(format!("with one failure in ten: {}", difference(&told.to_string(), &told_again.to_string())))
+}
+
+/// A row for each behaviour: the first lines of a story say which it shows, as `# 1.5 Terminating endpoints: ...`.
+fn table_of_behaviours() -> String {
+    let mut rows: Vec<(Vec<u32>, String)> = Vec::new();
+    for path in stories("conformance") {
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let before = rows.len();
+        for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
+            let Some((section, behaviour)) = line.split_once(' ') else { break };
+            let numbers = section.split('.').map(str::parse).collect::<Result<Vec<u32>, _>>();
+            let Some(numbers) = numbers.ok().filter(|numbers| numbers.len() == 2) else { break };
+            let row = format!("| {section} | {behaviour} | [{name}](scenarios/conformance/{name}.txt) |\n");
+            rows.push((numbers, row));
+        }
+        assert!(rows.len() > before, "{name} does not begin with the behaviour it shows");
+    }
+    rows.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let rows = rows.into_iter().map(|(_, row)| row);
+    ["| section | behaviour | story |\n|---|---|---|\n".into()].into_iter().chain(rows).collect()
+}
+
+#[test]
+fn the_readme_lists_every_behaviour() {
+    const BEGIN: &str = "<!-- conformance: begin -->\n";
+    const END: &str = "<!-- conformance: end -->\n";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/README.md");
+    let text = std::fs::read_to_string(&path).expect("tests/README.md is there");
+    let (before, rest) = text.split_once(BEGIN).expect("a place where the table begins");
+    let (table, after) = rest.split_once(END).expect("a place where the table ends");
+    let current = table_of_behaviours();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, [before, BEGIN, &current, END, after].concat()).expect("tests/README.md can be written");
+    } else {
+        assert_eq!(
+            table, current,
+            "UPDATE=1 rewrites the table of tests/README.md from the first lines of the stories"
+        );
+    }
 }
 
 #[test]
@@ -82,9 +118,10 @@ fn every_story_ends_as_written() {
         Err(_) => std::time::UNIX_EPOCH.elapsed().expect("the clock is past 1970").subsec_nanos().into(),
     };
     let is_update = std::env::var_os("UPDATE").is_some();
-    let wrong: Vec<String> = stories()
-        .iter()
-        .filter_map(|path| Some(format!("{}: {}", path.display(), check(path, seed, is_update).err()?)))
+    let wrong: Vec<String> = ["", "conformance"]
+        .into_iter()
+        .flat_map(stories)
+        .filter_map(|path| Some(format!("{}: {}", path.display(), check(&path, seed, is_update).err()?)))
         .collect();
     assert!(wrong.is_empty(), "SEED={seed} repeats the failures of this run\n\n{}\n", wrong.join("\n\n"));
 }

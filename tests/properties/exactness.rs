@@ -12,6 +12,7 @@ use nodelb_core::service::{
 use proptest::prelude::*;
 
 use crate::cases;
+use crate::dice;
 use crate::model::{Host, ROOMY};
 use crate::world::{change, changes, facts, host, l4, object};
 
@@ -139,7 +140,7 @@ fn the_incident_does_not_happen_in_any_order() {
             slice(other, false),
         ];
         for order in orders(&objects) {
-            let mut host = Host::new(ROOMY, [Source::Kubernetes], Guard::default());
+            let mut host = Host::new(dice::maps(ROOMY, None), [Source::Kubernetes], Guard::default());
             for change in order {
                 host.tell([change]);
                 host.round();

@@ -6,11 +6,12 @@ use nodelb_core::engine::Holdings;
 use proptest::prelude::*;
 
 use crate::cases;
-use crate::model::{Host, ROOMY, one_in_ten};
+use crate::dice;
+use crate::model::{Host, Maps, ROOMY};
 use crate::world::{SOURCES, changes, facts, guard, removal};
 
 fn empty_holdings() -> Holdings {
-    let mut host = Host::new(ROOMY, SOURCES, guard());
+    let mut host = Host::new(dice::maps(ROOMY, None), SOURCES, guard());
     host.tell_synced();
     host.settle();
     host.engine.holdings()
@@ -22,7 +23,7 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
     host.tell_synced();
     prop_assert!(host.settle(), "empty, and still something to do");
     prop_assert_eq!(host.engine.holdings(), empty_holdings());
-    prop_assert_eq!(host.maps.maps.slots_used().0, 0);
+    prop_assert_eq!(Maps::slots_used(&host.maps.maps), 0);
     prop_assert_eq!(host.text(), "");
     prop_assert_eq!(&host.held(), &host.engine.snapshot(host.now).desired);
     Ok(())
@@ -42,7 +43,7 @@ proptest! {
 
     #[test]
     fn one_failure_in_ten_delays_and_leaks_nothing(changes in changes(40), seed in any::<u64>()) {
-        let mut host = Host::new(ROOMY, SOURCES, guard()).with_fault(one_in_ten(seed));
+        let mut host = Host::new(dice::maps(ROOMY, Some(seed)), SOURCES, guard());
         for (index, change) in changes.iter().enumerate() {
             host.tell([change.clone()]);
             host.round();
@@ -65,10 +66,7 @@ proptest! {
     /// Those that fit work, the others say which map is full; nothing is left behind by either.
     #[test]
     fn full_maps_keep_what_fits_and_leak_nothing(changes in changes(40), limits in tight(), seed in any::<Option<u64>>()) {
-        let mut host = Host::new(limits, SOURCES, guard());
-        if let Some(seed) = seed {
-            host = host.with_fault(one_in_ten(seed));
-        }
+        let mut host = Host::new(dice::maps(limits, seed), SOURCES, guard());
         host.tell_synced();
         for change in &changes {
             host.tell([change.clone()]);

@@ -16,7 +16,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::cases;
-use crate::model::{Host, ROOMY, one_in_ten};
+use crate::dice;
+use crate::model::{Host, ROOMY};
 use crate::world::{SOURCES, change, facts, guard, l4};
 
 /// Protected by its name; by its load balancer's address; by an address of the node; by its backend.
@@ -142,10 +143,7 @@ struct Watched {
 
 impl Watched {
     fn new(seed: Option<u64>) -> Self {
-        let mut host = Host::new(ROOMY, SOURCES, guard());
-        if let Some(seed) = seed {
-            host = host.with_fault(one_in_ten(seed));
-        }
+        let mut host = Host::new(dice::maps(ROOMY, seed), SOURCES, guard());
         let told = [node("n1"), apiservers()]
             .into_iter()
             .chain((0..PROTECTED.len()).map(|index| Change::UpsertService(service(index, 0))));
@@ -274,7 +272,7 @@ proptest! {
         watched.told.extend(full.clone());
         watched.host.tell(full);
         watched.settle()?;
-        let mut scratch = Host::new(ROOMY, SOURCES, guard());
+        let mut scratch = Host::new(dice::maps(ROOMY, None), SOURCES, guard());
         scratch.tell(facts(&watched.told));
         scratch.tell_synced();
         scratch.settle();

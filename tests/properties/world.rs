@@ -17,6 +17,7 @@ use nodelb_core::table::Quarantine;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use crate::dice;
 use crate::model::{Host, ROOMY};
 
 pub(crate) const SOURCES: [Source; 2] = [Source::Files, Source::Kubernetes];
@@ -68,7 +69,7 @@ pub(crate) fn guard() -> Guard {
 
 /// A host that waits for both sources and knows the refused addresses.
 pub(crate) fn host() -> Host {
-    Host::new(ROOMY, SOURCES, guard())
+    Host::new(dice::maps(ROOMY, None), SOURCES, guard())
 }
 
 /// Every address a client might dial in such a world.

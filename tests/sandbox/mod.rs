@@ -5,6 +5,8 @@
 //! gone, however it went; then it runs the same test again inside fresh namespaces. The inner run sees the prepared
 //! sandbox and does the work.
 
+pub(crate) mod pod;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -75,11 +75,6 @@ impl Script {
     pub(crate) fn expect(&mut self, step: &str, text: String) {
         self.blocks.push(Block { name: expected_name(self.outputs(), step), text });
     }
-
-    /// Whether what comes out depends on which operation comes first, so that none may fail: the step `exact`.
-    pub(crate) fn is_exact(&self) -> bool {
-        self.steps.iter().any(|step| step == "exact")
-    }
 }
 
 fn expected_name(before: usize, step: &str) -> String {

@@ -20,7 +20,9 @@ use nodelb_core::service::{Service, Slice, Source};
 use nodelb_core::state::{MapOp, ServiceId, Slot};
 use nodelb_core::trace::{Verdict, trace};
 
-use crate::model::{Host, ROOMY, one_in_ten};
+use crate::dial::{Client, Outcome, World};
+use crate::dice;
+use crate::model::{Host, Maps, ROOMY};
 use crate::script::Script;
 
 /// A file of the services directory: its last good content, and what is wrong with it now.
@@ -30,14 +32,19 @@ struct File {
     problems: Vec<String>,
 }
 
-/// See the module.
-pub(crate) struct Stage {
-    host: Host,
-    seed: Option<u64>,
+/// What a story says before anything else.
+struct Settings {
     guard: Guard,
     limits: Limits,
     /// Who tells what is applied.
     source: Source,
+}
+
+/// See the module.
+pub(crate) struct Stage<W: World> {
+    world: W,
+    host: Host<W::Maps>,
+    settings: Settings,
     files: BTreeMap<PathBuf, File>,
     merged: Merged,
     node: NodeFacts,
@@ -48,29 +55,29 @@ pub(crate) struct Stage {
     names: BTreeMap<ServiceId, String>,
 }
 
-impl Stage {
-    pub(crate) fn new(seed: Option<u64>) -> Self {
-        let (guard, limits) = (Guard::default(), ROOMY);
-        Self {
-            host: host(seed, &guard, limits, Source::Files),
-            seed,
-            guard,
-            limits,
-            source: Source::Files,
+impl<W: World> Stage<W> {
+    pub(crate) fn new(script: &Script, mut world: W) -> Result<Self, String> {
+        let settings = Settings::of(script)?;
+        let maps = world.maps(settings.limits, &settings.guard)?;
+        Ok(Self {
+            host: settings.host(maps),
+            world,
+            settings,
             files: BTreeMap::new(),
             merged: Merged::default(),
             node: NodeFacts::default(),
             apiservers: BTreeSet::new(),
             synced: None,
             names: BTreeMap::new(),
-        }
+        })
     }
 
     /// Does what the step says; what it prints, if it is one that prints.
     pub(crate) fn play(&mut self, step: &str, script: &Script) -> Result<Option<String>, String> {
         let words: Vec<&str> = step.split_whitespace().collect();
         match words[..] {
-            ["exact"] => {}
+            // See `Settings`.
+            ["exact"] | ["source", _] | ["limits" | "guard", ..] => {}
             ["apply", file] => self.apply(file, script.file(file)?),
             ["apply", block, "as", file] => self.apply(file, script.file(block)?),
             ["delete", file] => self.delete(file)?,
@@ -79,10 +86,9 @@ impl Stage {
             ["clock", wait] => self.wait(wait)?,
             ["restart"] => self.restart(Host::restart),
             ["reboot"] => self.restart(Host::reboot),
-            ["source", source] => self.set_source(source)?,
             ["apiservers", addresses] => self.set_apiservers(addresses)?,
-            ["limits", ref limits @ ..] => self.set_limits(limits)?,
-            ["guard", ref rules @ ..] => self.set_guard(rules)?,
+            ["dial", ref to @ .., "from", client] => return self.dial(to, &[parse_client(client)?]).map(Some),
+            ["dial", ref to @ ..] => return self.dial(to, &[Client::Host, Client::Pod]).map(Some),
             _ => return self.print(&words).map(Some),
         }
         self.remember_names();
@@ -130,7 +136,7 @@ impl Stage {
     fn tell(&mut self) {
         let contents = self.files.iter().filter_map(|(path, file)| Some((path.clone(), file.content.clone()?)));
         let merged = merge(&contents.collect());
-        let source = self.source;
+        let source = self.settings.source;
         self.host.tell(self.merged.changes_to(&merged).into_iter().map(|change| told_by(source, change)));
         self.merged = merged;
         if self.synced.as_ref().is_some_and(|synced| *synced != self.incomplete()) {
@@ -148,7 +154,7 @@ impl Stage {
     fn sync(&mut self) {
         let incomplete = self.incomplete();
         self.synced = Some(incomplete.clone());
-        self.host.tell([Change::Synced { source: self.source, incomplete }]);
+        self.host.tell([Change::Synced { source: self.settings.source, incomplete }]);
         self.host.settle();
     }
 
@@ -174,19 +180,10 @@ impl Stage {
         Ok(())
     }
 
-    fn set_source(&mut self, source: &str) -> Result<(), String> {
-        self.source = match source {
-            "files" => Source::Files,
-            "kubernetes" => Source::Kubernetes,
-            _ => return Err("a source is `files` or `kubernetes`".into()),
-        };
-        self.host = host(self.seed, &self.guard, self.limits, self.source);
-        Ok(())
-    }
-
     fn wait(&mut self, wait: &str) -> Result<(), String> {
         let seconds = wait.strip_prefix('+').and_then(|wait| wait.strip_suffix('s'));
         let seconds: u64 = seconds.and_then(|text| text.parse().ok()).ok_or("a wait is written like +2s")?;
+        self.world.wait(seconds);
         self.host.now = self.host.now.plus(seconds * 1_000);
         self.host.settle();
         Ok(())
@@ -194,39 +191,13 @@ impl Stage {
 
     /// A new daemon beside what the kernel holds. It knows the node and the apiservers, and of files only what is applied
     /// again.
-    fn restart(&mut self, how: fn(&mut Host)) {
+    fn restart(&mut self, how: fn(&mut Host<W::Maps>)) {
         how(&mut self.host);
         self.files.clear();
         self.merged = Merged::default();
         self.synced = None;
         self.host.tell([Change::Node(self.node.clone()), Change::Apiservers(self.apiservers.clone())]);
         self.host.settle();
-    }
-
-    fn set_limits(&mut self, words: &[&str]) -> Result<(), String> {
-        for (key, value) in pairs(words)? {
-            let value = value.parse().map_err(|error| format!("{key}: {error}"))?;
-            match key {
-                "frontends" => self.limits.frontends = value,
-                "services" => self.limits.services = value,
-                "slots" => self.limits.slots = value,
-                _ => return Err(format!("no map `{key}`: frontends, services and slots are")),
-            }
-        }
-        self.host = host(self.seed, &self.guard, self.limits, self.source);
-        Ok(())
-    }
-
-    fn set_guard(&mut self, words: &[&str]) -> Result<(), String> {
-        for (key, value) in pairs(words)? {
-            match key {
-                "admin" => self.guard.admin = list::<L4Addr>(value)?.iter().map(|at| (at.addr, at.port)).collect(),
-                "bypass" => self.guard.bypass = list(value)?,
-                _ => return Err(format!("no rule `{key}`: admin and bypass are")),
-            }
-        }
-        self.host = host(self.seed, &self.guard, self.limits, self.source);
-        Ok(())
     }
 
     fn remember_names(&mut self) {
@@ -246,11 +217,34 @@ impl Stage {
     /// What the kernel does with a connection.
     fn trace(&self, to: L4Addr) -> String {
         let held = self.host.held();
-        match trace(&held, &self.guard.nodeport_range, to) {
+        match trace(&held, &self.settings.guard.nodeport_range, to) {
             Verdict::Forwarded(id, slots) => format!("{to} -> {} -> {}\n", self.name(id), backends(slots)),
             Verdict::Refused(id, errno) => format!("{to} -> {} -> {errno}\n", self.name(id)),
             Verdict::PassedThrough => format!("{to} passes through\n"),
         }
+    }
+
+    /// What clients meet at each of the addresses.
+    fn dial(&mut self, words: &[&str], from: &[Client]) -> Result<String, String> {
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        let held = self.host.held();
+        let named = snapshot.backends(&Filter::default()).into_iter().map(|backend| backend.address);
+        let slots = held.services.values().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
+        let backends: BTreeSet<L4Addr> = named.chain(slots.map(|slot| slot.addr)).collect();
+        self.world.listen(&backends)?;
+        let mut text = String::new();
+        for word in words {
+            let to: L4Addr = word.parse().map_err(|error| format!("{error}"))?;
+            let [desired, traced] =
+                [&snapshot.desired, &held].map(|state| Outcome::by(state, &self.settings.guard, to));
+            // Before everything is told, the maps keep what nobody has spoken of yet.
+            if self.synced.is_some() && desired != traced {
+                return Err(format!("{to}: by what is desired it {desired}, by what the maps hold it {traced}"));
+            }
+            let met = self.world.dial(to, from, &traced)?;
+            _ = writeln!(text, "{to} {met}");
+        }
+        Ok(text)
     }
 
     /// The operations of the last step.
@@ -314,15 +308,77 @@ impl Stage {
         self.sync();
         self.host.tell([Change::Node(NodeFacts::default())]);
         let is_settled = self.host.settle();
-        let mut empty = host(None, &self.guard, self.limits, self.source);
+        let mut empty = self.settings.host(dice::maps(self.settings.limits, None));
         empty.tell_synced();
         empty.settle();
         let (left, nothing) = (self.host.engine.holdings(), empty.engine.holdings());
-        let slots = self.host.maps.maps.slots_used().0;
+        let slots = self.host.maps.maps.slots_used();
         if is_settled && left == nothing && slots == 0 && self.host.text().is_empty() {
             return Ok(());
         }
         Err(format!("at the end not all is given back: {slots} slots, {left:?}, in the maps\n{}", self.host.text()))
+    }
+}
+
+impl Settings {
+    fn of(script: &Script) -> Result<Self, String> {
+        let mut settings = Self { guard: Guard::default(), limits: ROOMY, source: Source::Files };
+        for step in &script.steps {
+            let words: Vec<&str> = step.split_whitespace().collect();
+            let set = match words[..] {
+                ["source", source] => settings.set_source(source),
+                ["limits", ref limits @ ..] => settings.set_limits(limits),
+                ["guard", ref rules @ ..] => settings.set_guard(rules),
+                _ => Ok(()),
+            };
+            set.map_err(|error| format!("`{step}`: {error}"))?;
+        }
+        Ok(settings)
+    }
+
+    fn set_source(&mut self, source: &str) -> Result<(), String> {
+        self.source = match source {
+            "files" => Source::Files,
+            "kubernetes" => Source::Kubernetes,
+            _ => return Err("a source is `files` or `kubernetes`".into()),
+        };
+        Ok(())
+    }
+
+    fn set_limits(&mut self, words: &[&str]) -> Result<(), String> {
+        for (key, value) in pairs(words)? {
+            let value = value.parse().map_err(|error| format!("{key}: {error}"))?;
+            match key {
+                "frontends" => self.limits.frontends = value,
+                "services" => self.limits.services = value,
+                "slots" => self.limits.slots = value,
+                _ => return Err(format!("no map `{key}`: frontends, services and slots are")),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_guard(&mut self, words: &[&str]) -> Result<(), String> {
+        for (key, value) in pairs(words)? {
+            match key {
+                "admin" => self.guard.admin = list::<L4Addr>(value)?.iter().map(|at| (at.addr, at.port)).collect(),
+                "bypass" => self.guard.bypass = list(value)?,
+                _ => return Err(format!("no rule `{key}`: admin and bypass are")),
+            }
+        }
+        Ok(())
+    }
+
+    fn host<M: Maps>(&self, maps: M) -> Host<M> {
+        Host::new(maps, [self.source], self.guard.clone())
+    }
+}
+
+fn parse_client(text: &str) -> Result<Client, String> {
+    match text {
+        "host" => Ok(Client::Host),
+        "pod" => Ok(Client::Pod),
+        _ => Err("a client is `host` or `pod`".into()),
     }
 }
 
@@ -343,14 +399,6 @@ fn told_by(source: Source, change: Change) -> Change {
         Change::RemoveService(name, _) => Change::RemoveService(name, source),
         Change::RemoveSlice(name, _) => Change::RemoveSlice(name, source),
         other => other,
-    }
-}
-
-fn host(seed: Option<u64>, guard: &Guard, limits: Limits, source: Source) -> Host {
-    let host = Host::new(limits, BTreeSet::from([source]), guard.clone());
-    match seed {
-        Some(seed) => host.with_fault(one_in_ten(seed)),
-        None => host,
     }
 }
 

@@ -1,0 +1,50 @@
+//! kube-proxy's behaviour, told to the kernel: the stories of `scenarios/conformance/`, played with the BPF programs and
+//! real sockets, by a client on the host and one in a pod. What comes out is the very text that the scenarios rung
+//! gets from the state and from maps in memory. Needs root. `STORY=name` plays one alone.
+
+#![expect(clippy::panic, reason = "a test that cannot go on should stop where it is")]
+
+#[path = "scenarios/dial.rs"]
+mod dial;
+mod dice;
+#[path = "conformance/kernel.rs"]
+mod kernel;
+#[path = "conformance/meet.rs"]
+mod meet;
+mod model;
+mod sandbox;
+#[path = "scenarios/script.rs"]
+mod script;
+#[path = "scenarios/stage.rs"]
+mod stage;
+#[path = "scenarios/tell.rs"]
+mod tell;
+
+use std::path::Path;
+
+use kernel::{Kernel, Net};
+use script::Script;
+use tell::{difference, stories, tell};
+
+/// What is wrong with the story, if anything.
+fn check(path: &Path, net: &mut Net) -> Result<(), String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let told = tell(&Script::parse(&text)?, Kernel::new(net), &[])?;
+    if told.to_string() == text { Ok(()) } else { Err(difference(&text, &told.to_string())) }
+}
+
+#[test]
+fn every_story_is_true_of_real_sockets() {
+    sandbox::run("every_story_is_true_of_real_sockets", |sandbox| {
+        let only = std::env::var("STORY").ok();
+        let is_wanted =
+            |path: &Path| only.as_ref().is_none_or(|only| path.file_stem().is_some_and(|stem| stem == &**only));
+        let mut net = Net::new(sandbox);
+        let wrong: Vec<String> = stories("conformance")
+            .iter()
+            .filter(|path| is_wanted(path))
+            .filter_map(|path| Some(format!("{}: {}", path.display(), check(path, &mut net).err()?)))
+            .collect();
+        assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n\n"));
+    });
+}

@@ -1,0 +1,172 @@
+//! The world of real sockets: maps in the kernel, backends that listen, a client on the host and one in a pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::compile::Guard;
+use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
+use nodelb_core::state::{MapOp, Realised, ServiceId};
+use nodelb_datapath::{CrashPoint, KernelDatapath, Options, cleanup};
+use nodelb_prober::{Backend, Transport};
+
+use crate::dial::{Client, Outcome, World};
+use crate::meet::meet;
+use crate::model::Maps;
+use crate::sandbox::Sandbox;
+use crate::sandbox::pod::Pod;
+
+/// What stays from one story to the next: the sandbox, its pod, and backends that go on listening.
+pub(crate) struct Net {
+    cgroup: PathBuf,
+    pins: PathBuf,
+    pod: Pod,
+    backends: BTreeMap<L4Addr, Backend>,
+}
+
+impl Net {
+    pub(crate) fn new(sandbox: &Sandbox) -> Self {
+        let pins = sandbox.bpffs.join("nodelb");
+        Self { cgroup: sandbox.cgroup.clone(), pins, pod: Pod::new(0), backends: BTreeMap::new() }
+    }
+}
+
+/// The world of one story.
+pub(crate) struct Kernel<'net> {
+    net: &'net mut Net,
+    /// Which backend a client has at a service with affinity, and when it last connected.
+    kept: BTreeMap<(Client, ServiceId), (L4Addr, Instant)>,
+}
+
+impl<'net> Kernel<'net> {
+    pub(crate) fn new(net: &'net mut Net) -> Self {
+        Self { net, kept: BTreeMap::new() }
+    }
+
+    /// What one client meets, as text where it is none of what could be expected.
+    fn meet(&mut self, client: Client, to: L4Addr, traced: &Outcome) -> Result<Outcome, String> {
+        let began = Instant::now();
+        let met = match client {
+            Client::Host => meet(to, traced),
+            Client::Pod => self.net.pod.run(|| meet(to, traced)),
+        }?;
+        let Outcome::Keeps { service, seconds, ref one_of } = *traced else { return Ok(met) };
+        let Outcome::Reaches(reached) = &met else { return Ok(met) };
+        let Some(&backend) = reached.first().filter(|_| reached.len() == 1) else {
+            return Err(format!("{met} although its affinity lasts {seconds} s"));
+        };
+        if !one_of.contains(&backend) {
+            return Err(format!("keeps {backend}, which is not one of them"));
+        }
+        let before = self.kept.insert((client, service), (backend, began));
+        if let Some((before, at)) = before
+            && one_of.contains(&before)
+            && at.elapsed() < Duration::from_secs(seconds.into())
+            && before != backend
+        {
+            return Err(format!("leaves {before} for {backend}"));
+        }
+        Ok(traced.clone())
+    }
+}
+
+impl World for Kernel<'_> {
+    type Maps = KernelMaps;
+
+    fn maps(&mut self, limits: Limits, guard: &Guard) -> Result<KernelMaps, String> {
+        let options = Options {
+            pin_directory: self.net.pins.clone(),
+            cgroup: Some(self.net.cgroup.clone()),
+            limits,
+            nodeport_range: guard.nodeport_range.clone(),
+            crash_after: None,
+        };
+        let datapath = open(&options)?;
+        Ok(KernelMaps { options, datapath: Some(datapath) })
+    }
+
+    fn dial(&mut self, to: L4Addr, from: &[Client], traced: &Outcome) -> Result<String, String> {
+        let mut texts = Vec::new();
+        for &client in from {
+            let met = self.meet(client, to, traced);
+            let text = met.map_or_else(|odd| odd, |outcome| outcome.to_string());
+            texts.push((client, text));
+        }
+        let first = texts[0].1.clone();
+        let is_same = texts.iter().all(|(_, text)| *text == first);
+        let each = |(client, text): &(Client, String)| format!("{text} from {client:?}");
+        Ok(if is_same { first } else { texts.iter().map(each).collect::<Vec<_>>().join("; ") })
+    }
+
+    fn listen(&mut self, backends: &BTreeSet<L4Addr>) -> Result<(), String> {
+        for &at in backends {
+            let transport = match at.protocol {
+                Protocol::Tcp => Transport::Tcp,
+                Protocol::Udp => Transport::Udp,
+                Protocol::Sctp => continue,
+            };
+            if at.addr.is_loopback() || at.addr.is_link_local() || self.net.backends.contains_key(&at) {
+                continue;
+            }
+            let listen = [(transport, SocketAddr::new(at.addr.ip(), at.port))];
+            let backend = Backend::start(&at.to_string(), &listen).map_err(|error| error.to_string())?;
+            self.net.backends.insert(at, backend);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        thread::sleep(Duration::from_secs(seconds));
+    }
+}
+
+/// New maps instead of whatever was there.
+fn open(options: &Options) -> Result<KernelDatapath, String> {
+    cleanup(&options.pin_directory, &CrashPoint::new(None)).map_err(|error| error.to_string())?;
+    KernelDatapath::open(options).map(|(datapath, _)| datapath).map_err(|error| error.to_string())
+}
+
+/// Maps in the kernel.
+pub(crate) struct KernelMaps {
+    options: Options,
+    /// `None` only while the maps are made anew.
+    datapath: Option<KernelDatapath>,
+}
+
+impl KernelMaps {
+    fn datapath(&self) -> &KernelDatapath {
+        self.datapath.as_ref().unwrap_or_else(|| panic!("the maps could not be made anew"))
+    }
+}
+
+impl Maps for KernelMaps {
+    fn wipe(&mut self) {
+        self.datapath = None;
+        self.datapath = Some(open(&self.options).unwrap_or_else(|error| panic!("{error}")));
+    }
+
+    fn slots_used(&self) -> usize {
+        let usage = self.datapath().reader().usage().unwrap_or_else(|error| panic!("{error}"));
+        usage.iter().find(|map| map.map == "slots").map_or(0, |map| map.used)
+    }
+}
+
+impl Datapath for KernelMaps {
+    fn limits(&self) -> Limits {
+        self.options.limits
+    }
+
+    fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
+        match &mut self.datapath {
+            Some(datapath) => datapath.apply(ops, now),
+            None => panic!("the maps could not be made anew"),
+        }
+    }
+
+    fn dump(&self) -> Result<Realised, MapError> {
+        self.datapath().dump()
+    }
+}

@@ -1,0 +1,25 @@
+//! Maps in memory, and the dice by which they fail.
+
+use nodelb_core::datapath::Limits;
+use nodelb_core::memory::{Fault, MemoryDatapath};
+
+/// Empty maps of these sizes; with a seed, of which one operation in ten fails.
+pub(crate) fn maps(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
+    let maps = MemoryDatapath::new(limits);
+    match seed {
+        Some(seed) => maps.with_fault(one_in_ten(seed)),
+        None => maps,
+    }
+}
+
+/// The same for the same seed.
+fn one_in_ten(seed: u64) -> Fault {
+    let mut state = seed | 1;
+    Box::new(move |_op| {
+        // xorshift64: good enough to be no pattern, small enough to be read.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.is_multiple_of(10)
+    })
+}

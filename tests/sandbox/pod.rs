@@ -1,0 +1,61 @@
+//! A pod beside the sandbox's host: a network namespace of its own that reaches the host's backends, and nothing else,
+//! over a pair of interfaces. Ends with the test.
+
+use std::fs::File;
+use std::thread;
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::command;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    namespace: File,
+}
+
+impl Pod {
+    /// A new one; `number` tells it from the other pods of the sandbox and is less than 32.
+    pub(crate) fn new(number: u8) -> Self {
+        assert!(number < 32, "there is room for 32 pods in 203.0.113.128/25");
+        let (host, pod) = (129 + 4 * number, 130 + 4 * number);
+        let [host4, pod4] = [host, pod].map(|last| format!("203.0.113.{last}"));
+        let [host6, pod6] = [host, pod].map(|last| format!("2001:db8:a:{number:x}::{last}"));
+        let interface = format!("pod{number}");
+        let inside = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            ip("link set lo up");
+            // A network namespace is named by a process: the leader of this one is still on the host.
+            ip(&format!("link add eth0 type veth peer name {interface} netns {}", std::process::id()));
+            ip(&format!("address add {pod4}/30 dev eth0"));
+            ip(&format!("address add {pod6}/64 dev eth0 nodad"));
+            ip("link set eth0 up");
+            File::open("/proc/thread-self/ns/net").expect("this thread's network namespace")
+        };
+        let namespace = thread::scope(|scope| scope.spawn(inside).join().expect("a pod"));
+        ip(&format!("address add {host4}/30 dev {interface}"));
+        ip(&format!("address add {host6}/64 dev {interface} nodad"));
+        ip(&format!("link set {interface} up"));
+        let pod = Self { namespace };
+        pod.run(|| {
+            ip(&format!("route add {} via {host4}", super::BACKENDS_V4));
+            ip(&format!("route add {} via {host6}", super::BACKENDS_V6));
+        });
+        pod
+    }
+
+    /// What `work` returns, done by a thread inside the pod. Sockets it opens, and processes it starts, stay there.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = || {
+            setns(&self.namespace, CloneFlags::CLONE_NEWNET).expect("entering the pod");
+            work()
+        };
+        let result = thread::scope(|scope| scope.spawn(inside).join());
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn ip(words: &str) {
+    let words: Vec<&str> = words.split(' ').collect();
+    command("ip", &words);
+}
