@@ -23,8 +23,11 @@ pub enum Change {
     RemoveSlice(SliceName, Source),
     /// What is known about this node.
     Node(NodeFacts),
-    /// What Kubernetes says about this node; `None` where it has no such Node.
+    /// What Kubernetes says about this node; `None` where it has no such Node (any more). Not having heard is neither.
     NodeObject(Option<NodeObject>),
+    /// What keeps load balancers from being answered, `None` where nothing does: at the health-check port of the service,
+    /// or, without a name, at the node's own health addresses.
+    EntryError(Option<ServiceName>, Option<Arc<str>>),
     /// What nodelb's own checks found: the backends of the service that are not to be chosen, each with its last error.
     /// Whatever was said about the service before is void.
     Quarantine(ServiceName, BTreeMap<(Addr, u16), Arc<str>>),

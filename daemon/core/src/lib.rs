@@ -23,6 +23,7 @@ pub mod engine;
 pub mod health_check;
 pub mod hold;
 pub mod ids;
+pub mod local_entry;
 pub mod memory;
 pub mod report;
 pub mod runs;

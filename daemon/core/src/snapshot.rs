@@ -186,7 +186,7 @@ impl Snapshot {
         service.health_check.is_some().then(|| Checks::of(service, &self.facts))
     }
 
-    fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
+    pub(crate) fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
         self.config.guard.check_backend(backend, source, self.facts.apiservers())
     }
 
@@ -244,6 +244,8 @@ impl Snapshot {
         if report.error.is_none() {
             report.error = unused_text(&backends);
         }
+        let entry = || self.facts.entry_error(Some(&report.service)).map(ToString::to_string);
+        report.error = report.error.take().or_else(entry);
         let count =
             |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
         report.backends = count(&mut backends.iter());

@@ -16,6 +16,7 @@ use crate::apiservers::{Apiservers, is_default_kubernetes, leads_to, tells_of_ap
 use crate::cause::Trigger;
 use crate::change::{Change, NodeFacts, NodeObject};
 use crate::hold::Remembered;
+use crate::local_entry::HealthCheckPorts;
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
 /// What the sources say now: the writer's side. Reads as the [`Facts`] it holds.
@@ -35,7 +36,11 @@ pub struct Table {
 pub struct Facts {
     records: OrdMap<ServiceName, Arc<Record>>,
     node: Arc<NodeFacts>,
-    node_object: Arc<Option<NodeObject>>,
+    /// As Kubernetes last told it; kept when the Node goes.
+    node_object: Option<Arc<NodeObject>>,
+    is_node_missing: bool,
+    health_check_ports: HealthCheckPorts,
+    entry_errors: OrdMap<Option<ServiceName>, Arc<str>>,
     quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
     apiservers: Arc<Apiservers>,
@@ -109,8 +114,17 @@ impl Table {
                 self.set_node(facts)
             }
             Change::NodeObject(object) => {
-                self.facts.node_object = Arc::new(object);
+                self.facts.is_node_missing = object.is_none();
+                // What it said of the machine goes on to hold: that has not moved.
+                self.facts.node_object = object.map(Arc::new).or_else(|| self.facts.node_object.take());
                 self.set_node(NodeFacts::clone(&self.facts.node))
+            }
+            Change::EntryError(of, error) => {
+                match error {
+                    Some(error) => self.facts.entry_errors.insert(of, error),
+                    None => self.facts.entry_errors.remove(&of),
+                };
+                Effect::None
             }
             Change::Quarantine(name, backends) => self.set_quarantine(name, backends),
             Change::Apiservers(addresses) => {
@@ -142,6 +156,7 @@ impl Table {
         let trigger = (!is_known).then(|| Trigger::Service(Arc::clone(&service)));
         record.claims.push(service);
         record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
+        self.note_health_check_port(&name);
         trigger.map_or(Effect::None, |trigger| Effect::Services(smallvec![name], trigger))
     }
 
@@ -156,7 +171,13 @@ impl Table {
         if record.is_empty() {
             self.facts.records.remove(&name);
         }
+        self.note_health_check_port(&name);
         if is_deleted { Effect::Deleted(name, trigger) } else { Effect::Services(smallvec![name], trigger) }
+    }
+
+    fn note_health_check_port(&mut self, name: &ServiceName) {
+        let owner = self.facts.records.get(name).and_then(|record| record.claims.first());
+        self.facts.health_check_ports.note(name, owner.map(|owner| &**owner));
     }
 
     fn upsert_slice(&mut self, mut slice: Slice) -> Effect {
@@ -233,7 +254,7 @@ impl Table {
     }
 
     fn set_node(&mut self, mut facts: NodeFacts) -> Effect {
-        let told = (*self.facts.node_object).as_ref().map(|object| &object.zone);
+        let told = self.facts.node_object().map(|object| &object.zone);
         facts.zone = if self.own_zone.is_empty() { told.cloned().unwrap_or_default() } else { self.own_zone.clone() };
         let old = std::mem::replace(&mut self.facts.node, Arc::new(facts));
         if old.name != self.node.name || old.zone != self.node.zone {
@@ -300,9 +321,39 @@ impl Facts {
         &self.node
     }
 
-    /// What Kubernetes says about this node; `None` where it has not said anything, or has no such Node.
+    /// What Kubernetes last said about this node, also where it has no such Node any more; `None` where it has not said
+    /// anything.
     pub fn node_object(&self) -> Option<&NodeObject> {
-        (*self.node_object).as_ref()
+        self.node_object.as_deref()
+    }
+
+    /// Why load balancers should stop sending to this node, if Kubernetes has said so: the Node is missing, or on its
+    /// way out (KEP-3836).
+    pub fn leaving(&self) -> Option<&str> {
+        if self.is_node_missing {
+            return Some("Kubernetes has no such Node");
+        }
+        self.node_object().and_then(|object| object.leaving.as_deref())
+    }
+
+    /// Whether Kubernetes has said that it has no such Node.
+    pub fn is_node_missing(&self) -> bool {
+        self.is_node_missing
+    }
+
+    /// The services with a port where load balancers ask after this node's own backends.
+    pub fn health_check_ports(&self) -> &HealthCheckPorts {
+        &self.health_check_ports
+    }
+
+    /// What keeps load balancers from being answered, see [`Change::EntryError`].
+    pub fn entry_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
+        self.entry_errors.get(&of.cloned())
+    }
+
+    /// How many services cannot answer at their health-check port.
+    pub fn entry_errors(&self) -> usize {
+        self.entry_errors.keys().flatten().count()
     }
 
     /// The backends of the service that nodelb's own checks found unhealthy, as far as anybody has said so: also of a

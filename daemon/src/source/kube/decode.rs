@@ -22,7 +22,7 @@ pub enum Kind {
     Service,
     /// `discovery.k8s.io/v1` EndpointSlice.
     EndpointSlice,
-    /// `core/v1` Node: this one only, for its zone.
+    /// `core/v1` Node: this one only, for its zone, its addresses and whether it is leaving.
     Node,
 }
 
@@ -61,13 +61,20 @@ impl Kind {
     }
 }
 
-/// Namespace, empty for a Node, and name.
+/// Namespace, `default` for a Node, and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// `metadata.namespace`
     pub namespace: Arc<str>,
     /// `metadata.name`
     pub name: Arc<str>,
+}
+
+impl Key {
+    /// Of a Node, which has no namespace.
+    pub fn of_node(name: &str) -> Self {
+        Self { namespace: translate::namespace(&Metadata::default()).into(), name: name.into() }
+    }
 }
 
 /// An object in nodelb's words.
@@ -358,8 +365,7 @@ fn node(bytes: &[u8]) -> (Heard, Version) {
         Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
     };
     let version = identity.version;
-    let zone = (&*printable::name(&node.metadata.labels.zone.unwrap_or_default())).into();
-    let object = Some(Object::Node(NodeObject { zone, ..NodeObject::default() }));
+    let object = Some(Object::Node(translate::node(&node)));
     (Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() })), version)
 }
 

@@ -50,6 +50,51 @@ pub struct Node {
     /// `metadata`
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
+    /// `spec`
+    #[serde(deserialize_with = "null_is_default")]
+    pub spec: NodeSpec,
+    /// `status`
+    #[serde(deserialize_with = "null_is_default")]
+    pub status: NodeStatus,
+}
+
+/// `spec` of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// `taints`
+    #[serde(deserialize_with = "list")]
+    pub taints: Vec<Taint>,
+}
+
+/// `spec.taints[]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// `key`
+    #[serde(deserialize_with = "null_is_default")]
+    pub key: String,
+}
+
+/// `status` of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// `addresses`
+    #[serde(deserialize_with = "list")]
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// `status.addresses[]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeAddress {
+    /// `type`
+    #[serde(rename = "type", deserialize_with = "null_is_default")]
+    pub kind: String,
+    /// `address`
+    #[serde(deserialize_with = "null_is_default")]
+    pub address: String,
 }
 
 /// `metadata` of any.
@@ -67,6 +112,8 @@ pub struct Metadata {
     pub resource_version: String,
     /// `creationTimestamp`, RFC 3339.
     pub creation_timestamp: Option<String>,
+    /// `deletionTimestamp`: there while the object waits for its finalizers.
+    pub deletion_timestamp: Option<String>,
     /// `labels`
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
@@ -153,6 +200,9 @@ pub struct ServiceSpec {
     /// `externalTrafficPolicy`
     #[serde(deserialize_with = "null_is_default")]
     pub external_traffic_policy: String,
+    /// `healthCheckNodePort`
+    #[serde(deserialize_with = "null_is_default")]
+    pub health_check_node_port: u16,
 }
 
 /// `spec.ports[]` of a Service.

@@ -5,7 +5,7 @@
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use nodelb_core::change::Change;
+use nodelb_core::change::{Change, NodeObject};
 use nodelb_core::engine::Snapshot;
 use nodelb_core::hold;
 use nodelb_core::service::{Service, Slice, Source};
@@ -28,6 +28,9 @@ struct Header {
     /// Whose state it is: everyone who vouched for the cluster's servers while it was heard, the latest last.
     #[serde(default)]
     clusters: Vec<String>,
+    /// Which node's Node it has.
+    #[serde(default)]
+    node: String,
 }
 
 /// As [`Change`], by reference.
@@ -36,6 +39,7 @@ enum Line<'a> {
     UpsertService(&'a Service),
     UpsertSlice(&'a Slice),
     Remember(&'a [hold::Remembered]),
+    NodeObject(Option<&'a NodeObject>),
 }
 
 /// What was found.
@@ -53,11 +57,11 @@ pub fn path(state_directory: &Path) -> PathBuf {
 }
 
 /// Reads what was written last. May block. Where the reader cannot know yet which `cluster` it is of, any is good: an
-/// apiserver will say what is wrong with it.
+/// apiserver will say what is wrong with it. The Node of another `node` than this one is left out.
 ///
 /// # Errors
 /// When the file is there and cannot be read, is of another form, or not of `cluster`.
-pub fn read(path: &Path, cluster: Option<&str>) -> io::Result<Remembered> {
+pub fn read(path: &Path, cluster: Option<&str>, node: &str) -> io::Result<Remembered> {
     let file = match state::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
         file => file?,
@@ -65,15 +69,19 @@ pub fn read(path: &Path, cluster: Option<&str>) -> io::Result<Remembered> {
     let mut reader = BufReader::new(file.take(MAX_FILE));
     let refused = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let header: Option<Header> = next_line(&mut reader)?.and_then(|line| serde_json::from_slice(&line).ok());
-    match header {
-        Some(Header { form: FORM, clusters })
-            if cluster.is_none_or(|cluster| clusters.iter().any(|of| of == cluster)) => {}
+    let is_own = match header {
+        Some(Header { form: FORM, clusters, node: of })
+            if cluster.is_none_or(|cluster| clusters.iter().any(|of| of == cluster)) =>
+        {
+            of == node
+        }
         Some(Header { form: FORM, .. }) => return Err(refused("it is the state of another cluster")),
         _ => return Err(refused("it is of a form this version does not know")),
-    }
+    };
     let mut remembered = Remembered::default();
     while let Some(line) = next_line(&mut reader)? {
         match serde_json::from_slice(&line) {
+            Ok(Change::NodeObject(_)) if !is_own => {}
             Ok(change) if is_remembered(&change) => remembered.changes.push(change),
             _ => remembered.unreadable += 1,
         }
@@ -85,7 +93,7 @@ fn is_remembered(change: &Change) -> bool {
     match change {
         Change::UpsertService(service) => service.source == Source::Kubernetes,
         Change::UpsertSlice(slice) => slice.source == Source::Kubernetes,
-        Change::Remember(_) => true,
+        Change::Remember(_) | Change::NodeObject(_) => true,
         _ => false,
     }
 }
@@ -104,17 +112,24 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
     state::replace(path, &path.with_extension("new"), |file| {
         let mut writer = BufWriter::with_capacity(64 << 10, file);
-        let header = Header { form: FORM, clusters: clusters.to_vec() };
+        let facts = snapshot.facts();
+        let header = Header { form: FORM, clusters: clusters.to_vec(), node: facts.node().name.to_string() };
         write_line(&mut writer, &header)?;
+        if let Some(node) = facts.node_object() {
+            write_line(&mut writer, &Line::NodeObject(Some(node)))?;
+        }
+        if facts.is_node_missing() {
+            write_line(&mut writer, &Line::NodeObject(None))?;
+        }
         let remembered = snapshot.remembered();
         if !remembered.is_empty() {
             // First, for it counts where the objects after it say that nothing is left.
             write_line(&mut writer, &Line::Remember(&remembered))?;
         }
-        for service in snapshot.facts().services_of(Source::Kubernetes) {
+        for service in facts.services_of(Source::Kubernetes) {
             write_line(&mut writer, &Line::UpsertService(service))?;
         }
-        for slice in snapshot.facts().slices_of(Source::Kubernetes) {
+        for slice in facts.slices_of(Source::Kubernetes) {
             write_line(&mut writer, &Line::UpsertSlice(slice))?;
         }
         writer.flush()

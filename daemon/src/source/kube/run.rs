@@ -39,6 +39,9 @@ const QUEUE: usize = 64;
 /// How often the rows of `/sources` are made again, if something changed.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
+/// What is said of a node that Kubernetes does not know.
+const MISSING: &str = "Kubernetes has no Node of this name (if that is not this node's name, set node.name)";
+
 /// How many remembered changes make a batch.
 const BATCH: usize = 1000;
 
@@ -103,6 +106,8 @@ struct Running {
     saver: Saver,
     /// The uid of Service `default/kubernetes`, as last heard.
     cluster: Option<String>,
+    /// Why load balancers are told to turn away from this node.
+    leaving: Option<Arc<str>>,
 }
 
 struct OneKind {
@@ -127,12 +132,14 @@ impl Running {
             apiservers: BTreeMap::new(),
             is_reported: false,
             cluster: None,
+            leaving: None,
         }
     }
 
     /// Tells the owner what was known when the daemon last ran.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let changes = self.source.memory.recall().await;
+        let changes = self.source.memory.recall(&self.source.node).await;
+        self.tell_of_node(&changes);
         for change in &changes {
             match change {
                 Change::UpsertService(service) => {
@@ -143,6 +150,7 @@ impl Running {
                     let SliceName { namespace, name } = slice.name.clone();
                     self.store.remember(Kind::EndpointSlice, Key { namespace, name });
                 }
+                Change::NodeObject(Some(_)) => self.store.remember(Kind::Node, Key::of_node(&self.source.node)),
                 _ => {}
             }
         }
@@ -181,14 +189,20 @@ impl Running {
     async fn hear(&mut self, kind: Kind, heard: Vec<Heard>) -> Result<(), OwnerIsGone> {
         let mut changes = Vec::new();
         for heard in heard {
+            if kind == Kind::Node && is_of_another(&heard, &self.source.node) {
+                continue;
+            }
             if let Verdict::ListAgain { missing, known } = self.store.hear(kind, heard, &mut changes) {
-                warn!(
-                    "the list of {} lacks {missing} of {known} that are known, or of the service ports in the kernel: nothing is removed before a second list agrees",
-                    kind.resource()
-                );
+                if kind != Kind::Node {
+                    warn!(
+                        "the list of {} lacks {missing} of {known} that are known, or of the service ports in the kernel: nothing is removed before a second list agrees",
+                        kind.resource()
+                    );
+                }
                 self.kinds[&kind].again.notify_one();
             }
         }
+        self.tell_of_node(&changes);
         self.is_reported = false;
         if changes.is_empty() {
             return Ok(());
@@ -196,6 +210,22 @@ impl Running {
         self.vouch();
         self.saver.is_behind();
         self.tell(changes).await
+    }
+
+    /// Tells the journal when the node is about to go, and when it stays after all.
+    fn tell_of_node(&mut self, changes: &[Change]) {
+        let said = changes.iter().rev().find_map(|change| match change {
+            Change::NodeObject(Some(object)) => Some(object.leaving.clone()),
+            Change::NodeObject(None) => Some(Some(MISSING.into())),
+            _ => None,
+        });
+        let Some(leaving) = said.filter(|leaving| *leaving != self.leaving) else { return };
+        let node = &self.source.node;
+        match &leaving {
+            Some(why) => warn!("Node {node}: {why}; /healthz tells load balancers to turn away, services go on"),
+            None => info!("Node {node} stays: /healthz tells load balancers to come back"),
+        }
+        self.leaving = leaving;
     }
 
     async fn tell(&mut self, changes: Vec<Change>) -> Result<(), OwnerIsGone> {
@@ -304,6 +334,17 @@ impl Running {
             is_new
         });
     }
+}
+
+/// Whether it is about a Node that was not asked for.
+fn is_of_another(heard: &Heard, node: &str) -> bool {
+    let key = match heard {
+        Heard::Upsert(item) => Some(&item.identity.key),
+        Heard::Delete(identity) => Some(&identity.key),
+        Heard::Skipped { key, .. } => key.as_ref(),
+        Heard::ListBegins { .. } | Heard::Listed(_) => None,
+    };
+    key.is_some_and(|key| &*key.name != node)
 }
 
 fn is_of_kubernetes(service: &ServiceName) -> bool {

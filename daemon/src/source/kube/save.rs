@@ -35,10 +35,10 @@ pub struct Memory {
 
 impl Memory {
     /// What the state directory remembers; nothing, with a warning, where it cannot be read in time.
-    pub(super) async fn recall(&self) -> Vec<nodelb_core::change::Change> {
-        let (path, cluster) = (remember::path(&self.directory), self.cluster.clone());
+    pub(super) async fn recall(&self, node: &str) -> Vec<nodelb_core::change::Change> {
+        let (path, cluster, node) = (remember::path(&self.directory), self.cluster.clone(), node.to_owned());
         let shown = path.display().to_string();
-        let reading = aside(move || remember::read(&path, cluster.as_deref()));
+        let reading = aside(move || remember::read(&path, cluster.as_deref(), &node));
         let read = match timeout(self.patience, reading).await {
             Ok(read) => read,
             Err(_elapsed) => Err(io::Error::other(format!("not read within {:?}", self.patience))),

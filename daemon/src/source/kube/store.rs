@@ -5,6 +5,8 @@
 //! - What a list lacks is removed once no list is under way, and never before Services and EndpointSlices have been listed once.
 //! - A list that lacks most of what is known is not believed before a second one agrees.
 //! - An object is replaced when its UID changes; late news about an earlier life is ignored.
+//! - A Node that was deleted is missing at once, one that a list lacks when a second list lacks it too: load balancers turn
+//!   away from a node without one.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -48,8 +50,21 @@ pub struct Store {
     services: Collection,
     slices: Collection,
     nodes: Collection,
+    absence: Absence,
     /// What the last [`Change::Synced`] said was incomplete.
     synced: Option<Option<Arc<str>>>,
+}
+
+/// Whether this node's Node is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Absence {
+    /// It is there, or nothing was heard.
+    #[default]
+    No,
+    /// One list lacked it.
+    Doubted,
+    /// It is, and the owner knows.
+    Told,
 }
 
 /// What there is to say about one kind.
@@ -118,6 +133,7 @@ impl Store {
             services: Collection { expected, ..Collection::default() },
             slices: Collection::default(),
             nodes: Collection::default(),
+            absence: Absence::default(),
             synced: None,
         }
     }
@@ -133,7 +149,8 @@ impl Store {
 
     /// Takes in what was heard; what follows from it is added to `changes`.
     pub fn hear(&mut self, kind: Kind, heard: Heard, changes: &mut Vec<Change>) -> Verdict {
-        let is_synced = self.synced.is_some();
+        // Nobody's backends depend on the Node: its deletion waits for no list.
+        let is_synced = self.synced.is_some() || kind == Kind::Node;
         let collection = self.of(kind);
         match heard {
             Heard::ListBegins { is_rewound } => collection.begin_list(is_rewound),
@@ -142,10 +159,36 @@ impl Store {
             Heard::Skipped { key, reason } => collection.skip(key, reason),
             Heard::Listed(_) => {
                 let verdict = collection.end_list();
+                if kind == Kind::Node {
+                    return self.settle_node(changes);
+                }
                 self.settle(changes);
                 return verdict;
             }
         }
+        Verdict::Fine
+    }
+
+    /// Says that there is no Node, if two lists in a row say so.
+    fn settle_node(&mut self, changes: &mut Vec<Change>) -> Verdict {
+        let nodes = &mut self.nodes;
+        let is_odd = !nodes.problems.is_empty() || nodes.incomplete.is_some();
+        let is_there = is_odd || nodes.known.keys().any(|key| !nodes.missing.contains(key));
+        self.absence = match self.absence {
+            _ if is_there => Absence::No,
+            Absence::No => {
+                self.absence = Absence::Doubted;
+                return Verdict::ListAgain { missing: 1, known: 1 };
+            }
+            Absence::Doubted => {
+                nodes.missing.clear();
+                nodes.known.clear();
+                nodes.served = 0;
+                changes.push(Change::NodeObject(None));
+                Absence::Told
+            }
+            Absence::Told => Absence::Told,
+        };
         Verdict::Fine
     }
 
@@ -233,7 +276,7 @@ impl Collection {
                 return;
             }
             if before.is_served && (object.is_none() || before.uid.is_other(uid)) {
-                changes.extend(removal(kind, &key));
+                changes.push(removal(kind, &key));
             }
         }
         changes.extend(object.map(|object| match object {
@@ -299,7 +342,7 @@ impl Collection {
         self.missing.remove(key);
         if self.known.remove(key).is_some_and(|known| known.is_served) {
             self.served -= 1;
-            changes.extend(removal(kind, key));
+            changes.push(removal(kind, key));
         }
     }
 
@@ -399,13 +442,12 @@ fn is_mass(missing: usize, known: usize) -> bool {
     missing >= MASS && missing * 2 > known
 }
 
-/// A Node that is gone leaves its zone behind: the machine has not moved.
-fn removal(kind: Kind, key: &Key) -> Option<Change> {
+fn removal(kind: Kind, key: &Key) -> Change {
     let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
     match kind {
-        Kind::Service => Some(Change::RemoveService(ServiceName { namespace, name }, Source::Kubernetes)),
-        Kind::EndpointSlice => Some(Change::RemoveSlice(SliceName { namespace, name }, Source::Kubernetes)),
-        Kind::Node => None,
+        Kind::Service => Change::RemoveService(ServiceName { namespace, name }, Source::Kubernetes),
+        Kind::EndpointSlice => Change::RemoveSlice(SliceName { namespace, name }, Source::Kubernetes),
+        Kind::Node => Change::NodeObject(None),
     }
 }
 

@@ -5,17 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::change::NodeObject;
 use nodelb_core::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,
 };
 
-use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, ServiceSpec};
+use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, NodeAddress, ServiceSpec};
 use super::printable::name;
 use super::time;
 
 /// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+
+/// The cluster autoscaler gives it to a node it is about to remove (KEP-3836).
+const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// What became of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +84,7 @@ pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Servic
         external_policy: policy(&spec.external_traffic_policy),
         affinity_seconds: affinity_seconds(spec),
         source_ranges: Vec::new(),
-        health_check_port: None,
+        health_check_port: health_check_port(spec),
         health_check: None,
     };
     Translation { value: Some(service), notices }
@@ -191,6 +195,37 @@ fn policy(text: &str) -> TrafficPolicy {
 fn affinity_seconds(spec: &ServiceSpec) -> Option<u32> {
     let timeout = spec.session_affinity_config.client_ip.timeout_seconds.filter(|seconds| *seconds != 0);
     (spec.session_affinity == "ClientIP").then(|| timeout.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+}
+
+/// As the apiserver allocates it. A port left over from another type or policy does not count.
+fn health_check_port(spec: &ServiceSpec) -> Option<u16> {
+    let is_asked = spec.kind == "LoadBalancer" && policy(&spec.external_traffic_policy) == TrafficPolicy::Local;
+    Some(spec.health_check_node_port).filter(|port| is_asked && *port != 0)
+}
+
+/// A Node, as far as it matters to itself.
+pub fn node(object: &objects::Node) -> NodeObject {
+    let objects::Node { metadata, spec, status } = object;
+    let zone = metadata.labels.zone.as_deref().unwrap_or_default();
+    let leaving = if metadata.deletion_timestamp.is_some() {
+        Some("it is being deleted".into())
+    } else {
+        let is_leaving = spec.taints.iter().any(|taint| taint.key == LEAVING_TAINT);
+        is_leaving.then(|| format!("it has the taint {LEAVING_TAINT}").into())
+    };
+    NodeObject { zone: (&*name(zone)).into(), addresses: node_addresses(&status.addresses), leaving }
+}
+
+/// The first InternalIP of each family, or the first ExternalIP of a family without one (component-helpers'
+/// `GetNodeHostIPs`).
+fn node_addresses(told: &[NodeAddress]) -> BTreeSet<Addr> {
+    let mut found: BTreeMap<Family, Addr> = BTreeMap::new();
+    for kind in ["InternalIP", "ExternalIP"] {
+        for addr in told.iter().filter(|at| at.kind == kind).filter_map(|at| dialable(&at.address).ok()) {
+            found.entry(addr.family()).or_insert(addr);
+        }
+    }
+    found.into_values().collect()
 }
 
 /// An EndpointSlice. Left out are those without a service, of FQDNs, and those labelled headless.
