@@ -29,6 +29,7 @@ pub mod tables;
 
 pub use apiservers::PoolReport;
 pub use health::{Check, Health};
+pub(crate) use server::http1;
 pub use sources::{SourceReport, SourceState};
 
 /// Reads the maps back from whatever holds them; may block. The error says what could not be read.

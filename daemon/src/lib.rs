@@ -12,6 +12,7 @@ pub mod clock;
 pub mod config;
 pub mod document;
 pub mod exit;
+pub mod lb_health;
 pub mod log;
 pub mod node;
 pub mod notify;

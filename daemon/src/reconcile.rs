@@ -181,6 +181,9 @@ impl<D: Datapath> Owner<D> {
         };
         let mut checks = vec![reconcile];
         checks.extend(standing.probes.iter().cloned());
+        // No reason to take the node out of service: connections are translated all the same.
+        let unanswered = self.snapshot.borrow().facts().entry_error(None).map(ToString::to_string);
+        checks.extend(unanswered.map(|error| Check::passed("healthz", error)));
         self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks }));
     }
 }

@@ -26,6 +26,7 @@ use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::{self, Clock};
 use crate::config::{Config, Mode};
 use crate::exit::{Code, Failure};
+use crate::lb_health::{self, LocalEntry};
 use crate::log::{self, LevelControl};
 use crate::node;
 use crate::notify::{Environment, Notifier};
@@ -41,6 +42,9 @@ use reload::{Reload, Signals};
 
 /// How long the Kubernetes source may take to write its state when the daemon ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How long until an address where load balancers ask, and that could not be listened on, is tried again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 
 /// Everything that is ready before the runtime starts.
 struct Ground {
@@ -166,6 +170,19 @@ async fn serve<D: Datapath + Send + 'static>(
         kubernetes = Some(started.map_err(|error| Failure::new(Code::Config, error))?);
     }
 
+    start_lb_health(
+        LocalEntry {
+            snapshot: snapshot.clone(),
+            health: health.clone(),
+            changes: changes_in.clone(),
+            clock,
+            healthz_addresses: if kubernetes.is_some() { config.kubernetes.healthz_addresses.clone() } else { Vec::new() },
+            bounds: lb_health::Bounds::default(),
+            retry: LISTEN_AGAIN,
+        },
+        stop.clone(),
+    );
+
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
     let state = AdminState {
         snapshot: snapshot.clone(),
@@ -213,6 +230,13 @@ async fn serve<D: Datapath + Send + 'static>(
         _ = tokio::time::timeout(LAST_WORDS, kubernetes.task).await;
     }
     owner.await.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+}
+
+/// Without it services go on, but load balancers take the node for dead.
+fn start_lb_health(entry: LocalEntry, stop: watch::Receiver<bool>) {
+    if let Err(error) = lb_health::start(entry, stopped(stop)) {
+        warn!("load balancers that ask after this node are not answered: {error}; restart nodelb");
+    }
 }
 
 fn unix_seconds() -> u64 {

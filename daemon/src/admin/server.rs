@@ -100,14 +100,20 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> io::Result<(
     Ok((stream, place))
 }
 
-/// One request and no more: a client that keeps its connection open without asking anything takes no place.
-async fn connection(stream: TcpStream, server: Arc<Server>, _place: OwnedSemaphorePermit) {
+/// HTTP as everybody gets it who connects to nodelb: a header is bounded in size and time.
+pub(crate) fn http1(header_time: Duration) -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .keep_alive(false)
-        .header_read_timeout(server.bounds.header_time)
+        .header_read_timeout(header_time)
         .max_header_size(HEADER_BYTES)
         .max_headers(HEADER_LINES);
+    http
+}
+
+/// One request and no more: a client that keeps its connection open without asking anything takes no place.
+async fn connection(stream: TcpStream, server: Arc<Server>, _place: OwnedSemaphorePermit) {
+    let mut http = http1(server.bounds.header_time);
+    http.keep_alive(false);
     let service = TowerToHyperService::new(server.router.clone());
     let serving = http.serve_connection(TokioIo::new(stream), service);
     match timeout(server.bounds.total_time, serving).await {

@@ -10,6 +10,7 @@ use nodelb_core::addr::Addr;
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
     Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, own_addresses,
+    reachable,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
@@ -137,6 +138,10 @@ section! {
     ///   address = "192.0.2.1:6443"
     ///   tls-server-name = "kubernetes"  # if the certificate does not carry the host of the address
     apiserver: Vec<Server> = Vec::new(), each_once;
+
+    /// Where load balancers ask whether this node works and stays: /healthz and /livez, as kube-proxy answers there. For
+    /// everybody to reach; [::] is every address, IPv4 too. Empty: nowhere.
+    healthz_addresses: Vec<SocketAddr> = vec![([0_u16; 8], 10256).into()], reachable;
 }
 
 section! {

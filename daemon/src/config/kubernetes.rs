@@ -122,7 +122,8 @@ fn in_service_cidr<'c>(servers: &'c [Server], nets: &'c [IpNet]) -> Option<(&'c 
 impl Config {
     /// How Kubernetes is reached; `None` when the configuration does not ask for Kubernetes.
     pub fn kubernetes_settings(&self) -> Option<Settings> {
-        let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver } = self.kubernetes.clone();
+        let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, healthz_addresses: _ } =
+            self.kubernetes.clone();
         let State { directory } = &self.state;
         let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty());
         let (kubeconfig, token_file, ca_file) = (set(kubeconfig), set(token_file), set(ca_file));

@@ -50,6 +50,7 @@ fn every_key_can_be_set_and_printed_again() {
         kubeconfig = "/etc/nodelb/kubeconfig"
         proxy = "http://192.0.2.9:3128"
         service-cidrs = ["10.96.0.0/12"]
+        healthz-addresses = ["192.0.2.1:10256", "[2001:db8::1]:10256"]
         [[kubernetes.apiserver]]
         address = "192.0.2.1:6443"
         tls-server-name = "kubernetes"

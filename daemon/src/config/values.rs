@@ -208,7 +208,6 @@ pub(super) fn name_or_empty(name: &str) -> Check {
 }
 
 pub(super) fn loopback(listen: &[SocketAddr]) -> Check {
-    let mut seen = BTreeSet::new();
     for addr in listen {
         if !Addr::from(addr.ip()).is_loopback() {
             return Err(format!(
@@ -218,11 +217,28 @@ pub(super) fn loopback(listen: &[SocketAddr]) -> Check {
         if addr.port() == 0 {
             return Err(format!("{addr} has port 0; choose a port, so that the command line can find it"));
         }
-        if !seen.insert(addr) {
-            return Err(format!("{addr} is listed twice; remove one"));
+    }
+    once(listen)
+}
+
+fn once(listen: &[SocketAddr]) -> Check {
+    let mut seen = BTreeSet::new();
+    match listen.iter().find(|addr| !seen.insert(**addr)) {
+        Some(twice) => Err(format!("{twice} is listed twice; remove one")),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn reachable(listen: &[SocketAddr]) -> Check {
+    for addr in listen {
+        if addr.ip().is_multicast() {
+            return Err(format!("{addr} is a multicast address, where nobody can listen; use [::] or the node's own"));
+        }
+        if addr.port() == 0 {
+            return Err(format!("{addr} has port 0; choose one, so that load balancers can find it"));
         }
     }
-    Ok(())
+    once(listen)
 }
 
 pub(super) fn own_addresses(addresses: &[Addr]) -> Check {

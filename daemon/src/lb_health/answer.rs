@@ -1,0 +1,56 @@
+//! One answer, with the headers of Go's HTTP server in its order. Pure.
+
+use std::time::SystemTime;
+
+use axum::body::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::{Response, StatusCode};
+
+use super::stamp;
+
+/// How much of a service a load balancer that weighs its targets should send here.
+const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
+
+/// What a load balancer is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) content_type: &'static str,
+    pub(super) weight: Option<usize>,
+    pub(super) body: String,
+    pub(super) at: SystemTime,
+}
+
+impl Answer {
+    /// 200 or 503, in JSON.
+    pub(super) fn json(is_good: bool, body: String, at: SystemTime) -> Self {
+        let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        Self { status, content_type: "application/json", weight: None, body, at }
+    }
+
+    /// There is nothing at this path.
+    pub(super) fn not_found(at: SystemTime) -> Self {
+        let content_type = "text/plain; charset=utf-8";
+        Self { status: StatusCode::NOT_FOUND, content_type, weight: None, body: "404 page not found\n".into(), at }
+    }
+
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let Self { status, content_type, weight, body, at } = self;
+        let length = body.len();
+        let mut response = Response::new(Full::new(Bytes::from(body)));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(weight) = weight {
+            headers.insert(WEIGHT, weight.into());
+        }
+        // A date is plain ASCII; without one the server would add its own.
+        if let Ok(date) = HeaderValue::try_from(stamp::http_date(at)) {
+            headers.insert(DATE, date);
+        }
+        headers.insert(CONTENT_LENGTH, length.into());
+        response
+    }
+}

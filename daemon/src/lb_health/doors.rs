@@ -1,0 +1,91 @@
+//! The sockets that are wanted and those that are open: opens, closes, and tries again what could not be opened. Knows
+//! nothing of why they are wanted.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use tokio::time::{Instant, sleep_until};
+
+use super::listen::{Door, Places, Reply, bind};
+
+/// The open and the failed ones. `L` says whose each is: a socket that changes hands is closed and opened again.
+pub(super) struct Doors<L> {
+    places: Places,
+    retry: Duration,
+    open: BTreeMap<SocketAddr, (L, Door)>,
+    failed: BTreeMap<SocketAddr, (L, io::Error)>,
+    retry_at: Option<Instant>,
+}
+
+impl<L: Clone + PartialEq> Doors<L> {
+    pub(super) fn new(places: Places, retry: Duration) -> Self {
+        Self { places, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None }
+    }
+
+    /// Makes the open ones the wanted ones, as far as possible: the others are untouched, and what failed before is tried
+    /// again once its time has come.
+    pub(super) async fn want(
+        &mut self,
+        wanted: &BTreeMap<SocketAddr, L>,
+        reply: impl Fn(SocketAddr, &L) -> Reply,
+    ) {
+        let is_due = self.retry_at.is_some_and(|at| at <= Instant::now());
+        self.failed.retain(|at, (label, _)| wanted.get(at) == Some(&*label));
+        let is_surplus = |(at, (label, _)): (&SocketAddr, &(L, Door))| (wanted.get(at) != Some(label)).then_some(*at);
+        let surplus: Vec<SocketAddr> = self.open.iter().filter_map(is_surplus).collect();
+        for at in surplus {
+            if let Some((_, door)) = self.open.remove(&at) {
+                door.close().await;
+            }
+        }
+        for (at, label) in wanted {
+            if self.open.contains_key(at) || (self.failed.contains_key(at) && !is_due) {
+                continue;
+            }
+            match self.listen(*at, wanted) {
+                Ok(listener) => {
+                    self.failed.remove(at);
+                    let door = Door::open(listener, &self.places, reply(*at, label));
+                    self.open.insert(*at, (label.clone(), door));
+                }
+                Err(error) => {
+                    self.failed.insert(*at, (label.clone(), error));
+                }
+            }
+        }
+        if self.failed.is_empty() {
+            self.retry_at = None;
+        } else if is_due || self.retry_at.is_none() {
+            self.retry_at = Some(Instant::now() + self.retry);
+        }
+    }
+
+    /// `[::]` is for IPv4 too, unless that is wanted apart; on a host without IPv6 it is for IPv4 alone.
+    fn listen(&self, at: SocketAddr, wanted: &BTreeMap<SocketAddr, L>) -> io::Result<tokio::net::TcpListener> {
+        let in_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));
+        let is_for_both = at.ip().is_unspecified() && at.is_ipv6() && !wanted.contains_key(&in_v4);
+        match bind(at, !is_for_both) {
+            Err(error) if is_for_both && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => bind(in_v4, true),
+            result => result,
+        }
+    }
+
+    /// What could not be opened, why, and whose it is.
+    pub(super) fn failed(&self) -> impl Iterator<Item = (SocketAddr, &L, &io::Error)> {
+        self.failed.iter().map(|(at, (label, error))| (*at, label, error))
+    }
+
+    /// Until something that failed is to be tried again; for ever where nothing did.
+    pub(super) async fn retry_is_due(&self) {
+        match self.retry_at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

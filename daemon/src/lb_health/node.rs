@@ -1,0 +1,107 @@
+//! Whether the node works and stays: kube-proxy's port 10256. `/healthz` turns load balancers away also from a node that
+//! is about to be removed (KEP-3836), `/livez` tells of the daemon alone. Anything else is not found.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nodelb_core::change::Change;
+use serde::Serialize;
+use tracing::{info, warn};
+
+use super::answer::Answer;
+use super::doors::Doors;
+use super::listen::{Places, Reply};
+use super::{LocalEntry, Standing, View, stamp};
+
+/// Listens and answers for ever.
+pub(super) async fn run(entry: LocalEntry, places: Places) {
+    let view = View::of(&entry);
+    let reply: Reply = Arc::new(move |path| answer(&view, path));
+    let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
+    let mut doors = Doors::new(places, entry.retry);
+    let mut told = None;
+    loop {
+        doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;
+        let error = doors.failed().next().map(|(at, (), error)| failure(at, error));
+        if error != told {
+            match &error {
+                Some(error) => warn!("{error}; trying again"),
+                None => info!("load balancers are answered at every address of kubernetes.healthz-addresses"),
+            }
+            told.clone_from(&error);
+            // Without an owner the daemon ends.
+            _ = entry.changes.send(vec![Change::EntryError(None, error.map(Into::into))]).await;
+        }
+        doors.retry_is_due().await;
+    }
+}
+
+fn failure(at: SocketAddr, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::AddrInUse => "something else listens there, perhaps kube-proxy: stop that".into(),
+        _ => error.to_string(),
+    };
+    format!(
+        "load balancers that ask for /healthz at {at} are not answered: {why}, or change kubernetes.healthz-addresses"
+    )
+}
+
+fn answer(view: &View, path: &str) -> Answer {
+    let snapshot = view.snapshot();
+    let standing = view.standing(&snapshot);
+    match path {
+        "/healthz" => told(standing, Some(snapshot.facts().leaving().is_none())),
+        "/livez" => told(standing, None),
+        _ => Answer::not_found(standing.now),
+    }
+}
+
+/// As kube-proxy's `ProxyHealth`: in this order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProxyHealth {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    status: Families,
+}
+
+#[derive(Serialize)]
+struct Families {
+    #[serde(rename = "IPv4")]
+    v4: ProxierHealth,
+    #[serde(rename = "IPv6")]
+    v6: ProxierHealth,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProxierHealth {
+    last_updated: String,
+    healthy: bool,
+}
+
+/// What is told of a node that works like this, and of whether it stays, if that counts. `healthy` is about the work alone;
+/// a node that is as it should be was updated now, whenever something last changed.
+fn told(standing: Standing, is_eligible: Option<bool>) -> Answer {
+    let Standing { is_healthy, updated, now } = standing;
+    let is_good = is_healthy && is_eligible.unwrap_or(true);
+    // One daemon serves both families.
+    let family = ProxierHealth { last_updated: stamp::rfc3339(updated), healthy: is_healthy };
+    let health = ProxyHealth {
+        last_updated: stamp::rfc3339(if is_good { now } else { updated }),
+        current_time: stamp::rfc3339(now),
+        node_eligible: is_eligible,
+        healthy: is_healthy,
+        status: Families { v4: family.clone(), v6: family },
+    };
+    // Texts and truths: nothing that cannot be written.
+    Answer::json(is_good, serde_json::to_string(&health).unwrap_or_default(), now)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Whether this node has a backend of a service: one socket for each `healthCheckNodePort` and address of the node. Owns
+//! which are wanted, and who is told of those that cannot be had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nodelb_core::addr::{Addr, Family};
+use nodelb_core::change::Change;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::local_entry::{Claimants, HealthCheckPorts};
+use nodelb_core::service::ServiceName;
+use nodelb_core::table::Facts;
+use tracing::{info, warn};
+
+use super::answer::Answer;
+use super::doors::Doors;
+use super::listen::{Places, Reply};
+use super::{LocalEntry, View};
+
+/// How many services a journal line each is spent on at a time.
+const SHOWN: usize = 8;
+
+/// Follows what the owner knows until there is none.
+pub(super) async fn run(entry: LocalEntry, places: Places) {
+    let view = View::of(&entry);
+    let mut servers = Servers {
+        snapshot: entry.snapshot.clone(),
+        doors: Doors::new(places, entry.retry),
+        seen: None,
+        plan: Plan::default(),
+        told: BTreeMap::new(),
+    };
+    loop {
+        servers.look();
+        let Servers { doors, plan, .. } = &mut servers;
+        doors.want(&plan.doors, |at, name| reply(view.clone(), name.clone(), family(at))).await;
+        let news = servers.news();
+        if !news.is_empty() && entry.changes.send(news).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            changed = servers.snapshot.changed() => if changed.is_err() { return },
+            () = servers.doors.retry_is_due() => {}
+        }
+    }
+}
+
+struct Servers {
+    snapshot: tokio::sync::watch::Receiver<Arc<Snapshot>>,
+    doors: Doors<ServiceName>,
+    /// What the plan was made of.
+    seen: Option<(HealthCheckPorts, BTreeSet<Addr>)>,
+    plan: Plan,
+    /// What the owner was told.
+    told: BTreeMap<ServiceName, Arc<str>>,
+}
+
+/// What is to be listened on, and for whom.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    doors: BTreeMap<SocketAddr, ServiceName>,
+    /// Services whose port another one has.
+    waiting: BTreeMap<ServiceName, String>,
+}
+
+impl Plan {
+    fn new(ports: &HealthCheckPorts, addresses: &BTreeSet<Addr>) -> Self {
+        let mut plan = Self::default();
+        for ((port, family), Claimants { owner, waiting }) in ports.by_port() {
+            for addr in addresses.iter().filter(|addr| addr.family() == family) {
+                plan.doors.insert(SocketAddr::new(addr.ip(), port), owner.clone());
+            }
+            for name in waiting {
+                let why = format!("{owner} is asked there: give one of the two services another healthCheckNodePort");
+                plan.waiting.insert(name, not_answered(port, &why));
+            }
+        }
+        plan
+    }
+}
+
+/// Where load balancers find the node: where NodePorts are answered.
+fn addresses(facts: &Facts) -> BTreeSet<Addr> {
+    facts.node().addresses.clone()
+}
+
+impl Servers {
+    /// Takes note of what has changed, which is mostly nothing that matters here.
+    fn look(&mut self) {
+        let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
+        let (ports, addresses) = (snapshot.facts().health_check_ports(), addresses(snapshot.facts()));
+        if !self.seen.as_ref().is_some_and(|(known, at)| known.is_same(ports) && *at == addresses) {
+            self.plan = Plan::new(ports, &addresses);
+            self.seen = Some((ports.clone(), addresses));
+        }
+    }
+
+    /// Tells the journal, and says what the owner is to be told.
+    fn news(&mut self) -> Vec<Change> {
+        let mut errors = self.plan.waiting.clone();
+        for (at, name, error) in self.doors.failed() {
+            errors.entry(name.clone()).or_insert_with(|| not_answered(at.port(), &reason(at, error)));
+        }
+        let mut changes = Vec::new();
+        let mut lines = 0;
+        for (name, error) in &errors {
+            if self.told.get(name).is_some_and(|told| **told == **error) {
+                continue;
+            }
+            lines += 1;
+            if lines <= SHOWN {
+                warn!(service = %name, "{name}: {error}; trying again");
+            }
+            changes.push(Change::EntryError(Some(name.clone()), Some(error.as_str().into())));
+            self.told.insert(name.clone(), error.as_str().into());
+        }
+        if lines > SHOWN {
+            warn!("{} more services cannot answer load balancers: see `nodelb services`", lines - SHOWN);
+        }
+        let healed: Vec<ServiceName> = self.told.keys().filter(|name| !errors.contains_key(*name)).cloned().collect();
+        for name in healed {
+            self.told.remove(&name);
+            let is_wanted = self.plan.doors.values().any(|owner| *owner == name);
+            if is_wanted {
+                info!(service = %name, "{name}: load balancers are answered at its healthCheckNodePort");
+            }
+            changes.push(Change::EntryError(Some(name), None));
+        }
+        changes
+    }
+}
+
+fn not_answered(port: u16, why: &str) -> String {
+    format!("load balancers that ask at healthCheckNodePort {port} are not answered: {why}")
+}
+
+fn reason(at: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!("something else listens on {at}: stop that, or give the service another port"),
+        io::ErrorKind::AddrNotAvailable => format!("{} is not an address of this node, or not yet", at.ip()),
+        io::ErrorKind::PermissionDenied => format!("{at}: {error}; take a port above 1023"),
+        _ => format!("{at}: {error}"),
+    }
+}
+
+fn family(at: SocketAddr) -> Family {
+    if at.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
+}
+
+/// What is answered for a service, whatever the path and the method. Its backends are counted once for each snapshot, however
+/// often anybody asks.
+fn reply(view: View, name: ServiceName, family: Family) -> Reply {
+    let counted: Mutex<(Weak<Snapshot>, usize)> = Mutex::default();
+    Arc::new(move |_path| {
+        let snapshot = view.snapshot();
+        let count = {
+            let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+            let latest = Arc::downgrade(&snapshot);
+            if !counted.0.ptr_eq(&latest) {
+                *counted = (latest, snapshot.local_ready(&name, family));
+            }
+            counted.1
+        };
+        let standing = view.standing(&snapshot);
+        let is_good = count > 0 && standing.is_healthy;
+        Answer { weight: Some(count), ..Answer::json(is_good, body(&name, count, standing.is_healthy), standing.now) }
+    })
+}
+
+/// To the byte as kube-proxy's: tabs, and no newline at the end.
+fn body(ServiceName { namespace, name }: &ServiceName, count: usize, is_healthy: bool) -> String {
+    format!(
+        "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
+         \t\"localEndpoints\": {count},\n\t\"serviceProxyHealthy\": {is_healthy}\n}}"
+    )
+}
+
+#[cfg(test)]
+mod tests;
