@@ -176,7 +176,11 @@ async fn serve<D: Datapath + Send + 'static>(
             health: health.clone(),
             changes: changes_in.clone(),
             clock,
-            healthz_addresses: if kubernetes.is_some() { config.kubernetes.healthz_addresses.clone() } else { Vec::new() },
+            healthz_addresses: if kubernetes.is_some() {
+                config.kubernetes.healthz_addresses.clone()
+            } else {
+                Vec::new()
+            },
             bounds: lb_health::Bounds::default(),
             retry: LISTEN_AGAIN,
         },

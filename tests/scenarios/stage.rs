@@ -13,8 +13,9 @@ use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::change::{Change, NodeFacts};
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::engine::{Outranked, Takeover};
+use nodelb_core::engine::{Outranked, Snapshot, Takeover};
 use nodelb_core::hold::{Emptied, Release};
+use nodelb_core::local_entry::Claimants;
 use nodelb_core::report::Filter;
 use nodelb_core::service::{Service, Slice, Source};
 use nodelb_core::state::{MapOp, ServiceId, Slot};
@@ -112,6 +113,7 @@ impl<W: World> Stage<W> {
             ["ops"] => self.ops(),
             ["holdings"] => format!("{:#?}\n", self.host.engine.holdings()),
             ["problems"] => self.problems(),
+            ["health-check-nodeports"] => health_check_nodeports(&snapshot),
             ["journal"] => self.journal(),
             _ => return Err("no such step; see tests/scenarios/README.md".into()),
         })
@@ -380,6 +382,22 @@ fn parse_client(text: &str) -> Result<Client, String> {
         "pod" => Ok(Client::Pod),
         _ => Err("a client is `host` or `pod`".into()),
     }
+}
+
+/// Who is asked at which port, and how many addresses of this node stand behind it.
+fn health_check_nodeports(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for ((port, family), Claimants { owner, waiting }) in snapshot.facts().health_check_ports().by_port() {
+        let count = snapshot.local_ready(&owner, family);
+        _ = writeln!(text, "{port} over {family}: {owner} has {count} here");
+        for name in waiting {
+            _ = writeln!(text, "{port} over {family}: {name} waits");
+        }
+    }
+    if let Some(why) = snapshot.facts().leaving() {
+        _ = writeln!(text, "node: {why}");
+    }
+    if text.is_empty() { "none\n".into() } else { text }
 }
 
 /// The change as the source tells it: an object of Kubernetes is named by its kind and name.

@@ -41,6 +41,11 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
 fn services(registry: &mut Registry, snapshot: &Snapshot) {
     let counts = snapshot.counts();
     registry.register("services", "Services that the sources describe", gauge(counts.services));
+    let facts = snapshot.facts();
+    let asked = "Services with a healthCheckNodePort that load balancers ask at";
+    registry.register("health_check_ports", asked, gauge(facts.health_check_ports().len()));
+    let failed = "Services whose healthCheckNodePort cannot be listened on, or not everywhere";
+    registry.register("health_check_ports_failed", failed, gauge(facts.entry_errors()));
     let held = "Services kept as they were although a source emptied them";
     registry.register("services_held", held, gauge(counts.held));
     let frontends = Counted::default();

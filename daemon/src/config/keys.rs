@@ -9,8 +9,7 @@ use nodelb_core::addr::Addr;
 
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
-    Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, own_addresses,
-    reachable,
+    Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, own_addresses, reachable,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};

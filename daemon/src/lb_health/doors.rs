@@ -27,11 +27,7 @@ impl<L: Clone + PartialEq> Doors<L> {
 
     /// Makes the open ones the wanted ones, as far as possible: the others are untouched, and what failed before is tried
     /// again once its time has come.
-    pub(super) async fn want(
-        &mut self,
-        wanted: &BTreeMap<SocketAddr, L>,
-        reply: impl Fn(SocketAddr, &L) -> Reply,
-    ) {
+    pub(super) async fn want(&mut self, wanted: &BTreeMap<SocketAddr, L>, reply: impl Fn(SocketAddr, &L) -> Reply) {
         let is_due = self.retry_at.is_some_and(|at| at <= Instant::now());
         self.failed.retain(|at, (label, _)| wanted.get(at) == Some(&*label));
         let is_surplus = |(at, (label, _)): (&SocketAddr, &(L, Door))| (wanted.get(at) != Some(label)).then_some(*at);

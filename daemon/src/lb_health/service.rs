@@ -138,7 +138,9 @@ fn not_answered(port: u16, why: &str) -> String {
 
 fn reason(at: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => format!("something else listens on {at}: stop that, or give the service another port"),
+        io::ErrorKind::AddrInUse => {
+            format!("something else listens on {at}: stop that, or give the service another port")
+        }
         io::ErrorKind::AddrNotAvailable => format!("{} is not an address of this node, or not yet", at.ip()),
         io::ErrorKind::PermissionDenied => format!("{at}: {error}; take a port above 1023"),
         _ => format!("{at}: {error}"),

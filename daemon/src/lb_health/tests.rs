@@ -1,0 +1,216 @@
+//! A node in a box for the tests of both kinds of server: an engine with maps in memory, what it publishes, and clients.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use nodelb_core::addr::{Addr, Family, Protocol};
+use nodelb_core::change::{NodeFacts, NodeObject};
+use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, TrafficPolicy,
+};
+use nodelb_core::state::Realised;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::*;
+
+const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 256, affinity: 16 };
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+pub(super) struct World {
+    engine: Engine,
+    maps: MemoryDatapath,
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    pub(super) health: watch::Sender<Arc<Health>>,
+    pub(super) told: mpsc::Receiver<Vec<Change>>,
+    pub(super) entry: LocalEntry,
+}
+
+impl World {
+    /// A node that is called n1, with nothing told by Kubernetes yet.
+    pub(super) fn new() -> Self {
+        let sources = BTreeSet::from([Source::Kubernetes]);
+        let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
+        let engine = Engine::new(config, Realised::default());
+        let clock = Clock::start();
+        let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
+        let (health_in, health) = watch::channel(Arc::new(Health::default()));
+        let (changes, told) = mpsc::channel(64);
+        let bounds = Bounds { per_door: 8, overall: 12, idle: Duration::from_secs(20) };
+        let retry = Duration::from_millis(50);
+        let entry = LocalEntry { snapshot, health, changes, clock, healthz_addresses: Vec::new(), bounds, retry };
+        let maps = MemoryDatapath::new(LIMITS);
+        let mut world = Self { engine, maps, snapshot: snapshot_in, health: health_in, told, entry };
+        world.tell([Change::Node(NodeFacts {
+            name: "n1".into(),
+            addresses: BTreeSet::from([HERE.into()]),
+            ..NodeFacts::default()
+        })]);
+        world
+    }
+
+    /// The same, with everything told.
+    pub(super) fn synced() -> Self {
+        let mut world = Self::new();
+        world.tell([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
+        world
+    }
+
+    /// What the owner does.
+    pub(super) fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        let now = self.entry.clock.now();
+        self.engine.reconcile(&mut self.maps, now);
+        self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
+        self.health.send_replace(Arc::new(Health { beat: now, checks: Vec::new() }));
+    }
+
+    /// The next thing the owner is told.
+    pub(super) async fn next(&mut self) -> Change {
+        let mut batch = timeout(PATIENCE, self.told.recv()).await.expect("in time").expect("somebody");
+        assert_eq!(batch.len(), 1, "{batch:?}");
+        batch.remove(0)
+    }
+
+    pub(super) fn view(&self) -> View {
+        View::of(&self.entry)
+    }
+}
+
+/// A service with a ClusterIP and this health-check port.
+pub(super) fn service(name: &str, number: u8, port: u16) -> Service {
+    let frontend = FrontendSpec {
+        addr: Addr::from(IpAddr::from([198, 51, 100, number])),
+        port: 80,
+        kind: FrontendKind::ClusterIP,
+    };
+    Service {
+        name: name.parse().expect("a name"),
+        source: Source::Kubernetes,
+        origin: Origin::default(),
+        created: Some(number.into()),
+        ports: vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends: vec![frontend] }],
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Local,
+        affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: Some(port),
+        health_check: None,
+    }
+}
+
+/// Its backends on this node.
+pub(super) fn slice(name: &str, backends: &[(u8, BackendState)]) -> Slice {
+    let service: ServiceName = name.parse().expect("a name");
+    let backend = |(number, state): &(u8, BackendState)| Backend {
+        state: *state,
+        node: Some("n1".into()),
+        ..Backend::new(Addr::from(IpAddr::from([192, 0, 2, *number])), 8080)
+    };
+    let ports = vec![SlicePort {
+        name: "http".into(),
+        protocol: Protocol::Tcp,
+        backends: backends.iter().map(backend).collect(),
+    }];
+    let name = SliceName::new(&service.namespace, &service.name);
+    Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports }
+}
+
+/// A port that nobody listens on.
+pub(super) async fn free_port() -> u16 {
+    TcpListener::bind((HERE, 0)).await.expect("a port").local_addr().expect("an address").port()
+}
+
+/// Sends the bytes, and returns all that comes back until the server closes.
+pub(super) async fn raw(at: SocketAddr, request: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(at).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.map_err(io::Error::other)??;
+    Ok(answer)
+}
+
+/// The same for a request as a load balancer makes it, with the date taken out.
+pub(super) async fn ask(at: SocketAddr, path: &str) -> io::Result<String> {
+    let answer = raw(at, &format!("GET {path} HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n")).await?;
+    let (before, rest) = answer.split_once("Date: ").expect("a date");
+    let (date, after) = rest.split_once("\r\n").expect("a whole line");
+    assert!(date.len() == 29 && date.ends_with(" GMT"), "{date}");
+    Ok(format!("{before}Date: D\r\n{after}"))
+}
+
+/// Asks until it is so.
+pub(super) async fn until(at: SocketAddr, is_so: impl Fn(&io::Result<String>) -> bool) {
+    let asking = async {
+        while !is_so(&ask(at, "/").await) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, asking).await.expect("in time");
+}
+
+#[tokio::test]
+async fn a_node_serves_when_it_knows_everything_or_has_something_from_before() {
+    let standing = |world: &World| {
+        let view = world.view();
+        view.standing(&view.snapshot()).is_healthy
+    };
+    let mut fresh = World::new();
+    assert!(!standing(&fresh), "nothing heard, nothing served");
+    fresh.tell([Change::UpsertService(service("shop/web", 1, 0))]);
+    assert!(!standing(&fresh), "a service without its backends is not served yet");
+    fresh.tell([Change::UpsertSlice(slice("shop/web", &[(1, BackendState::Active)]))]);
+    assert!(standing(&fresh), "remembered, or adopted from the kernel: no apiserver is needed");
+    assert!(standing(&World::synced()), "an empty cluster");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_is_silent_for_a_minute_is_stuck() {
+    let world = World::synced();
+    let view = world.view();
+    tokio::time::advance(Duration::from_millis(STUCK_AFTER - 1)).await;
+    assert!(view.standing(&view.snapshot()).is_healthy);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    let standing = view.standing(&view.snapshot());
+    assert!(!standing.is_healthy);
+    assert_eq!(standing.now.duration_since(standing.updated).expect("before"), Duration::from_millis(STUCK_AFTER));
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_be_programmed_harms_the_node_in_no_way() {
+    let mut world = World::synced();
+    world.maps = MemoryDatapath::new(LIMITS).with_fault(Box::new(|_| true));
+    world.tell([
+        Change::UpsertService(service("shop/web", 1, 0)),
+        Change::UpsertSlice(slice("shop/web", &[(1, BackendState::Active)])),
+    ]);
+    let view = world.view();
+    assert!(view.standing(&view.snapshot()).is_healthy);
+    assert_eq!(view.snapshot().local_ready(&ServiceName::new("shop", "web"), Family::Ipv4), 1);
+}
+
+#[tokio::test]
+async fn the_thread_ends_when_it_is_told() {
+    let port = free_port().await;
+    let mut world = World::synced();
+    world.entry.healthz_addresses = vec![(HERE, port).into()];
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    start(world.entry.clone(), async { drop(stopped.await) }).expect("a thread");
+    let at = (HERE, port).into();
+    until(at, |answer| answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 404"))).await;
+    drop(stop);
+    until(at, Result::is_err).await;
+    drop(world.told);
+}
+
+/// What the Node says of itself.
+pub(super) fn node_object(leaving: Option<&str>) -> Change {
+    Change::NodeObject(Some(NodeObject { leaving: leaving.map(Into::into), ..NodeObject::default() }))
+}

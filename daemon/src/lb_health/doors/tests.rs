@@ -1,0 +1,88 @@
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::lb_health::answer::Answer;
+use crate::lb_health::listen::Bounds;
+use crate::lb_health::tests::{HERE, ask, free_port};
+
+type Wanted = BTreeMap<SocketAddr, &'static str>;
+
+/// Everybody says whose socket it is.
+async fn want(doors: &mut Doors<&'static str>, wanted: &Wanted) {
+    let reply = |_: SocketAddr, label: &&'static str| -> Reply {
+        let label = *label;
+        Arc::new(move |_| Answer::json(true, label.to_owned(), SystemTime::UNIX_EPOCH))
+    };
+    doors.want(wanted, reply).await;
+}
+
+fn doors(retry: Duration) -> Doors<&'static str> {
+    Doors::new(Places::new(Bounds::default()), retry)
+}
+
+async fn said(at: SocketAddr) -> Option<String> {
+    let answer = ask(at, "/").await.ok()?;
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+}
+
+#[tokio::test]
+async fn what_is_wanted_is_open_and_nothing_else() {
+    let mut doors = doors(Duration::from_secs(60));
+    let [a, b] = [(HERE, free_port().await).into(), (HERE, free_port().await).into()];
+    want(&mut doors, &Wanted::from([(a, "a"), (b, "b")])).await;
+    assert_eq!((said(a).await.as_deref(), said(b).await.as_deref()), (Some("a"), Some("b")));
+    want(&mut doors, &Wanted::from([(a, "another")])).await;
+    assert_eq!((said(a).await.as_deref(), said(b).await), (Some("another"), None));
+    want(&mut doors, &Wanted::new()).await;
+    assert_eq!((said(a).await, doors.failed().count()), (None, 0));
+}
+
+#[tokio::test]
+async fn what_fails_is_tried_again_when_its_time_has_come() {
+    let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
+    let (bad, good) = (taken.local_addr().expect("an address"), (HERE, free_port().await).into());
+    let mut doors = doors(Duration::from_millis(300));
+    let wanted = Wanted::from([(bad, "bad"), (good, "good")]);
+    want(&mut doors, &wanted).await;
+    assert_eq!(said(good).await.as_deref(), Some("good"), "the others go on");
+    assert_eq!(doors.failed().map(|(at, label, _)| (at, *label)).collect::<Vec<_>>(), [(bad, "bad")]);
+    drop(taken);
+    want(&mut doors, &wanted).await;
+    assert_eq!(doors.failed().count(), 1, "not with every change");
+    doors.retry_is_due().await;
+    want(&mut doors, &wanted).await;
+    assert_eq!((doors.failed().count(), said(bad).await.as_deref()), (0, Some("bad")));
+}
+
+#[tokio::test]
+async fn what_failed_and_is_not_wanted_any_more_is_forgotten() {
+    let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
+    let mut doors = doors(Duration::from_millis(1));
+    want(&mut doors, &Wanted::from([(taken.local_addr().expect("an address"), "bad")])).await;
+    want(&mut doors, &Wanted::new()).await;
+    assert_eq!((doors.failed().count(), doors.retry_at), (0, None));
+}
+
+#[tokio::test]
+async fn every_address_is_for_both_families_unless_they_are_wanted_apart() {
+    let port = free_port().await;
+    let (v4, v6) = (SocketAddr::from((HERE, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
+    let (any_v4, any_v6) =
+        (SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    let mut doors = doors(Duration::from_secs(60));
+    want(&mut doors, &Wanted::from([(any_v6, "both")])).await;
+    assert_eq!(doors.failed().count(), 0);
+    assert_eq!(said(v4).await.as_deref(), Some("both"));
+    let has_v6 = said(v6).await.is_some();
+    want(&mut doors, &Wanted::from([(any_v4, "v4")])).await;
+    assert_eq!((said(v4).await.as_deref(), said(v6).await), (Some("v4"), None));
+    if has_v6 {
+        want(&mut doors, &Wanted::from([(any_v4, "v4"), (any_v6, "v6")])).await;
+        // Opened while the other one was for both: closed and opened again as what it is now.
+        assert_eq!((said(v4).await.as_deref(), said(v6).await.as_deref()), (Some("v4"), Some("v6")));
+    }
+}

@@ -1,0 +1,105 @@
+use std::time::{Duration, SystemTime};
+
+use nodelb_core::change::Change;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::lb_health::tests::{HERE, World, ask, free_port, node_object, raw, until};
+
+fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_186_623 + seconds)
+}
+
+/// Status and body of a node that works, or not, and stays, or not.
+fn said(is_healthy: bool, is_eligible: Option<bool>) -> (u16, String) {
+    let answer = told(Standing { is_healthy, updated: at(0), now: at(9) }, is_eligible);
+    assert_eq!((answer.content_type, answer.weight), ("application/json", None));
+    (answer.status.as_u16(), answer.body)
+}
+
+/// Go's `json.Marshal` of kube-proxy's `ProxyHealth`. `lastUpdated` is now where all is well, `healthy` knows nothing of the
+/// Node.
+#[test]
+fn bodies_are_those_of_kube_proxy() {
+    let status = |healthy| {
+        format!(
+            r#""status":{{"IPv4":{{"lastUpdated":"2026-11-20T14:57:03Z","healthy":{healthy}}},"IPv6":{{"lastUpdated":"2026-11-20T14:57:03Z","healthy":{healthy}}}}}}}"#
+        )
+    };
+    let well = r#"{"lastUpdated":"2026-11-20T14:57:12Z","currentTime":"2026-11-20T14:57:12Z","#;
+    let ill = r#"{"lastUpdated":"2026-11-20T14:57:03Z","currentTime":"2026-11-20T14:57:12Z","#;
+    let yes = format!(r#""healthy":true,{}"#, status(true));
+    let no = format!(r#""healthy":false,{}"#, status(false));
+    assert_eq!(said(true, Some(true)), (200, format!(r#"{well}"nodeEligible":true,{yes}"#)));
+    assert_eq!(said(true, Some(false)), (503, format!(r#"{ill}"nodeEligible":false,{yes}"#)));
+    assert_eq!(said(false, Some(true)), (503, format!(r#"{ill}"nodeEligible":true,{no}"#)));
+    assert_eq!(said(true, None), (200, format!("{well}{yes}")));
+    assert_eq!(said(false, None), (503, format!("{ill}{no}")));
+}
+
+/// The answer with every time of its body, whatever it is, as `T`.
+fn timeless(answer: &str) -> String {
+    let is_time = |part: &str| part.len() >= 20 && part.ends_with('Z') && part.contains('T');
+    answer.split('"').map(|part| if is_time(part) { "T" } else { part }).collect::<Vec<_>>().join("\"")
+}
+
+#[tokio::test]
+async fn whole_answers_are_those_of_kube_proxy() {
+    let mut world = World::synced();
+    let here = (HERE, free_port().await).into();
+    world.entry.healthz_addresses = vec![here];
+    let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
+    until(here, Result::is_ok).await;
+    let shown = |answer: String| {
+        let answer = timeless(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let is_length = |line: &&str| !line.starts_with("Content-Length: ");
+        (head.lines().filter(is_length).collect::<Vec<_>>().join("|"), body.to_owned())
+    };
+    let head = |status: &str| {
+        format!(
+            "HTTP/1.1 {status}|Content-Type: application/json|X-Content-Type-Options: nosniff|Date: D|Connection: close"
+        )
+    };
+    let healthy = r#""healthy":true,"status":{"IPv4":{"lastUpdated":"T","healthy":true},"IPv6":{"lastUpdated":"T","healthy":true}}}"#;
+    let body = |eligible: &str| format!(r#"{{"lastUpdated":"T","currentTime":"T",{eligible}{healthy}"#);
+    let (stays, leaves) = (body(r#""nodeEligible":true,"#), body(r#""nodeEligible":false,"#));
+    let (ok, unavailable) = (head("200 OK"), head("503 Service Unavailable"));
+    let asked = async |path: &str| shown(ask(here, path).await.expect("answered"));
+
+    assert_eq!(asked("/healthz").await, (ok.clone(), stays.clone()), "nothing is known of the Node");
+    for change in [node_object(Some("it is being deleted")), Change::NodeObject(None)] {
+        world.tell([change]);
+        assert_eq!(asked("/healthz").await, (unavailable.clone(), leaves.clone()));
+        assert_eq!(asked("/livez").await, (ok.clone(), body("")), "the node is none of its business");
+    }
+    world.tell([node_object(None)]);
+    assert_eq!(asked("/healthz?verbose").await, (ok, stays));
+    let head = "HTTP/1.1 404 Not Found|Content-Type: text/plain; charset=utf-8|X-Content-Type-Options: nosniff|Date: D|Connection: close";
+    for path in ["/", "/healthz/", "/readyz", "/metrics", "/livezz"] {
+        assert_eq!(asked(path).await, (head.to_owned(), "404 page not found\n".to_owned()), "{path}");
+    }
+    let head_only =
+        raw(here, "HEAD /healthz HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n").await.expect("answered");
+    assert!(head_only.starts_with("HTTP/1.1 200 OK\r\n") && head_only.ends_with("\r\n\r\n"), "{head_only}");
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_told_and_tried_again() {
+    let mut world = World::synced();
+    let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
+    let here = taken.local_addr().expect("an address");
+    world.entry.healthz_addresses = vec![here];
+    let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
+    let Change::EntryError(None, Some(error)) = world.next().await else { panic!("an error of the node") };
+    assert_eq!(
+        &*error,
+        &format!(
+            "load balancers that ask for /healthz at {here} are not answered: something else listens there, perhaps \
+             kube-proxy: stop that, or change kubernetes.healthz-addresses"
+        )
+    );
+    drop(taken);
+    assert_eq!(world.next().await, Change::EntryError(None, None));
+    until(here, |answer| answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 404"))).await;
+}

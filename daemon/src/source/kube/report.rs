@@ -71,7 +71,11 @@ fn trouble(kind: Kind, state: &State) -> Option<String> {
 
 /// What it means that a kind cannot be read.
 pub(super) fn consequence(kind: Kind) -> &'static str {
-    if kind == Kind::Node { "nothing new is heard of the node's zone, or of its end" } else { "nothing new is heard of them" }
+    if kind == Kind::Node {
+        "nothing new is heard of the node's zone, or of its end"
+    } else {
+        "nothing new is heard of them"
+    }
 }
 
 /// What the server lets us not do, with the way to see it; `None` where that is not what is wrong.

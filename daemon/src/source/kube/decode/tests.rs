@@ -101,7 +101,7 @@ fn a_shell_is_a_list_with_a_version() {
 }
 
 #[test]
-fn a_node_tells_its_zone() {
+fn a_node_tells_its_zone_and_no_more_than_it_says() {
     let mut decoder = Decoder::new(Kind::Node);
     let node = br#"{"metadata":{"name":"n1","labels":{"topology.kubernetes.io/zone":"z1"}},"status":{"images":[]}}"#;
     let (Heard::Upsert(item), _) = decoder.item(node) else { panic!("an upsert") };

@@ -1,5 +1,6 @@
 use std::fs;
 
+use nodelb_core::change::NodeFacts;
 use nodelb_core::datapath::Moment;
 use nodelb_core::engine::{Engine, EngineConfig};
 use nodelb_core::service::ServiceName;
@@ -7,6 +8,8 @@ use nodelb_core::service::ServiceName;
 use super::*;
 use crate::source::kube::objects;
 use crate::source::kube::translate::{self, Reader};
+
+const NODE: &str = "n1";
 
 fn changes() -> Vec<Change> {
     let reader = Reader { source: Source::Kubernetes, object: "here".into() };
@@ -21,12 +24,14 @@ fn changes() -> Vec<Change> {
     .expect("valid");
     let service = translate::service(&service, &reader).value.expect("served");
     let slice = translate::slice(&slice, &reader).value.expect("served");
-    vec![Change::UpsertService(service), Change::UpsertSlice(slice)]
+    let node = NodeObject { zone: "z1".into(), leaving: Some("tainted".into()), ..NodeObject::default() };
+    vec![Change::NodeObject(Some(node)), Change::UpsertService(service), Change::UpsertSlice(slice)]
 }
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { max_services: 16, ..EngineConfig::default() };
     let mut engine = Engine::new(config, nodelb_core::state::Realised::default());
+    engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
     changes().into_iter().for_each(|change| engine.change(change));
     engine.snapshot(Moment(0))
 }
@@ -35,11 +40,11 @@ fn snapshot() -> Snapshot {
 fn what_is_written_is_what_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    assert_eq!(read(&path, None).expect("absent"), Remembered::default());
+    assert_eq!(read(&path, None, NODE).expect("absent"), Remembered::default());
     write(&path, &["ca".into()], &snapshot()).expect("written");
     write(&path, &["ca".into()], &snapshot()).expect("written over");
     for cluster in [Some("ca"), None] {
-        assert_eq!(read(&path, cluster).expect("read"), Remembered { changes: changes(), unreadable: 0 });
+        assert_eq!(read(&path, cluster, NODE).expect("read"), Remembered { changes: changes(), unreadable: 0 });
     }
 }
 
@@ -48,10 +53,10 @@ fn the_state_of_another_cluster_or_form_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
     write(&path, &["ca".into()], &snapshot()).expect("written");
-    assert!(read(&path, Some("another")).is_err());
+    assert!(read(&path, Some("another"), NODE).is_err());
     for text in ["", "{\"form\":1,\"cluster\":null}\n", "{\"form\":3}\n", "garbage\n", "\u{0}"] {
         fs::write(&path, text).expect("written");
-        assert!(read(&path, None).is_err(), "{text:?}");
+        assert!(read(&path, None, NODE).is_err(), "{text:?}");
     }
 }
 
@@ -64,7 +69,7 @@ fn a_file_that_was_damaged_is_used_as_far_as_it_makes_sense() {
     let removal = Change::RemoveService(ServiceName::new("a", "b"), Source::Kubernetes);
     let removal = serde_json::to_string(&removal).expect("JSON");
     fs::write(&path, format!("{text}{removal}\n{}", "{\"UpsertSlice\":{\"na")).expect("written");
-    let remembered = read(&path, None).expect("read");
+    let remembered = read(&path, None, NODE).expect("read");
     assert_eq!(remembered.changes, changes());
     assert_eq!(remembered.unreadable, 2, "a removal, and half a line");
 }
@@ -75,12 +80,12 @@ fn a_state_is_of_everyone_who_vouched_for_the_cluster() {
     let path = path(directory.path());
     write(&path, &["old".into(), "both".into()], &snapshot()).expect("written");
     for cluster in ["old", "both"] {
-        assert_eq!(read(&path, Some(cluster)).expect("read").changes, changes());
+        assert_eq!(read(&path, Some(cluster), NODE).expect("read").changes, changes());
     }
-    assert!(read(&path, Some("new")).is_err());
+    assert!(read(&path, Some("new"), NODE).is_err());
     write(&path, &[], &snapshot()).expect("written");
-    assert!(read(&path, Some("ca")).is_err(), "nobody vouched for it");
-    assert_eq!(read(&path, None).expect("read").changes, changes());
+    assert!(read(&path, Some("ca"), NODE).is_err(), "nobody vouched for it");
+    assert_eq!(read(&path, None, NODE).expect("read").changes, changes());
 }
 
 #[test]
@@ -89,12 +94,26 @@ fn neither_pipes_nor_links_are_read_or_written_to() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
-    assert!(read(&path, None).is_err());
+    assert!(read(&path, None, NODE).is_err());
     nix::unistd::mkfifo(&path.with_extension("new"), Mode::S_IRWXU).expect("a pipe");
     write(&path, &[], &snapshot()).expect("written");
-    assert_eq!(read(&path, None).expect("read").changes, changes());
+    assert_eq!(read(&path, None, NODE).expect("read").changes, changes());
     let kept = directory.path().join("kept");
     fs::rename(&path, &kept).expect("renamed");
     std::os::unix::fs::symlink(&kept, &path).expect("a link");
-    assert!(read(&path, None).is_err());
+    assert!(read(&path, None, NODE).is_err());
+}
+
+#[test]
+fn a_node_that_was_missing_is_missing_still() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    let mut engine = Engine::new(EngineConfig::default(), nodelb_core::state::Realised::default());
+    engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
+    let known = Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..NodeObject::default() }));
+    let told = [known, Change::NodeObject(None)];
+    told.iter().cloned().for_each(|change| engine.change(change));
+    write(&path, &[], &engine.snapshot(Moment(0))).expect("written");
+    assert_eq!(read(&path, None, NODE).expect("read").changes, told);
+    assert_eq!(read(&path, None, "n2").expect("read"), Remembered::default(), "another node's, in a copied image");
 }

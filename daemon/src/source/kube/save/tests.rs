@@ -54,7 +54,7 @@ fn unblock(path: &Path) {
 async fn a_pipe_in_place_of_the_state_is_nothing_remembered() {
     let world = world();
     nix::unistd::mkfifo(&world.path(), Mode::S_IRWXU).expect("a pipe");
-    assert_eq!(world.saver.memory.recall().await, []);
+    assert_eq!(world.saver.memory.recall("n1").await, []);
 }
 
 #[tokio::test]

@@ -314,3 +314,84 @@ proptest! {
         prop_assert_eq!(told, wanted);
     }
 }
+
+/// A store that hears of the Node, and what it tells of it.
+struct NodeWorld(Store);
+
+impl NodeWorld {
+    fn hear(&mut self, heard: impl IntoIterator<Item = Heard>) -> (Vec<Option<String>>, Verdict) {
+        let (mut changes, mut verdict) = (Vec::new(), Verdict::Fine);
+        for heard in heard {
+            verdict = self.0.hear(Kind::Node, heard, &mut changes);
+        }
+        let told = changes.into_iter().map(|change| match change {
+            Change::NodeObject(object) => object.map(|object| object.zone.to_string()),
+            other => panic!("{other:?}"),
+        });
+        (told.collect(), verdict)
+    }
+
+    fn list(&mut self, nodes: impl IntoIterator<Item = Heard>) -> (Vec<Option<String>>, Verdict) {
+        let begin = std::iter::once(Heard::ListBegins { is_rewound: false });
+        self.hear(begin.chain(nodes).chain([Heard::Listed(Version(100))]))
+    }
+}
+
+fn node_event(kind: &str, version: u32) -> Heard {
+    let text = format!(
+        r#"{{"type":"{kind}","object":{{"metadata":{{"name":"n1","resourceVersion":"{version}","labels":{{"topology.kubernetes.io/zone":"z{version}"}}}}}}}}"#
+    );
+    event(&text, Kind::Node)
+}
+
+const NOTHING: (Vec<Option<String>>, Verdict) = (Vec::new(), Verdict::Fine);
+const DOUBT: (Vec<Option<String>>, Verdict) = (Vec::new(), Verdict::ListAgain { missing: 1, known: 1 });
+
+fn zone(version: u32) -> (Vec<Option<String>>, Verdict) {
+    (vec![Some(format!("z{version}"))], Verdict::Fine)
+}
+
+fn missing() -> (Vec<Option<String>>, Verdict) {
+    (vec![None], Verdict::Fine)
+}
+
+#[test]
+fn a_node_that_is_deleted_is_missing_at_once_and_back_when_it_is_created() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
+    assert_eq!(world.hear([node_event("DELETED", 6)]), missing());
+    assert_eq!(world.hear([node_event("MODIFIED", 4)]), NOTHING, "late news");
+    assert_eq!(world.hear([node_event("ADDED", 7)]), zone(7));
+    assert_eq!(world.hear([node_event("DELETED", 6)]), NOTHING, "late news");
+}
+
+#[test]
+fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
+    assert_eq!(world.list([]), DOUBT);
+    assert_eq!(world.list([node_event("ADDED", 5)]), NOTHING, "it is there after all");
+    assert_eq!(world.list([]), DOUBT);
+    assert_eq!(world.list([]), missing());
+    assert_eq!(world.list([]), NOTHING, "as is known");
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the version of before");
+}
+
+#[test]
+fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+    let mut world = NodeWorld(Store::new(0));
+    world.0.remember(Kind::Node, Key::of_node("n1"));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+}
+
+#[test]
+fn a_node_that_makes_no_sense_is_there() {
+    let odd = || [Heard::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
+    let nameless = || [Heard::Skipped { key: None, reason: "odd".into() }];
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!((world.list(odd()), world.list(nameless()), world.list(odd())), (NOTHING, NOTHING, NOTHING));
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
+    assert_eq!((world.list(odd()), world.list(odd())), (NOTHING, NOTHING));
+}

@@ -310,3 +310,56 @@ fn repeated_names_are_kept_once() {
     assert_eq!(strings.non_empty(Some("")), None);
     assert_eq!(strings.hints(&EndpointHints::default()), None);
 }
+
+#[test]
+fn a_health_check_port_is_for_load_balancers_with_a_local_policy() {
+    let port = |kind: &str, policy: &str, port: &str| {
+        let spec = format!("type: {kind}, externalTrafficPolicy: {policy}, healthCheckNodePort: {port}");
+        let service =
+            format!("{{metadata: {{name: web, namespace: shop}}, spec: {{clusterIP: 198.51.100.1, {spec}}}}}");
+        service_of(&service).value.unwrap().health_check_port
+    };
+    assert_eq!(port("LoadBalancer", "Local", "31234"), Some(31_234));
+    assert_eq!(port("LoadBalancer", "Cluster", "31234"), None);
+    assert_eq!(port("NodePort", "Local", "31234"), None);
+    assert_eq!(port("LoadBalancer", "Local", "0"), None);
+    assert_eq!(port("LoadBalancer", "Local", "null"), None);
+}
+
+fn node_of(yaml: &str) -> NodeObject {
+    node(&serde_saphyr::from_str(yaml).unwrap())
+}
+
+#[test]
+fn a_node_is_leaving_when_it_is_deleted_or_tainted_for_it() {
+    let leaving = |yaml: &str| node_of(yaml).leaving.map(|why| why.to_string());
+    let taint =
+        |key: &str| format!("{{spec: {{taints: [{{key: other}}, {{key: {key}, effect: NoSchedule, value: x}}]}}}}");
+    assert_eq!(leaving("{metadata: {name: n1}, spec: {unschedulable: true}}"), None);
+    assert_eq!(leaving(&taint("node.kubernetes.io/unschedulable")), None);
+    assert_eq!(leaving(&taint("ToBeDeletedByClusterAutoscaler2")), None);
+    let why = "it has the taint ToBeDeletedByClusterAutoscaler";
+    assert_eq!(leaving(&taint("ToBeDeletedByClusterAutoscaler")).as_deref(), Some(why));
+    let deleted = "{metadata: {deletionTimestamp: 2026-11-20T12:00:00Z}}";
+    assert_eq!(leaving(deleted).as_deref(), Some("it is being deleted"));
+    assert_eq!(leaving("{spec: null, status: null}"), None);
+    assert_eq!(leaving("{spec: {taints: null}, status: {addresses: null}}"), None);
+}
+
+#[test]
+fn a_node_has_one_address_of_each_family() {
+    let addresses = |told: &[(&str, &str)]| {
+        let told = told.iter().map(|(kind, address)| format!("{{type: {kind}, address: '{address}'}}"));
+        let told = told.collect::<Vec<_>>().join(", ");
+        let node = node_of(&format!("{{status: {{addresses: [{told}]}}}}"));
+        node.addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let (inside, outside) = ("InternalIP", "ExternalIP");
+    assert_eq!(addresses(&[]), [""; 0]);
+    assert_eq!(addresses(&[("Hostname", "192.0.2.9"), (inside, "192.0.2.1"), (inside, "192.0.2.2")]), ["192.0.2.1"]);
+    assert_eq!(addresses(&[(outside, "203.0.113.1"), (inside, "192.0.2.1")]), ["192.0.2.1"]);
+    assert_eq!(addresses(&[(outside, "203.0.113.1")]), ["203.0.113.1"]);
+    let mixed = [(outside, "2001:db8::9"), (inside, "192.0.2.1"), (outside, "203.0.113.1")];
+    assert_eq!(addresses(&mixed), ["192.0.2.1", "2001:db8::9"]);
+    assert_eq!(addresses(&[(inside, "nonsense"), (inside, "0.0.0.0"), (inside, "192.0.2.3")]), ["192.0.2.3"]);
+}
