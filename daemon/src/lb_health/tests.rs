@@ -123,9 +123,9 @@ pub(super) fn slice(name: &str, backends: &[(u8, BackendState)]) -> Slice {
     Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports }
 }
 
-/// A port that nobody listens on.
-pub(super) async fn free_port() -> u16 {
-    TcpListener::bind((HERE, 0)).await.expect("a port").local_addr().expect("an address").port()
+/// An address that nobody listens on.
+pub(super) async fn free() -> SocketAddr {
+    TcpListener::bind((HERE, 0)).await.expect("a port").local_addr().expect("an address")
 }
 
 /// Sends the bytes, and returns all that comes back until the server closes.
@@ -198,12 +198,11 @@ async fn a_service_that_cannot_be_programmed_harms_the_node_in_no_way() {
 
 #[tokio::test]
 async fn the_thread_ends_when_it_is_told() {
-    let port = free_port().await;
+    let at = free().await;
     let mut world = World::synced();
-    world.entry.healthz_addresses = vec![(HERE, port).into()];
+    world.entry.healthz_addresses = vec![at];
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     start(world.entry.clone(), async { drop(stopped.await) }).expect("a thread");
-    let at = (HERE, port).into();
     until(at, |answer| answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 404"))).await;
     drop(stop);
     until(at, Result::is_err).await;

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::lb_health::answer::Answer;
 use crate::lb_health::listen::Bounds;
-use crate::lb_health::tests::{HERE, ask, free_port};
+use crate::lb_health::tests::{HERE, ask, free};
 
 type Wanted = BTreeMap<SocketAddr, &'static str>;
 
@@ -32,7 +32,7 @@ async fn said(at: SocketAddr) -> Option<String> {
 #[tokio::test]
 async fn what_is_wanted_is_open_and_nothing_else() {
     let mut doors = doors(Duration::from_secs(60));
-    let [a, b] = [(HERE, free_port().await).into(), (HERE, free_port().await).into()];
+    let [a, b] = [free().await, free().await];
     want(&mut doors, &Wanted::from([(a, "a"), (b, "b")])).await;
     assert_eq!((said(a).await.as_deref(), said(b).await.as_deref()), (Some("a"), Some("b")));
     want(&mut doors, &Wanted::from([(a, "another")])).await;
@@ -44,7 +44,7 @@ async fn what_is_wanted_is_open_and_nothing_else() {
 #[tokio::test]
 async fn what_fails_is_tried_again_when_its_time_has_come() {
     let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
-    let (bad, good) = (taken.local_addr().expect("an address"), (HERE, free_port().await).into());
+    let (bad, good) = (taken.local_addr().expect("an address"), free().await);
     let mut doors = doors(Duration::from_millis(300));
     let wanted = Wanted::from([(bad, "bad"), (good, "good")]);
     want(&mut doors, &wanted).await;
@@ -69,7 +69,7 @@ async fn what_failed_and_is_not_wanted_any_more_is_forgotten() {
 
 #[tokio::test]
 async fn every_address_is_for_both_families_unless_they_are_wanted_apart() {
-    let port = free_port().await;
+    let port = free().await.port();
     let (v4, v6) = (SocketAddr::from((HERE, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
     let (any_v4, any_v6) =
         (SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));

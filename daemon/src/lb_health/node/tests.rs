@@ -4,7 +4,7 @@ use nodelb_core::change::Change;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::lb_health::tests::{HERE, World, ask, free_port, node_object, raw, until};
+use crate::lb_health::tests::{HERE, World, ask, free, node_object, raw, until};
 
 fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_186_623 + seconds)
@@ -46,7 +46,7 @@ fn timeless(answer: &str) -> String {
 #[tokio::test]
 async fn whole_answers_are_those_of_kube_proxy() {
     let mut world = World::synced();
-    let here = (HERE, free_port().await).into();
+    let here = free().await;
     world.entry.healthz_addresses = vec![here];
     let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
     until(here, Result::is_ok).await;

@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::admin::Health;
-use crate::lb_health::tests::{HERE, World, ask, free_port, raw, service, slice, until};
+use crate::lb_health::tests::{HERE, World, ask, free, raw, service, slice, until};
 
 fn serve(world: &World) -> JoinHandle<()> {
     tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)))
@@ -43,7 +43,7 @@ async fn comes(at: SocketAddr, expected: String) {
 #[tokio::test]
 async fn whole_answers_are_those_of_kube_proxy() {
     let mut world = World::synced();
-    let here = (HERE, free_port().await).into();
+    let here = free().await;
     let _server = serve(&world);
     world.tell([upsert("shop/web", 1, here.port())]);
     comes(here, answer("web", "503 Service Unavailable", 0, true)).await;
@@ -77,9 +77,9 @@ async fn a_node_that_does_not_work_has_nothing_to_offer() {
 #[tokio::test]
 async fn ports_open_and_close_with_their_services() {
     let mut world = World::synced();
-    let [first, second] = [(HERE, free_port().await).into(), (HERE, free_port().await).into()];
+    let [first, second] = [free().await, free().await];
     let _server = serve(&world);
-    let other = (HERE, free_port().await).into();
+    let other = free().await;
     world.tell([upsert("shop/web", 1, first.port()), upsert("shop/other", 2, other.port())]);
     world.tell([offer("shop/web", &[(1, Active)]), offer("shop/other", &[(2, Active)])]);
     comes(first, answer("web", "200 OK", 1, true)).await;
@@ -96,7 +96,7 @@ async fn ports_open_and_close_with_their_services() {
 #[tokio::test]
 async fn of_two_services_with_one_port_the_older_is_asked() {
     let mut world = World::synced();
-    let here = (HERE, free_port().await).into();
+    let here = free().await;
     let _server = serve(&world);
     world.tell([upsert("shop/old", 1, here.port()), upsert("shop/young", 2, here.port())]);
     comes(here, answer("old", "503 Service Unavailable", 0, true)).await;
@@ -119,7 +119,7 @@ async fn of_two_services_with_one_port_the_older_is_asked() {
 async fn a_port_in_use_is_told_and_tried_again_and_the_others_go_on() {
     let mut world = World::synced();
     let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
-    let (bad, good) = (taken.local_addr().expect("an address"), (HERE, free_port().await).into());
+    let (bad, good) = (taken.local_addr().expect("an address"), free().await);
     let _server = serve(&world);
     world.tell([upsert("shop/bad", 1, bad.port()), upsert("shop/good", 2, good.port())]);
     comes(good, answer("good", "503 Service Unavailable", 0, true)).await;
