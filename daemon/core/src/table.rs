@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use imbl::OrdMap;
 use smallvec::{SmallVec, smallvec};
 
-use crate::addr::Addr;
+use crate::addr::{Addr, L4Addr};
 use crate::apiservers::{Apiservers, is_default_kubernetes, leads_to, tells_of_apiservers};
 use crate::cause::Trigger;
 use crate::change::{Change, NodeFacts, NodeObject};
@@ -37,6 +37,7 @@ pub struct Facts {
     node: Arc<NodeFacts>,
     node_object: Arc<Option<NodeObject>>,
     quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
+    bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
     apiservers: Arc<Apiservers>,
 }
@@ -113,6 +114,10 @@ impl Table {
                 self.set_node(NodeFacts::clone(&self.facts.node))
             }
             Change::Quarantine(name, backends) => self.set_quarantine(name, backends),
+            Change::Bound(nodeports) => {
+                self.facts.bound = Arc::new(nodeports);
+                Effect::None
+            }
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).tell(addresses);
                 self.newly_known.extend(new);
@@ -309,6 +314,11 @@ impl Facts {
     /// service that is not described, or has no checks. Whoever says it takes it back.
     pub fn quarantine(&self, name: &ServiceName) -> Option<&Quarantine> {
         self.quarantine.get(name).map(|backends| &**backends)
+    }
+
+    /// Who has bound the NodePort with this frontend address, if a process of this node has.
+    pub fn bound(&self, nodeport: L4Addr) -> Option<&Arc<str>> {
+        self.bound.get(&nodeport)
     }
 
     /// Where apiservers are known to listen.
