@@ -29,6 +29,8 @@ mod failover;
 mod incident;
 #[path = "netns/limits.rs"]
 mod limits;
+#[path = "netns/nodeports.rs"]
+mod nodeports;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/traffic.rs"]
