@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use nodelb_prober::Transport;
 
-use crate::host::{Host, answering, backend, dial, eventually, frontend, is_done, service};
+use crate::host::{Host, answering, backend, dial, eventually, frontend, is_done};
 use crate::sandbox;
 use crate::sandbox::pod::Pod;
 
@@ -28,6 +28,32 @@ fn is_refused(address: &str) -> bool {
     refused[0]
 }
 
+/// A service with this NodePort over TCP and UDP, and the backend 192.0.2.11:8080.
+fn nodeport(name: &str, port: u16) -> String {
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  type: NodePort
+  clusterIP: 198.51.100.{}
+  clusterIPs: [198.51.100.{}]
+  ports:
+  - {{name: a, port: 80, nodePort: {port}, protocol: TCP}}
+  - {{name: b, port: 80, nodePort: {port}, protocol: UDP}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: a, port: 8080, protocol: TCP}}, {{name: b, port: 8080, protocol: UDP}}]
+endpoints: [{{addresses: [192.0.2.11]}}]
+",
+        port % 100,
+        port % 100,
+    )
+}
+
 /// What `/frontends` says against the NodePort.
 fn complaint() -> Option<String> {
     frontend(NODEPORT)?["error"].as_str().map(ToOwned::to_owned)
@@ -43,7 +69,7 @@ fn a_served_nodeport_cannot_be_bound() {
         let host = Host::new(sandbox);
         node(&host, "");
         let _backend = backend("1", "192.0.2.11:8080");
-        host.serve("a.toml", &service("shop/web", &["0.0.0.0:30080"], &["192.0.2.11:8080"]));
+        host.serve("a.yaml", &nodeport("web", 30_080));
         let pod = Pod::new(1);
         assert!(!is_refused("0.0.0.0:30080"), "nobody serves it yet");
         let daemon = host.start();
@@ -62,9 +88,9 @@ fn a_served_nodeport_cannot_be_bound() {
         expect_protected("after kill -9");
         let daemon = host.start();
         expect_protected("after a restart");
-        host.withdraw("a.toml");
+        host.withdraw("a.yaml");
         eventually("it is free with its service gone", || !is_refused("0.0.0.0:30080"));
-        host.serve("a.toml", &service("shop/web", &["0.0.0.0:30080"], &["192.0.2.11:8080"]));
+        host.serve("a.yaml", &nodeport("web", 30_080));
         eventually("it is served again", || is_done(NODEPORT, &["192.0.2.11:8080/TCP"]));
         daemon.stop();
         expect_protected("after the end");
@@ -80,7 +106,7 @@ fn one_that_a_process_has_is_reported() {
         node(&host, "");
         let _backend = backend("1", "192.0.2.11:8080");
         let thief = TcpListener::bind("0.0.0.0:30080").unwrap();
-        host.serve("a.toml", &service("shop/web", &["0.0.0.0:30080"], &["192.0.2.11:8080"]));
+        host.serve("a.yaml", &nodeport("web", 30_080));
         let daemon = host.start();
         eventually("it is reported", || complaint().is_some());
         let said = complaint().unwrap();
@@ -96,7 +122,7 @@ fn one_that_a_process_has_is_reported() {
         assert!(outside && thief.accept().is_ok(), "what the report warns of");
 
         drop(thief);
-        host.serve("b.toml", &service("shop/other", &["0.0.0.0:30090"], &["192.0.2.11:8080"]));
+        host.serve("b.yaml", &nodeport("other", 30_090));
         eventually("it is found to be over", || complaint().is_none());
         assert!(host.log().contains("no process has it bound any more"), "{}", host.log());
         assert!(is_refused("0.0.0.0:30080"), "and cannot come back");
@@ -110,11 +136,11 @@ fn protection_can_be_switched_off() {
         let host = Host::new(sandbox);
         node(&host, "protect-nodeports = false");
         let _backend = backend("1", "192.0.2.11:8080");
-        host.serve("a.toml", &service("shop/web", &["0.0.0.0:30080"], &["192.0.2.11:8080"]));
+        host.serve("a.yaml", &nodeport("web", 30_080));
         let daemon = host.start();
         let server = UdpSocket::bind("[::]:30080").unwrap();
         let thief = TcpListener::bind("0.0.0.0:30080").unwrap();
-        host.serve("b.toml", &service("shop/other", &["0.0.0.0:30090"], &["192.0.2.11:8080"]));
+        host.serve("b.yaml", &nodeport("other", 30_090));
         eventually("it is reported all the same", || complaint().is_some());
         let udp = frontend("0.0.0.0:30080/UDP").unwrap()["error"].to_string();
         assert!(udp.contains("has bound [::]:30080/UDP"), "{udp}");
