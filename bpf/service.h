@@ -78,15 +78,19 @@ look_up(const struct frontend_key *key, struct frontend *copy)
 	return copy_frontend(key, copy) || copy_frontend(key, copy);
 }
 
+static __always_inline bool is_nodeport(__u32 port)
+{
+	return port >= nodeport_first && port <= nodeport_last;
+}
+
 /* The frontend that answers this port on every address of the node. */
 static __always_inline bool
 find_nodeport(const struct frontend_key *to, struct frontend *copy)
 {
 	struct frontend_key any = {.port_be = to->port_be,
 				   .protocol = to->protocol};
-	__u16 port = bpf_ntohs(to->port_be);
 
-	if (port < nodeport_first || port > nodeport_last)
+	if (!is_nodeport(bpf_ntohs(to->port_be)))
 		return false;
 	if (!bpf_map_lookup_elem(&node_addrs, to->addr))
 		return false;

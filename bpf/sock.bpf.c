@@ -6,7 +6,7 @@
  * connect and sendmsg turn a frontend into a backend; recvmsg and getpeername
  * turn it back. A destination that is no frontend passes as it is. A service
  * with nobody to answer refuses with ECONNREFUSED, or EHOSTUNREACH where only
- * this node has nobody; never with EPERM.
+ * this node has nobody; never with EPERM. post_bind keeps NodePorts free.
  *
  * One implementation works on 16-byte addresses; the entries at the end only
  * read and write the fields of their family. All programs of one socket run
@@ -21,6 +21,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "bind.h"
 #include "service.h"
 
 #define REJECT 0
@@ -465,4 +466,17 @@ SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
 	return reverse_v6(ctx);
+}
+
+/* The kernel has bound the socket; it undoes that where this refuses. */
+SEC("cgroup/post_bind4")
+int post_bind4(struct bpf_sock *ctx)
+{
+	return takes_nodeport_v4(ctx) ? refuse(EADDRINUSE) : ALLOW;
+}
+
+SEC("cgroup/post_bind6")
+int post_bind6(struct bpf_sock *ctx)
+{
+	return takes_nodeport_v6(ctx) ? refuse(EADDRINUSE) : ALLOW;
 }

@@ -31,6 +31,8 @@ mod incident;
 mod limits;
 #[path = "netns/local_entry.rs"]
 mod local_entry;
+#[path = "netns/nodeports.rs"]
+mod nodeports;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/traffic.rs"]

@@ -38,6 +38,7 @@ impl World {
             cgroup: Some(cgroup.to_path_buf()),
             limits: LIMITS,
             nodeport_range: 30_000..=32_767,
+            protect_nodeports: true,
             crash_after: None,
         };
         let (datapath, _) = KernelDatapath::open(&options).unwrap();

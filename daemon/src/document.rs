@@ -166,6 +166,12 @@ impl Setting for u32 {
     }
 }
 
+impl Setting for bool {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        value.get_ref().as_bool().or_else(|| wrong_type(value, "true or false", mismatches))
+    }
+}
+
 impl<T: Setting> Setting for Vec<T> {
     fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
         let Some(items) = value.get_ref().as_array() else {

@@ -4,6 +4,7 @@
 
 pub mod admin;
 pub mod apiserver;
+mod bound;
 pub mod canary;
 pub mod check;
 pub mod cleanup;

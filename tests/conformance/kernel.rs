@@ -82,6 +82,7 @@ impl World for Kernel<'_> {
             cgroup: Some(self.net.cgroup.clone()),
             limits,
             nodeport_range: guard.nodeport_range.clone(),
+            protect_nodeports: true,
             crash_after: None,
         };
         let datapath = open(&options)?;

@@ -19,7 +19,7 @@ use nodelb_core::local_entry::Claimants;
 use nodelb_core::report::Filter;
 use nodelb_core::service::{Service, Slice, Source};
 use nodelb_core::state::{MapOp, ServiceId, Slot};
-use nodelb_core::trace::{Verdict, trace};
+use nodelb_core::trace::{Verdict, refuses_bind, taken_nodeports, trace};
 
 use crate::dial::{Client, Outcome, World};
 use crate::dice;
@@ -88,6 +88,7 @@ impl<W: World> Stage<W> {
             ["restart"] => self.restart(Host::restart),
             ["reboot"] => self.restart(Host::reboot),
             ["apiservers", addresses] => self.set_apiservers(addresses)?,
+            ["listeners", addresses] => self.set_listeners(addresses)?,
             ["dial", ref to @ .., "from", client] => return self.dial(to, &[parse_client(client)?]).map(Some),
             ["dial", ref to @ ..] => return self.dial(to, &[Client::Host, Client::Pod]).map(Some),
             _ => return self.print(&words).map(Some),
@@ -110,6 +111,7 @@ impl<W: World> Stage<W> {
             ["backends"] => text(&tables::backends(snapshot.backends(&all))),
             ["maps"] => self.host.text(),
             ["trace", to] => self.trace(to.parse().map_err(|error| format!("{error}"))?),
+            ["bind", at] => self.bind(at.parse().map_err(|error| format!("{error}"))?),
             ["ops"] => self.ops(),
             ["holdings"] => format!("{:#?}\n", self.host.engine.holdings()),
             ["problems"] => self.problems(),
@@ -182,6 +184,19 @@ impl<W: World> Stage<W> {
         Ok(())
     }
 
+    /// What processes of the node have bound; nodelb hears which NodePorts these are.
+    fn set_listeners(&mut self, addresses: &str) -> Result<(), String> {
+        let held = self.host.held();
+        let mut bound: BTreeMap<L4Addr, Arc<str>> = BTreeMap::new();
+        for at in list::<L4Addr>(addresses)? {
+            let who = || format!("a process has bound {at}").into();
+            bound.extend(taken_nodeports(&held, at, false).map(|nodeport| (nodeport, who())));
+        }
+        self.host.tell([Change::Bound(bound)]);
+        self.host.settle();
+        Ok(())
+    }
+
     fn wait(&mut self, wait: &str) -> Result<(), String> {
         let seconds = wait.strip_prefix('+').and_then(|wait| wait.strip_suffix('s'));
         let seconds: u64 = seconds.and_then(|text| text.parse().ok()).ok_or("a wait is written like +2s")?;
@@ -247,6 +262,12 @@ impl<W: World> Stage<W> {
             _ = writeln!(text, "{to} {met}");
         }
         Ok(text)
+    }
+
+    /// What a process meets that binds the address.
+    fn bind(&self, at: L4Addr) -> String {
+        let is_refused = refuses_bind(&self.host.held(), &self.settings.guard.nodeport_range, at);
+        format!("{at} {}\n", if is_refused { "EADDRINUSE" } else { "can be bound" })
     }
 
     /// The operations of the last step.

@@ -199,7 +199,7 @@ fn links_follow_the_cgroup() {
         join(&other);
         assert!(is_served());
         let links = fs::read_dir(env.bpffs.join("nodelb/v1/links")).unwrap();
-        assert_eq!(links.count(), 8, "nothing unfinished is left");
+        assert_eq!(links.count(), 10, "nothing unfinished is left");
         join(&env.cgroup);
     });
 }
@@ -263,7 +263,7 @@ fn cleanup_removes_everything_and_nothing_else() {
         let foreign = directory.join("v1/somebody");
         fs::create_dir(&foreign).unwrap();
         let report = cleanup(directory, &CrashPoint::default()).unwrap();
-        assert_eq!((report.links, report.maps), (8, 8));
+        assert_eq!((report.links, report.maps), (10, 8));
         assert_eq!(report.left, [directory.join("v1"), foreign.clone()]);
         assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
         fs::remove_dir(&foreign).unwrap();

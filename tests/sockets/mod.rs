@@ -2,6 +2,7 @@
 
 mod affinity;
 mod atomic;
+mod bind;
 mod crash;
 mod lifecycle;
 mod own;
@@ -56,6 +57,7 @@ fn options(env: &Sandbox) -> Options {
         cgroup: Some(env.cgroup.clone()),
         limits: Limits { frontends: 1024, services: 256, slots: 4096, affinity: 1024 },
         nodeport_range: 30000..=32767,
+        protect_nodeports: true,
         crash_after: None,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::addr::Addr;
+use crate::addr::{Addr, L4Addr};
 use crate::hold::Remembered;
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
@@ -31,6 +31,9 @@ pub enum Change {
     /// What nodelb's own checks found: the backends of the service that are not to be chosen, each with its last error.
     /// Whatever was said about the service before is void.
     Quarantine(ServiceName, BTreeMap<(Addr, u16), Arc<str>>),
+    /// The NodePorts that a process of this node has bound, under the unspecified address of their family, each with who
+    /// that is and what it means. Whatever was said about NodePorts before is void.
+    Bound(BTreeMap<L4Addr, Arc<str>>),
     /// Every address at which an apiserver is known to listen: configured, learned or remembered. The services that lead
     /// to one of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),

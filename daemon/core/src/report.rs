@@ -56,8 +56,8 @@ pub struct FrontendReport {
     /// Since when it has this status.
     #[serde(skip)]
     pub since: Moment,
-    /// Why not, with the remedy; of a frontend without backends, also which backends nodelb refuses to use or found
-    /// unhealthy.
+    /// Why not, with the remedy; of a NodePort also which process has bound it, of a frontend without backends also which
+    /// backends nodelb refuses to use or found unhealthy.
     pub error: Option<String>,
 }
 

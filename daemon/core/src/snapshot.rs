@@ -159,6 +159,7 @@ impl Snapshot {
         }
         let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
         let unused = || is_empty.then(|| self.unused_text(&claim.key)).flatten();
+        let bound = || self.facts.bound(address).filter(|_| is_owner).map(ToString::to_string);
         FrontendReport {
             address,
             kind: claim.kind,
@@ -168,7 +169,7 @@ impl Snapshot {
             flags,
             status: status.status,
             since: status.since,
-            error: status.error.map(|error| error.to_string()).or_else(unused),
+            error: status.error.map(|error| error.to_string()).or_else(bound).or_else(unused),
         }
     }
 

@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use imbl::OrdMap;
 use smallvec::{SmallVec, smallvec};
 
-use crate::addr::Addr;
+use crate::addr::{Addr, L4Addr};
 use crate::apiservers::{Apiservers, is_default_kubernetes, leads_to, tells_of_apiservers};
 use crate::cause::Trigger;
 use crate::change::{Change, NodeFacts, NodeObject};
@@ -42,6 +42,7 @@ pub struct Facts {
     health_check_ports: HealthCheckPorts,
     entry_errors: OrdMap<Option<ServiceName>, Arc<str>>,
     quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
+    bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
     apiservers: Arc<Apiservers>,
 }
@@ -127,6 +128,10 @@ impl Table {
                 Effect::None
             }
             Change::Quarantine(name, backends) => self.set_quarantine(name, backends),
+            Change::Bound(nodeports) => {
+                self.facts.bound = Arc::new(nodeports);
+                Effect::None
+            }
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).tell(addresses);
                 self.newly_known.extend(new);
@@ -360,6 +365,11 @@ impl Facts {
     /// service that is not described, or has no checks. Whoever says it takes it back.
     pub fn quarantine(&self, name: &ServiceName) -> Option<&Quarantine> {
         self.quarantine.get(name).map(|backends| &**backends)
+    }
+
+    /// Who has bound the NodePort with this frontend address, if a process of this node has.
+    pub fn bound(&self, nodeport: L4Addr) -> Option<&Arc<str>> {
+        self.bound.get(&nodeport)
     }
 
     /// Where apiservers are known to listen.

@@ -70,6 +70,26 @@ fn lookup_frontend<'a>(
     })
 }
 
+/// Whether a process on this node is kept from binding this address: it would take a NodePort from its service, for
+/// clients outside the node. `bpf/bind.h` is the same decision.
+pub fn refuses_bind(state: &MapState, nodeport_range: &RangeInclusive<u16>, bound: L4Addr) -> bool {
+    if !nodeport_range.contains(&bound.port) || bound.protocol == Protocol::Sctp {
+        return false;
+    }
+    // The kernel does not tell the program whether a socket of IPv6 takes IPv6 only.
+    taken_nodeports(state, bound, false).next().is_some()
+}
+
+/// The NodePorts that are served, under the unspecified address of their family, that a socket takes from their services
+/// when it is bound to this address.
+pub fn taken_nodeports(state: &MapState, bound: L4Addr, only_v6: bool) -> impl Iterator<Item = L4Addr> {
+    let is_here = bound.addr.is_unspecified() || state.node_addrs.contains(&bound.addr);
+    let is_both = bound.addr == Addr::UNSPECIFIED_V6 && !only_v6;
+    let other = is_both.then_some(L4Addr { addr: Addr::UNSPECIFIED_V4, ..bound });
+    let nodeports = is_here.then(|| wildcard(bound)).into_iter().chain(other);
+    nodeports.filter(|nodeport| state.frontends.contains_key(nodeport))
+}
+
 /// The address under which a NodePort of this number is kept.
 pub(crate) fn wildcard(to: L4Addr) -> L4Addr {
     let addr = match to.addr.family() {

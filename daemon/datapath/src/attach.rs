@@ -25,7 +25,7 @@ pub(crate) struct Hook {
 
 /// In the order in which they are attached: what turns addresses back comes before what turns them, so that a socket
 /// translated in between sees the service's address.
-pub(crate) const HOOKS: [Hook; 8] = [
+pub(crate) const HOOKS: [Hook; 10] = [
     Hook { name: "recvmsg4", attach_type: libbpf_sys::BPF_CGROUP_UDP4_RECVMSG },
     Hook { name: "recvmsg6", attach_type: libbpf_sys::BPF_CGROUP_UDP6_RECVMSG },
     Hook { name: "getpeername4", attach_type: libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME },
@@ -34,6 +34,8 @@ pub(crate) const HOOKS: [Hook; 8] = [
     Hook { name: "connect6", attach_type: libbpf_sys::BPF_CGROUP_INET6_CONNECT },
     Hook { name: "sendmsg4", attach_type: libbpf_sys::BPF_CGROUP_UDP4_SENDMSG },
     Hook { name: "sendmsg6", attach_type: libbpf_sys::BPF_CGROUP_UDP6_SENDMSG },
+    Hook { name: "post_bind4", attach_type: libbpf_sys::BPF_CGROUP_INET4_POST_BIND },
+    Hook { name: "post_bind6", attach_type: libbpf_sys::BPF_CGROUP_INET6_POST_BIND },
 ];
 
 /// What became of a hook's link.

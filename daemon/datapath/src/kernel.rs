@@ -33,6 +33,9 @@ pub struct Options {
     pub limits: Limits,
     /// Ports that may be NodePorts; an empty range for none.
     pub nodeport_range: RangeInclusive<u16>,
+    /// Refuse to bind a NodePort that is served, in the network namespace of this process; where the kernel can
+    /// ([`Features::bind_refusal`]).
+    pub protect_nodeports: bool,
     /// Die by SIGKILL after this many physical operations; see [`CrashPoint`].
     pub crash_after: Option<u64>,
 }

@@ -51,6 +51,8 @@ pub(crate) fn prepare<'o>(
     rodata.nodeport_first = *options.nodeport_range.start();
     rodata.nodeport_last = *options.nodeport_range.end();
     rodata.has_set_retval = features.set_retval.into();
+    // Any other number is a namespace's; 0 is none's.
+    rodata.nodeport_netns = if options.protect_nodeports { features.bind_refusal.unwrap_or(0) } else { 0 };
     rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
     set_sizes(&mut skeleton, options.limits).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;
@@ -125,6 +127,8 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
             "connect6" => &progs.connect6,
             "sendmsg4" => &progs.sendmsg4,
             "sendmsg6" => &progs.sendmsg6,
+            "post_bind4" => &progs.post_bind4,
+            "post_bind6" => &progs.post_bind6,
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
         program.as_fd().try_clone_to_owned()

@@ -1,9 +1,11 @@
 //! Whether this machine lets nodelb work, and if not, what exactly is in the way. Changes nothing.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use caps::{CapSet, Capability};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use crate::error::{OpenError, failed};
@@ -29,6 +31,9 @@ const FUNCTIONS: [(libbpf_sys::bpf_func_id, &str); 3] = [
 pub struct Features {
     /// `bpf_set_retval()`, Linux 5.18. Without it a refused connection ends in EPERM.
     pub set_retval: bool,
+    /// The cookie of this process's network namespace, where a bind in it can be refused with an error of its own:
+    /// `bpf_set_retval()` at bind hooks, Linux 6.1.
+    pub bind_refusal: Option<u64>,
 }
 
 impl Features {
@@ -42,6 +47,14 @@ impl Features {
             );
         }
         missing
+    }
+
+    /// Why NodePorts cannot be protected, if they cannot.
+    pub fn nodeports_unprotected(&self) -> Option<&'static str> {
+        self.bind_refusal.is_none().then_some(
+            "this kernel lacks bpf_set_retval() at bind hooks (Linux 6.1): NodePorts are not protected, and a process \
+             that binds one gets what arrives for it from outside the node; nodelb frontends shows which are bound",
+        )
     }
 }
 
@@ -57,10 +70,26 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
         None => cgroup_root()?,
     };
     check_cgroup(&cgroup)?;
-    if let Some((_, what)) = FUNCTIONS.into_iter().find(|&(function, _)| !sys::has_function(function)) {
+    if let Some((_, what)) = FUNCTIONS.into_iter().find(|&(function, _)| !at_connect(function)) {
         return Err(OpenError::Lacks { what: what.into() });
     }
-    Ok((Features { set_retval: sys::has_function(libbpf_sys::BPF_FUNC_set_retval) }, cgroup))
+    let set_retval = at_connect(libbpf_sys::BPF_FUNC_set_retval);
+    Ok((Features { set_retval, bind_refusal: bind_refusal() }, cgroup))
+}
+
+/// Whether the function is there for the programs that see a connect or a datagram.
+fn at_connect(function: libbpf_sys::bpf_func_id) -> bool {
+    sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, function)
+}
+
+/// See [`Features::bind_refusal`].
+fn bind_refusal() -> Option<u64> {
+    let needed = [libbpf_sys::BPF_FUNC_set_retval, libbpf_sys::BPF_FUNC_get_netns_cookie];
+    if !needed.into_iter().all(|function| sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK, function)) {
+        return None;
+    }
+    let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    sys::netns_cookie(any.as_fd()).ok()
 }
 
 fn missing_capabilities() -> Result<Vec<&'static str>, OpenError> {

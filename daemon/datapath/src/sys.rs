@@ -53,10 +53,27 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Whether programs at cgroup socket address hooks may call this function of the kernel (a BPF helper).
-pub(crate) fn has_function(function: libbpf_sys::bpf_func_id) -> bool {
+/// Whether programs of this type may call this function of the kernel (a BPF helper).
+pub(crate) fn has_function(program_type: libbpf_sys::bpf_prog_type, function: libbpf_sys::bpf_func_id) -> bool {
     // SAFETY: takes two numbers; no options means null.
-    unsafe { libbpf_sys::libbpf_probe_bpf_helper(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, function, null()) == 1 }
+    unsafe { libbpf_sys::libbpf_probe_bpf_helper(program_type, function, null()) == 1 }
+}
+
+/// The number by which programs know the network namespace of a socket; never 0. Since Linux 5.14.
+pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `cookie`, and the length to `length`.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if status == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Every key of a hash map with its value, a few thousand entries per call. Entries that come or go meanwhile may be

@@ -189,6 +189,9 @@ section! {
 
     /// Ports that may be NodePorts: connections to others on this node's addresses are never looked up as such.
     nodeport_range: PortRange = PortRange { first: 30_000, last: 32_767 };
+
+    /// Keep processes of this node from binding a NodePort that is served: they get "address already in use".
+    protect_nodeports: bool = true;
 }
 
 section! {

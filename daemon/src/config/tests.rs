@@ -119,7 +119,7 @@ level = "INFO"
         "line 16: log.level: `INFO` is not a log level (expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\")",
         "line 17: unknown key `kubernets`; did you mean `kubernetes`?",
         "line 18: unknown key `datapath.extra`; known here: mode, cgroup, pin-directory, max-frontends, max-services, \
-         max-slots, max-affinity, bypass, nodeport-range",
+         max-slots, max-affinity, bypass, nodeport-range, protect-nodeports",
     ];
     assert_eq!(found, expected);
 }

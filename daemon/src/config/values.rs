@@ -158,6 +158,12 @@ impl TomlValue for PathBuf {
     }
 }
 
+impl TomlValue for bool {
+    fn to_toml(&self) -> String {
+        self.to_string()
+    }
+}
+
 impl TomlValue for tracing::Level {
     fn to_toml(&self) -> String {
         quoted(self.as_str().to_ascii_lowercase())

@@ -4,6 +4,7 @@ use nodelb_datapath::{KernelDatapath, OpenError, Options, Origin, OwnSockets, dr
 use tracing::{info, warn};
 
 use crate::admin::Check;
+use crate::bound::ephemeral;
 use crate::canary;
 use crate::config::Config;
 use crate::exit::{Code, Failure};
@@ -19,6 +20,7 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
         cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
         limits: config.datapath.limits(),
         nodeport_range: config.datapath.nodeport_range.into(),
+        protect_nodeports: config.datapath.protect_nodeports,
         crash_after: crash_after()?,
     };
     let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
@@ -33,6 +35,12 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
     }
     for lack in report.features.missing() {
         warn!("{lack}");
+    }
+    if config.datapath.protect_nodeports {
+        let unprotected = report.features.nodeports_unprotected().map(ToOwned::to_owned);
+        if let Some(text) = unprotected.or_else(|| ephemeral::overlap(&config.datapath.nodeport_range.into())) {
+            warn!("{text}");
+        }
     }
     let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
     match kept.capabilities.as_slice() {

@@ -1,0 +1,191 @@
+//! NodePorts that a process of this node has bound: connections from outside the node reach it, not the service. Owns
+//! looking for them and saying so; that they are not bound in the first place is `bpf/bind.h`'s business.
+//!
+//! Looks when other NodePorts are served than before, and once a minute, since the kernel tells nobody of a new listener.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::change::Change;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::state::{MapState, Realised};
+use nodelb_core::trace::taken_nodeports;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use crate::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
+
+pub(crate) mod ephemeral;
+
+/// NodePorts, each with who has bound it.
+type Bound = BTreeMap<L4Addr, Arc<str>>;
+
+/// When to look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// After the last time, if nothing happens.
+    pub(crate) every: Duration,
+    /// After the first change of what is served.
+    pub(crate) pause: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { every: Duration::from_secs(60), pause: Duration::from_secs(1) }
+    }
+}
+
+/// The task that looks.
+pub(crate) struct Lookout {
+    /// What is served.
+    pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// To the owner.
+    pub(crate) changes: mpsc::Sender<Vec<Change>>,
+    /// When to look.
+    pub(crate) timing: Timing,
+}
+
+impl Lookout {
+    /// Runs until `stop`, or until there is no owner any more.
+    pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
+        tokio::select! {
+            () = stop => {}
+            () = self.look_again_and_again() => {}
+        }
+    }
+
+    async fn look_again_and_again(&mut self) {
+        let mut told = Told::default();
+        loop {
+            let served = nodeports(&self.snapshot.borrow_and_update().realised);
+            let found = look(served.clone()).await;
+            if let Some(bound) = told.take(found, &served)
+                && self.changes.send(vec![Change::Bound(bound)]).await.is_err()
+            {
+                return;
+            }
+            if self.wait(&served).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Until it is time to look again.
+    async fn wait(&mut self, served: &Realised) -> Result<(), watch::error::RecvError> {
+        let latest = Instant::now() + self.timing.every;
+        loop {
+            tokio::select! {
+                () = sleep_until(latest) => return Ok(()),
+                changed = self.snapshot.changed() => changed?,
+            }
+            // However much happens, it is compared once in this time.
+            sleep(self.timing.pause).await;
+            if nodeports(&self.snapshot.borrow_and_update().realised) != *served {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The NodePorts that are served, and the addresses on which they are.
+fn nodeports(state: &MapState) -> MapState {
+    let each = [Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into_iter().flat_map(|any| {
+        let (first, last) = (L4Addr::new(any, 0, Protocol::Tcp), L4Addr::new(any, u16::MAX, Protocol::Sctp));
+        state.frontends.range(first..=last).map(|(address, entry)| (*address, *entry))
+    });
+    MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() }
+}
+
+/// What has been said so far: each thing is said once.
+#[derive(Debug, Default)]
+struct Told {
+    bound: Bound,
+    trouble: Option<String>,
+}
+
+impl Told {
+    /// Says what is new; what the owner must know, if it differs from before.
+    fn take(&mut self, found: io::Result<Bound>, served: &Realised) -> Option<Bound> {
+        let bound = match found {
+            Ok(bound) => bound,
+            Err(error) => {
+                let trouble = error.to_string();
+                if self.trouble.as_ref() != Some(&trouble) {
+                    warn!("cannot find out whether a process has bound a NodePort (sock_diag: {trouble}); tried again");
+                    self.trouble = Some(trouble);
+                }
+                return None;
+            }
+        };
+        self.trouble = None;
+        for (nodeport, who) in &bound {
+            if self.bound.get(nodeport) != Some(who) {
+                warn!(frontend = %nodeport, "NodePort {nodeport}: {who}");
+            }
+        }
+        let gone = self.bound.keys().filter(|nodeport| !bound.contains_key(nodeport));
+        for nodeport in gone.filter(|nodeport| served.frontends.contains_key(*nodeport)) {
+            info!(frontend = %nodeport, "NodePort {nodeport}: no process has it bound any more");
+        }
+        let is_news = self.bound != bound;
+        self.bound.clone_from(&bound);
+        is_news.then_some(bound)
+    }
+}
+
+/// Goes through the sockets of this network namespace, if a NodePort is served.
+async fn look(served: Realised) -> io::Result<Bound> {
+    if served.frontends.is_empty() {
+        return Ok(Bound::new());
+    }
+    spawn_blocking(move || {
+        let mut finds = Finds::default();
+        let mut diag = SockDiag::open()?;
+        for family in [Family::Ipv4, Family::Ipv6] {
+            // A connected UDP socket gets nothing but what its peer sends.
+            for (protocol, state) in [(Protocol::Tcp, LISTEN), (Protocol::Udp, CLOSE)] {
+                let request = InetDiagRequest::all(family, protocol, &[state]);
+                diag.dump(&request, |socket| finds.add(&served, protocol, socket))?;
+            }
+        }
+        Ok(finds.into_bound())
+    })
+    .await
+    .unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// The sockets found at each NodePort, the first by address standing for all.
+#[derive(Debug, Default)]
+struct Finds(BTreeMap<L4Addr, (L4Addr, u32)>);
+
+impl Finds {
+    fn add(&mut self, served: &Realised, protocol: Protocol, socket: &InetDiagMessage) {
+        let at = L4Addr::new(socket.source(), socket.id.source_port, protocol);
+        for nodeport in taken_nodeports(served, at, socket.only_v6) {
+            let new = (at, socket.uid);
+            self.0.entry(nodeport).and_modify(|first| *first = new.min(*first)).or_insert(new);
+        }
+    }
+
+    fn into_bound(self) -> Bound {
+        self.0.into_iter().map(|(nodeport, (at, uid))| (nodeport, text(at, uid).into())).collect()
+    }
+}
+
+fn text(at: L4Addr, uid: u32) -> String {
+    let letter = if at.protocol == Protocol::Udp { 'u' } else { 't' };
+    format!(
+        "a process of uid {uid} has bound {at}: what comes from outside the node reaches it, not the service; `ss \
+         -ln{letter}p sport = :{}` names it: end it, or change the NodePort",
+        at.port
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! NodePorts belong to services: who else binds one is refused, and who had it before is reported.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use nodelb_prober::Transport;
+
+use crate::host::{Host, answering, backend, dial, eventually, frontend, is_done};
+use crate::sandbox;
+use crate::sandbox::pod::Pod;
+
+const NODEPORT: &str = "0.0.0.0:30080/TCP";
+
+/// The node has one address, on which NodePorts are answered; with these lines in `[datapath]`.
+fn node(host: &Host, datapath: &str) {
+    host.configure(&format!("{datapath}\n[node]\naddresses = [\"192.0.2.1\"]\n"));
+}
+
+fn is_refused(address: &str) -> bool {
+    let kinds = [TcpListener::bind(address).map(drop), UdpSocket::bind(address).map(drop)];
+    let refused = kinds.map(|bound| match bound {
+        Ok(()) => false,
+        Err(error) if error.kind() == ErrorKind::AddrInUse => true,
+        Err(error) => panic!("binding {address}: {error}"),
+    });
+    assert_eq!(refused[0], refused[1], "{address}: TCP as UDP");
+    refused[0]
+}
+
+/// A service with this NodePort over TCP and UDP, and the backend 192.0.2.11:8080.
+fn nodeport(name: &str, port: u16) -> String {
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  type: NodePort
+  clusterIP: 198.51.100.{}
+  clusterIPs: [198.51.100.{}]
+  ports:
+  - {{name: a, port: 80, nodePort: {port}, protocol: TCP}}
+  - {{name: b, port: 80, nodePort: {port}, protocol: UDP}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{name: a, port: 8080, protocol: TCP}}, {{name: b, port: 8080, protocol: UDP}}]
+endpoints: [{{addresses: [192.0.2.11]}}]
+",
+        port % 100,
+        port % 100,
+    )
+}
+
+/// What `/frontends` says against the NodePort.
+fn complaint() -> Option<String> {
+    frontend(NODEPORT)?["error"].as_str().map(ToOwned::to_owned)
+}
+
+fn count(text: &str, what: &str) -> usize {
+    text.matches(what).count()
+}
+
+#[test]
+fn a_served_nodeport_cannot_be_bound() {
+    sandbox::run("nodeports::a_served_nodeport_cannot_be_bound", |sandbox| {
+        let host = Host::new(sandbox);
+        node(&host, "");
+        let _backend = backend("1", "192.0.2.11:8080");
+        host.serve("a.yaml", &nodeport("web", 30_080));
+        let pod = Pod::new(1);
+        assert!(!is_refused("0.0.0.0:30080"), "nobody serves it yet");
+        let daemon = host.start();
+        let expect_protected = |when: &str| {
+            for address in ["0.0.0.0:30080", "[::]:30080", "192.0.2.1:30080"] {
+                assert!(is_refused(address), "{address} {when}");
+            }
+            for address in ["127.0.0.1:30080", "[::1]:30080", "192.0.2.2:30080", "0.0.0.0:30081", "0.0.0.0:0"] {
+                assert!(!is_refused(address), "{address} {when}");
+            }
+            assert!(!pod.run(|| is_refused("0.0.0.0:30080")), "in a pod, {when}");
+            assert_eq!(answering("192.0.2.1:30080"), ["1"], "{when}");
+        };
+        expect_protected("while it runs");
+        daemon.kill();
+        expect_protected("after kill -9");
+        let daemon = host.start();
+        expect_protected("after a restart");
+        host.withdraw("a.yaml");
+        eventually("it is free with its service gone", || !is_refused("0.0.0.0:30080"));
+        host.serve("a.yaml", &nodeport("web", 30_080));
+        eventually("it is served again", || is_done(NODEPORT, &["192.0.2.11:8080/TCP"]));
+        daemon.stop();
+        expect_protected("after the end");
+        host.cleanup();
+        assert!(!is_refused("0.0.0.0:30080"), "after cleanup");
+    });
+}
+
+#[test]
+fn one_that_a_process_has_is_reported() {
+    sandbox::run("nodeports::one_that_a_process_has_is_reported", |sandbox| {
+        let host = Host::new(sandbox);
+        node(&host, "");
+        let _backend = backend("1", "192.0.2.11:8080");
+        let thief = TcpListener::bind("0.0.0.0:30080").unwrap();
+        host.serve("a.yaml", &nodeport("web", 30_080));
+        let daemon = host.start();
+        eventually("it is reported", || complaint().is_some());
+        let said = complaint().unwrap();
+        assert!(said.starts_with("a process of uid 0 has bound 0.0.0.0:30080/TCP: "), "{said}");
+        assert!(is_done(NODEPORT, &["192.0.2.11:8080/TCP"]), "it is served all the same");
+        assert_eq!(answering("192.0.2.1:30080"), ["1"], "clients on the node reach the service");
+        assert_eq!(count(&host.log(), "has bound 0.0.0.0:30080/TCP"), 1, "{}", host.log());
+        assert!(frontend("0.0.0.0:30080/UDP").is_some_and(|row| row["error"].is_null()), "TCP, not UDP");
+
+        // From outside the node it is the process that answers.
+        let pod = Pod::new(1);
+        let outside = pod.run(|| TcpStream::connect("203.0.113.133:30080").is_ok());
+        assert!(outside && thief.accept().is_ok(), "what the report warns of");
+
+        drop(thief);
+        host.serve("b.yaml", &nodeport("other", 30_090));
+        eventually("it is found to be over", || complaint().is_none());
+        assert!(host.log().contains("no process has it bound any more"), "{}", host.log());
+        assert!(is_refused("0.0.0.0:30080"), "and cannot come back");
+        daemon.stop();
+    });
+}
+
+#[test]
+fn protection_can_be_switched_off() {
+    sandbox::run("nodeports::protection_can_be_switched_off", |sandbox| {
+        let host = Host::new(sandbox);
+        node(&host, "protect-nodeports = false");
+        let _backend = backend("1", "192.0.2.11:8080");
+        host.serve("a.yaml", &nodeport("web", 30_080));
+        let daemon = host.start();
+        let server = UdpSocket::bind("[::]:30080").unwrap();
+        let thief = TcpListener::bind("0.0.0.0:30080").unwrap();
+        host.serve("b.yaml", &nodeport("other", 30_090));
+        eventually("it is reported all the same", || complaint().is_some());
+        let udp = frontend("0.0.0.0:30080/UDP").unwrap()["error"].to_string();
+        assert!(udp.contains("has bound [::]:30080/UDP"), "{udp}");
+        node(&host, "protect-nodeports = true");
+        daemon.stop();
+        let _daemon = host.start();
+        eventually("they keep what they have", || complaint().is_some());
+        drop((thief, server));
+        assert!(is_refused("0.0.0.0:30080"), "and nobody gets it after them");
+        assert_eq!(dial("192.0.2.1:30080", Transport::Udp, 5).failures(), 0);
+    });
+}
+
+#[test]
+fn says_that_the_kernel_hands_out_nodeports() {
+    sandbox::run("nodeports::says_that_the_kernel_hands_out_nodeports", |sandbox| {
+        let host = Host::new(sandbox);
+        fs::write("/proc/sys/net/ipv4/ip_local_port_range", "15000 60999").unwrap();
+        host.start().stop();
+        let warning = "the kernel hands out ports between 30000 and 32767";
+        assert_eq!(count(&host.log(), warning), 1, "{}", host.log());
+        fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "30000-32767").unwrap();
+        host.start().stop();
+        assert_eq!(count(&host.log(), warning), 1, "what it advises helps: {}", host.log());
+    });
+}

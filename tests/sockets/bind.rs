@@ -1,0 +1,248 @@
+//! Binding a NodePort that is served: refused with EADDRINUSE in the node's own network namespace, and nothing else is.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt};
+use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::state::{MapOp, MapState};
+use nodelb_core::trace::refuses_bind;
+use nodelb_datapath::Options;
+
+use super::{Kernel, Random, entry, in_sandbox, l4, options, part, part_command, point, put};
+
+/// How a server makes its socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wish {
+    /// IPv4 in a socket of IPv6.
+    mapped: bool,
+    reuse_port: bool,
+    reuse_addr: bool,
+    only_v6: bool,
+}
+
+const PLAIN: Wish = Wish { mapped: false, reuse_port: false, reuse_addr: false, only_v6: false };
+
+/// Binds and, over TCP, listens; the socket is gone afterwards.
+fn try_bind(at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
+    let ip = match at.addr.ip() {
+        IpAddr::V4(v4) if wish.mapped => IpAddr::V6(v4.to_ipv6_mapped()),
+        ip => ip,
+    };
+    let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let kind = if at.protocol == Protocol::Tcp { SockType::Stream } else { SockType::Datagram };
+    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::ReusePort, &wish.reuse_port)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &wish.reuse_addr)?;
+    if family == AddressFamily::Inet6 {
+        setsockopt(&socket, sockopt::Ipv6V6Only, &wish.only_v6)?;
+    }
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(ip, port)))?;
+    if at.protocol == Protocol::Tcp {
+        listen(&socket.as_fd(), nix::sys::socket::Backlog::new(1)?)?;
+    }
+    Ok(())
+}
+
+fn bound(at: &str, wish: Wish) -> Result<(), Errno> {
+    let at = l4(at);
+    try_bind(at, at.port, wish)
+}
+
+/// Node addresses in both families, and a service behind these NodePorts.
+fn serve(kernel: &mut Kernel, nodeports: &[&str]) {
+    kernel.apply(&["192.0.2.1:1/TCP", "[2001:db8:b::1]:1/TCP"].map(|addr| MapOp::PutNodeAddr(l4(addr).addr)));
+    kernel.apply(&[put(1, entry(&["192.0.2.10:8080/TCP"]))]);
+    nodeports.iter().for_each(|nodeport| kernel.apply(&[point(nodeport, 1)]));
+}
+
+#[test]
+fn a_served_nodeport_cannot_be_bound() {
+    in_sandbox("sockets::bind::a_served_nodeport_cannot_be_bound", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        serve(&mut kernel, &["0.0.0.0:30080/TCP", "[::]:30080/TCP", "0.0.0.0:30081/UDP"]);
+        let wishes = [
+            PLAIN,
+            Wish { mapped: true, ..PLAIN },
+            Wish { reuse_port: true, ..PLAIN },
+            Wish { reuse_addr: true, ..PLAIN },
+            Wish { mapped: true, reuse_port: true, reuse_addr: true, ..PLAIN },
+        ];
+        for wish in wishes {
+            for taken in [
+                "0.0.0.0:30080/TCP",
+                "192.0.2.1:30080/TCP",
+                "[::]:30080/TCP",
+                "[2001:db8:b::1]:30080/TCP",
+                "0.0.0.0:30081/UDP",
+                "192.0.2.1:30081/UDP",
+                "[::]:30081/UDP",
+            ] {
+                assert_eq!(bound(taken, wish), Err(Errno::EADDRINUSE), "{taken} {wish:?}");
+            }
+            for free in [
+                "127.0.0.1:30080/TCP",
+                "192.0.2.2:30080/TCP",
+                "[2001:db8:b::2]:30080/TCP",
+                "[::1]:30080/TCP",
+                "0.0.0.0:30080/UDP",
+                "0.0.0.0:30081/TCP",
+                "[2001:db8:b::1]:30081/UDP",
+                "0.0.0.0:30082/TCP",
+                "[::]:30082/TCP",
+                "0.0.0.0:29999/TCP",
+                "0.0.0.0:32768/UDP",
+            ] {
+                assert_eq!(bound(free, wish), Ok(()), "{free} {wish:?}");
+            }
+        }
+        let only_v6 = Wish { only_v6: true, ..PLAIN };
+        assert_eq!(bound("[::]:30080/TCP", only_v6), Err(Errno::EADDRINUSE));
+        assert_eq!(bound("[::]:30082/TCP", only_v6), Ok(()));
+    });
+}
+
+#[test]
+fn a_refused_socket_and_a_port_that_is_free_again_can_be_bound() {
+    in_sandbox("sockets::bind::a_refused_socket_and_a_port_that_is_free_again_can_be_bound", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        serve(&mut kernel, &["0.0.0.0:30080/TCP", "0.0.0.0:30080/UDP"]);
+        for kind in [SockType::Stream, SockType::Datagram] {
+            let socket = socket(AddressFamily::Inet, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+            let bind = |at: &str| bind(socket.as_raw_fd(), &SockaddrStorage::from(at.parse::<SocketAddr>().unwrap()));
+            assert_eq!(bind("0.0.0.0:30080"), Err(Errno::EADDRINUSE));
+            assert_eq!(bind("0.0.0.0:30080"), Err(Errno::EADDRINUSE), "again");
+            assert_eq!(bind("0.0.0.0:30081"), Ok(()), "the same socket elsewhere");
+        }
+        kernel.apply(&[MapOp::DeleteNodeAddr(l4("192.0.2.1:1/TCP").addr)]);
+        assert_eq!(bound("192.0.2.1:30080/TCP", PLAIN), Ok(()), "no node address any more");
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE));
+        kernel.apply(&["TCP", "UDP"].map(|protocol| MapOp::DeleteFrontend(l4(&format!("0.0.0.0:30080/{protocol}")))));
+        let listener = TcpListener::bind("0.0.0.0:30080").unwrap();
+        let server = UdpSocket::bind("0.0.0.0:30080").unwrap();
+        serve(&mut kernel, &["0.0.0.0:30080/TCP", "0.0.0.0:30080/UDP"]);
+        assert_eq!(listener.local_addr().unwrap(), server.local_addr().unwrap(), "who has it keeps it");
+        let clone = listener.try_clone().unwrap();
+        drop((listener, server));
+        assert_eq!(bound("0.0.0.0:30080/UDP", PLAIN), Err(Errno::EADDRINUSE), "but does not get it back");
+        drop(clone);
+    });
+}
+
+#[test]
+fn a_port_of_the_kernels_choice_is_none_that_is_reserved() {
+    in_sandbox("sockets::bind::a_port_of_the_kernels_choice_is_none_that_is_reserved", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        serve(&mut kernel, &["0.0.0.0:30080/TCP"]);
+        for at in ["0.0.0.0:30080/TCP", "[::]:30080/TCP", "192.0.2.1:30080/TCP"] {
+            for _ in 0..100 {
+                assert_eq!(try_bind(l4(at), 0, PLAIN), Ok(()));
+            }
+        }
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30077 30080").unwrap();
+        // The kernel gives every other one of them to bind().
+        let chosen: Vec<_> = (0..100).map(|_| try_bind(l4("0.0.0.0:1/TCP"), 0, PLAIN)).collect();
+        assert!(chosen.contains(&Ok(())) && chosen.contains(&Err(Errno::EADDRINUSE)), "what the warning warns of");
+        std::fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "30080").unwrap();
+        assert!((0..100).all(|_| try_bind(l4("0.0.0.0:1/TCP"), 0, PLAIN).is_ok()), "what it advises");
+    });
+}
+
+#[test]
+fn another_network_namespace_is_left_alone() {
+    const TEST: &str = "sockets::bind::another_network_namespace_is_left_alone";
+    in_sandbox(TEST, |env| {
+        if part().is_some() {
+            for at in ["0.0.0.0:30080/TCP", "[::]:30080/TCP"] {
+                assert_eq!(bound(at, PLAIN), Ok(()), "{at} in a pod");
+            }
+            return;
+        }
+        let mut kernel = Kernel::open(&options(env));
+        serve(&mut kernel, &["0.0.0.0:30080/TCP", "[::]:30080/TCP"]);
+        let inside = part_command(TEST, "pod");
+        let mut pod = Command::new("unshare");
+        pod.arg("--net").arg(inside.get_program()).args(inside.get_args());
+        pod.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        assert!(pod.status().unwrap().success());
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE));
+    });
+}
+
+#[test]
+fn everything_can_be_bound_where_it_is_switched_off() {
+    in_sandbox("sockets::bind::everything_can_be_bound_where_it_is_switched_off", |env| {
+        let off = Options { protect_nodeports: false, ..options(env) };
+        let mut kernel = Kernel::open(&off);
+        serve(&mut kernel, &["0.0.0.0:30080/TCP", "[::]:30080/TCP"]);
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Ok(()));
+        assert_eq!(bound("[::]:30080/TCP", PLAIN), Ok(()));
+        assert_eq!(kernel.datapath.verify_links(), []);
+        drop(kernel);
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Ok(()), "nobody runs");
+        let kernel = Kernel::open(&options(env));
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE));
+        drop(kernel);
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE), "nobody runs, the programs do");
+    });
+}
+
+#[test]
+fn a_link_that_is_not_there_yet_is_made() {
+    in_sandbox("sockets::bind::a_link_that_is_not_there_yet_is_made", |env| {
+        let options = options(env);
+        let mut kernel = Kernel::open(&options);
+        serve(&mut kernel, &["0.0.0.0:30080/TCP"]);
+        drop(kernel);
+        // As a nodelb leaves them that did not have these hooks.
+        for hook in ["post_bind4", "post_bind6"] {
+            std::fs::remove_file(options.pin_directory.join("v1/links").join(hook)).unwrap();
+        }
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Ok(()));
+        let kernel = Kernel::open(&options);
+        let made = kernel.report.links.iter().filter(|(_, state)| *state == nodelb_datapath::LinkState::Created);
+        assert_eq!(made.map(|(hook, _)| *hook).collect::<Vec<_>>(), ["post_bind4", "post_bind6"]);
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE));
+    });
+}
+
+#[test]
+fn random_binds_do_what_the_maps_say() {
+    in_sandbox("sockets::bind::random_binds_do_what_the_maps_say", |env| {
+        let options = options(env);
+        let mut kernel = Kernel::open(&options);
+        let random = &mut Random(0x6269_6e64);
+        let mut state = MapState::default();
+        let change = |kernel: &mut Kernel, state: &mut MapState, op: MapOp| {
+            state.apply(&op);
+            kernel.apply(&[op]);
+        };
+        change(&mut kernel, &mut state, put(1, entry(&["192.0.2.10:8080/TCP"])));
+        let addrs =
+            ["0.0.0.0", "192.0.2.1", "192.0.2.2", "127.0.0.1", "[::]", "[2001:db8:b::1]", "[2001:db8:b::2]", "[::1]"];
+        let (mut refused, mut allowed) = (0, 0);
+        for _ in 0..4_000 {
+            let port = random.pick(&[29_999_u16, 30_000, 30_001, 31_000, 32_767, 32_768]);
+            let protocol = random.pick(&["TCP", "UDP"]);
+            let frontend = format!("{}:{port}/{protocol}", random.pick(&["0.0.0.0", "[::]"]));
+            let node = l4(&format!("{}:1", random.pick(&addrs[1..]).replace("[::]", "[::1]"))).addr;
+            match random.below(12) {
+                0..3 => change(&mut kernel, &mut state, point(&frontend, 1)),
+                3..5 => change(&mut kernel, &mut state, MapOp::DeleteFrontend(l4(&frontend))),
+                5 => change(&mut kernel, &mut state, MapOp::PutNodeAddr(node)),
+                6 => change(&mut kernel, &mut state, MapOp::DeleteNodeAddr(node)),
+                _ => {}
+            }
+            let at = l4(&format!("{}:{port}/{protocol}", random.pick(&addrs)));
+            let mut coin = || random.below(2) == 0;
+            let wish = Wish { mapped: coin(), reuse_port: coin(), reuse_addr: coin(), only_v6: false };
+            let expected =
+                if refuses_bind(&state, &options.nodeport_range, at) { Err(Errno::EADDRINUSE) } else { Ok(()) };
+            assert_eq!(try_bind(at, at.port, wish), expected, "{at} {wish:?} with {state:?}");
+            *(if expected.is_ok() { &mut allowed } else { &mut refused }) += 1;
+        }
+        assert!(refused > 500 && allowed > 500, "{refused} refused, {allowed} allowed");
+    });
+}
