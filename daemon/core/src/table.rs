@@ -372,6 +372,11 @@ impl Facts {
         self.bound.get(&nodeport)
     }
 
+    /// How many NodePorts processes of this node have bound.
+    pub fn bound_len(&self) -> usize {
+        self.bound.len()
+    }
+
     /// Where apiservers are known to listen.
     pub fn apiservers(&self) -> &Apiservers {
         &self.apiservers

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::{Effect, Table};
 use crate::addr::Protocol;
 use crate::change::{Change, NodeFacts};
@@ -228,4 +230,14 @@ fn a_source_may_be_synced_but_for_a_file() {
     assert_eq!(table.incomplete(Source::Files).map(|text| &**text), Some("web.toml"));
     table.apply(Change::Synced { source: Source::Files, incomplete: None });
     assert_eq!(table.incomplete(Source::Files), None);
+}
+
+#[test]
+fn who_has_bound_a_nodeport_makes_nothing_dirty_and_is_void_with_the_next_word() {
+    let mut table = Table::default();
+    let at = "0.0.0.0:30080/TCP".parse().expect("valid in a test");
+    assert_eq!(table.apply(Change::Bound(BTreeMap::from([(at, "somebody".into())]))), Effect::None);
+    assert_eq!((table.bound(at).map(AsRef::as_ref), table.bound_len()), (Some("somebody"), 1));
+    assert_eq!(table.apply(Change::Bound(BTreeMap::new())), Effect::None);
+    assert_eq!((table.bound(at), table.bound_len()), (None, 0));
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Errno, Verdict, trace};
+use super::{Errno, Verdict, refuses_bind, taken_nodeports, trace};
 use crate::addr::L4Addr;
 use crate::state::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
@@ -108,4 +108,36 @@ fn a_frontend_without_its_entry_refuses() {
 fn sctp_is_left_alone() {
     let state = kernel(&["192.0.2.1:80"], &[], &[("198.51.100.1:80/SCTP", false)]);
     assert_eq!(verdict(&state, "198.51.100.1:80/SCTP"), "passed");
+}
+
+#[test]
+fn a_bind_is_refused_where_it_takes_a_nodeport() {
+    let mut state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30081", false), ("0.0.0.0:80", false)]);
+    state.node_addrs.insert(l4("[2001:db8::1]:1").addr);
+    for (at, refused) in [
+        ("0.0.0.0:30080", true),
+        ("203.0.113.1:30080", true),
+        ("[::ffff:203.0.113.1]:30080", true),
+        ("[::]:30080", true),
+        ("[::]:30081", true),
+        ("[2001:db8::1]:30081", true),
+        ("0.0.0.0:30081", false),
+        ("[2001:db8::1]:30080", false),
+        ("203.0.113.2:30080", false),
+        ("127.0.0.1:30080", false),
+        ("0.0.0.0:30080/UDP", false),
+        ("0.0.0.0:30080/SCTP", false),
+        ("0.0.0.0:80", false),
+    ] {
+        assert_eq!(refuses_bind(&state, &(30_000..=32_767), l4(at)), refused, "{at}");
+    }
+}
+
+#[test]
+fn a_wildcard_socket_of_ipv6_takes_both_families_unless_it_says_otherwise() {
+    let state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
+    let taken = |at, only_v6| taken_nodeports(&state, l4(at), only_v6).collect::<Vec<_>>();
+    assert_eq!(taken("[::]:30080", false), [l4("[::]:30080"), l4("0.0.0.0:30080")]);
+    assert_eq!(taken("[::]:30080", true), [l4("[::]:30080")]);
+    assert_eq!(taken("0.0.0.0:30080", false), [l4("0.0.0.0:30080")]);
 }

@@ -44,6 +44,7 @@ fn the_figures_are_those_of_the_published_values() {
         "nodelb_frontends{status=\"Pending\"} 0",
         "nodelb_health_check_ports 0",
         "nodelb_health_check_ports_failed 0",
+        "nodelb_nodeports_bound 0",
         "nodelb_services 0",
         "nodelb_services_held 0",
     ];
