@@ -26,32 +26,24 @@ pub(crate) mod ephemeral;
 /// NodePorts, each with who has bound it.
 type Bound = BTreeMap<L4Addr, Arc<str>>;
 
-/// When to look.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timing {
-    /// After the last time, if nothing happens.
-    pub(crate) every: Duration,
-    /// After the first change of what is served.
-    pub(crate) pause: Duration,
-}
+/// How long after the last time it is looked again if nothing happens.
+const EVERY: Duration = Duration::from_secs(60);
 
-impl Default for Timing {
-    fn default() -> Self {
-        Self { every: Duration::from_secs(60), pause: Duration::from_secs(1) }
-    }
-}
+/// How long after the first change of what is served: changes rarely come alone.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The task that looks.
 pub(crate) struct Lookout {
-    /// What is served.
-    pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// To the owner.
-    pub(crate) changes: mpsc::Sender<Vec<Change>>,
-    /// When to look.
-    pub(crate) timing: Timing,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    changes: mpsc::Sender<Vec<Change>>,
 }
 
 impl Lookout {
+    /// Looks for what the snapshot says is served, and tells the owner what it finds.
+    pub(crate) fn new(snapshot: watch::Receiver<Arc<Snapshot>>, changes: mpsc::Sender<Vec<Change>>) -> Self {
+        Self { snapshot, changes }
+    }
+
     /// Runs until `stop`, or until there is no owner any more.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
         tokio::select! {
@@ -78,14 +70,14 @@ impl Lookout {
 
     /// Until it is time to look again.
     async fn wait(&mut self, served: &Realised) -> Result<(), watch::error::RecvError> {
-        let latest = Instant::now() + self.timing.every;
+        let latest = Instant::now() + EVERY;
         loop {
             tokio::select! {
                 () = sleep_until(latest) => return Ok(()),
                 changed = self.snapshot.changed() => changed?,
             }
             // However much happens, it is compared once in this time.
-            sleep(self.timing.pause).await;
+            sleep(PAUSE).await;
             if nodeports(&self.snapshot.borrow_and_update().realised) != *served {
                 return Ok(());
             }

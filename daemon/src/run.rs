@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, Health, Now, ReadMaps};
 use crate::apiserver::dial::Register;
-use crate::bound::{Lookout, Timing as LookoutTiming};
+use crate::bound::Lookout;
 use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::{self, Clock};
 use crate::config::{Config, Mode};
@@ -188,8 +188,8 @@ async fn serve<D: Datapath + Send + 'static>(
         stop.clone(),
     );
 
+    tokio::spawn(Lookout::new(snapshot.clone(), changes_in.clone()).run(stopped(stop.clone())));
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
-    let lookout_snapshot = snapshot.clone();
     let state = AdminState {
         snapshot: snapshot.clone(),
         sources: std::iter::once(sources).chain(kubernetes.iter().map(|started| started.sources.clone())).collect(),
@@ -207,8 +207,6 @@ async fn serve<D: Datapath + Send + 'static>(
     tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
     let files = file::FileSource { directory, changes: changes_in.clone(), reports: sources_in };
     tokio::spawn(file::run(files, stopped(stop.clone())));
-    let lookout = Lookout { snapshot: lookout_snapshot, changes: changes_in.clone(), timing: LookoutTiming::default() };
-    tokio::spawn(lookout.run(stopped(stop.clone())));
     let owner = Owner {
         engine,
         datapath,

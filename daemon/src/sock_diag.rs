@@ -35,9 +35,10 @@ const NLM_F_DUMP_INTR: u16 = 0x10;
 const INET_DIAG_SKV6ONLY: u16 = 11;
 
 const HEADER: usize = 16;
-const ID: usize = 48;
-const REQUEST_BODY: usize = 8 + ID;
-const MESSAGE_BODY: usize = 4 + ID + 20;
+/// Of a `struct inet_diag_msg`; attributes follow.
+const MESSAGE_BODY: usize = 72;
+/// Of a header and a `struct inet_diag_req_v2`.
+const WHOLE_REQUEST: u32 = 72;
 
 /// The kernel puts at most 32 KiB into an answer to a dump.
 const ANSWER: usize = 64 * 1024;
@@ -84,9 +85,8 @@ impl InetDiagRequest {
 
     /// The whole datagram: a netlink header of this type and these flags, and the request.
     pub fn encode(&self, kind: u16, flags: u16, sequence: u32) -> Vec<u8> {
-        let length = HEADER + REQUEST_BODY;
-        let mut bytes = Vec::with_capacity(length);
-        bytes.extend((HEADER as u32 + REQUEST_BODY as u32).to_ne_bytes());
+        let mut bytes = Vec::with_capacity(WHOLE_REQUEST as usize);
+        bytes.extend(WHOLE_REQUEST.to_ne_bytes());
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
         bytes.extend(sequence.to_ne_bytes());
@@ -99,7 +99,7 @@ impl InetDiagRequest {
         bytes.extend(self.id.destination);
         bytes.extend(self.id.interface.to_ne_bytes());
         self.id.cookie.iter().for_each(|half| bytes.extend(half.to_ne_bytes()));
-        debug_assert_eq!(bytes.len(), length, "struct inet_diag_req_v2");
+        debug_assert_eq!(bytes.len(), WHOLE_REQUEST as usize, "struct inet_diag_req_v2");
         bytes
     }
 }

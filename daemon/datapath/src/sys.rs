@@ -62,8 +62,8 @@ pub(crate) fn has_function(program_type: libbpf_sys::bpf_prog_type, function: li
 /// The number by which programs know the network namespace of a socket; never 0. Since Linux 5.14.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `cookie`, and the length to `length`.
+    let mut length: libc::socklen_t = 8;
+    // SAFETY: the kernel writes at most `length` bytes to the 8 of `cookie`, and how many to `length`.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -118,8 +118,7 @@ async fn looks_again_after_a_while_and_ends_with_the_owner() {
     let engine = Engine::new(EngineConfig::default(), Realised::default());
     let (sender, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
     let (changes, mut received) = mpsc::channel(1);
-    let timing = Timing { every: Duration::from_secs(60), pause: Duration::from_secs(1) };
-    let task = tokio::spawn(Lookout { snapshot, changes, timing }.run(std::future::pending()));
+    let task = tokio::spawn(Lookout::new(snapshot, changes).run(std::future::pending()));
     let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let nodeport = format!("0.0.0.0:{port}/TCP");
