@@ -24,9 +24,9 @@ const SHOWN: usize = 8;
 
 /// Follows what the owner knows until there is none.
 pub(super) async fn run(entry: LocalEntry, places: Places) {
-    let view = View::of(&entry);
+    let view = entry.view;
     let mut servers = Servers {
-        snapshot: entry.snapshot.clone(),
+        snapshot: view.snapshot.clone(),
         doors: Doors::new(places, entry.retry),
         seen: None,
         plan: Plan::default(),
