@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::addr::Addr;
 use nodelb_core::change::{Change, NodeFacts};
 use nodelb_core::compile::Guard;
@@ -228,7 +229,10 @@ async fn serve<D: Datapath + Send + 'static>(
 
 /// Without it services go on, but load balancers take the node for dead.
 fn start_lb_health(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Config, stop: watch::Receiver<bool>) {
-    let (healthz_addresses, bounds) = (config.healthz_addresses(), lb_health::Bounds::default());
+    // A limit that cannot be read is the usual one.
+    let files =
+        getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
+    let (healthz_addresses, bounds) = (config.healthz_addresses(), lb_health::Bounds::within(files));
     let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN };
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!("load balancers that ask after this node are not answered: {error}; restart nodelb");
