@@ -42,14 +42,10 @@ const STUCK_AFTER: u64 = 60_000;
 /// What is seen and who is told.
 #[derive(Clone)]
 pub struct LocalEntry {
-    /// What the owner publishes.
-    pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// Whether the owner lives.
-    pub health: watch::Receiver<Arc<Health>>,
+    /// What answers are made of.
+    pub view: View,
     /// To the owner.
     pub changes: mpsc::Sender<Vec<Change>>,
-    /// The time.
-    pub clock: Clock,
     /// Where the node itself is asked; nowhere if empty.
     pub healthz_addresses: Vec<SocketAddr>,
     /// What clients may take up.
@@ -84,10 +80,13 @@ pub async fn run(entry: LocalEntry) {
 
 /// What answers are made of.
 #[derive(Clone)]
-struct View {
-    snapshot: watch::Receiver<Arc<Snapshot>>,
-    health: watch::Receiver<Arc<Health>>,
-    clock: Clock,
+pub struct View {
+    /// What the owner publishes.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Whether the owner lives.
+    pub health: watch::Receiver<Arc<Health>>,
+    /// The time.
+    pub clock: Clock,
 }
 
 /// How this node does its work.
@@ -102,11 +101,6 @@ struct Standing {
 }
 
 impl View {
-    fn of(entry: &LocalEntry) -> Self {
-        let LocalEntry { snapshot, health, clock, .. } = entry;
-        Self { snapshot: snapshot.clone(), health: health.clone(), clock: *clock }
-    }
-
     fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.borrow())
     }

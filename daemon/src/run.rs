@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::addr::Addr;
 use nodelb_core::change::{Change, NodeFacts};
 use nodelb_core::compile::Guard;
@@ -27,7 +28,7 @@ use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::{self, Clock};
 use crate::config::{Config, Mode};
 use crate::exit::{Code, Failure};
-use crate::lb_health::{self, LocalEntry};
+use crate::lb_health::{self, LocalEntry, View};
 use crate::log::{self, LevelControl};
 use crate::node;
 use crate::notify::{Environment, Notifier};
@@ -171,22 +172,8 @@ async fn serve<D: Datapath + Send + 'static>(
         kubernetes = Some(started.map_err(|error| Failure::new(Code::Config, error))?);
     }
 
-    start_lb_health(
-        LocalEntry {
-            snapshot: snapshot.clone(),
-            health: health.clone(),
-            changes: changes_in.clone(),
-            clock,
-            healthz_addresses: if kubernetes.is_some() {
-                config.kubernetes.healthz_addresses.clone()
-            } else {
-                Vec::new()
-            },
-            bounds: lb_health::Bounds::default(),
-            retry: LISTEN_AGAIN,
-        },
-        stop.clone(),
-    );
+    let view = View { snapshot: snapshot.clone(), health: health.clone(), clock };
+    start_lb_health(view, changes_in.clone(), &config, stop.clone());
 
     tokio::spawn(Lookout::new(snapshot.clone(), changes_in.clone()).run(stopped(stop.clone())));
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
@@ -239,7 +226,12 @@ async fn serve<D: Datapath + Send + 'static>(
 }
 
 /// Without it services go on, but load balancers take the node for dead.
-fn start_lb_health(entry: LocalEntry, stop: watch::Receiver<bool>) {
+fn start_lb_health(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Config, stop: watch::Receiver<bool>) {
+    // A limit that cannot be read is the usual one.
+    let files =
+        getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
+    let (healthz_addresses, bounds) = (config.healthz_addresses(), lb_health::Bounds::within(files));
+    let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN };
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!("load balancers that ask after this node are not answered: {error}; restart nodelb");
     }

@@ -1,6 +1,7 @@
 //! `[kubernetes]`: how an apiserver is written down, what its keys mean together, and the [`Settings`] they amount to.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -120,6 +121,12 @@ fn in_service_cidr<'c>(servers: &'c [Server], nets: &'c [IpNet]) -> Option<(&'c 
 }
 
 impl Config {
+    /// Where load balancers ask after this node; nowhere when the configuration does not ask for Kubernetes.
+    pub fn healthz_addresses(&self) -> Vec<SocketAddr> {
+        let addresses = &self.kubernetes.healthz_addresses;
+        self.kubernetes_settings().map_or_else(Vec::new, |_| addresses.clone())
+    }
+
     /// How Kubernetes is reached; `None` when the configuration does not ask for Kubernetes.
     pub fn kubernetes_settings(&self) -> Option<Settings> {
         let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, healthz_addresses: _ } =

@@ -14,6 +14,7 @@ use super::listen::{Door, Places, Reply, bind};
 /// The open and the failed ones. `L` says whose each is: a socket that changes hands is closed and opened again.
 pub(super) struct Doors<L> {
     places: Places,
+    most: usize,
     retry: Duration,
     open: BTreeMap<SocketAddr, (L, Door)>,
     failed: BTreeMap<SocketAddr, (L, io::Error)>,
@@ -21,8 +22,9 @@ pub(super) struct Doors<L> {
 }
 
 impl<L: Clone + PartialEq> Doors<L> {
-    pub(super) fn new(places: Places, retry: Duration) -> Self {
-        Self { places, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None }
+    /// At `most` so many.
+    pub(super) fn new(places: Places, most: usize, retry: Duration) -> Self {
+        Self { places, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None }
     }
 
     /// Makes the open ones the wanted ones, as far as possible: the others are untouched, and what failed before is tried
@@ -61,6 +63,10 @@ impl<L: Clone + PartialEq> Doors<L> {
 
     /// `[::]` is for IPv4 too, unless that is wanted apart; on a host without IPv6 it is for IPv4 alone.
     fn listen(&self, at: SocketAddr, wanted: &BTreeMap<SocketAddr, L>) -> io::Result<tokio::net::TcpListener> {
+        if self.open.len() >= self.most {
+            let message = format!("no more than {} sockets may listen; raise LimitNOFILE of nodelb.service", self.most);
+            return Err(io::Error::other(message));
+        }
         let in_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));
         let is_for_both = at.ip().is_unspecified() && at.is_ipv6() && !wanted.contains_key(&in_v4);
         match bind(at, !is_for_both) {

@@ -29,14 +29,23 @@ pub struct Bounds {
     pub per_door: usize,
     /// Connections to all of them.
     pub overall: usize,
+    /// Addresses and ports listened on.
+    pub doors: usize,
     /// How long a connection may wait for its next request, or take to say it.
     pub idle: Duration,
 }
 
-impl Default for Bounds {
-    fn default() -> Self {
+/// File descriptors that are for the rest of nodelb alone: maps, links, apiservers, the admin API, files.
+const OTHER_FILES: usize = 256;
+
+impl Bounds {
+    /// Those of a process that may have so many files open (`RLIMIT_NOFILE`): nobody who listens or asks keeps the rest of
+    /// it from opening what it needs.
+    pub fn within(files: usize) -> Self {
+        let overall = (files / 4).min(512);
+        let doors = files.saturating_sub(overall + OTHER_FILES);
         // Load balancers ask every few seconds, some over the connection they have.
-        Self { per_door: 64, overall: 512, idle: Duration::from_secs(120) }
+        Self { per_door: 64, overall, doors, idle: Duration::from_secs(120) }
     }
 }
 

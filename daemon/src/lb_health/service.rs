@@ -24,10 +24,10 @@ const SHOWN: usize = 8;
 
 /// Follows what the owner knows until there is none.
 pub(super) async fn run(entry: LocalEntry, places: Places) {
-    let view = View::of(&entry);
+    let view = entry.view;
     let mut servers = Servers {
-        snapshot: entry.snapshot.clone(),
-        doors: Doors::new(places, entry.retry),
+        snapshot: view.snapshot.clone(),
+        doors: Doors::new(places, entry.bounds.doors, entry.retry),
         seen: None,
         plan: Plan::default(),
         told: BTreeMap::new(),

@@ -24,9 +24,12 @@ pub(super) fn http_date(time: SystemTime) -> String {
     let since = since_1970(time);
     let days = since.as_secs() / DAY;
     let (year, month, day) = date(days);
-    let weekday = WEEKDAYS.iter().cycle().nth((days % 7) as usize).unwrap_or(&"");
-    let month = MONTHS.iter().cycle().nth(month as usize - 1).unwrap_or(&"");
+    let (weekday, month) = (name(&WEEKDAYS, days % 7), name(&MONTHS, month - 1));
     format!("{weekday}, {day:02} {month} {year:04} {} GMT", clock(since))
+}
+
+fn name(names: &[&'static str], number: u64) -> &'static str {
+    usize::try_from(number).ok().and_then(|number| names.get(number)).copied().unwrap_or_default()
 }
 
 fn since_1970(time: SystemTime) -> Duration {

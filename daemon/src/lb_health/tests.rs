@@ -43,9 +43,10 @@ impl World {
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let (health_in, health) = watch::channel(Arc::new(Health::default()));
         let (changes, told) = mpsc::channel(64);
-        let bounds = Bounds { per_door: 8, overall: 12, idle: Duration::from_secs(20) };
+        let bounds = Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) };
         let retry = Duration::from_millis(50);
-        let entry = LocalEntry { snapshot, health, changes, clock, healthz_addresses: Vec::new(), bounds, retry };
+        let view = View { snapshot, health, clock };
+        let entry = LocalEntry { view, changes, healthz_addresses: Vec::new(), bounds, retry };
         let maps = MemoryDatapath::new(LIMITS);
         let mut world = Self { engine, maps, snapshot: snapshot_in, health: health_in, told, entry };
         world.tell([Change::Node(NodeFacts {
@@ -66,7 +67,7 @@ impl World {
     /// What the owner does.
     pub(super) fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
-        let now = self.entry.clock.now();
+        let now = self.entry.view.clock.now();
         self.engine.reconcile(&mut self.maps, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         self.health.send_replace(Arc::new(Health { beat: now, checks: Vec::new() }));
@@ -77,10 +78,6 @@ impl World {
         let mut batch = timeout(PATIENCE, self.told.recv()).await.expect("in time").expect("somebody");
         assert_eq!(batch.len(), 1, "{batch:?}");
         batch.remove(0)
-    }
-
-    pub(super) fn view(&self) -> View {
-        View::of(&self.entry)
     }
 }
 
@@ -159,7 +156,7 @@ pub(super) async fn until(at: SocketAddr, is_so: impl Fn(&io::Result<String>) ->
 #[tokio::test]
 async fn a_node_serves_when_it_knows_everything_or_has_something_from_before() {
     let standing = |world: &World| {
-        let view = world.view();
+        let view = &world.entry.view;
         view.standing(&view.snapshot()).is_healthy
     };
     let mut fresh = World::new();
@@ -174,7 +171,7 @@ async fn a_node_serves_when_it_knows_everything_or_has_something_from_before() {
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_is_silent_for_a_minute_is_stuck() {
     let world = World::synced();
-    let view = world.view();
+    let view = &world.entry.view;
     tokio::time::advance(Duration::from_millis(STUCK_AFTER - 1)).await;
     assert!(view.standing(&view.snapshot()).is_healthy);
     tokio::time::advance(Duration::from_millis(1)).await;
@@ -191,7 +188,7 @@ async fn a_service_that_cannot_be_programmed_harms_the_node_in_no_way() {
         Change::UpsertService(service("shop/web", 1, 0)),
         Change::UpsertSlice(slice("shop/web", &[(1, BackendState::Active)])),
     ]);
-    let view = world.view();
+    let view = &world.entry.view;
     assert!(view.standing(&view.snapshot()).is_healthy);
     assert_eq!(view.snapshot().local_ready(&ServiceName::new("shop", "web"), Family::Ipv4), 1);
 }

@@ -119,9 +119,35 @@ fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
             "line 3: kubernetes.proxy: `socks5://192.0.2.9:1080` is not an HTTP proxy (expected http://HOST:PORT, such \
              as http://192.0.2.9:3128)",
         ),
+        (
+            "healthz-addresses = [\"0.0.0.0:0\"]",
+            "line 2: kubernetes.healthz-addresses: 0.0.0.0:0 has port 0; choose one, so that load balancers can find it",
+        ),
+        (
+            "healthz-addresses = [\"[ff02::1]:10256\"]",
+            "line 2: kubernetes.healthz-addresses: [ff02::1]:10256 is a multicast address, where nobody can listen; use \
+             [::] or the node's own",
+        ),
+        (
+            "healthz-addresses = [\"[::]:1\", \"0.0.0.0:1\", \"[::]:1\"]",
+            "line 2: kubernetes.healthz-addresses: [::]:1 is listed twice; remove one",
+        ),
         ("kubeconfig = \"k\"", "line 2: kubernetes.kubeconfig: `k` must be an absolute path"),
     ];
     for (keys, expected) in cases {
         assert_eq!(of_section(keys), [expected], "{keys}");
     }
+}
+
+#[test]
+fn load_balancers_are_answered_only_where_there_is_a_cluster() {
+    let addresses = |keys: &str| {
+        let config = Config::parse(&format!("[kubernetes]\n{keys}\n")).unwrap();
+        config.healthz_addresses().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(""), [""; 0]);
+    assert_eq!(addresses("healthz-addresses = [\"192.0.2.1:10256\"]"), [""; 0]);
+    assert_eq!(addresses("kubeconfig = \"/k\""), ["[::]:10256"]);
+    assert_eq!(addresses("kubeconfig = \"/k\"\nhealthz-addresses = [\"192.0.2.1:10256\"]"), ["192.0.2.1:10256"]);
+    assert_eq!(addresses("kubeconfig = \"/k\"\nhealthz-addresses = []"), [""; 0]);
 }

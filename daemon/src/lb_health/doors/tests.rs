@@ -21,7 +21,7 @@ async fn want(doors: &mut Doors<&'static str>, wanted: &Wanted) {
 }
 
 fn doors(retry: Duration) -> Doors<&'static str> {
-    Doors::new(Places::new(Bounds::default()), retry)
+    Doors::new(Places::new(Bounds::within(1024)), 3, retry)
 }
 
 async fn said(at: SocketAddr) -> Option<String> {
@@ -85,4 +85,21 @@ async fn every_address_is_for_both_families_unless_they_are_wanted_apart() {
         // Opened while the other one was for both: closed and opened again as what it is now.
         assert_eq!((said(v4).await.as_deref(), said(v6).await.as_deref()), (Some("v4"), Some("v6")));
     }
+}
+
+#[tokio::test]
+async fn there_are_no_more_than_there_may_be() {
+    let mut doors = doors(Duration::from_millis(1));
+    let mut wanted = Wanted::new();
+    for _ in 0..5 {
+        wanted.insert(free().await, "door");
+    }
+    want(&mut doors, &wanted).await;
+    let failed: Vec<String> = doors.failed().map(|(_, _, error)| error.to_string()).collect();
+    assert_eq!(failed, ["no more than 3 sockets may listen; raise LimitNOFILE of nodelb.service"; 2]);
+    let closed: Vec<SocketAddr> = wanted.keys().take(2).copied().collect();
+    closed.iter().for_each(|at| drop(wanted.remove(at)));
+    doors.retry_is_due().await;
+    want(&mut doors, &wanted).await;
+    assert_eq!(doors.failed().count(), 0);
 }

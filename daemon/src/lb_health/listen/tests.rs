@@ -26,7 +26,7 @@ fn open_at(places: &Places) -> (SocketAddr, Door) {
 }
 
 fn roomy() -> Bounds {
-    Bounds { per_door: 8, overall: 12, idle: Duration::from_secs(20) }
+    Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) }
 }
 
 /// Asks over a connection that stays.
@@ -136,4 +136,13 @@ async fn a_closed_door_frees_its_address_and_cuts_its_connections() {
     let listener = bind(at, true).expect("free at once, whatever connections there were");
     let _door = Door::open(listener, &places, reply());
     assert!(raw(at, LAST).await.is_ok());
+}
+
+#[test]
+fn most_files_are_left_to_the_rest_where_there_are_few() {
+    let of = |files| {
+        let Bounds { overall, doors, .. } = Bounds::within(files);
+        (overall, doors)
+    };
+    assert_eq!((of(65_536), of(1_024), of(256)), ((512, 64_768), (256, 512), (64, 0)));
 }

@@ -64,13 +64,13 @@ async fn whole_answers_are_those_of_kube_proxy() {
 async fn a_node_that_does_not_work_has_nothing_to_offer() {
     let mut world = World::synced();
     world.tell([upsert("shop/web", 1, 31_000), offer("shop/web", &[(1, Active)])]);
-    let reply = reply(world.view(), ServiceName::new("shop", "web"), Family::Ipv4);
+    let reply = reply(world.entry.view.clone(), ServiceName::new("shop", "web"), Family::Ipv4);
     assert_eq!((reply("/").status.as_u16(), reply("/").weight), (200, Some(1)));
     tokio::time::advance(std::time::Duration::from_secs(61)).await;
     let ill = reply("/");
     assert_eq!((ill.status.as_u16(), ill.weight), (503, Some(1)));
     assert!(ill.body.ends_with("\t\"localEndpoints\": 1,\n\t\"serviceProxyHealthy\": false\n}"), "{}", ill.body);
-    world.health.send_replace(Arc::new(Health { beat: world.entry.clock.now(), checks: Vec::new() }));
+    world.health.send_replace(Arc::new(Health { beat: world.entry.view.clock.now(), checks: Vec::new() }));
     assert_eq!(reply("/").status.as_u16(), 200);
 }
 
@@ -135,7 +135,7 @@ async fn a_port_in_use_is_told_and_tried_again_and_the_others_go_on() {
 async fn a_plan_has_each_port_at_each_address_of_its_family() {
     let mut world = World::synced();
     world.tell([upsert("shop/web", 1, 31_000)]);
-    let snapshot = world.entry.snapshot.borrow().clone();
+    let snapshot = world.entry.view.snapshot.borrow().clone();
     let addresses: BTreeSet<Addr> =
         ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|addr| addr.parse().expect("an address")).into();
     let plan = Plan::new(snapshot.facts().health_check_ports(), &addresses);
