@@ -20,14 +20,14 @@ help: ## this list
 	    printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 deps: ## install the system packages that are missing (Debian; elsewhere it names them)
-	@scripts/deps.sh build run lint fuzz
+	@scripts/deps.sh build run test lint fuzz
 
 build: ## the daemon, optimised: target/release/nodelb
 	@scripts/deps.sh build
 	$(CARGO) build --locked --release -p nodelb
 
 test: ## every rung of tests; packets and netns need root (sudo is used)
-	@scripts/deps.sh build run
+	@scripts/deps.sh build run test
 	scripts/test.sh all
 
 test-unit: ## the rungs that need no privilege

@@ -30,6 +30,9 @@
 /* bpf_set_retval() is there since 5.18. Without it a refusal is an EPERM. */
 const volatile __u8 has_set_retval = 1;
 
+/* Whether there are MPTCP sockets, and bpf_skc_to_mptcp_sock() (5.19). */
+const volatile __u8 has_mptcp = 1;
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Where a socket is sent: nowhere else (no slot, no error), or refused. */
@@ -149,6 +152,52 @@ choose(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 			  service, view);
 }
 
+static __always_inline struct tcp_socket *known_tcp(void *sk, __u64 flags)
+{
+	return bpf_sk_storage_get(&tcp_sockets, sk, NULL, flags);
+}
+
+/*
+ * A program's MPTCP socket connects by a TCP socket of its own, its first
+ * subflow, but is itself asked for its peer. Any other socket: NULL.
+ */
+static __always_inline struct tcp_socket *
+known_mptcp(struct bpf_sock_addr *ctx, __u64 flags)
+{
+	struct mptcp_sock *whole;
+
+	if (!has_mptcp)
+		return NULL;
+	whole = bpf_skc_to_mptcp_sock(ctx->sk);
+	return whole ? known_tcp(whole, flags) : NULL;
+}
+
+static __always_inline void
+record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
+	   const struct frontend_key *to, const struct slot *slot)
+{
+	struct tcp_socket *whole;
+
+	if (!socket)
+		socket = known_tcp(ctx->sk, BPF_SK_STORAGE_GET_F_CREATE);
+	if (socket)
+		record(&socket->peer, to, slot);
+	whole = known_mptcp(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	if (whole)
+		record(&whole->peer, to, slot);
+}
+
+/* The socket now dials an address that is no service's. */
+static __always_inline void
+forget_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket)
+{
+	struct tcp_socket *whole = known_mptcp(ctx, 0);
+
+	socket->peer.backend_port_be = 0;
+	if (whole)
+		whole->peer.backend_port_be = 0;
+}
+
 static __always_inline struct answer
 forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
@@ -158,12 +207,12 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	struct service *service;
 	struct view view;
 
-	socket = bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL, 0);
+	socket = known_tcp(ctx->sk, 0);
 	if (socket && socket->flags & SOCKET_OWN)
 		return answer;
 	if (!find_frontend(to, &frontend)) {
 		if (socket)
-			socket->peer.backend_port_be = 0;
+			forget_tcp(ctx, socket);
 		return answer;
 	}
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
@@ -175,13 +224,8 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		return answer;
 	}
 	answer.slot = choose(ctx, &frontend, service, view).slot;
-	if (!answer.slot)
-		return answer;
-	if (!socket)
-		socket = bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL,
-					    BPF_SK_STORAGE_GET_F_CREATE);
-	if (socket)
-		record(&socket->peer, to, answer.slot);
+	if (answer.slot)
+		record_tcp(ctx, socket, to, answer.slot);
 	return answer;
 }
 
@@ -308,7 +352,7 @@ dialled(struct bpf_sock_addr *ctx, const struct frontend_key *peer)
 	const struct flow *flow;
 
 	if (peer->protocol != IPPROTO_UDP) {
-		tcp = bpf_sk_storage_get(&tcp_sockets, ctx->sk, NULL, 0);
+		tcp = known_tcp(ctx->sk, 0);
 		if (!tcp || !is_backend(&tcp->peer, peer))
 			return NULL;
 		return &tcp->peer.frontend;

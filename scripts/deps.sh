@@ -19,6 +19,7 @@ run    iproute2         ip
 run    strace           strace
 run    util-linux       unshare
 run    util-linux       setpriv
+test   bind9-dnsutils   dig
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
 fuzz   g++              c++

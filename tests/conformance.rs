@@ -7,6 +7,8 @@
 #[path = "scenarios/dial.rs"]
 mod dial;
 mod dice;
+#[path = "conformance/entry.rs"]
+mod entry;
 #[path = "conformance/kernel.rs"]
 mod kernel;
 #[path = "conformance/meet.rs"]

@@ -12,11 +12,15 @@ mod host;
 mod cloud;
 #[path = "netns/cluster.rs"]
 mod cluster;
+#[path = "netns/servers.rs"]
+mod servers;
 
 #[path = "netns/apiserver_incident.rs"]
 mod apiserver_incident;
 #[path = "netns/away.rs"]
 mod away;
+#[path = "netns/clients.rs"]
+mod clients;
 #[path = "netns/continuity.rs"]
 mod continuity;
 #[path = "netns/crash.rs"]

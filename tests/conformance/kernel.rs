@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use nodelb_core::addr::{L4Addr, Protocol};
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
+use nodelb_core::engine::Snapshot;
 use nodelb_core::state::{MapOp, Realised, ServiceId};
 use nodelb_datapath::{CrashPoint, KernelDatapath, Options, cleanup};
 use nodelb_prober::{Backend, Transport};
 
 use crate::dial::{Client, Outcome, World};
+use crate::entry::{self, Entry};
 use crate::meet::meet;
 use crate::model::Maps;
 use crate::sandbox::Sandbox;
@@ -39,11 +41,13 @@ pub(crate) struct Kernel<'net> {
     net: &'net mut Net,
     /// Which backend a client has at a service with affinity, and when it last connected.
     kept: BTreeMap<(Client, ServiceId), (L4Addr, Instant)>,
+    /// Who answers load balancers, once one has asked.
+    entry: Option<Entry>,
 }
 
 impl<'net> Kernel<'net> {
     pub(crate) fn new(net: &'net mut Net) -> Self {
-        Self { net, kept: BTreeMap::new() }
+        Self { net, kept: BTreeMap::new(), entry: None }
     }
 
     /// What one client meets, as text where it is none of what could be expected.
@@ -100,6 +104,23 @@ impl World for Kernel<'_> {
         let is_same = texts.iter().all(|(_, text)| *text == first);
         let each = |(client, text): &(Client, String)| format!("{text} from {client:?}");
         Ok(if is_same { first } else { texts.iter().map(each).collect::<Vec<_>>().join("; ") })
+    }
+
+    fn ask(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String> {
+        let entry = self.entry.get_or_insert_with(Entry::start);
+        entry.publish(snapshot);
+        let to = SocketAddr::new(at.addr.ip(), at.port);
+        let mut told = [Client::Host, Client::Pod].map(|_| String::new());
+        // The sockets follow what is published, as soon as they can.
+        for _ in 0..500 {
+            told = [entry::ask(to), self.net.pod.run(|| entry::ask(to))];
+            if told.iter().all(|told| told == expected) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let [host, pod] = told;
+        Ok(if host == pod { host } else { format!("{host} from Host; {pod} from Pod") })
     }
 
     fn listen(&mut self, backends: &BTreeSet<L4Addr>) -> Result<(), String> {

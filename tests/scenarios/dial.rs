@@ -1,5 +1,5 @@
-//! What a client meets at an address, and where stories take place: a world has maps, and clients that dial. In memory
-//! nobody dials; what comes out there is what the state says.
+//! What a client meets at an address, and where stories take place: a world has maps, clients that dial, and load
+//! balancers that ask. In memory nobody does; what comes out there is what the state says.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::fmt;
 use nodelb_core::addr::L4Addr;
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Snapshot;
 use nodelb_core::state::{MapState, ServiceId};
 use nodelb_core::trace::{Errno, Verdict, trace};
 
@@ -70,6 +71,9 @@ pub(crate) trait World {
 
     /// What these clients meet at the address, as [`Outcome`] prints it, where the state says `traced`.
     fn dial(&mut self, to: L4Addr, from: &[Client], traced: &Outcome) -> Result<String, String>;
+
+    /// What a load balancer is told that asks at a healthCheckNodePort, where the snapshot says `expected`.
+    fn ask(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String>;
 
     /// From now on each of these listens, where anyone does: also those that must not be reached.
     fn listen(&mut self, backends: &BTreeSet<L4Addr>) -> Result<(), String>;

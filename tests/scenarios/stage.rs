@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,6 +91,7 @@ impl<W: World> Stage<W> {
             ["apiservers", addresses] => self.set_apiservers(addresses)?,
             ["listeners", addresses] => self.set_listeners(addresses)?,
             ["dial", ref to @ .., "from", client] => return self.dial(to, &[parse_client(client)?]).map(Some),
+            ["ask", at] => return self.ask(at).map(Some),
             ["dial", ref to @ ..] => return self.dial(to, &[Client::Host, Client::Pod]).map(Some),
             _ => return self.print(&words).map(Some),
         }
@@ -268,6 +270,24 @@ impl<W: World> Stage<W> {
     fn bind(&self, at: L4Addr) -> String {
         let is_refused = refuses_bind(&self.host.held(), &self.settings.guard.nodeport_range, at);
         format!("{at} {}\n", if is_refused { "EADDRINUSE" } else { "can be bound" })
+    }
+
+    /// What a load balancer is told at a healthCheckNodePort.
+    fn ask(&mut self, at: &str) -> Result<String, String> {
+        let at: L4Addr = at.parse().map_err(|error| format!("{error}"))?;
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        let facts = snapshot.facts();
+        let asked = facts.health_check_ports().by_port();
+        let found = asked.get(&(at.port, at.addr.family())).filter(|_| facts.node().addresses.contains(&at.addr));
+        let told = match found {
+            Some(Claimants { owner, .. }) => {
+                let count = snapshot.local_ready(owner, at.addr.family());
+                format!("{}: {owner} has {count} here", if count > 0 { "200 OK" } else { "503 Service Unavailable" })
+            }
+            None => "nobody answers".into(),
+        };
+        let met = self.world.ask(at, snapshot.clone(), &told)?;
+        Ok(format!("{} {met}\n", SocketAddr::new(at.addr.ip(), at.port)))
     }
 
     /// The operations of the last step.

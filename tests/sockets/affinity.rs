@@ -1,12 +1,19 @@
 //! Session affinity: a client, which is a network namespace, keeps its backend.
 
-use std::thread::sleep;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::state::ServiceEntry;
+use nodelb_core::addr::{Addr, L4Addr};
+use nodelb_core::datapath::Limits;
+use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
+use nodelb_datapath::Options;
+use nodelb_prober::{Backend, Transport, exchange};
 
-use super::{Kernel, Manner, backends, dial, entry, in_sandbox, l4, options, point, put};
+use super::{Kernel, Manner, Random, backends, dial, entry, in_sandbox, l4, options, point, put};
+use crate::sandbox::pod::Pod;
 
 const ALL: [&str; 5] =
     ["192.0.2.10:80/TCP", "192.0.2.11:80/TCP", "192.0.2.12:80/TCP", "192.0.2.13:80/TCP", "192.0.2.14:80/TCP"];
@@ -54,23 +61,178 @@ fn a_client_keeps_its_backend_while_others_come_and_go() {
     });
 }
 
+/// How many connections each client makes over each protocol.
+const CONNECTS: usize = 10_000;
+
+/// The addresses of one service port: ClusterIP, NodePort, LoadBalancer address.
+const FRONTENDS: [&str; 3] = ["198.51.100.1:80", "203.0.113.1:30080", "198.51.100.101:80"];
+
+/// A service port with all three, and the backends of `hosts`; each of them one to three times, as weights are.
+struct Port {
+    id: u32,
+    protocol: &'static str,
+}
+
+impl Port {
+    fn frontends(&self) -> Vec<MapOp> {
+        let own = |index: usize| point(&format!("{}/{}", FRONTENDS[index], self.protocol), self.id);
+        let nodeport = FrontendEntry { service: ServiceId(self.id), inside_local: false, outside_local: false };
+        let any = l4(&format!("0.0.0.0:30080/{}", self.protocol));
+        let node: Addr = "203.0.113.1".parse().unwrap();
+        vec![own(0), MapOp::PutFrontend(any, nodeport), own(2), MapOp::PutNodeAddr(node)]
+    }
+
+    fn put(&self, hosts: &[u32], affinity_seconds: u32, random: &mut Random) -> MapOp {
+        let mut list = Vec::new();
+        for host in hosts {
+            let addr = format!("192.0.2.{host}:8080/{}", self.protocol);
+            list.extend(std::iter::repeat_n(addr, 1 + random.below(3)));
+        }
+        let list: Vec<&str> = list.iter().map(String::as_str).collect();
+        put(self.id, with(&list, affinity_seconds))
+    }
+}
+
+/// Backends that listen on both protocols, each named by the last part of its address.
+fn listen(hosts: impl Iterator<Item = u32>) -> Vec<Backend> {
+    let start = |host: u32| {
+        let at = SocketAddr::from(([192, 0, 2, u8::try_from(host).unwrap()], 8080));
+        Backend::start(&host.to_string(), &[(Transport::Tcp, at), (Transport::Udp, at)]).unwrap()
+    };
+    hosts.map(start).collect()
+}
+
+fn answering(to: &str, transport: Transport) -> u32 {
+    let name = exchange(to.parse().unwrap(), transport, Duration::from_secs(5));
+    name.unwrap_or_else(|failure| panic!("{to}: {failure}")).parse().unwrap()
+}
+
+/// Who answers in a hundred connections.
+fn spread(transport: Transport) -> BTreeSet<u32> {
+    (0..100).map(|_| answering(FRONTENDS[0], transport)).collect()
+}
+
+/// Connects to each address in turn; the backend must be `own` every time. Counts in `done`.
+fn keep(own: u32, done: &AtomicUsize) {
+    for index in 0..CONNECTS {
+        let to = FRONTENDS[index % FRONTENDS.len()];
+        let udp = if index % 2 == 0 { Transport::Udp } else { Transport::UdpUnconnected };
+        for transport in [Transport::Tcp, udp] {
+            assert_eq!(answering(to, transport), own, "connection {index} to {to} over {transport:?}");
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The one of the host, that of the pod, and all that there can be.
+const OWN: [u32; 2] = [20, 21];
+const HOSTS: std::ops::RangeInclusive<u32> = 10..=40;
+
+#[test]
+fn ten_thousand_connections_keep_their_backend_while_others_come_and_go() {
+    in_sandbox("sockets::affinity::ten_thousand_connections_keep_their_backend_while_others_come_and_go", |env| {
+        // Each change takes a fresh run of slots, and the old one rests for a second.
+        let limits = Limits { slots: 200_000, ..options(env).limits };
+        let mut kernel = Kernel::open(&Options { limits, ..options(env) });
+        let pod = Pod::new(0);
+        let _backends = listen(HOSTS);
+        let ports = [Port { id: 1, protocol: "TCP" }, Port { id: 2, protocol: "UDP" }];
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        for port in &ports {
+            kernel.apply(&[port.put(&OWN, 3600, &mut random)]);
+            kernel.apply(&port.frontends());
+        }
+        // Each client is led to its own backend; from then on it has to keep it.
+        for (client, own) in OWN.into_iter().enumerate() {
+            let ops = ports.each_ref().map(|port| port.put(&[own], 3600, &mut random));
+            kernel.apply(&ops);
+            let first = || [Transport::Tcp, Transport::Udp].map(|transport| answering(FRONTENDS[0], transport));
+            assert_eq!(if client == 0 { first() } else { pod.run(first) }, [own, own]);
+        }
+        kernel.apply(&ports.each_ref().map(|port| port.put(&OWN, 3600, &mut random)));
+        let done = AtomicUsize::new(0);
+        let mut changes = 0;
+        thread::scope(|scope| {
+            let clients = [scope.spawn(|| keep(OWN[0], &done)), scope.spawn(|| pod.run(|| keep(OWN[1], &done)))];
+            while clients.iter().any(|client| !client.is_finished()) {
+                let mut hosts: Vec<u32> = HOSTS.filter(|host| OWN.contains(host) || random.below(3) == 0).collect();
+                if random.below(10) == 0 {
+                    hosts = OWN.into();
+                }
+                kernel.apply(&ports.each_ref().map(|port| port.put(&hosts, 3600, &mut random)));
+                changes += 1;
+                sleep(Duration::from_millis(2));
+            }
+            clients.into_iter().for_each(|client| client.join().unwrap());
+        });
+        assert_eq!(done.load(Ordering::Relaxed), 2 * CONNECTS);
+        assert!(changes > 100, "only {changes} changes while they connected");
+    });
+}
+
+#[test]
+fn affinity_breaks_when_it_should() {
+    in_sandbox("sockets::affinity::affinity_breaks_when_it_should", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        let pod = Pod::new(0);
+        let _backends = listen(HOSTS);
+        let mut random = Random(7);
+        for (port, transport) in [
+            (Port { id: 1, protocol: "TCP" }, Transport::Tcp),
+            (Port { id: 2, protocol: "UDP" }, Transport::Udp),
+            (Port { id: 3, protocol: "UDP" }, Transport::UdpUnconnected),
+        ] {
+            let mut put = |kernel: &mut Kernel, hosts: &[u32], seconds| {
+                kernel.apply(&[port.put(hosts, seconds, &mut random)]);
+            };
+            let all = || FRONTENDS.map(|to| answering(to, transport));
+            put(&mut kernel, &[10], 3600);
+            kernel.apply(&port.frontends());
+            assert_eq!(all(), [10; 3]);
+
+            put(&mut kernel, &[11, 12], 3600);
+            let second = all();
+            assert!(second[0] != 10 && second == [second[0]; 3], "its backend has gone: {second:?}, by all addresses");
+            put(&mut kernel, &[10, 11, 12], 3600);
+            assert_eq!(all(), second, "the return of the first changes nothing");
+
+            put(&mut kernel, &[13], 3600);
+            assert_eq!(pod.run(all), [13; 3]);
+            put(&mut kernel, &[10, 11, 12, 13], 3600);
+            assert_eq!((all(), pod.run(all)), (second, [13; 3]), "a pod's backend is not the host's");
+
+            put(&mut kernel, &[10, 11, 12, 13], 0);
+            for (who, seen) in [("host", spread(transport)), ("pod", pod.run(|| spread(transport)))] {
+                assert_eq!(seen.len(), 4, "switched off, and the {who} goes only to {seen:?}");
+            }
+            put(&mut kernel, &[10, 11, 12, 13], 3600);
+            let again = all();
+            assert_eq!(again, [again[0]; 3], "switched on");
+        }
+    });
+}
+
 #[test]
 fn affinity_ends_when_the_client_stays_away() {
     in_sandbox("sockets::affinity::affinity_ends_when_the_client_stays_away", |env| {
         let mut kernel = Kernel::open(&options(env));
         backends(&ALL);
-        kernel.apply(&[put(1, with(&ALL, 1)), point("198.51.100.1:80/TCP", 1)]);
-        let first = reached();
+        kernel.apply(&[put(1, with(&ALL, 2)), point("198.51.100.1:80/TCP", 1)]);
+        let mut last = Instant::now();
+        let mut kept = reached();
         for _ in 0..8 {
-            sleep(Duration::from_millis(300));
-            assert_eq!(reached(), first, "each connection renews it");
+            sleep(Duration::from_millis(600));
+            let (began, backend) = (Instant::now(), reached());
+            // A machine that was busy for two seconds has kept the client away.
+            assert!(backend == kept || last.elapsed() >= Duration::from_secs(2), "each connection renews it");
+            (last, kept) = (began, backend);
         }
         // Five free choices among five backends are the same one time in 3125 for each try.
         let moved = (0..6).any(|_| {
-            sleep(Duration::from_millis(1_100));
-            reached() != first
+            sleep(Duration::from_millis(2_100));
+            reached() != kept
         });
-        assert!(moved, "still {first} after six times longer than a second away");
+        assert!(moved, "still {kept} after six times longer than two seconds away");
     });
 }
 
@@ -84,5 +246,26 @@ fn without_affinity_connections_spread() {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), ALL.len());
+    });
+}
+
+#[test]
+fn each_service_port_has_an_affinity_of_its_own() {
+    in_sandbox("sockets::affinity::each_service_port_has_an_affinity_of_its_own", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        backends(&ALL);
+        kernel.apply(&[put(1, with(&ALL[..3], 3600)), put(2, with(&ALL[1..], 3600))]);
+        kernel.apply(&[point("198.51.100.1:80/TCP", 1), point("198.51.100.1:81/TCP", 2)]);
+        let both =
+            || ["198.51.100.1:80", "198.51.100.1:81"].map(|to| dial(Manner::Tcp, to.parse().unwrap()).unwrap().backend);
+        let first = both();
+        for _ in 0..50 {
+            assert_eq!(both(), first);
+        }
+        let left: Vec<&str> = ALL[..3].iter().copied().filter(|addr| l4(addr) != first[0]).collect();
+        kernel.apply(&[put(1, with(&left, 3600))]);
+        let second = both();
+        assert_ne!(second[0], first[0], "the backend of the first port has gone");
+        assert_eq!(second[1], first[1], "which is nothing to the second");
     });
 }

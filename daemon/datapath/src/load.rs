@@ -53,6 +53,7 @@ pub(crate) fn prepare<'o>(
     rodata.has_set_retval = features.set_retval.into();
     // Any other number is a namespace's; 0 is none's.
     rodata.nodeport_netns = if options.protect_nodeports { features.bind_refusal.unwrap_or(0) } else { 0 };
+    rodata.has_mptcp = features.mptcp.into();
     rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
     set_sizes(&mut skeleton, options.limits).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;

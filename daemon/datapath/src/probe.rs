@@ -34,6 +34,9 @@ pub struct Features {
     /// The cookie of this process's network namespace, where a bind in it can be refused with an error of its own:
     /// `bpf_set_retval()` at bind hooks, Linux 6.1.
     pub bind_refusal: Option<u64>,
+    /// MPTCP, and `bpf_skc_to_mptcp_sock()`, Linux 5.19. Without the latter `getpeername()` on an MPTCP socket names the
+    /// backend.
+    pub mptcp: bool,
 }
 
 impl Features {
@@ -73,8 +76,17 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
     if let Some((_, what)) = FUNCTIONS.into_iter().find(|&(function, _)| !at_connect(function)) {
         return Err(OpenError::Lacks { what: what.into() });
     }
-    let set_retval = at_connect(libbpf_sys::BPF_FUNC_set_retval);
-    Ok((Features { set_retval, bind_refusal: bind_refusal() }, cgroup))
+    Ok((features(), cgroup))
+}
+
+fn features() -> Features {
+    // A kernel without MPTCP knows the function, and refuses programs that call it.
+    let has_mptcp = Path::new("/proc/sys/net/mptcp").exists();
+    Features {
+        set_retval: at_connect(libbpf_sys::BPF_FUNC_set_retval),
+        bind_refusal: bind_refusal(),
+        mptcp: has_mptcp && at_connect(libbpf_sys::BPF_FUNC_skc_to_mptcp_sock),
+    }
 }
 
 /// Whether the function is there for the programs that see a connect or a datagram.

@@ -1,0 +1,78 @@
+//! Load balancers that ask, and the part of nodelb that answers them, on sockets of the sandbox.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb::admin::Health;
+use nodelb::clock::Clock;
+use nodelb::lb_health::{Bounds, LocalEntry, start};
+use nodelb_core::change::Change;
+use nodelb_core::engine::Snapshot;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Answers until it is dropped.
+pub(crate) struct Entry {
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    health: watch::Sender<Arc<Health>>,
+    clock: Clock,
+    _changes: mpsc::Receiver<Vec<Change>>,
+    _running: oneshot::Sender<()>,
+}
+
+impl Entry {
+    pub(crate) fn start() -> Self {
+        let (snapshot, snapshots) = watch::channel(Arc::default());
+        let (health, healths) = watch::channel(Arc::default());
+        let (changes, told) = mpsc::channel(64);
+        let (running, stop) = oneshot::channel();
+        let clock = Clock::start();
+        let entry = LocalEntry {
+            snapshot: snapshots,
+            health: healths,
+            changes,
+            clock,
+            healthz_addresses: Vec::new(),
+            bounds: Bounds::default(),
+            retry: Duration::from_millis(100),
+        };
+        start(entry, async { drop(stop.await) }).expect("a thread");
+        Self { snapshot, health, clock, _changes: told, _running: running }
+    }
+
+    /// What the owner knows, now.
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
+        self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks: Vec::new() }));
+        self.snapshot.send_replace(Arc::new(snapshot));
+    }
+}
+
+/// The answer in short. Status, header and body must say the same.
+pub(crate) fn ask(at: SocketAddr) -> String {
+    match answer(at) {
+        Ok(answer) => read(&answer).unwrap_or(answer),
+        Err(_nobody) => "nobody answers".into(),
+    }
+}
+
+fn answer(at: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"GET /whatever HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn read(answer: &str) -> Option<String> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.lines().next()?.strip_prefix("HTTP/1.1 ")?;
+    let mut headers = head.lines().filter_map(|line| line.split_once(": "));
+    let (_, weight) = headers.find(|(name, _)| name.eq_ignore_ascii_case("X-Load-Balancing-Endpoint-Weight"))?;
+    let body: Value = serde_json::from_str(body).ok()?;
+    let (namespace, name) = (body["service"]["namespace"].as_str()?, body["service"]["name"].as_str()?);
+    let count = body["localEndpoints"].as_u64()?;
+    (weight == count.to_string()).then(|| format!("{status}: {namespace}/{name} has {count} here"))
+}
