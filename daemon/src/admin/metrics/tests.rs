@@ -11,6 +11,7 @@ fn state(report: PoolReport) -> AdminState {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
         sources: Vec::new(),
         apiservers: watch::channel(Arc::new(report)).1,
+        checks: watch::channel(Arc::default()).1,
         health: watch::channel(Arc::new(Health::default())).1,
         maps: Arc::new(|| Err("none".into())),
         limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
