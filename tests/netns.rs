@@ -25,6 +25,8 @@ mod crash;
 mod credentials;
 #[path = "netns/failover.rs"]
 mod failover;
+#[path = "netns/health.rs"]
+mod health;
 #[path = "netns/incident.rs"]
 mod incident;
 #[path = "netns/limits.rs"]

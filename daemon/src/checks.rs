@@ -25,5 +25,5 @@ mod run;
 mod schedule;
 mod state;
 
-pub use report::{CheckReport, Health, Outcome};
+pub use report::{CheckReport, Condition, Outcome};
 pub use run::{Checker, Timing, room_for_sockets, run};

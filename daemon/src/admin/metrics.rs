@@ -15,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::apiservers::PoolReport;
 use super::{AdminState, Now};
-use crate::checks::{CheckReport, Health, Outcome};
+use crate::checks::{CheckReport, Condition, Outcome};
 
 /// What the answer is made of, as its `Content-Type`.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -80,8 +80,8 @@ fn apiservers(registry: &mut Registry, report: &PoolReport, now: Now) {
 
 fn checks(registry: &mut Registry, report: &CheckReport) {
     let targets = Counted::default();
-    for health in [Health::Healthy, Health::Unhealthy, Health::Unchecked] {
-        count(&targets, "state", &health, report.targets.get(&health).copied().unwrap_or_default());
+    for condition in [Condition::Healthy, Condition::Unhealthy, Condition::Unchecked] {
+        count(&targets, "state", &condition, report.targets.get(&condition).copied().unwrap_or_default());
     }
     registry.register("health_check_targets", "What health checks ask, by how it stands", targets);
     let done = Family::<[(&'static str, String); 1], Counter>::default();

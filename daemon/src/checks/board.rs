@@ -18,7 +18,7 @@ use nodelb_core::select::effective_state;
 use nodelb_core::service::{BackendState, Service, ServiceName, Slice, SliceName, Source};
 use nodelb_core::table::Quarantine;
 
-use super::state::{Health, Standing};
+use super::state::{Condition, Standing};
 
 /// A new text for a backend that stays unhealthy is told no sooner than this after the service was last told of, in
 /// milliseconds: people read it, nothing hangs on it.
@@ -257,10 +257,10 @@ impl Board {
     }
 
     /// How many targets there are and how they stand.
-    pub(super) fn counts(&self) -> BTreeMap<Health, usize> {
+    pub(super) fn counts(&self) -> BTreeMap<Condition, usize> {
         let mut counts = BTreeMap::new();
         for target in self.subjects.values().flat_map(|subject| subject.targets.values()) {
-            *counts.entry(target.standing.health()).or_default() += 1;
+            *counts.entry(target.standing.condition()).or_default() += 1;
         }
         counts
     }
@@ -270,7 +270,7 @@ impl Board {
     pub(super) fn unhealthy(&self) -> BTreeMap<ServiceName, Quarantine> {
         let mut unhealthy = self.remembered.clone();
         for (name, subject) in &self.subjects {
-            let decided = subject.targets.values().filter(|target| target.standing.health() == Health::Unhealthy);
+            let decided = subject.targets.values().filter(|target| target.standing.condition() == Condition::Unhealthy);
             let quarantine: Quarantine = decided.flat_map(Target::failures).collect();
             if !subject.targets.is_empty() {
                 unhealthy.remove(name);

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use super::state::Health;
+pub use super::state::Condition;
 
 /// How checks stand and went so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Targets by how they stand.
-    pub targets: BTreeMap<Health, usize>,
+    pub targets: BTreeMap<Condition, usize>,
     /// Checks that are over, by what came of them.
     pub done: BTreeMap<Outcome, u64>,
     /// Checks that wait for an answer.

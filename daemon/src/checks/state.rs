@@ -21,7 +21,7 @@ pub(super) struct Standing {
 
 /// How a backend stands, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Health {
+pub enum Condition {
     /// The last answers were good.
     Healthy,
     /// The last answers were bad.
@@ -30,7 +30,7 @@ pub enum Health {
     Unchecked,
 }
 
-impl std::fmt::Display for Health {
+impl std::fmt::Display for Condition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Healthy => "Healthy",
@@ -82,11 +82,11 @@ impl Standing {
         (!self.is_healthy).then_some(&self.error)
     }
 
-    pub(super) fn health(&self) -> Health {
+    pub(super) fn condition(&self) -> Condition {
         match (self.is_decided, self.is_healthy) {
-            (false, _) => Health::Unchecked,
-            (true, true) => Health::Healthy,
-            (true, false) => Health::Unhealthy,
+            (false, _) => Condition::Unchecked,
+            (true, true) => Condition::Healthy,
+            (true, false) => Condition::Unhealthy,
         }
     }
 }

@@ -76,7 +76,8 @@ async fn the_request_is_as_the_check_says() {
 
 #[tokio::test]
 async fn only_the_final_status_counts() {
-    let cases: [(&'static [u8], Result<(), (Outcome, &str)>); 8] = [
+    type Expected = Result<(), (Outcome, &'static str)>;
+    let cases: [(&'static [u8], Expected); 8] = [
         (b"HTTP/1.1 204 No Content\r\n\r\n", Ok(())),
         // Not followed: the backend has answered.
         (b"HTTP/1.1 302 Found\r\nlocation: http://192.0.2.1/\r\n\r\n", Ok(())),

@@ -39,7 +39,7 @@ fn another_question_is_decided_by_its_first_answer() {
     assert!(standing.hear(Err("HTTP 404".into()), 2, 3));
     let asked_anew = standing.asked_anew();
     assert_eq!(asked_anew.failure().map(|error| &**error), Some("HTTP 404"), "the state stays until then");
-    assert_eq!(asked_anew.health(), Health::Unchecked);
+    assert_eq!(asked_anew.condition(), Condition::Unchecked);
     assert_eq!(heard(asked_anew, "+-"), "HH");
 }
 
@@ -52,5 +52,5 @@ fn the_error_is_the_last_one() {
         assert_eq!(standing.failure().map(|error| &**error), Some(error));
     }
     assert!(standing.hear(Ok(()), 1, 1));
-    assert_eq!((standing.failure(), standing.health()), (None, Health::Healthy));
+    assert_eq!((standing.failure(), standing.condition()), (None, Condition::Healthy));
 }
