@@ -14,6 +14,7 @@ mod kernel;
 #[path = "conformance/meet.rs"]
 mod meet;
 mod model;
+mod pod;
 mod sandbox;
 #[path = "scenarios/script.rs"]
 mod script;

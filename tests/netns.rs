@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
 
+mod pod;
 mod sandbox;
 
 #[path = "netns/host.rs"]
@@ -29,6 +30,8 @@ mod crash;
 mod credentials;
 #[path = "netns/failover.rs"]
 mod failover;
+#[path = "netns/health.rs"]
+mod health;
 #[path = "netns/incident.rs"]
 mod incident;
 #[path = "netns/limits.rs"]

@@ -1,6 +1,8 @@
 //! Properties of the core over random worlds with hostile names. `PROPTEST_CASES=1000 cargo test --test properties` looks
 //! longer. A failure prints the smallest world that shows it; paste that into a unit test of the module at fault.
 
+#[path = "properties/checked.rs"]
+mod checked;
 #[path = "properties/continuity.rs"]
 mod continuity;
 #[path = "properties/convergence.rs"]

@@ -32,6 +32,8 @@ pub use health::{Check, Health};
 pub(crate) use server::http1;
 pub use sources::{SourceReport, SourceState};
 
+pub use crate::checks::CheckReport;
+
 /// Reads the maps back from whatever holds them; may block. The error says what could not be read.
 pub type ReadMaps = Arc<dyn Fn() -> Result<MapState, String> + Send + Sync>;
 
@@ -44,6 +46,8 @@ pub struct AdminState {
     pub sources: Vec<watch::Receiver<Arc<Vec<SourceReport>>>>,
     /// The apiservers, from the supervisor; the default where no Kubernetes is configured.
     pub apiservers: watch::Receiver<Arc<PoolReport>>,
+    /// The health checks, from the checker.
+    pub checks: watch::Receiver<Arc<CheckReport>>,
     /// Health, from the reconcile loop.
     pub health: watch::Receiver<Arc<Health>>,
     /// What the kernel holds now.

@@ -7,6 +7,7 @@ pub mod apiserver;
 mod bound;
 pub mod canary;
 pub mod check;
+pub mod checks;
 pub mod cleanup;
 pub mod cli;
 pub mod clock;

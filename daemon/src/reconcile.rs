@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::datapath::Datapath;
+use nodelb_core::datapath::{Datapath, Moment};
 use nodelb_core::engine::{Engine, Outranked, Round, Snapshot, Takeover};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::service::{Origin, Source};
@@ -76,6 +76,7 @@ struct Standing {
     /// Whether systemd was told so although an apiserver has yet to answer.
     goes_without: bool,
     probes: Vec<Check>,
+    losses: Losses,
 }
 
 impl<D: Datapath> Owner<D> {
@@ -103,6 +104,7 @@ impl<D: Datapath> Owner<D> {
                 () = tick(&mut watchdog) => self.notifier.watchdog(),
                 _ = beat.tick() => {
                     self.go_without_kubernetes(&mut standing);
+                    standing.losses.report(self.clock.now());
                     self.publish_health(&standing);
                 }
             }
@@ -125,6 +127,7 @@ impl<D: Datapath> Owner<D> {
         let now = self.clock.now();
         let round = self.engine.reconcile(&mut self.datapath, now);
         report(&round);
+        report_losses(&round, &mut standing.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         if self.engine.is_ready() && !standing.was_ready {
             standing.was_ready = true;
@@ -191,7 +194,6 @@ impl<D: Datapath> Owner<D> {
 /// One line per thing that matters to an operator; a steady state is silent.
 fn report(round: &Round) {
     const SHOWN: usize = 8;
-    report_losses(round);
     for (address, error) in round.errors.iter().take(SHOWN) {
         warn!(frontend = %address, "{address} cannot be served: {error}");
     }
@@ -205,7 +207,8 @@ fn report(round: &Round) {
     if round.pruned > 0 {
         info!("{} frontends that no source asks for any more are removed", round.pruned);
     }
-    if round.done > 0 && !round.compiled.is_empty() {
+    // Of backends that turn the checker tells.
+    if round.done > 0 && round.compiled.len() > round.by_checks {
         let names: BTreeSet<String> = round.compiled.iter().take(SHOWN).map(ToString::to_string).collect();
         let more = round.compiled.len().saturating_sub(SHOWN);
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
@@ -230,9 +233,46 @@ fn report_contests(round: &Round, shown: usize) {
     }
 }
 
+/// How many ports without a backend the journal is told of by name in a second: a source that goes away may empty all.
+const LOSSES_BY_NAME: usize = 20;
+
+/// What the journal is told of lost backends in one second.
+#[derive(Default)]
+struct Losses {
+    second: u64,
+    told: usize,
+    untold: usize,
+}
+
+impl Losses {
+    /// Begins the second that it is now, if it is another. How many were not told of in the one before.
+    fn turn_over(&mut self, now: Moment) -> usize {
+        if now.0 / 1_000 == self.second {
+            return 0;
+        }
+        std::mem::replace(self, Self { second: now.0 / 1_000, told: 0, untold: 0 }).untold
+    }
+
+    /// How many of so many may be told of by name.
+    fn admit(&mut self, count: usize) -> usize {
+        let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.told));
+        self.told += admitted;
+        self.untold += count - admitted;
+        admitted
+    }
+
+    fn report(&mut self, now: Moment) {
+        match self.turn_over(now) {
+            0 => {}
+            untold => warn!("{untold} more service ports have lost their last usable backend: see `nodelb services`"),
+        }
+    }
+}
+
 /// Lost backends, with who took them: what an operator looks for first.
-fn report_losses(round: &Round) {
-    for Emptied { key, cause } in &round.emptied {
+fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
+    losses.report(now);
+    for Emptied { key, cause } in &round.emptied[..losses.admit(round.emptied.len())] {
         let Origin { object, resource_version, writer, .. } = &cause.origin;
         warn!(
             service = %key.service, port = %key.port, %object, %resource_version, %writer,

@@ -19,6 +19,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
 use nodelb_datapath::KernelDatapath;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, Health, Now, ReadMaps};
@@ -33,8 +34,8 @@ use crate::log::{self, LevelControl};
 use crate::node;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
-use crate::source::file;
 
+mod files;
 mod kernel;
 mod kubernetes;
 mod reload;
@@ -42,7 +43,7 @@ mod reload;
 pub(crate) use kernel::{crash_after, refused};
 use reload::{Reload, Signals};
 
-/// How long the Kubernetes source may take to write its state when the daemon ends.
+/// How long the Kubernetes source may take to write its state when the daemon ends, and the checker its own.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// How long until an address where load balancers ask, and that could not be listened on, is tried again.
@@ -157,13 +158,13 @@ async fn serve<D: Datapath + Send + 'static>(
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(clock.now())));
     let (health_in, health) = watch::channel(Arc::new(Health::default()));
-    let (sources_in, sources) = watch::channel(Arc::new(Vec::new()));
-    let (directory_in, directory) = watch::channel(config.files.directory.clone());
     let (stop_in, stop) = watch::channel(false);
 
     let node = facts.name.to_string();
     // The first change of all: nothing is selected before the node knows its name. The owner holds the receiver.
     let _ = changes_in.send(vec![Change::Node(facts)]).await;
+    let connections = files::Connections { changes: changes_in.clone(), register: Arc::clone(&register), clock };
+    let files = files::start(&config, connections, stop.clone());
     let mut kubernetes = None;
     if let Some(settings) = settings {
         let (changes, snapshot) = (changes_in.clone(), snapshot.clone());
@@ -179,8 +180,11 @@ async fn serve<D: Datapath + Send + 'static>(
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
     let state = AdminState {
         snapshot: snapshot.clone(),
-        sources: std::iter::once(sources).chain(kubernetes.iter().map(|started| started.sources.clone())).collect(),
+        sources: std::iter::once(files.sources)
+            .chain(kubernetes.iter().map(|started| started.sources.clone()))
+            .collect(),
         apiservers: kubernetes::pool_of(kubernetes.as_ref()),
+        checks: files.checks,
         health,
         maps: maps(snapshot),
         limits,
@@ -192,8 +196,6 @@ async fn serve<D: Datapath + Send + 'static>(
         .collect::<Result<_, _>>()
         .map_err(system("listening for the admin API"))?;
     tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
-    let files = file::FileSource { directory, changes: changes_in.clone(), reports: sources_in };
-    tokio::spawn(file::run(files, stopped(stop.clone())));
     let owner = Owner {
         engine,
         datapath,
@@ -211,17 +213,14 @@ async fn serve<D: Datapath + Send + 'static>(
         config_path,
         level,
         changes: changes_in,
-        directory: directory_in,
+        directory: files.directory,
         notifier: Arc::clone(&notifier),
     };
     reload.until_told_to_end(signals).await;
     notifier.stopping("stopping; connections go on");
     info!("told to end: maps and programs stay in place, connections go on");
     stop_in.send_replace(true);
-    if let Some(kubernetes) = kubernetes {
-        // What it knows is written down; a disk that hangs must not keep the process from ending.
-        _ = tokio::time::timeout(LAST_WORDS, kubernetes.task).await;
-    }
+    last_words(kubernetes.into_iter().map(|started| started.task).chain([files.checker])).await;
     owner.await.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
 }
 
@@ -234,6 +233,13 @@ fn start_lb_health(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Conf
     let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN };
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!("load balancers that ask after this node are not answered: {error}; restart nodelb");
+    }
+}
+
+/// What the tasks know is written down; a disk that hangs must not keep the process from ending.
+async fn last_words(tasks: impl Iterator<Item = JoinHandle<()>>) {
+    for task in tasks {
+        _ = tokio::time::timeout(LAST_WORDS, task).await;
     }
 }
 

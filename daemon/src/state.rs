@@ -1,11 +1,16 @@
-//! Files of the state directory: how each of them is opened and replaced. What is in them is their owners' business.
+//! Files of the state directory: how each of them is opened, replaced and, if it is of no use, put aside. What is in them is
+//! their owners' business.
+//!
+//! A state directory may block: a file system that is away, a disk that hangs. So files are touched in threads of their
+//! own ([`aside`]), which nobody waits for without a limit, the end of the process included.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use tokio::sync::oneshot;
 
 /// Opens a file for reading; neither a link nor a pipe that nobody writes to. May block.
 ///
@@ -32,4 +37,69 @@ pub(crate) fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::
     file.sync_all()?;
     fs::rename(new, path)?;
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+/// Reads a file of at most so many bytes and understands it; `None` where there is none. May block.
+///
+/// # Errors
+/// What is wrong with it, and what has become of it, in words. One that cannot be understood has been put aside.
+pub(crate) fn load<T>(
+    path: &Path,
+    max_bytes: u64,
+    understand: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    match read(path, max_bytes + 1) {
+        Ok(bytes) if bytes.len() as u64 > max_bytes => {
+            Err(put_aside(path, &format!("it is larger than {max_bytes} bytes")))
+        }
+        Ok(bytes) => understand(&bytes).map(Some).map_err(|why| put_aside(path, &why)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{} cannot be read: {error}; going on without what it remembers", path.display())),
+    }
+}
+
+fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(max_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Keeps the file from being read again, and for whoever wants to look into it.
+fn put_aside(path: &Path, why: &str) -> String {
+    let aside = place_aside(path);
+    let done = match fs::rename(path, &aside) {
+        Ok(()) => format!("put aside as {}", aside.display()),
+        Err(error) => format!("it cannot be put aside either ({error})"),
+    };
+    format!("{} is of no use: {why}; {done}, going on without what it remembers", path.display())
+}
+
+/// Where a file of no use is put.
+pub(crate) fn place_aside(path: &Path) -> PathBuf {
+    path.with_extension("json.corrupt")
+}
+
+/// Runs what may block for ever in a thread of its own. Unlike a runtime's blocking tasks, it does not keep the process
+/// from ending.
+///
+/// # Errors
+/// Its own, and when there can be no thread.
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    begin(work)?.await.map_err(io::Error::other)?
+}
+
+/// The same, for whoever looks for the result from time to time.
+///
+/// # Errors
+/// When there can be no thread.
+pub(crate) fn begin<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<oneshot::Receiver<io::Result<T>>> {
+    let (done, result) = oneshot::channel();
+    let run = move || {
+        // Nobody may wait for it any more.
+        _ = done.send(work());
+    };
+    std::thread::Builder::new().name("state".into()).spawn(run)?;
+    Ok(result)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nodelb::admin::Health;
 use nodelb::clock::Clock;
-use nodelb::lb_health::{Bounds, LocalEntry, start};
+use nodelb::lb_health::{Bounds, LocalEntry, View, start};
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use serde_json::Value;
@@ -30,12 +30,10 @@ impl Entry {
         let (running, stop) = oneshot::channel();
         let clock = Clock::start();
         let entry = LocalEntry {
-            snapshot: snapshots,
-            health: healths,
+            view: View { snapshot: snapshots, health: healths, clock },
             changes,
-            clock,
             healthz_addresses: Vec::new(),
-            bounds: Bounds::default(),
+            bounds: Bounds::within(1024),
             retry: Duration::from_millis(100),
         };
         start(entry, async { drop(stop.await) }).expect("a thread");

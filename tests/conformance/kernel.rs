@@ -18,8 +18,8 @@ use crate::dial::{Client, Outcome, World};
 use crate::entry::{self, Entry};
 use crate::meet::meet;
 use crate::model::Maps;
+use crate::pod::Pod;
 use crate::sandbox::Sandbox;
-use crate::sandbox::pod::Pod;
 
 /// What stays from one story to the next: the sandbox, its pod, and backends that go on listening.
 pub(crate) struct Net {

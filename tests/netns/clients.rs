@@ -16,7 +16,8 @@ use nodelb_prober::{Backend, Transport};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::host::{Daemon, Host, backend, dial, eventually, is_done, say, service, socket};
-use crate::sandbox::{self, Sandbox, pod::Pod};
+use crate::pod::Pod;
+use crate::sandbox::{self, Sandbox};
 use crate::servers;
 
 const SERVICE: &str = "198.51.100.10:80";

@@ -7,8 +7,8 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use nodelb_prober::Transport;
 
 use crate::host::{Host, answering, backend, dial, eventually, frontend, is_done};
+use crate::pod::Pod;
 use crate::sandbox;
-use crate::sandbox::pod::Pod;
 
 const NODEPORT: &str = "0.0.0.0:30080/TCP";
 

@@ -5,8 +5,6 @@
 //! gone, however it went; then it runs the same test again inside fresh namespaces. The inner run sees the prepared
 //! sandbox and does the work.
 
-pub(crate) mod pod;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,9 +17,9 @@ const INNER: &str = "NODELB_SANDBOX_CGROUP";
 /// Every address of this range is local inside the sandbox, so that backends can listen on any of them. The other
 /// documentation ranges (198.51.100.0/24, 203.0.113.0/24, the rest of 2001:db8::/32) have no route: a connection to a
 /// frontend there that is not translated fails with ENETUNREACH.
-const BACKENDS_V4: &str = "192.0.2.0/24";
+pub(crate) const BACKENDS_V4: &str = "192.0.2.0/24";
 /// See [`BACKENDS_V4`].
-const BACKENDS_V6: &str = "2001:db8:b::/48";
+pub(crate) const BACKENDS_V6: &str = "2001:db8:b::/48";
 
 /// What a test inside the sandbox has.
 #[derive(Debug)]
@@ -73,7 +71,7 @@ fn enter(cgroup: PathBuf) -> Sandbox {
     Sandbox { cgroup, bpffs }
 }
 
-fn command(program: &str, args: &[&str]) {
+pub(crate) fn command(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

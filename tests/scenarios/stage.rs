@@ -18,8 +18,9 @@ use nodelb_core::engine::{Outranked, Snapshot, Takeover};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::local_entry::Claimants;
 use nodelb_core::report::Filter;
-use nodelb_core::service::{Service, Slice, Source};
+use nodelb_core::service::{Service, ServiceName, Slice, Source};
 use nodelb_core::state::{MapOp, ServiceId, Slot};
+use nodelb_core::table::Quarantine;
 use nodelb_core::trace::{Verdict, refuses_bind, taken_nodeports, trace};
 
 use crate::dial::{Client, Outcome, World};
@@ -51,6 +52,8 @@ pub(crate) struct Stage<W: World> {
     merged: Merged,
     node: NodeFacts,
     apiservers: BTreeSet<(Addr, u16)>,
+    /// What health checks have found, as the daemon keeps it over a restart.
+    unhealthy: BTreeMap<ServiceName, Quarantine>,
     /// What the last `Synced` said was missing; `None` before the first.
     synced: Option<Option<Arc<str>>>,
     /// Names of ids that were given back, for operations that delete them.
@@ -69,6 +72,7 @@ impl<W: World> Stage<W> {
             merged: Merged::default(),
             node: NodeFacts::default(),
             apiservers: BTreeSet::new(),
+            unhealthy: BTreeMap::new(),
             synced: None,
             names: BTreeMap::new(),
         })
@@ -88,6 +92,10 @@ impl<W: World> Stage<W> {
             ["clock", wait] => self.wait(wait)?,
             ["restart"] => self.restart(Host::restart),
             ["reboot"] => self.restart(Host::reboot),
+            ["unhealthy", service, backend, ref error @ ..] => {
+                self.find(service, backend, Some(&error.join(" ").into()))?;
+            }
+            ["healthy", service, backend] => self.find(service, backend, None)?,
             ["apiservers", addresses] => self.set_apiservers(addresses)?,
             ["listeners", addresses] => self.set_listeners(addresses)?,
             ["dial", ref to @ .., "from", client] => return self.dial(to, &[parse_client(client)?]).map(Some),
@@ -186,6 +194,28 @@ impl<W: World> Stage<W> {
         Ok(())
     }
 
+    /// Health checks have found the backends, one or several, to fail with this error or to pass.
+    fn find(&mut self, service: &str, backends: &str, error: Option<&Arc<str>>) -> Result<(), String> {
+        let name: ServiceName = service.parse().map_err(|error| format!("{error}"))?;
+        let failed = self.unhealthy.entry(name.clone()).or_default();
+        for backend in list::<L4Addr>(backends)? {
+            let key = (backend.addr, backend.port);
+            match error {
+                Some(error) => failed.insert(key, Arc::clone(error)),
+                None => failed.remove(&key),
+            };
+        }
+        let failed = failed.clone();
+        self.host.tell([Change::Quarantine(name, failed)]);
+        self.host.settle();
+        Ok(())
+    }
+
+    fn tell_unhealthy(&mut self) {
+        let told = self.unhealthy.iter().map(|(name, failed)| Change::Quarantine(name.clone(), failed.clone()));
+        self.host.tell(told.collect::<Vec<_>>());
+    }
+
     /// What processes of the node have bound; nodelb hears which NodePorts these are.
     fn set_listeners(&mut self, addresses: &str) -> Result<(), String> {
         let held = self.host.held();
@@ -216,6 +246,7 @@ impl<W: World> Stage<W> {
         self.merged = Merged::default();
         self.synced = None;
         self.host.tell([Change::Node(self.node.clone()), Change::Apiservers(self.apiservers.clone())]);
+        self.tell_unhealthy();
         self.host.settle();
     }
 
@@ -347,6 +378,8 @@ impl<W: World> Stage<W> {
     /// Takes everything back. Nothing may stay behind: no id, no slot, no name.
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.files.clear();
+        self.unhealthy.values_mut().for_each(Quarantine::clear);
+        self.tell_unhealthy();
         self.tell();
         self.sync();
         self.host.tell([Change::Node(NodeFacts::default())]);

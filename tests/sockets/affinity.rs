@@ -13,7 +13,7 @@ use nodelb_datapath::Options;
 use nodelb_prober::{Backend, Transport, exchange};
 
 use super::{Kernel, Manner, Random, backends, dial, entry, in_sandbox, l4, options, point, put};
-use crate::sandbox::pod::Pod;
+use crate::pod::Pod;
 
 const ALL: [&str; 5] =
     ["192.0.2.10:80/TCP", "192.0.2.11:80/TCP", "192.0.2.12:80/TCP", "192.0.2.13:80/TCP", "192.0.2.14:80/TCP"];

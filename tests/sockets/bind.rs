@@ -11,7 +11,7 @@ use nodelb_core::trace::refuses_bind;
 use nodelb_datapath::Options;
 
 use super::{Kernel, Random, entry, in_sandbox, l4, options, point, put};
-use crate::sandbox::pod::Pod;
+use crate::pod::Pod;
 
 /// How a server makes its socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -79,6 +79,8 @@ pub struct Round {
     pub failed: usize,
     /// Services compiled again, by name.
     pub compiled: Vec<ServiceName>,
+    /// How many of them only because nodelb's own checks found other backends unhealthy than before.
+    pub by_checks: usize,
     /// Service ports that lost their last usable backend.
     pub emptied: Vec<Emptied>,
     /// Service ports whose last known backends are held from now on.

@@ -8,13 +8,14 @@ use std::sync::atomic::AtomicU64;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::report::Status;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{Registry, Unit};
 
 use super::apiservers::PoolReport;
 use super::{AdminState, Now};
+use crate::checks::{CheckReport, Condition, Outcome};
 
 /// What the answer is made of, as its `Content-Type`.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -32,6 +33,10 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     let apiservers = Arc::clone(&state.apiservers.borrow());
     if apiservers.pool.is_some() {
         self::apiservers(&mut registry, &apiservers, now);
+    }
+    let report = Arc::clone(&state.checks.borrow());
+    if !report.targets.is_empty() || !report.done.is_empty() {
+        checks(&mut registry, &report);
     }
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -73,6 +78,24 @@ fn apiservers(registry: &mut Registry, report: &PoolReport, now: Now) {
     }
     let help = "How often another apiserver than before came into use";
     registry.register("apiserver_switches", help, ConstCounter::new(report.switches()));
+}
+
+fn checks(registry: &mut Registry, report: &CheckReport) {
+    let targets = Counted::default();
+    for condition in [Condition::Healthy, Condition::Unhealthy, Condition::Unchecked] {
+        count(&targets, "state", &condition, report.targets.get(&condition).copied().unwrap_or_default());
+    }
+    registry.register("health_check_targets", "What health checks ask, by how it stands", targets);
+    let done = Family::<[(&'static str, String); 1], Counter>::default();
+    for outcome in Outcome::ALL {
+        let number = report.done.get(&outcome).copied().unwrap_or_default();
+        done.get_or_create(&[("result", outcome.to_string())]).inc_by(number);
+    }
+    registry.register("health_checks", "Health checks by what came of them", done);
+    registry.register("health_checks_open", "Health checks that wait for an answer", gauge(report.open));
+    let help = "By how much health checks began later than they were due, all together";
+    let late = ConstCounter::new(report.late_millis as f64 / 1_000.0);
+    registry.register_with_unit("health_checks_late", help, Unit::Seconds, late);
 }
 
 fn gauge(number: usize) -> ConstGauge<i64> {

@@ -1,8 +1,7 @@
 //! Apiserver addresses that worked, kept in the state directory over a restart or reboot. Owns the file's form and that it
 //! is never half written; whether what it says is still true is for the supervisor to find out.
 
-use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,12 +52,7 @@ struct Entry {
 /// # Errors
 /// What is wrong with the file, in words; one that cannot be understood has been put aside.
 pub fn load(directory: &Path) -> Result<Option<Memory>, String> {
-    let path = directory.join(NAME);
-    match read(&path) {
-        Ok(bytes) => understand(&bytes).map(Some).map_err(|why| put_aside(&path, &why)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{} cannot be read: {error}; going on without what it remembers", path.display())),
-    }
+    state::load(&directory.join(NAME), MAX_BYTES, understand)
 }
 
 /// The same without blocking: a file system that is away keeps nobody from starting.
@@ -76,16 +70,7 @@ pub async fn load_within(directory: PathBuf, patience: Duration) -> Result<Optio
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    state::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn understand(bytes: &[u8]) -> Result<Memory, String> {
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(format!("it is larger than {MAX_BYTES} bytes"));
-    }
     let form: Form = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if form.version != VERSION {
         return Err(format!("it is of version {}, and {VERSION} is understood", form.version));
@@ -96,19 +81,6 @@ fn understand(bytes: &[u8]) -> Result<Memory, String> {
     };
     let apiservers = form.apiservers.into_iter().map(remembered).collect();
     Ok(Memory { authority: form.authority, cluster: form.cluster, apiservers })
-}
-
-fn put_aside(path: &Path, why: &str) -> String {
-    let aside = aside(path);
-    let done = match fs::rename(path, &aside) {
-        Ok(()) => format!("put aside as {}", aside.display()),
-        Err(error) => format!("it cannot be put aside either ({error})"),
-    };
-    format!("{} is of no use: {why}; {done}, going on without what it remembers", path.display())
-}
-
-fn aside(path: &Path) -> PathBuf {
-    path.with_extension("json.corrupt")
 }
 
 /// Writes the file, whole or not at all. May block.

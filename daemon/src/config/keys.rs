@@ -147,7 +147,8 @@ section! {
     /// What outlives a reboot.
     State, "state", needs_restart = true;
 
-    /// Directory for what was learned: the apiserver addresses that worked, and the services as last known.
+    /// Directory for what was learned: the apiserver addresses that worked, the services and this Node as last known, and
+    /// which backends failed their health checks.
     directory: PathBuf = PathBuf::from("/var/lib/nodelb"), absolute;
 }
 

@@ -21,7 +21,7 @@ async fn heard_after(seconds: u64, maps: MemoryDatapath) -> (String, Check) {
     let sources = BTreeSet::from([Source::Kubernetes]);
     let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
     let engine = Engine::new(config, maps.dump().unwrap());
-    let (snapshot, _snapshot) = watch::channel(Arc::new(engine.snapshot(nodelb_core::datapath::Moment(0))));
+    let (snapshot, _snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
     let (health, told) = watch::channel(Arc::default());
     let (_changes, changes) = mpsc::channel(1);
     let notifier = Arc::new(Notifier::connect(&environment).unwrap());
@@ -42,7 +42,7 @@ fn with_a_service() -> MemoryDatapath {
         MapOp::PutService(ServiceId(1), Arc::new(ServiceEntry::default())),
         MapOp::PutFrontend(L4Addr::new(address, 80, Protocol::Tcp), entry),
     ];
-    assert!(maps.apply(&ops, nodelb_core::datapath::Moment(0)).iter().all(Result::is_ok));
+    assert!(maps.apply(&ops, Moment(0)).iter().all(Result::is_ok));
     maps
 }
 
@@ -60,4 +60,13 @@ async fn a_node_that_knows_nothing_is_not_ready_but_lets_others_start() {
     let (told, check) = heard_after(12, MemoryDatapath::new(LIMITS)).await;
     assert!(told.starts_with("READY=1\n"), "{told}");
     assert!(!check.passed, "{}", check.detail);
+}
+
+#[test]
+fn losses_beyond_twenty_a_second_are_a_number() {
+    let mut losses = Losses::default();
+    assert_eq!([60, 40, 1].map(|count| losses.admit(count)), [20, 0, 0]);
+    assert_eq!(losses.turn_over(Moment(999)), 0);
+    assert_eq!(losses.turn_over(Moment(1_000)), 81);
+    assert_eq!((losses.admit(3), losses.turn_over(Moment(5_000))), (3, 0));
 }

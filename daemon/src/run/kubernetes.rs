@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::source::SourceReport;
 use crate::source::kube::watch::Timing;
 use crate::source::kube::{self, KubernetesSource, Memory};
+use crate::state;
 
 /// How often at most the state is written to the state directory.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
@@ -95,7 +96,7 @@ pub(super) async fn start(
 /// Makes the state directory. One that blocks keeps nobody from starting.
 async fn make_directory(directory: PathBuf) {
     let shown = directory.display().to_string();
-    let making = kube::aside(move || std::fs::create_dir_all(directory));
+    let making = state::aside(move || std::fs::create_dir_all(directory));
     let made = match tokio::time::timeout(STATE_PATIENCE, making).await {
         Ok(made) => made.map_err(|error| error.to_string()),
         Err(_elapsed) => Err(format!("not done within {STATE_PATIENCE:?}")),

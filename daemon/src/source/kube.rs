@@ -20,7 +20,5 @@ pub mod translate;
 mod trouble;
 pub mod watch;
 
-pub(crate) use save::aside;
-
 pub use run::{KubernetesSource, run};
 pub use save::Memory;

@@ -41,6 +41,7 @@ impl Engine {
         self.round.compiled.reserve(dirty.len());
         for (name, dirt) in dirty {
             self.recompile(&name, &dirt, now);
+            self.round.by_checks += usize::from(matches!(dirt.trigger, Trigger::Checks(_)));
             self.round.compiled.push(name);
         }
     }

@@ -11,6 +11,7 @@ fn state(report: PoolReport) -> AdminState {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
         sources: Vec::new(),
         apiservers: watch::channel(Arc::new(report)).1,
+        checks: watch::channel(Arc::default()).1,
         health: watch::channel(Arc::new(Health::default())).1,
         maps: Arc::new(|| Err("none".into())),
         limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
@@ -19,8 +20,12 @@ fn state(report: PoolReport) -> AdminState {
 }
 
 fn samples(report: PoolReport) -> Vec<String> {
+    samples_of(&state(report))
+}
+
+fn samples_of(state: &AdminState) -> Vec<String> {
     let now = Now { moment: Moment(21_500), unix: 0 };
-    let text = metrics(&state(report), now).unwrap();
+    let text = metrics(state, now).unwrap();
     assert!(text.ends_with("# EOF\n"), "{text}");
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
@@ -56,11 +61,45 @@ fn without_kubernetes_nothing_is_said_about_it() {
     assert!(samples(PoolReport::default()).iter().all(|sample| !sample.contains("apiserver")));
 }
 
+fn check_report() -> CheckReport {
+    CheckReport {
+        targets: [(Condition::Healthy, 9), (Condition::Unhealthy, 1)].into(),
+        done: [(Outcome::Passed, 90), (Outcome::Refused, 10)].into(),
+        open: 2,
+        late_millis: 1_500,
+    }
+}
+
+fn with_checks() -> AdminState {
+    AdminState { checks: watch::channel(Arc::new(check_report())).1, ..state(PoolReport::default()) }
+}
+
+#[test]
+fn health_checks_are_counted_where_there_are_any() {
+    let found: BTreeSet<_> = samples_of(&with_checks()).into_iter().filter(|line| line.contains("health")).collect();
+    let expected = [
+        "nodelb_health_check_targets{state=\"Healthy\"} 9",
+        "nodelb_health_check_targets{state=\"Unchecked\"} 0",
+        "nodelb_health_check_targets{state=\"Unhealthy\"} 1",
+        "nodelb_health_checks_late_seconds_total 1.5",
+        "nodelb_health_checks_open 2",
+        "nodelb_health_checks_total{result=\"Passed\"} 90",
+        "nodelb_health_checks_total{result=\"Protocol\"} 0",
+        "nodelb_health_checks_total{result=\"Refused\"} 10",
+        "nodelb_health_checks_total{result=\"Status\"} 0",
+        "nodelb_health_checks_total{result=\"Timeout\"} 0",
+        "nodelb_health_checks_total{result=\"Unasked\"} 0",
+        "nodelb_health_checks_total{result=\"Unreachable\"} 0",
+    ];
+    assert_eq!(found, expected.into_iter().map(str::to_owned).collect());
+    assert!(samples(PoolReport::default()).iter().all(|sample| !sample.contains("health")));
+}
+
 /// nodelb(8) lists every metric.
 #[test]
 fn the_manual_page_lists_every_metric() {
     let page = include_str!("../../../../contrib/man/nodelb.8").replace("\\-", "-");
-    for sample in samples(crate::admin::apiservers::tests::report()) {
+    for sample in samples(crate::admin::apiservers::tests::report()).into_iter().chain(samples_of(&with_checks())) {
         let name = sample.split(['{', ' ']).next().unwrap();
         assert!(page.lines().any(|line| line.contains(name)), "{name} is missing");
     }

@@ -35,6 +35,7 @@ async fn served(bounds: Bounds) -> Served {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
         sources: vec![watch::channel(Arc::new(Vec::new())).1],
         apiservers: watch::channel(Arc::default()).1,
+        checks: watch::channel(Arc::default()).1,
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone()),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },

@@ -1,3 +1,4 @@
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
@@ -46,7 +47,7 @@ fn a_file_of_no_use_is_put_aside() {
         let told = load(directory.path()).unwrap_err();
         assert!(told.contains("is of no use: ") && told.contains("put aside as "), "{told}");
         assert!(!path.exists());
-        assert_eq!(fs::read_to_string(aside(&path)).unwrap(), content);
+        assert_eq!(fs::read_to_string(state::place_aside(&path)).unwrap(), content);
         assert_eq!(load(directory.path()), Ok(None));
     }
 }

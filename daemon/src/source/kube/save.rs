@@ -1,8 +1,8 @@
 //! Keeps the state file up to date. Owns when it is written and whose state it is said to be; its form is
 //! [`remember`](super::remember)'s business.
 //!
-//! A state directory may block: a file system that is away, a disk that hangs. So files are touched in threads of their
-//! own, one at a time, which nobody waits for without a limit, the end of the process included.
+//! Files are touched in threads of their own, one at a time, which nobody waits for without a limit, the end of the process
+//! included.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::remember::{self, Remembered};
+use crate::state::{aside, begin};
 
 /// So many identities are kept: a certificate authority that is rotated has two, or three if that is undone.
 const MAX_CLUSTERS: usize = 4;
@@ -58,27 +59,6 @@ impl Memory {
         }
         changes
     }
-}
-
-/// Runs what may block for ever in a thread of its own. Unlike a runtime's blocking tasks, it does not keep the process
-/// from ending.
-///
-/// # Errors
-/// Its own, and when there can be no thread.
-pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    begin(work)?.await.map_err(io::Error::other)?
-}
-
-fn begin<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<oneshot::Receiver<io::Result<T>>> {
-    let (done, result) = oneshot::channel();
-    let run = move || {
-        // Nobody may wait for it any more.
-        _ = done.send(work());
-    };
-    std::thread::Builder::new().name("state".into()).spawn(run)?;
-    Ok(result)
 }
 
 /// As [`remember::write`].

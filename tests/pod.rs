@@ -6,7 +6,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::command;
+use crate::sandbox::{BACKENDS_V4, BACKENDS_V6, command};
 
 /// See the module.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Pod {
         ip(&format!("link set {interface} up"));
         let pod = Self { namespace };
         pod.run(|| {
-            ip(&format!("route add {} via {host4}", super::BACKENDS_V4));
-            ip(&format!("route add {} via {host6}", super::BACKENDS_V6));
+            ip(&format!("route add {} via {host4}", BACKENDS_V4));
+            ip(&format!("route add {} via {host6}", BACKENDS_V6));
         });
         pod
     }

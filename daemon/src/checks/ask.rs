@@ -1,0 +1,161 @@
+//! One question to one backend: a TCP connect, or an HTTP GET whose status is what matters. Over sockets of nodelb's own,
+//! so that no service ever answers for a backend. A backend may be slow, hostile or gone: time and bytes are bounded, and
+//! nothing of an answer but its status is believed or followed.
+
+use std::error::Error;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use nix::errno::Errno;
+use nodelb_core::health_check::Method;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout_at};
+
+use super::board::Question;
+use super::report::Outcome;
+use crate::apiserver::dial::Register;
+
+/// The most bytes of an answer's head; the least hyper lets itself be told.
+const MAX_HEAD: usize = 8 << 10;
+
+const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"), " (health check)");
+
+/// A bad answer, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) outcome: Outcome,
+    /// In words, such as `connection refused`.
+    pub(super) text: Arc<str>,
+}
+
+impl Failure {
+    fn new(outcome: Outcome, text: impl Into<Arc<str>>) -> Self {
+        Self { outcome, text: text.into() }
+    }
+
+    fn of(error: &io::Error) -> Self {
+        let outcome = match error.kind() {
+            _ if is_own(error) => Outcome::Unasked,
+            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Outcome::Refused,
+            // The kernel has given up, before our time was over.
+            ErrorKind::TimedOut => Outcome::Timeout,
+            _ => Outcome::Unreachable,
+        };
+        let text = match error.raw_os_error() {
+            Some(errno) => Errno::from_raw(errno).desc().to_lowercase(),
+            None => error.to_string(),
+        };
+        Self::new(outcome, text)
+    }
+}
+
+/// Whether the error is about this host rather than about the backend.
+fn is_own(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    let own = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EADDRNOTAVAIL, Errno::EAGAIN];
+    errno.is_some_and(|errno| own.contains(&errno))
+}
+
+/// Asks, and waits for the answer at most as long as the check says.
+///
+/// # Errors
+/// Everything but the answer that is expected.
+pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), Failure> {
+    let check = &question.check;
+    let deadline = Instant::now() + check.timeout;
+    let stream = timeout_at(deadline, connect(question.at, register)).await.map_err(|_elapsed| {
+        Failure::new(Outcome::Timeout, format!("no connection within {}", text_of(check.timeout)))
+    })??;
+    match &check.method {
+        Method::Tcp => Ok(()),
+        Method::Http { path, host, status } => {
+            let host = host.as_deref().map_or_else(|| question.at.to_string(), str::to_owned);
+            let asking = Box::pin(get(stream, path, &host));
+            let answer = timeout_at(deadline, asking).await.map_err(|_elapsed| {
+                Failure::new(Outcome::Timeout, format!("no answer within {}", text_of(check.timeout)))
+            })??;
+            if status.contains(&answer.as_u16()) {
+                return Ok(());
+            }
+            let (first, last) = (status.start(), status.end());
+            let expected = if first == last { first.to_string() } else { format!("{first}-{last}") };
+            Err(Failure::new(Outcome::Status, format!("status {}, expected {expected}", answer.as_u16())))
+        }
+    }
+}
+
+fn text_of(duration: Duration) -> String {
+    match u64::try_from(duration.as_millis()).unwrap_or(u64::MAX) {
+        millis if millis.is_multiple_of(1_000) => format!("{} s", millis / 1_000),
+        millis => format!("{millis} ms"),
+    }
+}
+
+/// Connects from a socket that BPF leaves alone. Closing it resets the connection: a thousand checks a second must not
+/// leave a thousand ports in TIME_WAIT behind each second.
+async fn connect(at: SocketAddr, register: &Register) -> Result<TcpStream, Failure> {
+    let socket = open(at, register).map_err(|error| Failure::new(Outcome::Unasked, error.to_string()))?;
+    let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
+    connecting.await.map_err(|error| Failure::of(&error))
+}
+
+fn open(at: SocketAddr, register: &Register) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    register(socket.as_fd())?;
+    Ok(socket)
+}
+
+/// The status of the final answer to a GET.
+async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Failure> {
+    let broken = |error: hyper::Error| Failure::new(Outcome::Protocol, chain(&error));
+    let (mut sender, connection) =
+        http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let request = Request::get(path)
+        .header(HOST, host)
+        .header(USER_AGENT, AGENT)
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| Failure::new(Outcome::Unasked, error.to_string()))?;
+    let mut answering = std::pin::pin!(sender.send_request(request));
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answering => answer,
+        // With the connection over, what it has to say has been said.
+        _ = connection => answering.await,
+    };
+    answer.map(|answer| answer.status()).map_err(|error| match reset(&error) {
+        Some(cause) => Failure::of(cause),
+        None => broken(error),
+    })
+}
+
+/// The error of the socket that is behind an error of HTTP, if one is.
+fn reset(error: &hyper::Error) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<io::Error>().filter(|cause| cause.raw_os_error().is_some())
+}
+
+/// An error with what caused it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+use std::time::Duration;
+
+use nodelb_core::health_check::Method;
+use nodelb_core::service::{self, Origin, SlicePort, TrafficPolicy};
+use proptest::prelude::*;
+
+use super::*;
+
+const REFUSED: &str = "connection refused";
+
+fn name(name: &str) -> ServiceName {
+    ServiceName::new("shop", name)
+}
+
+fn check(port: Option<u16>, starts_healthy: bool) -> HealthCheck {
+    HealthCheck { port, starts_healthy, ..HealthCheck::default() }
+}
+
+fn described(service: &str, check: Option<HealthCheck>) -> Change {
+    Change::UpsertService(Service {
+        name: name(service),
+        source: Source::Files,
+        origin: Origin::default(),
+        created: None,
+        ports: Vec::new(),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: check.map(Arc::new),
+    })
+}
+
+fn backend(last: u8, port: u16) -> service::Backend {
+    service::Backend::new(addr(last), port)
+}
+
+fn addr(last: u8) -> Addr {
+    format!("192.0.2.{last}").parse().unwrap()
+}
+
+fn listed_as(slice: &str, service: &str, protocol: Protocol, backends: Vec<service::Backend>) -> Change {
+    Change::UpsertSlice(Slice {
+        name: SliceName::new("shop", slice),
+        service: name(service),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "".into(), protocol, backends }],
+    })
+}
+
+fn listed(service: &str, lasts: &[u8]) -> Change {
+    listed_as(service, service, Protocol::Tcp, lasts.iter().map(|last| backend(*last, 80)).collect())
+}
+
+fn unlisted(slice: &str) -> Change {
+    Change::RemoveSlice(SliceName::new("shop", slice), Source::Files)
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+impl Board {
+    fn holds_nothing(&self) -> bool {
+        let Self { subjects, slices, targets, remembered, untold, last_id: _ } = self;
+        subjects.is_empty() && slices.is_empty() && targets.is_empty() && remembered.is_empty() && untold.is_empty()
+    }
+}
+
+/// A board beside what an owner was told.
+#[derive(Default)]
+struct Stage {
+    board: Board,
+    now: Moment,
+    /// What the owner has in quarantine.
+    told: BTreeMap<ServiceName, Quarantine>,
+    changes: usize,
+}
+
+impl Stage {
+    fn recalling(remembered: &[(&str, u8)]) -> Self {
+        let mut unhealthy: BTreeMap<ServiceName, Quarantine> = BTreeMap::new();
+        for (service, last) in remembered {
+            unhealthy.entry(name(service)).or_default().insert((addr(*last), 80), "from before".into());
+        }
+        Self { board: Board::recalling(unhealthy), ..Self::default() }
+    }
+
+    fn follow(&mut self, changes: &[Change]) -> Followed {
+        let followed = self.board.follow(changes);
+        self.tell();
+        followed
+    }
+
+    fn tell(&mut self) {
+        for change in self.board.news(self.now) {
+            let Change::Quarantine(name, backends) = change else { panic!("{change:?}") };
+            self.changes += 1;
+            if backends.is_empty() {
+                self.told.remove(&name);
+            } else {
+                self.told.insert(name, backends);
+            }
+        }
+    }
+
+    /// The target of a service that asks this address.
+    fn target(&self, service: &str, last: u8, port: u16) -> Option<TargetId> {
+        let subject = self.board.subjects.get(&name(service))?;
+        subject.targets.get(&(addr(last), port)).map(|target| target.id)
+    }
+
+    /// So many equal answers of a backend on port 80; what turned.
+    fn answers(&mut self, service: &str, last: u8, answer: Result<(), &str>, count: u32) -> Vec<Turn> {
+        let id = self.target(service, last, 80).unwrap();
+        let turns = (0..count).filter_map(|_| self.board.hear(id, answer.map_err(Arc::from))).collect();
+        self.tell();
+        turns
+    }
+
+    /// `shop/web: 192.0.2.1:80 connection refused`, one line per backend that the owner knows to be unhealthy.
+    fn text(&self) -> Vec<String> {
+        let line = |name: &ServiceName, (backend, error): (&Backend, &Arc<str>)| {
+            format!("{name}: {}:{} {error}", backend.0, backend.1)
+        };
+        self.told.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| line(name, failure))).collect()
+    }
+}
+
+#[test]
+fn what_fails_is_told_and_taken_back() {
+    let mut stage = Stage::default();
+    let followed = stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, true))), synced()]);
+    assert_eq!(
+        (followed.entered.len(), followed.left.len(), stage.changes),
+        (2, 0, 0),
+        "healthy until an answer is bad"
+    );
+    let turns = stage.answers("web", 1, Err(REFUSED), 1);
+    let turn = Turn { service: name("web"), backend: "192.0.2.1:80".parse().unwrap(), failure: Some(REFUSED.into()) };
+    assert_eq!(turns, [turn]);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 connection refused"]);
+    assert_eq!(stage.answers("web", 2, Ok(()), 5), [], "it was healthy all along");
+    assert_eq!(stage.answers("web", 1, Ok(()), 1), []);
+    assert_eq!(stage.answers("web", 1, Ok(()), 1).len(), 1);
+    assert_eq!(stage.text(), [""; 0]);
+}
+
+#[test]
+fn before_its_first_answer_a_backend_is_as_the_service_says() {
+    let mut stage = Stage::default();
+    stage.follow(&[listed("web", &[1]), described("web", Some(check(None, false)))]);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 not checked yet"]);
+    assert_eq!(stage.answers("web", 1, Ok(()), 1).len(), 1, "the first answer decides");
+    assert_eq!(stage.text(), [""; 0]);
+    stage.follow(&[listed("web", &[1, 2])]);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 not checked yet"], "told in the batch that brings it");
+}
+
+/// What nothing hangs on is told now and then, and never costs the owner a change a check.
+#[test]
+fn another_error_is_told_after_a_while() {
+    let mut stage = Stage::default();
+    stage.follow(&[listed("web", &[1]), described("web", Some(check(None, true)))]);
+    stage.answers("web", 1, Err(REFUSED), 1);
+    for _ in 0..100 {
+        stage.answers("web", 1, Err("no answer within 2 s"), 1);
+        stage.answers("web", 1, Err(REFUSED), 1);
+        stage.answers("web", 1, Err("status 503, expected 200-399"), 1);
+    }
+    assert_eq!((stage.changes, stage.text()), (1, vec!["shop/web: 192.0.2.1:80 connection refused".to_owned()]));
+    stage.now = stage.now.plus(TEXT_EVERY);
+    stage.tell();
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 status 503, expected 200-399"]);
+}
+
+#[test]
+fn backends_that_are_drained_or_not_ready_are_not_asked() {
+    let mut stage = Stage::default();
+    let in_state = |last, state| service::Backend { state, ..backend(last, 80) };
+    let backends = vec![
+        in_state(1, BackendState::Active),
+        in_state(2, BackendState::Terminating),
+        in_state(3, BackendState::Maintenance),
+        in_state(4, BackendState::NotReady),
+        service::Backend { weight: 0, ..backend(5, 80) },
+    ];
+    stage.follow(&[listed_as("a", "web", Protocol::Tcp, backends), described("web", Some(check(None, false)))]);
+    let asked: Vec<bool> = (1..=5).map(|last| stage.target("web", last, 80).is_some()).collect();
+    assert_eq!(asked, [true, true, false, false, false]);
+    let drained = vec![in_state(1, BackendState::Maintenance)];
+    let followed = stage.follow(&[listed_as("a", "web", Protocol::Tcp, drained)]);
+    assert_eq!((followed.left.len(), stage.text()), (2, Vec::new()), "its health is of no interest now");
+}
+
+#[test]
+fn a_port_of_its_own_is_asked_once_per_address() {
+    let mut stage = Stage::default();
+    let both = vec![backend(1, 53), backend(1, 9153), backend(2, 53)];
+    let slice = listed_as("dns", "dns", Protocol::Udp, both);
+    stage.follow(&[slice.clone(), described("dns", Some(check(None, true)))]);
+    assert_eq!(stage.board.counts(), BTreeMap::new(), "nothing answers over TCP at a port of UDP");
+    let followed = stage.follow(&[described("dns", Some(check(Some(8080), true)))]);
+    assert_eq!(followed.entered.len(), 2);
+    let id = stage.target("dns", 1, 8080).unwrap();
+    assert_eq!(stage.board.question(id).map(|question| question.at.to_string()).as_deref(), Some("192.0.2.1:8080"));
+    let turn = stage.board.hear(id, Err(REFUSED.into())).unwrap();
+    assert_eq!(turn.backend.to_string(), "192.0.2.1:53");
+    stage.tell();
+    let expected = ["shop/dns: 192.0.2.1:53 connection refused", "shop/dns: 192.0.2.1:9153 connection refused"];
+    assert_eq!(stage.text(), expected);
+    let followed = stage.follow(&[described("dns", Some(check(Some(8081), true)))]);
+    assert_eq!((followed.entered.len(), followed.left.len()), (2, 2));
+    assert_eq!(stage.text(), expected, "asked elsewhere: unhealthy until the first answer from there");
+}
+
+/// Edits of a file keep what is known of the backends that stay.
+#[test]
+fn an_edit_keeps_how_backends_stand() {
+    let mut stage = Stage::default();
+    stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, true)))]);
+    stage.answers("web", 1, Err(REFUSED), 1);
+    stage.answers("web", 2, Ok(()), 1);
+    let id = stage.target("web", 1, 80);
+    let followed = stage.follow(&[listed("web", &[1, 3])]);
+    assert_eq!((followed.entered.len(), followed.left.len(), stage.target("web", 1, 80)), (1, 1, id));
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 connection refused"]);
+
+    let counts = HealthCheck { rise: 1, fall: 9, ..check(None, true) };
+    assert_eq!(stage.follow(&[described("web", Some(counts.clone()))]), Followed::default(), "asks nobody");
+    let often = HealthCheck { interval: Duration::from_secs(1), ..counts.clone() };
+    assert_eq!(stage.follow(&[described("web", Some(often))]).entered.len(), 2, "the old interval may be long");
+
+    let status = 200..=399;
+    let http = HealthCheck { method: Method::Http { path: "/".into(), host: None, status }, ..counts };
+    assert_eq!(stage.follow(&[described("web", Some(http))]).entered.len(), 2);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 connection refused"], "as before until it is asked that");
+    assert_eq!(stage.answers("web", 1, Ok(()), 1).len(), 1, "and the first answer decides");
+    assert_eq!(stage.follow(&[listed("web", &[1, 3])]), Followed::default(), "the same again");
+}
+
+#[test]
+fn a_service_that_loses_its_checks_leaves_nothing_behind() {
+    for last in [described("web", None), Change::RemoveService(name("web"), Source::Files), unlisted("web")] {
+        let mut stage = Stage::default();
+        stage.follow(&[listed("web", &[1]), described("web", Some(check(None, true)))]);
+        let id = stage.target("web", 1, 80).unwrap();
+        stage.answers("web", 1, Err(REFUSED), 1);
+        let followed = stage.follow(&[last]);
+        assert_eq!((followed.left, stage.text()), (vec![id], Vec::new()));
+        assert_eq!(stage.board.hear(id, Err(REFUSED.into())), None, "an answer that comes too late");
+        assert!(stage.board.question(id).is_none());
+        stage.follow(&[unlisted("web"), Change::RemoveService(name("web"), Source::Files)]);
+        assert!(stage.board.holds_nothing());
+    }
+}
+
+#[test]
+fn what_was_unhealthy_before_a_restart_is_told_with_the_first_batch() {
+    let mut stage = Stage::recalling(&[("web", 1), ("web", 9), ("gone", 1), ("late", 1)]);
+    let incomplete = Change::Synced { source: Source::Files, incomplete: Some("late.toml cannot be used".into()) };
+    stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, true))), incomplete]);
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
+    let kept = stage.board.unhealthy();
+    assert_eq!(kept.keys().map(|name| &*name.name).collect::<Vec<_>>(), ["gone", "late", "web"], "not told of yet");
+    assert_eq!(kept[&name("web")].len(), 1, "its other backend is gone");
+    assert_eq!(stage.answers("web", 1, Ok(()), 1), [], "it needs as many good answers as without the restart");
+
+    stage.follow(&[listed("late", &[1]), described("late", Some(check(None, true))), synced()]);
+    assert_eq!(stage.text(), ["shop/late: 192.0.2.1:80 from before", "shop/web: 192.0.2.1:80 from before"]);
+    assert_eq!(stage.board.unhealthy().len(), 2, "everything is told, so the other is gone");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Follow(Vec<Change>),
+    Hear(u8, u8, bool),
+    Wait(u64),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let service = prop::sample::select(vec!["web", "we", "api"]);
+    let a_check = (prop::option::of(prop::sample::select(vec![80_u16, 81])), any::<bool>(), 1..3_u8)
+        .prop_map(|(port, starts_healthy, rise)| HealthCheck { rise, fall: 2, ..check(port, starts_healthy) });
+    let state = prop_oneof![4 => Just(BackendState::Active), 1 => Just(BackendState::Maintenance)];
+    let a_backend =
+        (1..4_u8, 80..82_u16, state).prop_map(|(last, port, state)| service::Backend { state, ..backend(last, port) });
+    let slice = prop::sample::select(vec!["s1", "s2"]);
+    let protocol = prop_oneof![3 => Just(Protocol::Tcp), 1 => Just(Protocol::Udp)];
+    prop_oneof![
+        4 => (service.clone(), prop::option::of(a_check)).prop_map(|(service, check)| described(service, check)),
+        1 => service.clone().prop_map(|service| Change::RemoveService(name(service), Source::Files)),
+        4 => (slice.clone(), service, protocol, prop::collection::vec(a_backend, 0..4))
+            .prop_map(|(slice, service, protocol, backends)| listed_as(slice, service, protocol, backends)),
+        1 => slice.prop_map(unlisted),
+        1 => Just(synced()),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        1 => prop::collection::vec(change(), 1..4).prop_map(Step::Follow),
+        3 => (0..3_u8, any::<u8>(), any::<bool>()).prop_map(|(service, target, is_good)| Step::Hear(service, target, is_good)),
+        1 => (0..6_000_u64).prop_map(Step::Wait),
+    ]
+}
+
+proptest! {
+    /// After any sequence of edits and answers the owner knows exactly the targets that are unhealthy, as the same targets
+    /// made from scratch would be; who is asked are exactly those; and when all files are gone, nothing is left.
+    #[test]
+    fn the_owner_knows_exactly_what_is_unhealthy(steps in prop::collection::vec(step(), 1..60)) {
+        let mut stage = Stage::recalling(&[("web", 1), ("api", 2), ("gone", 3)]);
+        let mut schedule: BTreeSet<TargetId> = BTreeSet::new();
+        let mut facts: BTreeMap<String, Change> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Follow(changes) => {
+                    for change in &changes {
+                        let (key, is_there) = match change {
+                            Change::UpsertService(service) => (format!("service {}", service.name), true),
+                            Change::RemoveService(name, _) => (format!("service {name}"), false),
+                            Change::UpsertSlice(slice) => (format!("slice {}", slice.name), true),
+                            Change::RemoveSlice(name, _) => (format!("slice {name}"), false),
+                            _ => continue,
+                        };
+                        facts.remove(&key);
+                        if is_there {
+                            facts.insert(key, change.clone());
+                        }
+                    }
+                    let Followed { entered, left } = stage.follow(&changes);
+                    schedule.extend(entered);
+                    for id in left {
+                        prop_assert!(schedule.remove(&id), "{:?} left twice, or was never there", id);
+                    }
+                }
+                Step::Hear(service, target, is_good) => {
+                    let service = name(["web", "we", "api"][usize::from(service)]);
+                    let targets = stage.board.subjects.get(&service).map(|subject| &subject.targets);
+                    let ids: Vec<TargetId> = targets.into_iter().flatten().map(|(_, target)| target.id).collect();
+                    if let Some(id) = ids.get(usize::from(target) % ids.len().max(1)) {
+                        stage.board.hear(*id, if is_good { Ok(()) } else { Err(REFUSED.into()) });
+                        stage.tell();
+                    }
+                }
+                Step::Wait(millis) => {
+                    stage.now = stage.now.plus(millis);
+                    stage.tell();
+                }
+            }
+            let (mut expected, mut ids) = (BTreeMap::new(), BTreeSet::new());
+            for (name, subject) in &stage.board.subjects {
+                ids.extend(subject.targets.values().map(|target| target.id));
+                let failed = subject.quarantine().into_keys().collect::<BTreeSet<_>>();
+                if !failed.is_empty() {
+                    expected.insert(name.clone(), failed);
+                }
+            }
+            let told = |(name, failed): (&ServiceName, &Quarantine)| (name.clone(), failed.keys().copied().collect());
+            prop_assert_eq!(stage.told.iter().map(told).collect::<BTreeMap<_, BTreeSet<_>>>(), expected);
+            prop_assert_eq!(&ids, &schedule);
+            prop_assert_eq!(&stage.board.targets.keys().copied().collect::<BTreeSet<_>>(), &ids);
+
+            let mut scratch = Board::default();
+            scratch.follow(&facts.values().cloned().collect::<Vec<_>>());
+            let asked = |board: &Board| {
+                let all = board.subjects.iter().flat_map(|(name, subject)| subject.targets.keys().map(|at| (name.clone(), *at)));
+                all.collect::<BTreeSet<_>>()
+            };
+            prop_assert_eq!(asked(&scratch), asked(&stage.board));
+        }
+        let removal = |change: &Change| match change {
+            Change::UpsertService(service) => Change::RemoveService(service.name.clone(), Source::Files),
+            Change::UpsertSlice(slice) => Change::RemoveSlice(slice.name.clone(), Source::Files),
+            other => other.clone(),
+        };
+        stage.follow(&facts.values().map(removal).chain([synced()]).collect::<Vec<_>>());
+        prop_assert!(stage.board.holds_nothing() && stage.told.is_empty(), "{:?}", stage.board);
+    }
+}

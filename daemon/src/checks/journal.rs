@@ -1,0 +1,108 @@
+//! What the journal is told of backends that turn: each by name as long as they are few, else how many. A thousand backends
+//! that flap are a few lines a second, a steady state is silent. Owns how much is said; pure but for saying it.
+
+use std::sync::Arc;
+
+use tracing::{info, warn};
+
+use super::board::Turn;
+
+/// So many turns are told by name between two beats.
+const BY_NAME: u32 = 5;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    /// How many turns were told by name since the last beat.
+    told: u32,
+    /// Those that were not: to unhealthy, and to healthy.
+    unhealthy: usize,
+    healthy: usize,
+    /// Checks that this host could not make, and why the last one.
+    unasked: usize,
+    why: Option<Arc<str>>,
+    /// Whether one could be made.
+    has_asked: bool,
+    /// Whether it was told that they cannot be made, and is not over yet.
+    is_unable: bool,
+}
+
+impl Journal {
+    /// Tells of the turn, or counts it.
+    pub(super) fn tell(&mut self, turn: &Turn) {
+        if !self.admits(turn) {
+            return;
+        }
+        let Turn { service, backend, failure } = turn;
+        match failure {
+            Some(error) => {
+                warn!(%service, %backend, "{backend} of {service} is quarantined, its health check failed: {error}");
+            }
+            None => info!(%service, %backend, "{backend} of {service} passes its health check and is used again"),
+        }
+    }
+
+    /// Whether the turn is to be told by name.
+    fn admits(&mut self, turn: &Turn) -> bool {
+        if self.told < BY_NAME {
+            self.told += 1;
+            return true;
+        }
+        *(if turn.failure.is_some() { &mut self.unhealthy } else { &mut self.healthy }) += 1;
+        false
+    }
+
+    /// To be called once a second: tells of what was counted.
+    pub(super) fn beat(&mut self) {
+        if let Some(summary) = self.summary() {
+            warn!("{summary}");
+        }
+        match self.ability() {
+            Some(Ok(())) => info!("health checks can be made again"),
+            Some(Err((count, why))) => {
+                warn!(
+                    "{count} health checks could not be made: {why}; their backends stay as they are until they can be"
+                );
+            }
+            None => {}
+        }
+    }
+
+    /// Whether checks can be made, if that is news.
+    fn ability(&mut self) -> Option<Result<(), (usize, Arc<str>)>> {
+        let (count, has_asked) = (std::mem::take(&mut self.unasked), std::mem::take(&mut self.has_asked));
+        match self.why.take() {
+            Some(why) => (!std::mem::replace(&mut self.is_unable, true)).then_some(Err((count, why))),
+            None => (has_asked && std::mem::take(&mut self.is_unable)).then_some(Ok(())),
+        }
+    }
+
+    /// A backend was asked.
+    pub(super) fn has_asked(&mut self) {
+        self.has_asked = true;
+    }
+
+    /// This host could not ask.
+    pub(super) fn cannot_ask(&mut self, why: &Arc<str>) {
+        self.unasked += 1;
+        self.why = Some(Arc::clone(why));
+    }
+
+    fn summary(&mut self) -> Option<String> {
+        self.told = 0;
+        let (unhealthy, healthy) = (std::mem::take(&mut self.unhealthy), std::mem::take(&mut self.healthy));
+        let plural = |count| if count == 1 { "backend" } else { "backends" };
+        let is_quarantined = || format!("{unhealthy} more {} quarantined", plural(unhealthy));
+        let is_used = || format!("{healthy} more {} used again", plural(healthy));
+        let what = match (unhealthy, healthy) {
+            (0, 0) => return None,
+            (_, 0) => is_quarantined(),
+            (0, _) => is_used(),
+            _ => format!("{}, {}", is_quarantined(), is_used()),
+        };
+        Some(format!("health checks: {what}; see `nodelb backends`"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

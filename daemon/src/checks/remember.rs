@@ -1,0 +1,200 @@
+//! What was unhealthy, kept in the state directory over a restart or reboot: a backend that was quarantined when nodelb ended
+//! is not used again before it has passed its checks. Owns the file's form and when it is written.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::addr::Addr;
+use nodelb_core::service::ServiceName;
+use nodelb_core::table::Quarantine;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use crate::state;
+
+/// In the state directory.
+const NAME: &str = "health.json";
+
+const VERSION: u32 = 1;
+
+/// Some hundred thousand backends.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// The most characters of an error that are believed of a file.
+const MAX_ERROR: usize = 512;
+
+/// What is unhealthy, by service.
+pub(super) type Unhealthy = BTreeMap<ServiceName, Quarantine>;
+
+#[derive(Serialize, Deserialize)]
+struct Form {
+    version: u32,
+    unhealthy: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    service: ServiceName,
+    backend: SocketAddr,
+    error: String,
+}
+
+fn read(directory: &Path) -> Result<Unhealthy, String> {
+    Ok(state::load(&directory.join(NAME), MAX_BYTES, understand)?.unwrap_or_default())
+}
+
+fn understand(bytes: &[u8]) -> Result<Unhealthy, String> {
+    let form: Form = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if form.version != VERSION {
+        return Err(format!("it is of version {}, and {VERSION} is understood", form.version));
+    }
+    let mut unhealthy = Unhealthy::new();
+    for Entry { service, backend, error } in form.unhealthy {
+        let error: String = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR).collect();
+        let backend = (Addr::from(backend.ip()), backend.port());
+        unhealthy.entry(service).or_default().insert(backend, error.into());
+    }
+    Ok(unhealthy)
+}
+
+/// Writes the file, whole or not at all. May block.
+fn write(directory: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
+    let entry = |name: &ServiceName, ((addr, port), error): (&(Addr, u16), &Arc<str>)| Entry {
+        service: name.clone(),
+        backend: SocketAddr::new(addr.ip(), *port),
+        error: error.to_string(),
+    };
+    let entries = unhealthy.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| entry(name, failure)));
+    let form = Form { version: VERSION, unhealthy: entries.collect() };
+    let mut bytes = serde_json::to_vec_pretty(&form)?;
+    bytes.push(b'\n');
+    std::fs::create_dir_all(directory)?;
+    let (path, new) = (directory.join(NAME), directory.join(format!("{NAME}.new")));
+    state::replace(&path, &new, |mut file| file.write_all(&bytes))
+}
+
+/// Reads the file at start and keeps it up to date. The state directory may block, so files are touched in threads of
+/// their own, one at a time, and nobody waits for one without a limit.
+#[derive(Debug)]
+pub(super) struct Memory {
+    directory: PathBuf,
+    timing: MemoryTiming,
+    /// What the file says, as far as is known.
+    saved: Unhealthy,
+    writing: Option<(JoinHandle<io::Result<()>>, Unhealthy)>,
+    begun: Option<Instant>,
+    /// Whether something may have changed since the file was last compared with what is unhealthy.
+    is_behind: bool,
+    has_failed: bool,
+}
+
+/// How long files may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryTiming {
+    /// From one write to the next, at least.
+    pub(super) every: Duration,
+    /// For reading it at start, and for writing it at the end.
+    pub(super) patience: Duration,
+}
+
+impl Memory {
+    /// Also what is remembered; nothing, with a warning, where it cannot be read in time.
+    pub(super) async fn open(directory: PathBuf, timing: MemoryTiming) -> (Self, Unhealthy) {
+        let at = directory.clone();
+        let reading = state::aside(move || read(&at).map_err(io::Error::other));
+        let saved = match timeout(timing.patience, reading).await {
+            Ok(Ok(unhealthy)) => unhealthy,
+            Ok(Err(error)) => {
+                warn!("{error}");
+                Unhealthy::new()
+            }
+            Err(_elapsed) => {
+                let (path, patience) = (directory.join(NAME), timing.patience);
+                warn!("{} is not read within {patience:?}; every backend is checked anew", path.display());
+                Unhealthy::new()
+            }
+        };
+        let count: usize = saved.values().map(Quarantine::len).sum();
+        if count > 0 {
+            info!(
+                "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
+            );
+        }
+        let unhealthy = saved.clone();
+        let (is_behind, has_failed) = (false, false);
+        (Self { directory, timing, saved, writing: None, begun: None, is_behind, has_failed }, unhealthy)
+    }
+
+    /// Something may be unhealthy now that was not, or the other way round.
+    pub(super) fn is_behind(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// Whether it is time to call [`Memory::keep`] with what is unhealthy now.
+    pub(super) fn is_due(&self) -> bool {
+        match &self.writing {
+            Some((writing, _)) => writing.is_finished(),
+            None if self.is_behind || self.has_failed => {
+                self.begun.is_none_or(|begun| begun.elapsed() >= self.timing.every)
+            }
+            None => false,
+        }
+    }
+
+    /// Begins to write what is unhealthy if the file says something else. Never waits for the disk.
+    pub(super) async fn keep(&mut self, unhealthy: Unhealthy) {
+        if let Some((writing, written)) = self.writing.take() {
+            let result = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+            self.conclude(result, written);
+        }
+        self.is_behind = false;
+        if unhealthy != self.saved {
+            let (directory, content) = (self.directory.clone(), unhealthy.clone());
+            let writing = tokio::spawn(state::aside(move || write(&directory, &content)));
+            self.writing = Some((writing, unhealthy));
+            self.begun = Some(Instant::now());
+        }
+    }
+
+    /// Writes what is unhealthy now, as far as there is time.
+    pub(super) async fn end(mut self, unhealthy: Unhealthy) {
+        let patience = self.timing.patience;
+        let path = self.directory.join(NAME);
+        let writing = async {
+            self.keep(unhealthy).await;
+            if let Some((writing, written)) = self.writing.take() {
+                let result = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+                self.conclude(result, written);
+            }
+        };
+        if timeout(patience, writing).await.is_err() {
+            warn!("{} is not written: not done within {patience:?}", path.display());
+        }
+    }
+
+    fn conclude(&mut self, result: io::Result<()>, written: Unhealthy) {
+        let path = self.directory.join(NAME);
+        match result {
+            Ok(()) => {
+                self.saved = written;
+                if std::mem::take(&mut self.has_failed) {
+                    info!("{} is written again", path.display());
+                }
+            }
+            Err(error) if !std::mem::replace(&mut self.has_failed, true) => warn!(
+                "{} cannot be written: {error}; after a restart unhealthy backends would be used until their first check",
+                path.display()
+            ),
+            Err(_told_before) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! The task of the checks: passes on what the file source says, asks whom the schedule names, and tells the owner what
+//! follows from the answers.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nodelb_core::change::Change;
+use nodelb_core::datapath::Moment;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{self, JoinError, JoinSet};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep_until};
+
+use super::ask::{Failure, ask};
+use super::board::{Board, Followed, TargetId};
+use super::journal::Journal;
+use super::remember::{Memory, MemoryTiming};
+use super::report::{CheckReport, Outcome};
+use super::schedule::{Due, Schedule};
+use crate::apiserver::dial::Register;
+use crate::clock::Clock;
+
+/// The checker: what it is connected to.
+pub struct Checker {
+    /// From the file source.
+    pub incoming: mpsc::Receiver<Vec<Change>>,
+    /// To the owner.
+    pub changes: mpsc::Sender<Vec<Change>>,
+    /// For metrics.
+    pub reports: watch::Sender<Arc<CheckReport>>,
+    /// Makes a socket nodelb's own.
+    pub register: Register,
+    /// The state directory.
+    pub directory: PathBuf,
+    /// The time.
+    pub clock: Clock,
+    /// Keeps the hosts of a network from asking in step.
+    pub seed: u64,
+    /// How many file descriptors there may be for checks.
+    pub sockets: usize,
+    /// How long things take.
+    pub timing: Timing,
+}
+
+/// How long things take that nobody needs to configure.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// What turns within this time is told together.
+    pub gather: Duration,
+    /// Due checks begin together in steps of this.
+    pub grain: Duration,
+    /// From one write to the state directory to the next, at least.
+    pub save_every: Duration,
+    /// How long the state directory may take: at start, while services wait, and at the end.
+    pub patience: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            gather: Duration::from_millis(50),
+            grain: Duration::from_millis(5),
+            save_every: Duration::from_secs(1),
+            patience: Duration::from_secs(2),
+        }
+    }
+}
+
+/// How often the journal and the metrics are brought up to date.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+
+/// The most questions open in each lane: far more than ten thousand healthy targets need.
+const MAX_OPEN: usize = 1_024;
+
+/// File descriptors that are not for checks: maps, links, the admin API, apiservers.
+const OTHER_DESCRIPTORS: u64 = 512;
+
+/// How many sockets this process may have for checks. Raises its own limit as far as that goes: systemd leaves it low for
+/// programs that use select(2), which nodelb does not.
+pub fn room_for_sockets() -> usize {
+    let wanted = 2 * MAX_OPEN as u64 + OTHER_DESCRIPTORS;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return MIN_SOCKETS };
+    let limit = soft.max(wanted.min(hard));
+    let limit = if limit > soft && setrlimit(Resource::RLIMIT_NOFILE, limit, hard).is_err() { soft } else { limit };
+    usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX).max(MIN_SOCKETS)
+}
+
+/// With fewer sockets nothing would be checked.
+const MIN_SOCKETS: usize = 64;
+
+/// Runs the checker until `shutdown` is ready or the owner no longer listens. What the file source said is passed on once
+/// it is known what was unhealthy before.
+pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
+    let Timing { save_every: every, patience, .. } = checker.timing;
+    let timing = MemoryTiming { every, patience };
+    let (mut memory, unhealthy) = Memory::open(checker.directory.clone(), timing).await;
+    let mut running = Running {
+        board: Board::recalling(unhealthy),
+        schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
+        asking: JoinSet::new(),
+        open: HashMap::new(),
+        journal: Journal::default(),
+        report: CheckReport::default(),
+        tell_at: None,
+        checker,
+    };
+    tokio::select! {
+        () = shutdown => {}
+        () = running.check_for_ever(&mut memory) => {}
+    }
+    memory.end(running.board.unhealthy()).await;
+}
+
+struct Running {
+    checker: Checker,
+    board: Board,
+    schedule: Schedule,
+    asking: JoinSet<Result<(), Failure>>,
+    /// What each question is about, and the interval it was asked in.
+    open: HashMap<task::Id, (Due, Duration)>,
+    journal: Journal,
+    report: CheckReport,
+    /// When what has turned is told.
+    tell_at: Option<Moment>,
+}
+
+impl Running {
+    async fn check_for_ever(&mut self, memory: &mut Memory) {
+        let mut beat = ticking(BEAT_EVERY);
+        let clock = self.checker.clock;
+        loop {
+            let begin_at = self.schedule.next_due().map(|due| self.in_grains(due));
+            let tell_at = self.tell_at;
+            tokio::select! {
+                Some(batch) = self.checker.incoming.recv() => {
+                    memory.is_behind();
+                    if self.pass_on(batch).await.is_err() {
+                        return;
+                    }
+                }
+                Some(asked) = self.asking.join_next_with_id() => {
+                    if self.take(asked) {
+                        memory.is_behind();
+                    }
+                }
+                () = at(clock, begin_at) => {}
+                () = at(clock, tell_at) => {
+                    self.tell_at = None;
+                    if self.tell().await.is_err() {
+                        return;
+                    }
+                }
+                _ = beat.tick() => {
+                    self.beat();
+                    if self.tell().await.is_err() {
+                        return;
+                    }
+                    if memory.is_due() {
+                        memory.keep(self.board.unhealthy()).await;
+                    }
+                }
+            }
+            self.begin();
+        }
+    }
+
+    /// Hands what the file source says to the owner, with what is known of the backends.
+    async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), OwnerIsGone> {
+        let Followed { entered, left } = self.board.follow(&batch);
+        let now = self.checker.clock.now();
+        left.into_iter().for_each(|target| self.schedule.leave(target));
+        entered.into_iter().for_each(|target| self.schedule.enter(target, now));
+        batch.extend(self.board.news(now));
+        self.checker.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
+    }
+
+    /// Tells the owner what has turned.
+    async fn tell(&mut self) -> Result<(), OwnerIsGone> {
+        let news = self.board.news(self.checker.clock.now());
+        if news.is_empty() {
+            return Ok(());
+        }
+        self.checker.changes.send(news).await.map_err(|_news| OwnerIsGone)
+    }
+
+    /// Begins the checks that are due.
+    fn begin(&mut self) {
+        let now = self.checker.clock.now();
+        while let Some(due) = self.schedule.next(now) {
+            self.report.late_millis += due.late;
+            let Some(question) = self.board.question(due.target) else {
+                // Not reached: a target that has left is not named.
+                self.schedule.leave(due.target);
+                self.schedule.close(due, false, Duration::ZERO, now);
+                continue;
+            };
+            let (register, interval) = (Arc::clone(&self.checker.register), question.check.interval);
+            let asking = self.asking.spawn(async move { ask(&question, &register).await });
+            self.open.insert(asking.id(), (due, interval));
+        }
+    }
+
+    /// Takes in an answer, and all others that are there. Whether a backend has turned.
+    fn take(&mut self, first: Answered) -> bool {
+        let now = self.checker.clock.now();
+        let (mut next, mut has_turned) = (Some(first), false);
+        while let Some(answered) = next {
+            let (id, answer) = match answered {
+                Ok(answered) => answered,
+                Err(error) => {
+                    let text = format!("nodelb failed to ask, please report this: {error}").into();
+                    (error.id(), Err(Failure { outcome: Outcome::Unasked, text }))
+                }
+            };
+            if let Some((due, interval)) = self.open.remove(&id) {
+                let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| Outcome::Passed);
+                self.schedule.close(due, outcome == Outcome::Timeout, interval, now);
+                *self.report.done.entry(outcome).or_default() += 1;
+                has_turned |= self.hear(due.target, answer, now);
+            }
+            next = self.asking.try_join_next_with_id();
+        }
+        has_turned
+    }
+
+    /// Whether the answer has turned the target's backends.
+    fn hear(&mut self, target: TargetId, answer: Result<(), Failure>, now: Moment) -> bool {
+        if let Err(Failure { outcome: Outcome::Unasked, text }) = &answer {
+            self.journal.cannot_ask(text);
+            return false;
+        }
+        self.journal.has_asked();
+        let Some(turn) = self.board.hear(target, answer.map_err(|failure| failure.text)) else { return false };
+        self.journal.tell(&turn);
+        let gather = u64::try_from(self.checker.timing.gather.as_millis()).unwrap_or(u64::MAX);
+        self.tell_at.get_or_insert(now.plus(gather));
+        true
+    }
+
+    fn beat(&mut self) {
+        self.journal.beat();
+        self.report.targets = self.board.counts();
+        self.report.open = self.schedule.open();
+        self.checker.reports.send_if_modified(|report| {
+            let is_new = **report != self.report;
+            if is_new {
+                *report = Arc::new(self.report.clone());
+            }
+            is_new
+        });
+    }
+
+    /// The moment, or the next at which checks begin: not every check wakes the task for itself.
+    fn in_grains(&self, due: Moment) -> Moment {
+        let grain = u64::try_from(self.checker.timing.grain.as_millis()).unwrap_or(1).max(1);
+        Moment(due.0.next_multiple_of(grain))
+    }
+}
+
+/// An answer with the id of the task that asked.
+type Answered = Result<(task::Id, Result<(), Failure>), JoinError>;
+
+async fn at(clock: Clock, moment: Option<Moment>) {
+    match moment {
+        Some(moment) => sleep_until(clock.instant_of(moment)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Nobody listens any more: the daemon ends.
+struct OwnerIsGone;
+
+fn ticking(every: Duration) -> Interval {
+    let mut interval = interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+#[cfg(test)]
+mod tests;

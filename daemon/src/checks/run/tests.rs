@@ -1,0 +1,188 @@
+use std::net::{SocketAddr, TcpListener};
+use std::time::Instant;
+
+use nodelb_core::addr::Protocol;
+use nodelb_core::health_check::HealthCheck;
+use nodelb_core::service::{Backend, Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source, TrafficPolicy};
+use nodelb_core::table::Quarantine;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// A checker with both ends of its wires.
+struct Rig {
+    files: mpsc::Sender<Vec<Change>>,
+    owner: mpsc::Receiver<Vec<Change>>,
+    reports: watch::Receiver<Arc<CheckReport>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Rig {
+    fn start(directory: PathBuf, sockets: usize) -> Self {
+        let (files, incoming) = mpsc::channel(8);
+        let (changes, owner) = mpsc::channel(8);
+        let (reports_in, reports) = watch::channel(Arc::default());
+        let (stop, mut stopped) = watch::channel(false);
+        let checker = Checker {
+            incoming,
+            changes,
+            reports: reports_in,
+            register: Arc::new(|_| Ok(())),
+            directory,
+            clock: Clock::start(),
+            seed: 1,
+            sockets,
+            timing: Timing { gather: Duration::from_millis(10), ..Timing::default() },
+        };
+        let task = tokio::spawn(async move {
+            let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
+            run(checker, shutdown).await;
+        });
+        Self { files, owner, reports, stop, task }
+    }
+
+    /// What the owner hears next.
+    async fn heard(&mut self) -> Vec<Change> {
+        tokio::time::timeout(Duration::from_secs(20), self.owner.recv()).await.unwrap().unwrap()
+    }
+
+    /// The ports of the backends in quarantine after the next news of them.
+    async fn quarantined(&mut self) -> Vec<u16> {
+        loop {
+            let news = self.heard().await.into_iter().find_map(|change| match change {
+                Change::Quarantine(_, failed) => Some(failed),
+                _ => None,
+            });
+            if let Some(failed) = news {
+                return failed.into_keys().map(|(_, port)| port).collect();
+            }
+        }
+    }
+
+    async fn end(self) {
+        self.stop.send_replace(true);
+        self.task.await.unwrap();
+    }
+}
+
+fn fast() -> HealthCheck {
+    let (interval, timeout) = (Duration::from_millis(20), Duration::from_millis(20));
+    HealthCheck { interval, timeout, ..HealthCheck::default() }
+}
+
+fn service(check: Option<HealthCheck>) -> Change {
+    Change::UpsertService(Service {
+        name: ServiceName::new("shop", "web"),
+        source: Source::Files,
+        origin: Origin::default(),
+        created: None,
+        ports: Vec::new(),
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_port: None,
+        health_check: check.map(Arc::new),
+    })
+}
+
+fn slice(backends: &[SocketAddr]) -> Change {
+    let backends = backends.iter().map(|at| Backend::new(at.ip().into(), at.port())).collect();
+    Change::UpsertSlice(Slice {
+        name: SliceName::new("shop", "file:web"),
+        service: ServiceName::new("shop", "web"),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }],
+    })
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+#[tokio::test]
+async fn a_backend_that_dies_is_quarantined_and_comes_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(directory.path().into(), 64);
+    let ((_one, one), (two_listening, two)) = (listen(), listen());
+    let batch = vec![slice(&[one, two]), service(Some(fast())), synced()];
+    rig.files.send(batch.clone()).await.unwrap();
+    assert_eq!(rig.heard().await, batch, "passed on as it is: all are healthy until they are not");
+    drop(two_listening);
+    assert_eq!(rig.quarantined().await, [two.port()]);
+    let _two_listening = TcpListener::bind(two).unwrap();
+    assert_eq!(rig.quarantined().await, [0; 0]);
+    rig.files.send(vec![service(None)]).await.unwrap();
+    assert_eq!(rig.heard().await, [service(None)]);
+    rig.end().await;
+}
+
+/// What was unhealthy is known again with the very first batch, before the backend could be asked.
+#[tokio::test]
+async fn a_restart_does_not_put_back_what_is_dead() {
+    let directory = tempfile::tempdir().unwrap();
+    let (listening, at) = listen();
+    drop(listening);
+    let batch = vec![slice(&[at]), service(Some(fast())), synced()];
+    let mut rig = Rig::start(directory.path().into(), 64);
+    rig.files.send(batch.clone()).await.unwrap();
+    rig.heard().await;
+    assert_eq!(rig.quarantined().await, [at.port()]);
+    rig.end().await;
+
+    let mut rig = Rig::start(directory.path().into(), 64);
+    rig.files.send(batch.clone()).await.unwrap();
+    let key = (at.ip().into(), at.port());
+    let failed = Quarantine::from([(key, "connection refused".into())]);
+    let quarantine = Change::Quarantine(ServiceName::new("shop", "web"), failed);
+    assert_eq!(rig.heard().await, [&batch[..], &[quarantine]].concat());
+    rig.end().await;
+}
+
+/// As the first backends of 64 sockets' worth of black holes do not answer, the last one is asked all the same.
+#[tokio::test]
+async fn backends_that_do_not_answer_hold_up_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(directory.path().into(), 8);
+    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    full.listen(0).unwrap();
+    let port = full.local_addr().unwrap().as_socket().unwrap().port();
+    // Fills the queue of the listener, so that no other connection to it comes about.
+    let filling: Vec<_> = (0..4).map(|_| tokio::spawn(tokio::net::TcpStream::connect(("127.0.0.1", port)))).collect();
+    let (_listening, alive) = listen();
+    let mut backends: Vec<SocketAddr> = (1..=64).map(|last| SocketAddr::from(([127, 0, 0, last], port))).collect();
+    backends.push(alive);
+    let check = HealthCheck { starts_healthy: false, timeout: Duration::from_millis(200), ..fast() };
+    let check = HealthCheck { interval: Duration::from_millis(200), ..check };
+    let begun = Instant::now();
+    rig.files.send(vec![slice(&backends), service(Some(check)), synced()]).await.unwrap();
+    while rig.quarantined().await.contains(&alive.port()) {}
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    filling.iter().for_each(JoinHandle::abort);
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn what_is_done_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(directory.path().into(), 64);
+    let ((_one, one), (gone, two)) = (listen(), listen());
+    drop(gone);
+    rig.files.send(vec![slice(&[one, two]), service(Some(fast())), synced()]).await.unwrap();
+    let is_counted = |report: &Arc<CheckReport>| {
+        let done = |outcome| report.done.get(&outcome).copied().unwrap_or_default();
+        report.targets.len() == 2 && done(Outcome::Passed) > 5 && done(Outcome::Refused) > 5
+    };
+    tokio::time::timeout(Duration::from_secs(20), rig.reports.wait_for(is_counted)).await.unwrap().unwrap();
+    rig.owner.close();
+    tokio::time::timeout(Duration::from_secs(20), rig.task).await.unwrap().unwrap();
+}

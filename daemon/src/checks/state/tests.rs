@@ -1,0 +1,56 @@
+use super::*;
+
+/// Hears answers, `+` for good and `-` for bad, with rise 2 and fall 3; the state after each, `H` or `U`.
+fn heard(mut standing: Standing, answers: &str) -> String {
+    let mut hear = |answer| {
+        let before = standing.failure().is_none();
+        let answer = if answer == '+' { Ok(()) } else { Err("connection refused".into()) };
+        let turned = standing.hear(answer, 2, 3);
+        let is_healthy = standing.failure().is_none();
+        assert_eq!(turned, before != is_healthy);
+        if is_healthy { 'H' } else { 'U' }
+    };
+    answers.chars().map(&mut hear).collect()
+}
+
+#[test]
+fn the_first_answer_decides_and_then_it_takes_several() {
+    for starts_healthy in [true, false] {
+        for (answers, states) in [
+            ("+--+---+-++-", "HHHHHHUUUUHH"),
+            ("--++", "UUUH"),
+            ("-+-++", "UUUUH"),
+            ("+---", "HHHU"),
+            ("+-+-+-+-", "HHHHHHHH"),
+        ] {
+            assert_eq!(heard(Standing::new(starts_healthy), answers), states, "{answers} after {starts_healthy}");
+        }
+    }
+}
+
+#[test]
+fn what_was_unhealthy_before_a_restart_needs_its_rise() {
+    assert_eq!(heard(Standing::unhealthy("no answer within 2 s".into()), "+-++"), "UUUH");
+}
+
+#[test]
+fn another_question_is_decided_by_its_first_answer() {
+    let mut standing = Standing::new(true);
+    assert!(standing.hear(Err("HTTP 404".into()), 2, 3));
+    let asked_anew = standing.asked_anew();
+    assert_eq!(asked_anew.failure().map(|error| &**error), Some("HTTP 404"), "the state stays until then");
+    assert_eq!(asked_anew.condition(), Condition::Unchecked);
+    assert_eq!(heard(asked_anew, "+-"), "HH");
+}
+
+#[test]
+fn the_error_is_the_last_one() {
+    let mut standing = Standing::new(false);
+    assert_eq!(standing.failure().map(|error| &**error), Some("not checked yet"));
+    for error in ["connection refused", "HTTP 503"] {
+        standing.hear(Err(error.into()), 1, 1);
+        assert_eq!(standing.failure().map(|error| &**error), Some(error));
+    }
+    assert!(standing.hear(Ok(()), 1, 1));
+    assert_eq!((standing.failure(), standing.condition()), (None, Condition::Healthy));
+}

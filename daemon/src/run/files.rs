@@ -1,0 +1,57 @@
+//! Starts what reads the services directory: the file source, and the checker that stands between it and the owner.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nodelb_core::change::Change;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::stopped;
+use crate::apiserver::dial::Register;
+use crate::checks::{self, CheckReport, Checker};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::reconcile::QUEUE;
+use crate::source::{SourceReport, file};
+
+/// What of the daemon they are connected to.
+pub(super) struct Connections {
+    /// The owner.
+    pub(super) changes: mpsc::Sender<Vec<Change>>,
+    /// Makes a socket nodelb's own.
+    pub(super) register: Register,
+    pub(super) clock: Clock,
+}
+
+/// What there is to show and to tell of them, and the task to wait for at the end.
+pub(super) struct Files {
+    pub(super) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+    pub(super) checks: watch::Receiver<Arc<CheckReport>>,
+    pub(super) directory: watch::Sender<PathBuf>,
+    pub(super) checker: JoinHandle<()>,
+}
+
+/// Starts both; they run until `stop`.
+pub(super) fn start(config: &Config, connections: Connections, stop: watch::Receiver<bool>) -> Files {
+    let Connections { changes, register, clock } = connections;
+    let (directory, directory_out) = watch::channel(config.files.directory.clone());
+    let (reports_in, sources) = watch::channel(Arc::new(Vec::new()));
+    let (checks_in, checks) = watch::channel(Arc::new(CheckReport::default()));
+    let (read_in, read) = mpsc::channel(QUEUE);
+    let source = file::FileSource { directory: directory_out, changes: read_in, reports: reports_in };
+    tokio::spawn(file::run(source, stopped(stop.clone())));
+    let checker = Checker {
+        incoming: read,
+        changes,
+        reports: checks_in,
+        register,
+        directory: config.state.directory.clone(),
+        clock,
+        seed: std::process::id().into(),
+        sockets: checks::room_for_sockets(),
+        timing: checks::Timing::default(),
+    };
+    let checker = tokio::spawn(checks::run(checker, stopped(stop)));
+    Files { sources, checks, directory, checker }
+}

@@ -1,0 +1,69 @@
+//! What health checks find never empties a service that has a backend left, and is undone without a trace.
+
+use std::collections::BTreeSet;
+
+use nodelb_core::change::Change;
+use nodelb_core::report::{Choice, Filter};
+use nodelb_core::service::BackendState;
+use nodelb_core::table::Quarantine;
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::model::Host;
+use crate::world::{changes, facts, host};
+
+fn told(changes: impl IntoIterator<Item = Change>) -> Host {
+    let mut host = host();
+    host.tell(changes);
+    host.tell_synced();
+    host.settle();
+    host
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn unhealthy_backends_are_used_only_where_there_is_no_other(changes in changes(32)) {
+        let host = told(changes);
+        let snapshot = host.engine.snapshot(host.now);
+        let rows = snapshot.backends(&Filter::default());
+        let ports: BTreeSet<_> = rows.iter().map(|row| (&row.service, &row.port, row.address.protocol, row.address.addr.family())).collect();
+        for port in ports {
+            let of_port = |row: &&nodelb_core::report::BackendReport| {
+                (&row.service, &row.port, row.address.protocol, row.address.addr.family()) == port
+            };
+            let usable = |state| rows.iter().filter(of_port).filter(move |row| row.choice != Choice::Refused && row.state == state);
+            let selected = |state| usable(state).filter(|row| row.choice == Choice::Selected).count();
+            let check = snapshot.facts().owner(port.0).and_then(|(service, _)| service.health_check.clone());
+            let [active, terminating, quarantined] =
+                [BackendState::Active, BackendState::Terminating, BackendState::Quarantined].map(|state| usable(state).count());
+            prop_assert!(check.is_some() || quarantined == 0, "in quarantine without a check");
+            if active > 0 {
+                prop_assert!(selected(BackendState::Active) > 0);
+                prop_assert_eq!(selected(BackendState::Terminating) + selected(BackendState::Quarantined), 0);
+            } else if terminating > 0 {
+                prop_assert_eq!((selected(BackendState::Terminating), selected(BackendState::Quarantined)), (terminating, 0));
+            } else {
+                let is_allowed = check.is_some_and(|check| check.last_resort);
+                prop_assert_eq!(selected(BackendState::Quarantined), if is_allowed { quarantined } else { 0 });
+            }
+        }
+    }
+
+    /// Everything fails and comes back, one service after the other, in any order with everything else that happens.
+    #[test]
+    fn what_passes_again_leaves_no_trace(changes in changes(32)) {
+        let mut host = told(changes.clone());
+        for change in facts(&changes) {
+            if let Change::Quarantine(name, _) = change {
+                host.tell([Change::Quarantine(name, Quarantine::new())]);
+                host.settle();
+            }
+        }
+        let untouched = told(changes.into_iter().filter(|change| !matches!(change, Change::Quarantine(..))));
+        prop_assert_eq!(host.text(), untouched.text());
+        prop_assert_eq!(host.engine.holdings(), untouched.engine.holdings());
+        prop_assert_eq!(host.engine.holdings().quarantined, 0);
+    }
+}
