@@ -99,7 +99,7 @@ fn service(full: &str, cluster_ip: &str, version: &str) -> Change {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     })

@@ -40,7 +40,7 @@ fn service(full: &str, frontend: &str) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     }
