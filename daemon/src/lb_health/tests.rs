@@ -99,7 +99,7 @@ pub(super) fn service(name: &str, number: u8, port: u16) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: Some(port),
         health_check: None,
     }
