@@ -41,6 +41,14 @@ static __always_inline bool is_v4(const __u32 *addr)
 	return !(addr[0] | addr[1]) && addr[2] == V4_MAPPED;
 }
 
+static __always_inline bool is_loopback(const __u32 *addr)
+{
+	if (is_v4(addr))
+		return (addr[3] & bpf_htonl(0xff000000)) ==
+		       bpf_htonl(0x7f000000);
+	return !(addr[0] | addr[1] | addr[2]) && addr[3] == bpf_htonl(1);
+}
+
 /* Also in daemon/datapath/src/layout.rs. */
 static __always_inline __u32 seal(const struct frontend_key *key,
 				  const struct frontend *entry)

@@ -33,6 +33,9 @@ const volatile __u8 has_set_retval = 1;
 /* Whether there are MPTCP sockets, and bpf_skc_to_mptcp_sock() (5.19). */
 const volatile __u8 has_mptcp = 1;
 
+/* Whose loopback addresses are those of the node; 0 is no namespace's. */
+const volatile __u64 node_netns = 0;
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Where a socket is sent: nowhere else (no slot, no error), or refused. */
@@ -128,6 +131,19 @@ forget(struct udp_socket *socket, const struct frontend_key *to)
 	}
 }
 
+/*
+ * Loopback addresses lead to a frontend only as addresses of the node, which
+ * has some of them in its own network namespace: elsewhere they are others'.
+ */
+static __always_inline bool find_dialled(struct bpf_sock_addr *ctx,
+					 const struct frontend_key *to,
+					 struct frontend *copy)
+{
+	return find_frontend(to, copy) &&
+	       (!is_loopback(to->addr) ||
+		bpf_get_netns_cookie(ctx) == node_netns);
+}
+
 static __always_inline struct view
 view_of(const struct frontend *frontend, const struct service *service)
 {
@@ -210,7 +226,7 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	socket = known_tcp(ctx->sk, 0);
 	if (socket && socket->flags & SOCKET_OWN)
 		return answer;
-	if (!find_frontend(to, &frontend)) {
+	if (!find_dialled(ctx, to, &frontend)) {
 		if (socket)
 			forget_tcp(ctx, socket);
 		return answer;
@@ -328,7 +344,7 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		if (answer.slot)
 			return answer;
 	}
-	if (find_frontend(to, &frontend))
+	if (find_dialled(ctx, to, &frontend))
 		return dial_udp(ctx, to, &frontend, socket, epoch);
 	if (socket)
 		forget(socket, to);

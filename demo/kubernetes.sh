@@ -160,7 +160,7 @@ start_cluster() {
     mkdir "$dir/none" "$dir/state"
     cat >"$dir/nodelb.toml" <<END
 [node]
-addresses = ["${node_port%:*}"]
+nodeport-addresses = ["${node_port%:*}"]
 [files]
 directory = "$dir/none"
 [kubernetes]

@@ -67,9 +67,11 @@ prepare() {
     # documentation or link-local addresses but 1.1.1.1, which the incident's reproduction names: they never leave this
     # namespace.
     local address
-    for address in 192.0.2.0/24 1.1.1.1/32 169.254.128.7/32 203.0.113.10/32; do
+    for address in 192.0.2.0/24 192.0.2.1/32 1.1.1.1/32 169.254.128.7/32; do
         ip address add "$address" dev lo
     done
+    # The cloud's load balancer is somebody else: a service with an address of the node itself would not be served.
+    ip route add local 203.0.113.10/32 dev lo
     nodelb-prober backend --name backend-1 --tcp 192.0.2.11:8080 --udp 192.0.2.11:5353 &
     nodelb-prober backend --name backend-2 --tcp 192.0.2.12:8080 --udp 192.0.2.12:5353 &
     nodelb-prober backend --name incident-backend --tcp 1.1.1.1:80 &

@@ -16,6 +16,8 @@ mod cluster;
 #[path = "netns/servers.rs"]
 mod servers;
 
+#[path = "netns/addresses.rs"]
+mod addresses;
 #[path = "netns/apiserver_incident.rs"]
 mod apiserver_incident;
 #[path = "netns/away.rs"]

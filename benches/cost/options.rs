@@ -61,7 +61,8 @@ fn changed(mut upsert: Change, change: impl FnOnce(&mut Service)) -> Change {
 /// to what is no service there is nothing to spare.
 pub(crate) fn run(nodelb: &RefCell<World>, cgroup: &Path) {
     let addresses = [Addr::from(IpAddr::from(NODE))].into();
-    let node = Change::Node(NodeFacts { addresses, ..NodeFacts::default() });
+    let nodeport_addresses = vec!["0.0.0.0/0".parse().unwrap()];
+    let node = Change::Node(NodeFacts { addresses, nodeport_addresses, ..NodeFacts::default() });
     nodelb.borrow_mut().apply([node, affinity(Protocol::Udp), nodeport()]);
     let hooks = Hooks::new(nodelb, cgroup);
     let again = |socket: &UdpSocket, to: SocketAddr, count: u32| (0..count).for_each(|_| socket.connect(to).unwrap());

@@ -109,7 +109,7 @@ pub(crate) fn service(number: u32, protocol: Protocol) -> Change {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     })

@@ -1,25 +1,51 @@
-//! What this machine says about itself: host name and interface addresses, where the configuration leaves them open.
-//! Does not watch them: the owner asks again when it wants to know.
+//! What this machine says about itself: its name, and its addresses, followed as they come and go. Owns the way from
+//! interfaces and routes to [`NodeFacts`]; which of the addresses matter for what is decided in the core.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::sync::Arc;
 
-use nix::ifaddrs::getifaddrs;
-use nodelb_core::addr::Addr;
 use nodelb_core::change::NodeFacts;
+use nodelb_core::nodeport::NodePortAddress;
 
+use self::addresses::Addresses;
 use crate::config::Node;
 
-/// The facts about this node: as configured, and from the machine where the configuration is empty.
-///
-/// # Errors
-/// When the machine does not tell its host name or its interface addresses.
-pub fn facts(node: &Node) -> io::Result<NodeFacts> {
-    let name = if node.name.is_empty() { host_name()? } else { node.name.clone() };
-    let addresses =
-        if node.addresses.is_empty() { interface_addresses()? } else { node.addresses.iter().copied().collect() };
-    Ok(NodeFacts { name: name.into(), zone: node.zone.as_str().into(), addresses })
+mod addresses;
+mod netlink;
+pub mod watch;
+
+/// What is set about the node, or found out once: everything but its addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// See [`NodeFacts::name`].
+    pub name: Arc<str>,
+    /// See [`NodeFacts::zone`].
+    pub zone: Arc<str>,
+    /// See [`NodeFacts::nodeport_addresses`].
+    pub nodeport_addresses: Vec<NodePortAddress>,
+}
+
+impl Identity {
+    /// As configured, and with the host name where the configuration leaves the name open.
+    ///
+    /// # Errors
+    /// When the machine does not tell its host name.
+    pub fn of(node: &Node) -> io::Result<Self> {
+        let name = if node.name.is_empty() { host_name()? } else { node.name.clone() };
+        let nodeport_addresses = node.nodeport_addresses.clone();
+        Ok(Self { name: name.into(), zone: node.zone.as_str().into(), nodeport_addresses })
+    }
+
+    /// The facts about a node that has these addresses.
+    fn facts(&self, addresses: &Addresses) -> NodeFacts {
+        NodeFacts {
+            name: Arc::clone(&self.name),
+            zone: Arc::clone(&self.zone),
+            addresses: addresses.own.clone(),
+            primary: addresses.primary.clone(),
+            nodeport_addresses: self.nodeport_addresses.clone(),
+        }
+    }
 }
 
 /// The host name, which is also the kubelet's default for the node name: in lower case.
@@ -29,24 +55,6 @@ fn host_name() -> io::Result<String> {
         let message = format!("the host name {} is not text; set node.name", name.display());
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
-}
-
-/// The addresses on this machine's interfaces, without loopback and link-local ones.
-///
-/// # Errors
-/// When the kernel does not list them.
-pub fn interface_addresses() -> io::Result<BTreeSet<Addr>> {
-    let addresses = getifaddrs()?.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
-    });
-    Ok(addresses.map(Addr::from).filter(|addr| is_reachable(*addr)).collect())
-}
-
-/// Whether somebody else can send to the address: what a NodePort is for.
-fn is_reachable(addr: Addr) -> bool {
-    !(addr.is_loopback() || addr.is_link_local() || addr.is_unspecified() || addr.is_multicast())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::addr::Addr;
-use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::change::Change;
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
@@ -55,7 +55,7 @@ struct Ground {
     config_path: Option<PathBuf>,
     level: LevelControl,
     listeners: Vec<TcpListener>,
-    facts: NodeFacts,
+    identity: node::Identity,
     notifier: Arc<Notifier>,
 }
 
@@ -68,14 +68,14 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
     let listeners = config.admin.listen.iter().map(bind).collect::<Result<_, _>>()?;
-    let facts = node::facts(&config.node).map_err(system("asking for the node's name and addresses"))?;
+    let identity = node::Identity::of(&config.node).map_err(system("asking for the node's name"))?;
     let mode = match options.datapath {
         Some(DatapathChoice::Kernel) => Mode::Kernel,
         Some(DatapathChoice::Memory) => Mode::Memory,
         None => config.datapath.mode,
     };
-    info!(version = env!("CARGO_PKG_VERSION"), node = %facts.name, "nodelb starts");
-    let ground = Ground { config, config_path: options.config.clone(), level, listeners, facts, notifier };
+    info!(version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
+    let ground = Ground { config, config_path: options.config.clone(), level, listeners, identity, notifier };
     match mode {
         Mode::Kernel => run_kernel(ground),
         Mode::Memory => run_memory(ground),
@@ -146,7 +146,7 @@ async fn serve<D: Datapath + Send + 'static>(
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
     Own { probe, register }: Own<D>,
 ) -> Result<(), Failure> {
-    let Ground { config, config_path, level, listeners, facts, notifier } = ground;
+    let Ground { config, config_path, level, listeners, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let clock = Clock::start();
     let limits = datapath.limits();
@@ -160,9 +160,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let (health_in, health) = watch::channel(Arc::new(Health::default()));
     let (stop_in, stop) = watch::channel(false);
 
-    let node = facts.name.to_string();
-    // The first change of all: nothing is selected before the node knows its name. The owner holds the receiver.
-    let _ = changes_in.send(vec![Change::Node(facts)]).await;
+    let node = identity.name.to_string();
+    let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let connections = files::Connections { changes: changes_in.clone(), register: Arc::clone(&register), clock };
     let files = files::start(&config, connections, stop.clone());
     let mut kubernetes = None;
@@ -208,14 +207,8 @@ async fn serve<D: Datapath + Send + 'static>(
     };
     let owner = tokio::spawn(owner.run(stopped(stop)));
 
-    let reload = Reload {
-        config,
-        config_path,
-        level,
-        changes: changes_in,
-        directory: files.directory,
-        notifier: Arc::clone(&notifier),
-    };
+    let reload =
+        Reload { config, config_path, level, identity, directory: files.directory, notifier: Arc::clone(&notifier) };
     reload.until_told_to_end(signals).await;
     notifier.stopping("stopping; connections go on");
     info!("told to end: maps and programs stay in place, connections go on");
@@ -243,6 +236,20 @@ async fn last_words(tasks: impl Iterator<Item = JoinHandle<()>>) {
     }
 }
 
+/// Tells the first change of all: nothing is selected before the node knows its name and addresses. Who the node is may be
+/// changed later.
+async fn follow_node(
+    identity: node::Identity,
+    changes: mpsc::Sender<Vec<Change>>,
+    stop: watch::Receiver<bool>,
+) -> Result<watch::Sender<Arc<node::Identity>>, Failure> {
+    let (identity_in, identity) = watch::channel(Arc::new(identity));
+    let connections = node::watch::Connections { identity, changes };
+    let started = node::watch::start(connections, node::watch::Timing::default(), stopped(stop)).await;
+    started.map_err(system("asking for the node's addresses"))?;
+    Ok(identity_in)
+}
+
 fn unix_seconds() -> u64 {
     clock::unix_seconds(SystemTime::now())
 }
@@ -254,8 +261,12 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
 
 fn engine_config(config: &Config, max_services: u32) -> EngineConfig {
     let admin = config.admin.listen.iter().map(|address| (Addr::from(address.ip()), address.port())).collect();
-    let guard =
-        Guard { admin, bypass: config.datapath.bypass.clone(), nodeport_range: config.datapath.nodeport_range.into() };
+    let guard = Guard {
+        admin,
+        bypass: config.datapath.bypass.clone(),
+        nodeport_range: config.datapath.nodeport_range.into(),
+        external_ips: config.datapath.external_ips.clone(),
+    };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
     EngineConfig { guard, sources, max_services }

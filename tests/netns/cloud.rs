@@ -22,12 +22,13 @@ use crate::host::{eventually, socket};
 const PATIENCE: Duration = Duration::from_millis(100);
 const FIRST_BYTE: Duration = Duration::from_secs(5);
 
-/// Makes an address local to the sandbox.
+/// Makes an address local to the sandbox without making it the node's: it stands for somebody else, out there.
 pub(crate) fn own(address: &str) {
-    ip(&["address", "add", address, "dev", "lo"]);
+    ip(&["route", "add", "local", address, "dev", "lo"]);
 }
 
-fn ip(arguments: &[&str]) {
+/// Runs `ip` with these arguments; panics if it complains.
+pub(crate) fn ip(arguments: &[&str]) {
     let output = Command::new("ip").args(arguments).output().unwrap();
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

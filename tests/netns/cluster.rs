@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use nodelb_apiserver::{Cluster, Ranges, Replica, ServeOptions};
 use serde_json::{Value, json};
 
+use crate::cloud::ip;
 use crate::host::{Host, frontend, get};
 
 /// Cluster addresses; nothing but nodelb makes them work.
@@ -98,11 +99,17 @@ pub(crate) fn in_order(servers: &[&str]) -> String {
     servers.iter().map(table).collect()
 }
 
+/// Gives the node its address.
+pub(crate) fn have_address() {
+    ip(&["address", "replace", &format!("{NODE}/32"), "dev", "lo"]);
+}
+
 /// Configures a node with these lines in `[kubernetes]`.
 pub(crate) fn configure(host: &Host, kubernetes: &str) {
     std::fs::create_dir_all(host.path("state")).unwrap();
+    have_address();
     host.configure(&format!(
-        "[node]\naddresses = [{NODE:?}]\n[state]\ndirectory = {:?}\n[kubernetes]\n{kubernetes}",
+        "[node]\nnodeport-addresses = [{NODE:?}]\n[state]\ndirectory = {:?}\n[kubernetes]\n{kubernetes}",
         host.path("state")
     ));
 }

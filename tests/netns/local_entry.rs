@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nodelb_apiserver::{Cluster, Replica};
 use serde_json::{Value, json};
 
-use crate::cluster::{NODE, apply, cluster_at, in_order, serve, service, slice};
+use crate::cluster::{NODE, apply, cluster_at, have_address, in_order, serve, service, slice};
 use crate::host::{Daemon, Host, eventually, get, say};
 use crate::sandbox;
 
@@ -21,9 +21,10 @@ const HEALTHZ: &str = "127.0.0.1:10256";
 /// A node called n1 that joins the cluster.
 fn join(host: &Host, cluster: &Cluster) {
     fs::create_dir_all(host.path("state")).unwrap();
+    have_address();
     host.write("kubeconfig", &cluster.kubeconfig(&[&format!("https://{FIRST}")]).unwrap());
     host.configure(&format!(
-        "[node]\nname = \"n1\"\naddresses = [{NODE:?}]\n[state]\ndirectory = {:?}\n[kubernetes]\nkubeconfig = {:?}\n{}",
+        "[node]\nname = \"n1\"\nnodeport-addresses = [{NODE:?}]\n[state]\ndirectory = {:?}\n[kubernetes]\nkubeconfig = {:?}\n{}",
         host.path("state"),
         host.path("kubeconfig"),
         in_order(&[FIRST])

@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use nodelb_prober::Transport;
 
+use crate::cluster::{NODE, have_address};
 use crate::host::{Host, answering, backend, dial, eventually, frontend, is_done};
 use crate::pod::Pod;
 use crate::sandbox;
@@ -14,7 +15,8 @@ const NODEPORT: &str = "0.0.0.0:30080/TCP";
 
 /// The node has one address, on which NodePorts are answered; with these lines in `[datapath]`.
 fn node(host: &Host, datapath: &str) {
-    host.configure(&format!("{datapath}\n[node]\naddresses = [\"192.0.2.1\"]\n"));
+    have_address();
+    host.configure(&format!("{datapath}\n[node]\nnodeport-addresses = [{NODE:?}]\n"));
 }
 
 fn is_refused(address: &str) -> bool {

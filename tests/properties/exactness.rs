@@ -18,7 +18,7 @@ use crate::world::{change, changes, facts, host, l4, object};
 
 /// The node is about all services.
 fn service_change() -> impl Strategy<Value = Change> {
-    change().prop_filter("about a service", |change| !matches!(change, Change::Node(_)))
+    change().prop_filter("about a service", |change| !matches!(change, Change::Node(_) | Change::NodeObject(_)))
 }
 
 /// The services the change is about: the named one, or those the slice leaves and joins.
@@ -99,7 +99,7 @@ fn service(full: &str, cluster_ip: &str, version: &str) -> Change {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     })

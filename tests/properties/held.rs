@@ -67,7 +67,7 @@ fn service(index: usize, version: u8) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: if version.is_multiple_of(2) { TrafficPolicy::Cluster } else { TrafficPolicy::Local },
         affinity_seconds: version.is_multiple_of(3).then_some(60),
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     }
@@ -120,7 +120,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn node(name: &str) -> Change {
     let addresses = ["203.0.113.1", "203.0.113.2"].map(|text| text.parse().expect("valid")).into();
-    Change::Node(NodeFacts { name: name.into(), addresses, ..NodeFacts::default() })
+    let nodeport_addresses = vec!["0.0.0.0/0".parse().expect("an entry")];
+    Change::Node(NodeFacts { name: name.into(), addresses, nodeport_addresses, ..NodeFacts::default() })
 }
 
 fn apiservers() -> Change {

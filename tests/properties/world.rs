@@ -2,11 +2,11 @@
 //! services have backends and what happens to them can be seen. Names are prefixes of each
 //! other, slice names are equal in different namespaces, and every backend address is shared by many services.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::change::{Change, NodeFacts, NodeObject};
 use nodelb_core::compile::Guard;
 use nodelb_core::health_check::HealthCheck;
 use nodelb_core::service::{
@@ -56,7 +56,9 @@ const BACKENDS: [&str; 8] = [
     "0.0.0.0:8080",
 ];
 
-const NODE_ADDRS: [&str; 3] = ["203.0.113.1", "203.0.113.2", "2001:db8:2::1"];
+/// The last two are frontends, too, while the node does not have them.
+const NODE_ADDRS: [&str; 5] = ["203.0.113.1", "203.0.113.2", "2001:db8:2::1", "198.51.100.2", "2001:db8::1"];
+const NODEPORT_ADDRESSES: [&str; 4] = ["primary", "203.0.113.2", "0.0.0.0/0", "::/0"];
 
 pub(crate) fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -64,7 +66,8 @@ pub(crate) fn l4(text: &str) -> L4Addr {
 
 pub(crate) fn guard() -> Guard {
     let bypass = vec!["203.0.113.4/30".parse().expect("a network")];
-    Guard { admin: vec![(l4(BACKENDS[6]).addr, 9890)], bypass, ..Guard::default() }
+    let external_ips = vec!["198.51.100.0/29".parse().expect("a network")];
+    Guard { admin: vec![(l4(BACKENDS[6]).addr, 9890)], bypass, external_ips, ..Guard::default() }
 }
 
 /// A host that waits for both sources and knows the refused addresses.
@@ -132,6 +135,7 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
         Change::UpsertSlice(slice) => Some(Change::RemoveSlice(slice.name.clone(), slice.source)),
         Change::Node(_) => Some(Change::Node(NodeFacts::default())),
         Change::Quarantine(name, _) => Some(Change::Quarantine(name.clone(), Quarantine::new())),
+        Change::NodeObject(_) => Some(Change::NodeObject(None)),
         _ => None,
     }
 }
@@ -166,6 +170,7 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
         1 => (slice_name(), source()).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
         1 => node().prop_map(Change::Node),
         2 => (name(), quarantine()).prop_map(|(name, backends)| Change::Quarantine(name, backends)),
+        1 => node_object().prop_map(Change::NodeObject),
     ]
 }
 
@@ -223,7 +228,7 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
                 internal_policy,
                 external_policy,
                 affinity_seconds,
-                source_ranges: Vec::new(),
+                source_ranges: None,
                 health_check_port: None,
                 health_check,
             }
@@ -281,7 +286,25 @@ fn backend() -> impl Strategy<Value = Backend> {
 }
 
 fn node() -> impl Strategy<Value = NodeFacts> {
-    let addresses =
-        prop::collection::btree_set(select(&NODE_ADDRS).prop_map(|text| text.parse::<Addr>().expect("valid")), 0..3);
-    (text(&NODES), text(&ZONES), addresses).prop_map(|(name, zone, addresses)| NodeFacts { name, zone, addresses })
+    let policy = select(&NODEPORT_ADDRESSES).prop_map(|text| text.parse().expect("valid"));
+    let policy = prop::collection::vec(policy, 0..3);
+    (text(&NODES), text(&ZONES), node_addresses(), node_addresses(), policy).prop_map(
+        |(name, zone, addresses, primary, nodeport_addresses)| NodeFacts {
+            name,
+            zone,
+            addresses,
+            primary,
+            nodeport_addresses,
+        },
+    )
+}
+
+fn node_addresses() -> impl Strategy<Value = BTreeSet<Addr>> {
+    prop::collection::btree_set(select(&NODE_ADDRS).prop_map(|text| text.parse().expect("valid")), 0..3)
+}
+
+fn node_object() -> impl Strategy<Value = Option<NodeObject>> {
+    let object =
+        (text(&ZONES), node_addresses()).prop_map(|(zone, addresses)| NodeObject { zone, addresses, leaving: None });
+    prop::option::weighted(0.8, object)
 }

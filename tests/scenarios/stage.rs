@@ -10,13 +10,14 @@ use nodelb::admin::table::Table;
 use nodelb::admin::tables;
 use nodelb::source::file::merge::{Merged, merge};
 use nodelb::source::file::{FileContent, parse};
-use nodelb_core::addr::{Addr, L4Addr};
-use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::addr::{Addr, Family, L4Addr};
+use nodelb_core::change::{Change, NodeFacts, NodeObject};
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::{Outranked, Snapshot, Takeover};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::local_entry::Claimants;
+use nodelb_core::nodeport::NodePortAddress;
 use nodelb_core::report::Filter;
 use nodelb_core::service::{Service, ServiceName, Slice, Source};
 use nodelb_core::state::{MapOp, ServiceId, Slot};
@@ -70,7 +71,7 @@ impl<W: World> Stage<W> {
             settings,
             files: BTreeMap::new(),
             merged: Merged::default(),
-            node: NodeFacts::default(),
+            node: NodeFacts { nodeport_addresses: vec![NodePortAddress::Primary], ..NodeFacts::default() },
             apiservers: BTreeSet::new(),
             unhealthy: BTreeMap::new(),
             synced: None,
@@ -89,6 +90,7 @@ impl<W: World> Stage<W> {
             ["delete", file] => self.delete(file)?,
             ["sync"] => self.sync(),
             ["node", ref facts @ ..] => self.set_node(facts)?,
+            ["node-object", ref facts @ ..] => self.set_node_object(facts)?,
             ["clock", wait] => self.wait(wait)?,
             ["restart"] => self.restart(Host::restart),
             ["reboot"] => self.restart(Host::reboot),
@@ -177,11 +179,34 @@ impl<W: World> Stage<W> {
             match key {
                 "name" => self.node.name = value.into(),
                 "zone" => self.node.zone = value.into(),
-                "addresses" => self.node.addresses = list::<Addr>(value)?.into_iter().collect(),
-                _ => return Err(format!("no fact `{key}`: name, zone and addresses are")),
+                "addresses" => {
+                    let addresses = list::<Addr>(value)?;
+                    let of = |family| addresses.iter().copied().find(|addr| addr.family() == family);
+                    self.node.primary = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(of).collect();
+                    self.node.addresses = addresses.into_iter().collect();
+                }
+                "primary" => self.node.primary = list::<Addr>(value)?.into_iter().collect(),
+                "nodeport-addresses" => self.node.nodeport_addresses = list(value)?,
+                _ => return Err(format!("no fact `{key}`: name, zone, addresses, primary and nodeport-addresses are")),
             }
         }
         self.host.tell([Change::Node(self.node.clone())]);
+        self.host.settle();
+        Ok(())
+    }
+
+    /// What Kubernetes says of the node. It is to be told again after a `restart`.
+    fn set_node_object(&mut self, words: &[&str]) -> Result<(), String> {
+        let mut object = Some(NodeObject::default());
+        for word in words {
+            match (word.split_once('='), &mut object) {
+                (None, _) if *word == "none" => object = None,
+                (Some(("addresses", value)), Some(object)) => object.addresses = list(value)?.into_iter().collect(),
+                (Some(("zone", value)), Some(object)) => object.zone = value.into(),
+                _ => return Err(format!("`{word}` is not addresses=..., zone=... or none")),
+            }
+        }
+        self.host.tell([Change::NodeObject(object)]);
         self.host.settle();
         Ok(())
     }
@@ -439,7 +464,8 @@ impl Settings {
             match key {
                 "admin" => self.guard.admin = list::<L4Addr>(value)?.iter().map(|at| (at.addr, at.port)).collect(),
                 "bypass" => self.guard.bypass = list(value)?,
-                _ => return Err(format!("no rule `{key}`: admin and bypass are")),
+                "external-ips" => self.guard.external_ips = list(value)?,
+                _ => return Err(format!("no rule `{key}`: admin, bypass and external-ips are")),
             }
         }
         Ok(())

@@ -9,6 +9,8 @@ use nodelb_core::datapath::Datapath as _;
 use nodelb_core::state::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
 use nodelb_core::trace::{self, Verdict, trace};
 
+use crate::pod::Pod;
+
 use super::{Kernel, Manner, Random, backend, backends, dial, in_sandbox, l4, list, options, point, put, slot, target};
 
 const MANNERS: [Manner; 3] = [Manner::Tcp, Manner::UdpConnected, Manner::UdpUnconnected];
@@ -180,5 +182,32 @@ fn a_nodeport_is_answered_on_node_addresses_only() {
         assert_eq!(refused("192.0.2.1:29999"), std::io::ErrorKind::ConnectionRefused, "outside the range");
         kernel.apply(&[MapOp::DeleteNodeAddr(l4("192.0.2.1:1/TCP").addr)]);
         assert_eq!(refused("192.0.2.1:30080"), std::io::ErrorKind::ConnectionRefused, "no longer");
+    });
+}
+
+/// Every network namespace has a 127.0.0.1 of its own: what is the node's is not a pod's.
+#[test]
+fn a_nodeport_on_loopback_is_for_the_node_alone() {
+    in_sandbox("sockets::translation::a_nodeport_on_loopback_is_for_the_node_alone", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        backends(&["192.0.2.10:8080/TCP", "192.0.2.10:8080/UDP", "[2001:db8:b::10]:8080/TCP"]);
+        kernel.serve(1, "0.0.0.0:30080/TCP", &["192.0.2.10:8080/TCP"]);
+        kernel.serve(2, "[::]:30080/TCP", &["[2001:db8:b::10]:8080/TCP"]);
+        kernel.serve(3, "0.0.0.0:30080/UDP", &["192.0.2.10:8080/UDP"]);
+        let loopback = ["127.0.0.1:1/TCP", "[::1]:1/TCP", "192.0.2.1:1/TCP"];
+        kernel.apply(&loopback.map(|addr| MapOp::PutNodeAddr(l4(addr).addr)));
+        let dial = |manner, to: &str| dial(manner, to.parse().unwrap());
+        let ways =
+            [(Manner::Tcp, "127.0.0.1:30080"), (Manner::Tcp, "[::1]:30080"), (Manner::UdpConnected, "127.0.0.1:30080")];
+        for (manner, to) in ways {
+            assert_eq!(dial(manner, to).unwrap().backend.port, 8080, "{to}");
+        }
+        assert_eq!(dial(Manner::Tcp, "[::ffff:127.0.0.1]:30080").unwrap().backend, l4("192.0.2.10:8080/TCP"));
+        Pod::new(0).run(|| {
+            for (manner, to) in ways {
+                assert!(dial(manner, to).is_err(), "{to}");
+            }
+            assert_eq!(dial(Manner::Tcp, "192.0.2.1:30080").unwrap().backend, l4("192.0.2.10:8080/TCP"));
+        });
     });
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// An IPv4 or IPv6 address in one 16-byte form: IPv4 is kept as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), exactly as
@@ -254,6 +255,18 @@ impl fmt::Debug for L4Addr {
     }
 }
 
+/// A network, or an address as the network that holds nothing else.
+///
+/// # Errors
+/// When the text is neither, or has bits set beyond its prefix length: a slip more often than not.
+pub fn parse_net(text: &str) -> Result<IpNet, AddrError> {
+    if let Ok(addr) = text.parse::<IpAddr>() {
+        return Ok(addr.to_canonical().into());
+    }
+    let net: IpNet = text.parse().map_err(|_not_a_net| AddrError::Net(text.into()))?;
+    if net == net.trunc() { Ok(net) } else { Err(AddrError::HostBits(text.into(), net.trunc())) }
+}
+
 /// Why a text is not an address. Each message quotes the text and shows the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddrError {
@@ -266,6 +279,12 @@ pub enum AddrError {
     /// Port 0 cannot be dialled.
     #[error("`{0}` has port 0, which cannot be dialled")]
     PortZero(String),
+    /// Neither an address nor a network.
+    #[error("`{0}` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)")]
+    Net(String),
+    /// More than a network.
+    #[error("`{0}` has bits set beyond its prefix length; write {1}")]
+    HostBits(String, IpNet),
     /// Not a protocol nodelb knows.
     #[error("`{0}` is not a protocol (expected TCP, UDP or SCTP)")]
     Protocol(String),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::{Addr, L4Addr};
 use crate::hold::Remembered;
+use crate::nodeport::NodePortAddress;
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
 /// One fact from outside.
@@ -57,8 +58,12 @@ pub struct NodeFacts {
     pub name: Arc<str>,
     /// Zone; empty where unknown.
     pub zone: Arc<str>,
-    /// The node's own addresses, where NodePorts are answered.
+    /// Every address of its interfaces, loopback and link-local ones included. No service may have one of them.
     pub addresses: BTreeSet<Addr>,
+    /// Of each family the one it uses towards others, by its routes; counts where Kubernetes does not say.
+    pub primary: BTreeSet<Addr>,
+    /// Which of `addresses` NodePorts are answered on; none if empty. Config key `node.nodeport-addresses`.
+    pub nodeport_addresses: Vec<NodePortAddress>,
 }
 
 /// A Kubernetes Node, as far as it matters to the node itself.

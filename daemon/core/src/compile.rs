@@ -24,11 +24,13 @@ pub struct Guard {
     pub bypass: Vec<IpNet>,
     /// Ports a NodePort may have; config key `datapath.nodeport-range`.
     pub nodeport_range: RangeInclusive<u16>,
+    /// Where Kubernetes' `externalIPs` are served; config key `datapath.external-ips`.
+    pub external_ips: Vec<IpNet>,
 }
 
 impl Default for Guard {
     fn default() -> Self {
-        Self { admin: Vec::new(), bypass: Vec::new(), nodeport_range: 30_000..=32_767 }
+        Self { admin: Vec::new(), bypass: Vec::new(), nodeport_range: 30_000..=32_767, external_ips: Vec::new() }
     }
 }
 
@@ -44,6 +46,18 @@ pub enum Refusal {
     /// A NodePort nodelb would never look up.
     #[error("NodePort outside {start}-{end}: change the port, or widen datapath.nodeport-range and restart nodelb", start = .0.start(), end = .0.end())]
     NodePortOutsideRange(RangeInclusive<u16>),
+    /// Whoever may write Services could take over any address with it.
+    #[error(
+        "externalIPs let whoever writes a Service take over any address (CVE-2020-8554): if {0} is meant, list it or its \
+         network in datapath.external-ips and restart nodelb"
+    )]
+    ExternalIpNotAllowed(Addr),
+    /// What is sent there is for a process on this node, or for whoever put the address here.
+    #[error(
+        "{0} is an address of this node: connections go to whatever listens on it here; to have the service answer, \
+         take the address off this node's interfaces"
+    )]
+    OwnAddress(Addr),
     /// SCTP has no connect() hook that could rewrite every address of an association.
     #[error("SCTP is not translated for sockets on this node")]
     UnsupportedProtocol,
@@ -88,7 +102,7 @@ impl Guard {
     ///
     /// # Errors
     /// The first reason that applies.
-    pub fn check_frontend(&self, spec: &FrontendSpec, protocol: Protocol) -> Result<(), Refusal> {
+    pub fn check_frontend(&self, spec: &FrontendSpec, protocol: Protocol, node: &NodeFacts) -> Result<(), Refusal> {
         let (addr, is_nodeport) = (spec.addr, spec.kind == FrontendKind::NodePort);
         if protocol == Protocol::Sctp {
             Err(Refusal::UnsupportedProtocol)
@@ -102,6 +116,11 @@ impl Guard {
             Err(Refusal::NotUnicast(word))
         } else if let Some(net) = self.bypass.iter().find(|net| net.contains(&addr.ip())) {
             Err(Refusal::Bypassed(*net))
+        } else if spec.kind == FrontendKind::ExternalIP && !self.external_ips.iter().any(|net| net.contains(&addr.ip()))
+        {
+            Err(Refusal::ExternalIpNotAllowed(addr))
+        } else if node.addresses.contains(&addr) {
+            Err(Refusal::OwnAddress(addr))
         } else {
             Ok(())
         }
@@ -222,7 +241,7 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'
     let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
-            let frontends = plan_frontends(service, port, family, around.guard);
+            let frontends = plan_frontends(service, (port, family), around);
             if frontends.is_empty() {
                 continue;
             }
@@ -243,13 +262,17 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'
     plans
 }
 
-fn plan_frontends(service: &Service, port: &ServicePort, family: Family, guard: &Guard) -> Vec<FrontendPlan> {
+fn plan_frontends(
+    service: &Service,
+    (port, family): (&ServicePort, Family),
+    around: &Surroundings<'_>,
+) -> Vec<FrontendPlan> {
     let plan = |spec: &FrontendSpec| FrontendPlan {
         address: spec.l4(port.protocol),
         kind: spec.kind,
         inside_local: select::is_inside_local(service, spec.kind),
         outside_local: select::is_outside_local(service, spec.kind),
-        refusal: guard.check_frontend(spec, port.protocol).err(),
+        refusal: around.guard.check_frontend(spec, port.protocol, around.node).err(),
     };
     port.frontends.iter().filter(|spec| spec.addr.family() == family).map(plan).collect()
 }

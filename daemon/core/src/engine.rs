@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 use smallvec::SmallVec;
@@ -23,6 +23,7 @@ use crate::datapath::{Datapath, MapError, Moment};
 use crate::diff::{self, Touched};
 use crate::hold::{Emptied, HeldPort, Release};
 use crate::ids::{BackendIds, ServiceIds};
+use crate::nodeport::NodePortAddress;
 use crate::service::{PortKey, ServiceName, Source};
 use crate::stale::Moves;
 use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
@@ -112,6 +113,9 @@ pub struct Engine {
     realised: Realised,
     /// What the kernel held when this engine came: none of it is deleted before the first prune. Empty from then on.
     at_start: Realised,
+    /// Node addresses the kernel held at start: NodePorts go on being answered on those of them that the node still has
+    /// until Kubernetes has said which are the node's. Empty from then on.
+    node_addrs_at_start: OrdSet<Addr>,
     /// Entries of it, and of another source, that no source which has synced has made its own: they are not emptied either.
     inherited: BTreeSet<ServiceId>,
     /// How many realised frontends point at each service entry.
@@ -152,7 +156,10 @@ impl Engine {
             *references.entry(entry.service).or_insert(0) += 1;
         }
         let inherited = realised.services.keys().copied().filter(|id| *id != ServiceId::CANARY).collect();
+        let is_kubernetes_asked = config.sources.contains(&Source::Kubernetes);
+        let node_addrs_at_start = if is_kubernetes_asked { realised.node_addrs.clone() } else { OrdSet::new() };
         let mut engine = Self {
+            node_addrs_at_start,
             inherited,
             at_start: realised.clone(),
             ids: ServiceIds::new(config.max_services, &realised),
@@ -215,7 +222,11 @@ impl Engine {
                 let names = self.holds.remember(records);
                 self.soil(names, &Trigger::Other);
             }
-            Effect::NodeAddresses => self.want_node_addresses(),
+            Effect::NodeAddresses(changed) => {
+                let names = self.claimants(&changed);
+                self.soil(names, &Trigger::Other);
+                self.want_node_addresses();
+            }
             Effect::Synced => {
                 self.moves.note(Protocol::Udp);
                 self.moves.note(Protocol::Tcp);
@@ -238,8 +249,21 @@ impl Engine {
         }
     }
 
+    /// The services that claim one of the addresses: whether they may have it hangs on whether the node has it.
+    fn claimants(&self, addresses: &BTreeSet<Addr>) -> Vec<ServiceName> {
+        let ports = |addr: &Addr| L4Addr::new(*addr, 0, Protocol::Tcp)..=L4Addr::new(*addr, u16::MAX, Protocol::Sctp);
+        let rows = addresses.iter().flat_map(|addr| self.rows.range(ports(addr)));
+        rows.flat_map(|(_, row)| row.claims()).map(|claim| claim.key.service.clone()).collect()
+    }
+
     fn want_node_addresses(&mut self) {
-        let wanted = self.table.node().addresses.iter().copied().collect();
+        let is_primary_meant = self.table.node().nodeport_addresses.contains(&NodePortAddress::Primary);
+        if self.table.is_node_object_told() || !is_primary_meant {
+            self.node_addrs_at_start.clear();
+        }
+        let own = &self.table.node().addresses;
+        let from_before = self.node_addrs_at_start.iter().copied().filter(|addr| own.contains(addr));
+        let wanted = from_before.chain(self.table.nodeport_addresses()).collect();
         let before = std::mem::replace(&mut self.desired.node_addrs, wanted);
         self.touched.node_addrs.extend(before);
         self.touched.node_addrs.extend(self.desired.node_addrs.iter().copied());

@@ -25,6 +25,7 @@ pub mod hold;
 pub mod ids;
 pub mod local_entry;
 pub mod memory;
+pub mod nodeport;
 pub mod report;
 pub mod runs;
 pub mod select;

@@ -129,9 +129,10 @@ pub struct Service {
     pub external_policy: TrafficPolicy,
     /// Seconds for which a client keeps its backend after its last new connection; `None` without affinity.
     pub affinity_seconds: Option<u32>,
-    /// Kubernetes `loadBalancerSourceRanges`: which clients from outside may dial its LoadBalancer addresses; empty for
-    /// all. Read by the packet path only: a client on this node is not from outside.
-    pub source_ranges: Vec<IpNet>,
+    /// Kubernetes `loadBalancerSourceRanges`: which clients from outside may dial its LoadBalancer addresses, whatever the
+    /// family: an IPv6 client is in no IPv4 range. `None` for all; an empty list, where none of those given makes sense,
+    /// is for nobody. Read by the packet path only: a client on this node is not from outside.
+    pub source_ranges: Option<Vec<IpNet>>,
     /// Kubernetes `healthCheckNodePort`, where load balancers ask whether this node has a backend of its own.
     pub health_check_port: Option<u16>,
     /// How nodelb itself checks the backends; `None` where it believes the source.

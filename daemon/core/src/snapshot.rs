@@ -15,7 +15,7 @@ use crate::engine::{EngineConfig, Holds, IdOwner};
 use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, ServiceReport, Status};
 use crate::select::{self, Candidate, Checks};
-use crate::service::{BackendState, PortKey, Service, ServiceName, Slice, Source};
+use crate::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
 use crate::stale::Moves;
 use crate::state::{Desired, Realised, ServiceId, Slot};
 use crate::table::{Facts, Quarantine};
@@ -157,6 +157,7 @@ impl Snapshot {
         if claim.inside_local {
             flags.push("Local".into());
         }
+        flags.extend(self.source_ranges(claim).map(|count| format!("SourceRanges={count}")));
         let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
         let unused = || is_empty.then(|| self.unused_text(&claim.key)).flatten();
         let bound = || self.facts.bound(address).filter(|_| is_owner).map(ToString::to_string);
@@ -169,8 +170,30 @@ impl Snapshot {
             flags,
             status: status.status,
             since: status.since,
-            error: status.error.map(|error| error.to_string()).or_else(bound).or_else(unused),
+            error: status
+                .error
+                .map(|error| error.to_string())
+                .or_else(bound)
+                .or_else(unused)
+                .or_else(|| self.unanswered(claim, status.status)),
         }
+    }
+
+    /// How many networks clients from outside may come from, where the claim's service names any.
+    fn source_ranges(&self, claim: &Claim) -> Option<usize> {
+        if claim.kind != FrontendKind::LoadBalancer {
+            return None;
+        }
+        let (service, _) = self.facts.owner(&claim.key.service)?;
+        service.source_ranges.as_ref().map(Vec::len)
+    }
+
+    /// Why nobody can dial a NodePort that is as it should be.
+    fn unanswered(&self, claim: &Claim, status: Status) -> Option<String> {
+        let family = claim.key.family;
+        let is_answered = || self.desired.node_addrs.iter().any(|addr| addr.family() == family);
+        (claim.kind == FrontendKind::NodePort && status == Status::Done && !is_answered())
+            .then(|| format!("answered nowhere: the node has no {family} address that node.nodeport-addresses means"))
     }
 
     /// Why a port without backends has none, if nodelb does not use those that its slices name.

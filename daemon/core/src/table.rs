@@ -17,6 +17,7 @@ use crate::cause::Trigger;
 use crate::change::{Change, NodeFacts, NodeObject};
 use crate::hold::Remembered;
 use crate::local_entry::HealthCheckPorts;
+use crate::nodeport;
 use crate::service::{Service, ServiceName, Slice, SliceName, Source};
 
 /// What the sources say now: the writer's side. Reads as the [`Facts`] it holds.
@@ -88,8 +89,8 @@ pub enum Effect {
     Deleted(ServiceName, Trigger),
     /// What selection knows about the node changed: every service must be compiled again.
     AllServices,
-    /// The node's addresses changed, nothing else.
-    NodeAddresses,
+    /// These addresses have come to the node or gone from it, or NodePorts are answered on others of them; nothing else.
+    NodeAddresses(BTreeSet<Addr>),
     /// A source is synced, or became complete.
     Synced,
     /// What the engine may fall back on.
@@ -110,16 +111,15 @@ impl Table {
                 },
                 None => Effect::None,
             },
-            Change::Node(facts) => {
-                self.own_zone = Arc::clone(&facts.zone);
-                self.set_node(facts)
+            Change::Node(node) => {
+                self.own_zone = Arc::clone(&node.zone);
+                self.change_node(|facts| facts.node = Arc::new(node))
             }
-            Change::NodeObject(object) => {
-                self.facts.is_node_missing = object.is_none();
+            Change::NodeObject(object) => self.change_node(|facts| {
+                facts.is_node_missing = object.is_none();
                 // What it said of the machine goes on to hold: that has not moved.
-                self.facts.node_object = object.map(Arc::new).or_else(|| self.facts.node_object.take());
-                self.set_node(NodeFacts::clone(&self.facts.node))
-            }
+                facts.node_object = object.map(Arc::new).or_else(|| facts.node_object.take());
+            }),
             Change::EntryError(of, error) => {
                 match error {
                     Some(error) => self.facts.entry_errors.insert(of, error),
@@ -258,16 +258,27 @@ impl Table {
         self.facts.records.iter().filter(|(_, record)| leads(record)).map(|(name, _)| name.clone()).collect()
     }
 
-    fn set_node(&mut self, mut facts: NodeFacts) -> Effect {
-        let told = self.facts.node_object().map(|object| &object.zone);
-        facts.zone = if self.own_zone.is_empty() { told.cloned().unwrap_or_default() } else { self.own_zone.clone() };
-        let old = std::mem::replace(&mut self.facts.node, Arc::new(facts));
-        if old.name != self.node.name || old.zone != self.node.zone {
-            Effect::AllServices
-        } else if old.addresses != self.node.addresses {
+    fn change_node(&mut self, change: impl FnOnce(&mut Facts)) -> Effect {
+        let (old, answering) = (Arc::clone(&self.facts.node), self.nodeport_addresses());
+        let was_told = self.is_node_object_told();
+        change(&mut self.facts);
+        let told = self.node_object().map(|object| Arc::clone(&object.zone));
+        let zone = if self.own_zone.is_empty() { told.unwrap_or_default() } else { Arc::clone(&self.own_zone) };
+        if self.node.zone != zone {
+            Arc::make_mut(&mut self.facts.node).zone = zone;
+        }
+        let changed: BTreeSet<Addr> = old.addresses.symmetric_difference(&self.node.addresses).copied().collect();
+        if !changed.is_empty() {
             // A NodePort may lead to an apiserver now.
             self.newly_known.extend(self.facts.apiservers.iter());
-            Effect::NodeAddresses
+        }
+        if old.name != self.node.name || old.zone != self.node.zone {
+            Effect::AllServices
+        } else if !changed.is_empty()
+            || answering != self.nodeport_addresses()
+            || was_told != self.is_node_object_told()
+        {
+            Effect::NodeAddresses(changed)
         } else {
             Effect::None
         }
@@ -359,6 +370,16 @@ impl Facts {
     /// How many services cannot answer at their health-check port.
     pub fn entry_errors(&self) -> usize {
         self.entry_errors.keys().flatten().count()
+    }
+
+    /// Whether Kubernetes has said anything about this node, if only that it has no such Node.
+    pub fn is_node_object_told(&self) -> bool {
+        self.node_object.is_some() || self.is_node_missing
+    }
+
+    /// The addresses on which NodePorts are answered.
+    pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
+        nodeport::answering(&self.node, self.node_object())
     }
 
     /// The backends of the service that nodelb's own checks found unhealthy, as far as anybody has said so: also of a

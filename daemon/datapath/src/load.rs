@@ -55,6 +55,8 @@ pub(crate) fn prepare<'o>(
     rodata.nodeport_netns = if options.protect_nodeports { features.bind_refusal.unwrap_or(0) } else { 0 };
     rodata.has_mptcp = features.mptcp.into();
     rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
+    // Without it there are no NodePorts on loopback.
+    rodata.node_netns = features.netns.unwrap_or(0);
     set_sizes(&mut skeleton, options.limits).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;
     let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);

@@ -34,6 +34,9 @@ pub struct Features {
     /// The cookie of this process's network namespace, where a bind in it can be refused with an error of its own:
     /// `bpf_set_retval()` at bind hooks, Linux 6.1.
     pub bind_refusal: Option<u64>,
+    /// The number by which programs know the network namespace of this process, whose loopback addresses are the node's;
+    /// `None` where the kernel does not tell it (before 5.14).
+    pub netns: Option<u64>,
     /// MPTCP, and `bpf_skc_to_mptcp_sock()`, Linux 5.19. Without the latter `getpeername()` on an MPTCP socket names the
     /// backend.
     pub mptcp: bool,
@@ -85,6 +88,7 @@ fn features() -> Features {
     Features {
         set_retval: at_connect(libbpf_sys::BPF_FUNC_set_retval),
         bind_refusal: bind_refusal(),
+        netns: own_netns(),
         mptcp: has_mptcp && at_connect(libbpf_sys::BPF_FUNC_skc_to_mptcp_sock),
     }
 }
@@ -100,6 +104,11 @@ fn bind_refusal() -> Option<u64> {
     if !needed.into_iter().all(|function| sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK, function)) {
         return None;
     }
+    own_netns()
+}
+
+/// See [`Features::netns`].
+fn own_netns() -> Option<u64> {
     let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
     sys::netns_cookie(any.as_fd()).ok()
 }

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use nodelb_core::addr::Addr;
+use nodelb_core::nodeport::NodePortAddress;
 
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
-    Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, own_addresses, reachable,
+    Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, reachable,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
@@ -100,8 +100,10 @@ section! {
     /// Zone of this node, compared with the zones that backends are meant for. Empty: unknown.
     zone: String = String::new(), name_or_empty;
 
-    /// Addresses on which NodePorts are answered. Empty: those of the interfaces, without loopback and link-local.
-    addresses: Vec<Addr> = Vec::new(), own_addresses;
+    /// On which of this node's addresses NodePorts are answered: "primary" are those of the Node object, else those the
+    /// default routes go out from; "loopback" are 127.0.0.1 and ::1, for processes outside of containers; a CIDR is every
+    /// address in it, loopback and link-local ones only if it holds no others. Addresses are followed as they come and go.
+    nodeport_addresses: Vec<NodePortAddress> = vec![NodePortAddress::Primary];
 }
 
 section! {
@@ -187,6 +189,10 @@ section! {
 
     /// Destinations never translated, whatever the services say: addresses or CIDRs.
     bypass: Vec<IpNet> = Vec::new();
+
+    /// Addresses or CIDRs in which externalIPs of Kubernetes Services are served. With them whoever may write a Service
+    /// can take over any address on this node (CVE-2020-8554), so none are.
+    external_ips: Vec<IpNet> = Vec::new();
 
     /// Ports that may be NodePorts: connections to others on this node's addresses are never looked up as such.
     nodeport_range: PortRange = PortRange { first: 30_000, last: 32_767 };

@@ -43,7 +43,7 @@ fn every_key_can_be_set_and_printed_again() {
         [node]
         name = "node-1"
         zone = "zone-a"
-        addresses = ["192.0.2.1", "2001:db8::1"]
+        nodeport-addresses = ["primary", "loopback", "192.0.2.0/24", "2001:db8::1"]
         [files]
         directory = "/srv/services \"new\""
         [kubernetes]
@@ -69,6 +69,7 @@ fn every_key_can_be_set_and_printed_again() {
         max-slots = 0x10
         max-affinity = 1_000
         bypass = ["192.0.2.0/24", "2001:db8::7", "::ffff:192.0.2.9"]
+        external-ips = ["203.0.113.0/24", "2001:db8::/32"]
         nodeport-range = "1-65535"
         [log]
         level = "trace"
@@ -87,7 +88,7 @@ fn every_key_can_be_set_and_printed_again() {
 fn all_problems_are_told_at_once() {
     let text = r#"[node]
 naem = "x"
-addresses = ["127.0.0.1"]
+nodeport-addresses = ["all"]
 [files]
 directory = "services.d"
 [admin]
@@ -107,7 +108,8 @@ level = "INFO"
     let found = problems(text);
     let expected = [
         "line 2: unknown key `node.naem`; did you mean `name`?",
-        "line 3: node.addresses: 127.0.0.1 cannot be an address of the node; list the node's own unicast addresses",
+        "line 3: node.nodeport-addresses: `all` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24), or \
+         \"primary\", or \"loopback\"",
         "line 5: files.directory: `services.d` must be an absolute path",
         "line 7: admin.listen: 0.0.0.0:9890 is not a loopback address; the admin API is for this host only: use 127.0.0.1",
         "line 9: datapath.mode: `magic` is not a datapath mode (expected \"kernel\" or \"memory\")",
@@ -119,7 +121,7 @@ level = "INFO"
         "line 16: log.level: `INFO` is not a log level (expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\")",
         "line 17: unknown key `kubernets`; did you mean `kubernetes`?",
         "line 18: unknown key `datapath.extra`; known here: mode, cgroup, pin-directory, max-frontends, max-services, \
-         max-slots, max-affinity, bypass, nodeport-range, protect-nodeports",
+         max-slots, max-affinity, bypass, external-ips, nodeport-range, protect-nodeports",
     ];
     assert_eq!(found, expected);
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use nodelb_core::addr::Addr;
+use nodelb_core::addr::{Addr, parse_net};
+use nodelb_core::nodeport::NodePortAddress;
 
 use crate::document::{Mismatches, Setting, Value, read_text};
 
@@ -88,9 +89,11 @@ impl Setting for PortRange {
     }
 }
 
-impl Setting for Addr {
+impl Setting for NodePortAddress {
     fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_text(value, "an IP address as a string", mismatches)
+        let text = String::read(value, mismatches)?;
+        let parsed = text.parse().map_err(|error| format!("{error}, or \"primary\", or \"loopback\""));
+        parsed.map_err(|message| mismatches.push((value.span(), message))).ok()
     }
 }
 
@@ -107,21 +110,8 @@ impl Setting for SocketAddr {
 impl Setting for IpNet {
     fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
         let text = String::read(value, mismatches)?;
-        parse_net(&text).map_err(|message| mismatches.push((value.span(), message))).ok()
+        parse_net(&text).map_err(|error| mismatches.push((value.span(), error.to_string()))).ok()
     }
-}
-
-fn parse_net(text: &str) -> Result<IpNet, String> {
-    if let Ok(addr) = text.parse::<IpAddr>() {
-        return Ok(addr.to_canonical().into());
-    }
-    let net: IpNet = text.parse().map_err(|_not_a_net| {
-        format!("`{text}` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)")
-    })?;
-    if net != net.trunc() {
-        return Err(format!("`{text}` has bits set beyond its prefix length; write {}", net.trunc()));
-    }
-    Ok(net)
 }
 
 impl Setting for tracing::Level {
@@ -187,7 +177,7 @@ macro_rules! written_as_displayed {
     };
 }
 
-written_as_displayed!(String, Addr, SocketAddr, IpNet, Mode, PortRange);
+written_as_displayed!(String, NodePortAddress, SocketAddr, IpNet, Mode, PortRange);
 
 /// What is wrong with a value that has the right type; each message names the remedy.
 pub(super) type Check = Result<(), String>;
@@ -245,11 +235,4 @@ pub(super) fn reachable(listen: &[SocketAddr]) -> Check {
         }
     }
     once(listen)
-}
-
-pub(super) fn own_addresses(addresses: &[Addr]) -> Check {
-    match addresses.iter().find(|addr| addr.is_unspecified() || addr.is_multicast() || addr.is_loopback()) {
-        Some(addr) => Err(format!("{addr} cannot be an address of the node; list the node's own unicast addresses")),
-        None => Ok(()),
-    }
 }

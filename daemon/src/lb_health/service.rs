@@ -83,7 +83,7 @@ impl Plan {
 
 /// Where load balancers find the node: where NodePorts are answered.
 fn addresses(facts: &Facts) -> BTreeSet<Addr> {
-    facts.node().addresses.clone()
+    facts.nodeport_addresses()
 }
 
 impl Servers {

@@ -8,6 +8,7 @@ use nodelb_core::change::{NodeFacts, NodeObject};
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::{Engine, EngineConfig};
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::nodeport::NodePortAddress;
 use nodelb_core::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, TrafficPolicy,
@@ -52,6 +53,7 @@ impl World {
         world.tell([Change::Node(NodeFacts {
             name: "n1".into(),
             addresses: BTreeSet::from([HERE.into()]),
+            nodeport_addresses: vec![NodePortAddress::Loopback],
             ..NodeFacts::default()
         })]);
         world
@@ -97,7 +99,7 @@ pub(super) fn service(name: &str, number: u8, port: u16) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: Some(port),
         health_check: None,
     }

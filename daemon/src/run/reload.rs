@@ -4,14 +4,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nodelb_core::change::Change;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::log::LevelControl;
-use crate::node;
+use crate::node::Identity;
 use crate::notify::Notifier;
 
 /// The signals the daemon answers.
@@ -37,7 +36,7 @@ pub(super) struct Reload {
     pub(super) config: Config,
     pub(super) config_path: Option<PathBuf>,
     pub(super) level: LevelControl,
-    pub(super) changes: mpsc::Sender<Vec<Change>>,
+    pub(super) identity: watch::Sender<Arc<Identity>>,
     pub(super) directory: watch::Sender<PathBuf>,
     pub(super) notifier: Arc<Notifier>,
 }
@@ -63,10 +62,10 @@ impl Reload {
         let path = self.config_path.clone();
         let loaded = tokio::task::spawn_blocking(move || {
             let config = Config::load(path.as_deref()).map_err(|error| error.to_string())?;
-            let facts = node::facts(&config.node).map_err(|error| format!("the node's own facts: {error}"))?;
-            Ok((config, facts))
+            let identity = Identity::of(&config.node).map_err(|error| format!("the node's name: {error}"))?;
+            Ok((config, identity))
         });
-        let (config, facts) = match loaded.await.unwrap_or_else(|error| Err(error.to_string())) {
+        let (config, identity) = match loaded.await.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(loaded) => loaded,
             Err(problems) => {
                 for problem in problems.lines() {
@@ -83,9 +82,7 @@ impl Reload {
         self.level.set(config.log.level);
         // Also where it is the same: a reload reads every file again.
         self.directory.send_replace(config.files.directory.clone());
-        if self.changes.send(vec![Change::Node(facts)]).await.is_err() {
-            warn!("the reconcile loop is gone: the node's facts cannot be taken over");
-        }
+        self.identity.send_replace(Arc::new(identity));
         // What needs a restart stays in force as it was, so that the next reload compares with that.
         let Config { kubernetes, state, admin, datapath, .. } = self.config.clone();
         self.config = Config { kubernetes, state, admin, datapath, ..config };

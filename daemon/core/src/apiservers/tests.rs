@@ -37,7 +37,7 @@ fn service(protocol: Protocol, frontend: &str, kind: FrontendKind) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     }

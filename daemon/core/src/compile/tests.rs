@@ -32,7 +32,7 @@ fn service(ports: Vec<ServicePort>) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     }
@@ -156,7 +156,10 @@ fn each_view_has_its_own_shares() {
 
 #[test]
 fn what_is_refused_as_a_frontend_and_why() {
-    let guard = Guard { bypass: vec!["203.0.113.0/24".parse().expect("a network")], ..Guard::default() };
+    let net = |text: &str| vec![text.parse().expect("a network")];
+    let guard = Guard { bypass: net("203.0.113.0/24"), external_ips: net("198.51.100.0/25"), ..Guard::default() };
+    let own = [l4("198.51.100.7:1").addr, l4("[2001:db8::7]:1").addr];
+    let node = NodeFacts { addresses: own.into(), ..NodeFacts::default() };
     let loopback = Some(Refusal::NotUnicast("loopback"));
     let cases = [
         ("198.51.100.1:80/TCP", Static, None),
@@ -170,13 +173,19 @@ fn what_is_refused_as_a_frontend_and_why() {
         ("203.0.113.9:80/TCP", LoadBalancer, Some(Refusal::Bypassed(guard.bypass[0]))),
         ("192.0.0.8:80/TCP", Static, Some(Refusal::Reserved)),
         ("[100::8]:9/UDP", Static, Some(Refusal::Reserved)),
+        ("198.51.100.1:80/TCP", ExternalIP, None),
+        ("198.51.100.129:80/TCP", ExternalIP, Some(Refusal::ExternalIpNotAllowed(l4("198.51.100.129:1").addr))),
+        ("198.51.100.129:80/TCP", LoadBalancer, None),
+        ("198.51.100.7:80/TCP", ClusterIP, Some(Refusal::OwnAddress(own[0]))),
+        ("198.51.100.7:80/UDP", ExternalIP, Some(Refusal::OwnAddress(own[0]))),
+        ("[2001:db8::7]:80/TCP", Static, Some(Refusal::OwnAddress(own[1]))),
         ("198.51.100.1:80/SCTP", ClusterIP, Some(Refusal::UnsupportedProtocol)),
         ("0.0.0.0:30080/TCP", NodePort, None),
         ("0.0.0.0:29999/TCP", NodePort, Some(Refusal::NodePortOutsideRange(30_000..=32_767))),
     ];
     for (text, kind, expected) in cases {
         let L4Addr { addr, port, protocol } = l4(text);
-        let refusal = guard.check_frontend(&FrontendSpec { addr, port, kind }, protocol).err();
+        let refusal = guard.check_frontend(&FrontendSpec { addr, port, kind }, protocol, &node).err();
         assert_eq!(refusal, expected, "{text}");
     }
 }

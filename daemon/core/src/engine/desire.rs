@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::contest::Line;
+use super::hold::spare_cluster_ips;
 use super::{Compiled, CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
 use crate::cause::{Dirt, Trigger};
@@ -93,6 +94,9 @@ impl Engine {
     /// The port with its id, old or new, and its entry in the desired state.
     fn adopt_port(&mut self, subject: &Subject<'_>, plan: &mut PortPlan) -> CompiledPort {
         let Subject { service, old, now, .. } = *subject;
+        if subject.is_protected {
+            spare_cluster_ips(plan);
+        }
         let frontends: SmallVec<[L4Addr; 2]> = plan.frontends.iter().map(|f| f.address).collect();
         let before = old.ports.iter().find(|port| *port.key == plan.key);
         let id = before.and_then(|port| port.id).or_else(|| {

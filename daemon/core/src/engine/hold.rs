@@ -103,6 +103,9 @@ impl Engine {
             || known.as_ref().is_some_and(|known| known.cluster.iter().any(is_apiserver))
             || self.shared_with_apiserver(subject);
         self.set_protected(id, is_protected);
+        if is_protected {
+            spare_cluster_ips(plan);
+        }
         match known {
             _ if !is_protected => {}
             Some(known) => {
@@ -248,6 +251,17 @@ impl Engine {
                 Arc::make_mut(port).since = now;
                 self.round.held.push(Arc::clone(port));
             }
+        }
+    }
+}
+
+/// Whoever dials a ClusterIP has nobody behind it but the service: it is served even if the node has the address, so that
+/// one wrong line in its network configuration cannot take the apiserver from it. A load balancer's or external address
+/// may be on the node for good reason, and leads on.
+pub(super) fn spare_cluster_ips(plan: &mut PortPlan) {
+    for frontend in &mut plan.frontends {
+        if frontend.kind == FrontendKind::ClusterIP && matches!(frontend.refusal, Some(Refusal::OwnAddress(_))) {
+            frontend.refusal = None;
         }
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::{Engine, EngineConfig};
 use crate::addr::{L4Addr, Protocol};
-use crate::change::Change;
+use crate::change::{Change, NodeFacts};
 use crate::datapath::{Datapath, Limits, Moment};
 use crate::dump::dump;
 use crate::memory::MemoryDatapath;
@@ -40,7 +40,7 @@ fn service(full: &str, frontend: &str) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     }
@@ -494,4 +494,32 @@ fn an_entry_is_not_emptied_under_a_frontend_that_is_only_kept() {
         "frontend 198.51.100.10:80/TCP  a/s:http/TCP/IPv4  inside=cluster outside=cluster\n\
          service  a/s:http/TCP/IPv4  cluster=[]  empty\n"
     );
+}
+
+#[test]
+fn an_address_of_the_node_makes_dirty_whoever_claims_it_and_nobody_else() {
+    let (mut engine, mut datapath) = new_pair();
+    for (full, frontend) in [("a/s", "198.51.100.10:80"), ("a/t", "198.51.100.11:80"), ("a/u", "198.51.100.10:81")] {
+        engine.change(Change::UpsertService(service(full, frontend)));
+        engine.change(Change::UpsertSlice(slice(full, full, &["192.0.2.1:80"])));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let node = |own: &[&str]| {
+        Change::Node(NodeFacts { addresses: own.iter().map(|text| l4(text).addr).collect(), ..NodeFacts::default() })
+    };
+    let status = |engine: &Engine| {
+        let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+        rows.iter().map(|row| row.status).collect::<Vec<_>>()
+    };
+    for (at, own, statuses) in
+        [(1, &["198.51.100.10:1"][..], [Status::Error, Status::Error, Status::Done]), (2, &[], [Status::Done; 3])]
+    {
+        engine.change(node(own));
+        let round = engine.reconcile(&mut datapath, Moment(at));
+        assert_eq!(round.compiled, [name("a/s"), name("a/u")]);
+        assert_eq!((round.done, status(&engine)), (2, statuses.to_vec()));
+    }
+    engine.change(node(&["203.0.113.1:1"]));
+    assert_eq!(engine.reconcile(&mut datapath, Moment(3)).compiled, []);
 }

@@ -33,7 +33,7 @@ fn service(full: &str, clusters: &[&str], port: u16, created: u64) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: Some(port).filter(|port| *port != 0),
         health_check: None,
     }

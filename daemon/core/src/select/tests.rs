@@ -228,7 +228,7 @@ fn which_policy_applies_to_whom() {
         internal_policy,
         external_policy,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     };

@@ -1,8 +1,9 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Table};
-use crate::addr::Protocol;
-use crate::change::{Change, NodeFacts};
+use crate::addr::{Addr, Protocol};
+use crate::change::{Change, NodeFacts, NodeObject};
+use crate::nodeport::NodePortAddress;
 use crate::service::{
     Backend, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source, TrafficPolicy,
 };
@@ -21,7 +22,7 @@ fn service(full: &str, source: Source, created: Option<u64>) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: None,
     }
@@ -216,9 +217,39 @@ fn node_facts_make_dirty_what_depends_on_them() {
     let facts = NodeFacts { name: "n1".into(), ..NodeFacts::default() };
     assert_eq!(table.apply(Change::Node(facts.clone())), Effect::AllServices);
     assert_eq!(table.apply(Change::Node(facts.clone())), Effect::None);
-    let moved = NodeFacts { addresses: ["203.0.113.1".parse().expect("valid")].into(), ..facts };
-    assert_eq!(table.apply(Change::Node(moved.clone())), Effect::NodeAddresses);
+    let addr = |text: &str| text.parse().expect("valid");
+    let own = ["203.0.113.1", "203.0.113.2"].map(addr);
+    let moved = NodeFacts { addresses: own.into(), ..facts };
+    assert_eq!(table.apply(Change::Node(moved.clone())), Effect::NodeAddresses(own.into()));
+    let moved = NodeFacts { addresses: [own[0], addr("203.0.113.3")].into(), ..moved };
+    let changed = [own[1], addr("203.0.113.3")].into();
+    assert_eq!(table.apply(Change::Node(moved.clone())), Effect::NodeAddresses(changed));
     assert_eq!(table.apply(Change::Node(NodeFacts { zone: "z1".into(), ..moved })), Effect::AllServices);
+}
+
+/// Where NodePorts are answered may change although the node has the addresses it had.
+#[test]
+fn what_kubernetes_says_of_the_node_makes_no_service_dirty_but_by_its_zone() {
+    let mut table = Table::default();
+    let own: BTreeSet<Addr> = ["203.0.113.1", "203.0.113.2"].map(|text| text.parse().expect("valid")).into();
+    let first = || own.iter().take(1).copied().collect();
+    let last = || own.iter().skip(1).copied().collect();
+    table.apply(Change::Node(NodeFacts {
+        addresses: own.clone(),
+        primary: first(),
+        nodeport_addresses: vec![NodePortAddress::Primary],
+        ..NodeFacts::default()
+    }));
+    assert_eq!(table.nodeport_addresses(), first());
+    let told = NodeObject { addresses: last(), ..NodeObject::default() };
+    let only_addresses = || Effect::NodeAddresses(BTreeSet::new());
+    assert_eq!(table.apply(Change::NodeObject(Some(told.clone()))), only_addresses());
+    assert_eq!(table.nodeport_addresses(), last());
+    assert_eq!(table.apply(Change::NodeObject(Some(told.clone()))), Effect::None);
+    assert_eq!(table.apply(Change::NodeObject(None)), Effect::None);
+    assert_eq!(table.nodeport_addresses(), last(), "the machine has not moved");
+    assert_eq!(table.apply(Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..told }))), Effect::AllServices);
+    assert_eq!((table.nodeport_addresses(), &*table.node().zone), (last(), "z1"));
 }
 
 #[test]

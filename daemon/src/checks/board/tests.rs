@@ -26,7 +26,7 @@ fn described(service: &str, check: Option<HealthCheck>) -> Change {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
-        source_ranges: Vec::new(),
+        source_ranges: None,
         health_check_port: None,
         health_check: check.map(Arc::new),
     })

@@ -205,7 +205,7 @@ impl ServiceEntry {
             internal_policy: self.internal_policy,
             external_policy: self.external_policy,
             affinity_seconds: self.affinity_seconds,
-            source_ranges: Vec::new(),
+            source_ranges: None,
             health_check_port: None,
             health_check: self.health_check,
         };

@@ -185,6 +185,9 @@ pub struct ServiceSpec {
     /// `externalIPs`
     #[serde(rename = "externalIPs", deserialize_with = "list")]
     pub external_ips: Vec<String>,
+    /// `loadBalancerSourceRanges`
+    #[serde(deserialize_with = "list")]
+    pub load_balancer_source_ranges: Vec<String>,
     /// `ports`
     #[serde(deserialize_with = "list")]
     pub ports: Vec<ServicePort>,

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::change::NodeObject;
 use nodelb_core::service::{
@@ -83,7 +84,7 @@ pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Servic
         internal_policy: policy(&spec.internal_traffic_policy),
         external_policy: policy(&spec.external_traffic_policy),
         affinity_seconds: affinity_seconds(spec),
-        source_ranges: Vec::new(),
+        source_ranges: source_ranges(spec, &mut notices),
         health_check_port: health_check_port(spec),
         health_check: None,
     };
@@ -146,6 +147,22 @@ fn dialable(text: &str) -> Result<Addr, String> {
         return Err(format!("`{text}` is not the address of one host"));
     }
     Ok(addr)
+}
+
+/// The networks from which clients may come. Kubernetes takes a network with bits set beyond its prefix length.
+fn source_ranges(spec: &ServiceSpec, notices: &mut Vec<String>) -> Option<Vec<IpNet>> {
+    let texts = &spec.load_balancer_source_ranges;
+    if texts.is_empty() {
+        return None;
+    }
+    let mut ranges = Vec::new();
+    for text in texts {
+        match text.trim().parse::<IpNet>() {
+            Ok(net) => ranges.push(net.trunc()),
+            Err(_not_a_net) => notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; admits nobody")),
+        }
+    }
+    Some(ranges)
 }
 
 fn ports(spec: &ServiceSpec, addresses: &[(FrontendKind, Addr)], notices: &mut Vec<String>) -> Vec<ServicePort> {

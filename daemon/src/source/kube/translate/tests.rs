@@ -363,3 +363,25 @@ fn a_node_has_one_address_of_each_family() {
     assert_eq!(addresses(&mixed), ["192.0.2.1", "2001:db8::9"]);
     assert_eq!(addresses(&[(inside, "nonsense"), (inside, "0.0.0.0"), (inside, "192.0.2.3")]), ["192.0.2.3"]);
 }
+
+#[test]
+fn source_ranges_that_make_no_sense_never_become_no_ranges() {
+    let ranges = |list: &str| {
+        let yaml = INTRANET.replace("  ipFamilies", &format!("  loadBalancerSourceRanges: {list}\n  ipFamilies"));
+        let Translation { value, notices } = service_of(&yaml);
+        let ranges = value.unwrap().source_ranges;
+        (ranges.map(|ranges| ranges.iter().map(ToString::to_string).collect::<Vec<_>>()), notices.len())
+    };
+    let some = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    for (list, expected, notices) in [
+        ("null", None, 0),
+        ("[]", None, 0),
+        ("[10.0.0.0/8, \"2001:db8::/32\"]", some(&["10.0.0.0/8", "2001:db8::/32"]), 0),
+        ("[' 10.1.2.3/8 ']", some(&["10.0.0.0/8"]), 0),
+        ("[0.0.0.0/0]", some(&["0.0.0.0/0"]), 0),
+        ("[10.0.0.0/8, 10.0.0.1, nonsense]", some(&["10.0.0.0/8"]), 2),
+        ("[nonsense]", some(&[]), 1),
+    ] {
+        assert_eq!(ranges(list), (expected, notices), "{list}");
+    }
+}

@@ -1,0 +1,134 @@
+//! From interfaces, addresses and routes to the addresses that are the node's own, and those it uses towards others. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use nodelb_core::addr::{Addr, Family};
+
+/// Left behind by kube-proxy's IPVS mode: it carries the ClusterIP of every service, none of which is the node's.
+const IPVS_LEFTOVER: &str = "kube-ipvs0";
+
+/// The most addresses that one line of the journal names.
+const SHOWN: usize = 8;
+
+/// What the kernel lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Machine {
+    /// By index.
+    pub(super) interfaces: BTreeMap<u32, Interface>,
+    /// In the kernel's order.
+    pub(super) addresses: Vec<Address>,
+    /// The source addresses of the routes to somewhere far away.
+    pub(super) sources: Vec<Addr>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) is_up: bool,
+    pub(super) is_loopback: bool,
+}
+
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    /// Index of the interface.
+    pub(super) interface: u32,
+    pub(super) addr: Addr,
+    /// Of scope global: good beyond this link.
+    pub(super) is_global: bool,
+    /// Whether another host may turn out to have it, or has it: the kernel answers for it only once duplicate address
+    /// detection (RFC 4862) is done.
+    pub(super) is_in_doubt: bool,
+    /// About to go, or made to go (RFC 8981): good for what is there, but nothing should count on it.
+    pub(super) is_passing: bool,
+}
+
+/// The addresses of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Addresses {
+    /// All of them, loopback ones included. Link-local ones only of IPv4: those of IPv6 say nothing without an interface.
+    pub(super) own: BTreeSet<Addr>,
+    /// At most one of each family.
+    pub(super) primary: BTreeSet<Addr>,
+}
+
+impl Addresses {
+    /// What the machine's addresses are. One on an interface that is down is not the node's: the kernel has no route to
+    /// it and answers nobody. An interface of which nothing is known is taken for an ordinary one.
+    pub(super) fn of(machine: &Machine) -> Self {
+        let counted: Vec<&Address> = machine.addresses.iter().filter(|address| counts(address, machine)).collect();
+        let primary = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(|family| primary(&counted, machine, family));
+        Self { primary: primary.collect(), own: counted.iter().map(|address| address.addr).collect() }
+    }
+
+    /// How these differ from those before, for the journal; `None` if they do not.
+    pub(super) fn news(&self, before: &Self) -> Option<String> {
+        let came = Listed(self.own.difference(&before.own).collect());
+        let gone = Listed(before.own.difference(&self.own).collect());
+        let mut news = Vec::new();
+        if !came.0.is_empty() {
+            news.push(format!("{came} came"));
+        }
+        if !gone.0.is_empty() {
+            news.push(format!("{gone} gone"));
+        }
+        if self.primary != before.primary {
+            news.push(format!("primary now: {}", Listed(self.primary.iter().collect())));
+        }
+        (!news.is_empty()).then(|| news.join("; "))
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; primary: {}", Listed(self.own.iter().collect()), Listed(self.primary.iter().collect()))
+    }
+}
+
+/// Addresses in a line of the journal.
+struct Listed<'a>(Vec<&'a Addr>);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (place, addr) in self.0.iter().take(SHOWN).enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            write!(f, "{separator}{addr}")?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+fn counts(address: &Address, machine: &Machine) -> bool {
+    let addr = address.addr;
+    let is_of_use = machine.interfaces.get(&address.interface).is_none_or(|it| it.is_up && it.name != IPVS_LEFTOVER);
+    let is_bound_to_link = addr.is_link_local() && addr.family() == Family::Ipv6;
+    is_of_use && !address.is_in_doubt && !is_bound_to_link && !addr.is_unspecified() && !addr.is_multicast()
+}
+
+/// The address the node uses towards others: the source of its route to far away, else the first global one in the order
+/// of its interfaces, loopback last. One that is passing only where its interface has no other.
+fn primary(counted: &[&Address], machine: &Machine, family: Family) -> Option<Addr> {
+    let is_loopback = |address: &Address| machine.interfaces.get(&address.interface).is_some_and(|it| it.is_loopback);
+    let is_candidate = |address: &Address| {
+        let addr = address.addr;
+        addr.family() == family && address.is_global && !addr.is_loopback() && !addr.is_link_local()
+    };
+    let mut candidates: Vec<&Address> = counted.iter().copied().filter(|address| is_candidate(address)).collect();
+    candidates.sort_by_key(|address| (is_loopback(address), address.interface, address.is_passing));
+    let source = candidates.iter().find(|address| machine.sources.contains(&address.addr));
+    let lasting = source.filter(|source| source.is_passing).and_then(|source| {
+        candidates.iter().find(|address| address.interface == source.interface && !address.is_passing)
+    });
+    lasting.or(source).or(candidates.first()).map(|address| address.addr)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+use super::*;
+
+fn addr(text: &str) -> Addr {
+    text.parse().unwrap()
+}
+
+fn set(addresses: &[&str]) -> BTreeSet<Addr> {
+    addresses.iter().map(|text| addr(text)).collect()
+}
+
+/// An address on the interface of this index.
+fn on(interface: u32, text: &str) -> Address {
+    let addr = addr(text);
+    let is_global = !addr.is_loopback() && !addr.is_link_local();
+    Address { interface, addr, is_global, is_in_doubt: false, is_passing: false }
+}
+
+/// A host with lo, eth0, eth1 and what kube-proxy left.
+fn machine(addresses: Vec<Address>, sources: &[&str]) -> Machine {
+    let interface = |(name, is_loopback): (&str, bool)| Interface { name: name.into(), is_up: true, is_loopback };
+    let names = [("lo", true), ("eth0", false), ("eth1", false), (IPVS_LEFTOVER, false)];
+    let interfaces = (1..).zip(names.map(interface)).collect();
+    Machine { interfaces, addresses, sources: sources.iter().map(|text| addr(text)).collect() }
+}
+
+#[test]
+fn what_counts_as_the_nodes_own() {
+    let mut host = machine(
+        vec![
+            on(1, "127.0.0.1"),
+            on(1, "::1"),
+            on(1, "10.0.0.9"),
+            on(2, "203.0.113.1"),
+            on(2, "fe80::1"),
+            on(3, "203.0.113.1"),
+            on(3, "169.254.20.10"),
+            on(4, "10.96.0.1"),
+            on(7, "203.0.113.7"),
+            Address { is_in_doubt: true, ..on(2, "2001:db8::2") },
+            Address { is_passing: true, ..on(2, "2001:db8::3") },
+        ],
+        &[],
+    );
+    let all = ["127.0.0.1", "::1", "10.0.0.9", "203.0.113.1", "169.254.20.10", "203.0.113.7", "2001:db8::3"];
+    assert_eq!(Addresses::of(&host).own, set(&all));
+    if let Some(eth1) = host.interfaces.get_mut(&3) {
+        eth1.is_up = false;
+    }
+    let up = ["127.0.0.1", "::1", "10.0.0.9", "203.0.113.1", "203.0.113.7", "2001:db8::3"];
+    assert_eq!(Addresses::of(&host).own, set(&up));
+}
+
+#[test]
+fn the_primary_address_is_the_source_of_the_default_route() {
+    let addresses = || vec![on(1, "10.0.0.9"), on(2, "203.0.113.1"), on(2, "203.0.113.2"), on(3, "203.0.113.3")];
+    for (sources, expected) in [
+        (&["203.0.113.3"][..], "203.0.113.3"),
+        (&["203.0.113.2", "2001:db8::1"], "203.0.113.2"),
+        (&["10.0.0.9"], "10.0.0.9"),
+        (&[], "203.0.113.1"),
+        (&["198.51.100.1"], "203.0.113.1"),
+    ] {
+        assert_eq!(Addresses::of(&machine(addresses(), sources)).primary, set(&[expected]), "{sources:?}");
+    }
+}
+
+#[test]
+fn without_a_default_route_it_is_the_first_that_is_good_for_others() {
+    let only_local = machine(vec![on(1, "127.0.0.1"), on(2, "169.254.1.1"), on(2, "fe80::1")], &[]);
+    assert_eq!(Addresses::of(&only_local).primary, set(&[]));
+    let on_loopback = machine(vec![on(1, "127.0.0.1"), on(1, "10.0.0.9")], &[]);
+    assert_eq!(Addresses::of(&on_loopback).primary, set(&["10.0.0.9"]));
+    let dual = machine(vec![on(3, "203.0.113.3"), on(3, "2001:db8::3"), on(2, "2001:db8::2")], &[]);
+    assert_eq!(Addresses::of(&dual).primary, set(&["203.0.113.3", "2001:db8::2"]));
+    let link_scope = Address { is_global: false, ..on(2, "203.0.113.9") };
+    assert_eq!(Addresses::of(&machine(vec![link_scope, on(3, "203.0.113.3")], &[])).primary, set(&["203.0.113.3"]));
+}
+
+#[test]
+fn a_temporary_address_is_primary_only_where_there_is_no_other() {
+    let passing = |text| Address { is_passing: true, ..on(2, text) };
+    let both = machine(vec![passing("2001:db8::7"), on(2, "2001:db8::1")], &["2001:db8::7"]);
+    assert_eq!(Addresses::of(&both).primary, set(&["2001:db8::1"]));
+    let alone = machine(vec![passing("2001:db8::7"), on(3, "2001:db8::3")], &["2001:db8::7"]);
+    assert_eq!(Addresses::of(&alone).primary, set(&["2001:db8::7"]));
+}
+
+#[test]
+fn the_journal_is_told_what_changed() {
+    let some = Addresses { own: set(&["203.0.113.1", "203.0.113.2"]), primary: set(&["203.0.113.1"]) };
+    assert_eq!(some.news(&some), None);
+    assert_eq!(some.to_string(), "203.0.113.1, 203.0.113.2; primary: 203.0.113.1");
+    let other = Addresses { own: set(&["203.0.113.1", "203.0.113.3"]), ..some.clone() };
+    assert_eq!(other.news(&some).unwrap(), "203.0.113.3 came; 203.0.113.2 gone");
+    let none = Addresses { own: set(&["203.0.113.1", "203.0.113.2"]), ..Addresses::default() };
+    assert_eq!(none.news(&some).unwrap(), "primary now: none");
+    let many: Vec<String> = (1..=10).map(|last| format!("198.51.100.{last}")).collect();
+    let many = Addresses { own: many.iter().map(|text| addr(text)).collect(), ..Addresses::default() };
+    assert!(many.news(&Addresses::default()).unwrap().ends_with("198.51.100.8 and 2 more came"));
+}

@@ -1,0 +1,280 @@
+//! The node's own addresses, as they come and go under a daemon that runs: where NodePorts are answered, and which services
+//! have to give way to what listens on the node.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nodelb_prober::{Plan, Probe, Transport};
+
+use crate::cloud::ip;
+use crate::host::{Host, backend, dial, errno, eventually, frontend, is_done, say, service, socket};
+use crate::sandbox::{self, pod::Pod};
+
+const BACKEND: &str = "192.0.2.11:8080";
+
+/// How long it may take from a change on an interface to the connection that sees it.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// A NodePort in both families.
+const WEB: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: NodePort
+  clusterIP: 198.51.100.1
+  clusterIPs: [198.51.100.1, "2001:db8:f::1"]
+  ports: [{name: http, port: 80, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-4, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [192.0.2.11]}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-6, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: ["2001:db8:b::11"]}]
+"#;
+
+/// A node with an interface whose other end is in the same namespace.
+fn host(sandbox: &sandbox::Sandbox) -> Host {
+    ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]);
+    ip(&["link", "set", "eth0", "up"]);
+    ip(&["link", "set", "eth1", "up"]);
+    Host::new(sandbox)
+}
+
+fn add(address: &str) {
+    ip(&["address", "add", address, "dev", "eth0", "nodad"]);
+}
+
+fn remove(address: &str) {
+    ip(&["address", "delete", address, "dev", "eth0"]);
+}
+
+fn policy(host: &Host, nodeport_addresses: &str) {
+    host.configure(&format!("[node]\nnodeport-addresses = {nodeport_addresses}"));
+}
+
+/// Who answers one connection; empty if it fails.
+fn answers(address: &str) -> String {
+    dial(address, Transport::Tcp, 1).answered.into_keys().collect()
+}
+
+/// How long duplicate address detection takes at most.
+const DETECTION: Duration = Duration::from_secs(3);
+
+/// Waits until this one answers at the address, or nobody if empty.
+fn soon(what: &str, address: &str, who: &str) {
+    soon_after(Duration::ZERO, what, address, who);
+}
+
+/// The same for what the kernel itself takes some time to do. A machine that is busy otherwise may take twice as long.
+fn soon_after(wait: Duration, what: &str, address: &str, who: &str) {
+    let start = Instant::now();
+    eventually(what, || answers(address) == who);
+    let took = start.elapsed();
+    let limit = wait + LIMIT;
+    say(&format!("{what}: {took:?}, at most {limit:?}"));
+    let allowed = if std::env::var_os("NODELB_STRICT").is_some() { limit } else { 2 * limit };
+    assert!(took <= allowed, "{what} took {took:?}");
+}
+
+/// Lines of the log that say this.
+fn told(host: &Host, what: &str) -> usize {
+    host.log().lines().filter(|line| line.contains(what)).count()
+}
+
+#[test]
+fn nodeports_follow_the_addresses() {
+    sandbox::run("addresses::nodeports_follow_the_addresses", |sandbox| {
+        let host = host(sandbox);
+        let _backends = [backend("web", BACKEND), backend("web", "[2001:db8:b::11]:8080")];
+        policy(&host, r#"["203.0.113.0/24", "2001:db8:c::/48"]"#);
+        host.serve("web.yaml", WEB);
+        let daemon = host.start();
+        assert_eq!(errno("203.0.113.7:30080", Transport::Tcp), "ENETUNREACH");
+        let row = frontend("0.0.0.0:30080/TCP").unwrap();
+        assert!(row["error"].as_str().unwrap().starts_with("answered nowhere"), "{row}");
+        for address in ["203.0.113.7/32", "2001:db8:c::7/128"] {
+            let (ip, _) = address.rsplit_once('/').unwrap();
+            let dialled = if ip.contains(':') { format!("[{ip}]:30080") } else { format!("{ip}:30080") };
+            let before = told(&host, "addresses of this node");
+            for _ in 0..3 {
+                add(address);
+                soon(&format!("{ip} is answered"), &dialled, "web");
+                remove(address);
+                soon(&format!("{ip} is not"), &dialled, "");
+            }
+            assert_eq!(told(&host, "addresses of this node"), before + 6, "{}", host.log());
+        }
+        // An address of an interface that is down is not on the node.
+        add("203.0.113.7/32");
+        soon("the address is back", "203.0.113.7:30080", "web");
+        ip(&["link", "set", "eth0", "down"]);
+        soon("its interface is down", "203.0.113.7:30080", "");
+        ip(&["link", "set", "eth0", "up"]);
+        soon("its interface is up", "203.0.113.7:30080", "web");
+        assert_eq!(told(&host, "WARN") + told(&host, "ERROR"), 0, "{}", host.log());
+        daemon.stop();
+    });
+}
+
+#[test]
+fn the_primary_address_follows_the_default_route() {
+    sandbox::run("addresses::the_primary_address_follows_the_default_route", |sandbox| {
+        let host = host(sandbox);
+        let _backend = backend("web", BACKEND);
+        host.serve("web.yaml", WEB);
+        for address in ["203.0.113.7/24", "203.0.113.8/24"] {
+            add(address);
+        }
+        let route = |verb, source| ip(&["route", verb, "default", "via", "203.0.113.1", "dev", "eth0", "src", source]);
+        route("add", "203.0.113.8");
+        let daemon = host.start();
+        assert_eq!(["203.0.113.7:30080", "203.0.113.8:30080"].map(answers), ["", "web"]);
+        route("replace", "203.0.113.7");
+        soon("the other one is primary", "203.0.113.7:30080", "web");
+        assert_eq!(answers("203.0.113.8:30080"), "");
+        ip(&["route", "delete", "default"]);
+        // Without one it is the first; it was that already.
+        assert_eq!(answers("203.0.113.7:30080"), "web");
+        remove("203.0.113.7/24");
+        ip(&["address", "replace", "203.0.113.8/24", "dev", "eth0"]);
+        soon("the next one is primary", "203.0.113.8:30080", "web");
+        daemon.stop();
+    });
+}
+
+#[test]
+fn loopback_is_answered_where_it_is_asked_for() {
+    sandbox::run("addresses::loopback_is_answered_where_it_is_asked_for", |sandbox| {
+        let host = host(sandbox);
+        let _backends = [backend("web", BACKEND), backend("web", "[2001:db8:b::11]:8080")];
+        host.serve("web.yaml", WEB);
+        let daemon = host.start();
+        let loopback = ["127.0.0.1:30080", "[::1]:30080"];
+        assert_eq!(loopback.map(|at| errno(at, Transport::Tcp)), ["ECONNREFUSED"; 2]);
+        policy(&host, r#"["primary", "loopback"]"#);
+        daemon.signal(Signal::SIGHUP);
+        for at in loopback {
+            soon("loopback is answered", at, "web");
+        }
+        assert_eq!(errno("127.0.0.2:30080", Transport::Tcp), "ECONNREFUSED", "not all of 127.0.0.0/8");
+        policy(&host, r#"["::1"]"#);
+        daemon.signal(Signal::SIGHUP);
+        soon("one family is not", "127.0.0.1:30080", "");
+        assert_eq!(answers("[::1]:30080"), "web");
+        daemon.stop();
+    });
+}
+
+#[test]
+fn a_service_gives_way_to_the_node() {
+    sandbox::run("addresses::a_service_gives_way_to_the_node", |sandbox| {
+        const ADDRESS: &str = "198.51.100.10:80";
+        let host = host(sandbox);
+        let _backend = backend("service", BACKEND);
+        host.serve("web.toml", &service("shop/web", &[ADDRESS], &[BACKEND]));
+        host.serve("other.toml", &service("shop/other", &["198.51.100.11:80"], &[BACKEND]));
+        let daemon = host.start();
+        let other = Probe::start(Plan { rate: 200, ..Plan::new(socket("198.51.100.11:80"), Transport::Tcp) });
+        for _ in 0..3 {
+            assert_eq!(answers(ADDRESS), "service");
+            add("198.51.100.10/32");
+            let _own = backend("own", ADDRESS);
+            soon("the node has the address", ADDRESS, "own");
+            let row = frontend("198.51.100.10:80/TCP").unwrap();
+            let error = row["error"].as_str().unwrap();
+            let is_told = row["status"] == "Error" && error.starts_with("198.51.100.10 is an address of this node");
+            assert!(is_told && error.contains("take the address off"), "{row}");
+            remove("198.51.100.10/32");
+            soon("the service has it again", ADDRESS, "service");
+            assert!(is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));
+        }
+        let tally = other.finish();
+        assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
+        let applied: Vec<String> = host.log().lines().filter(|l| l.contains("applied: ")).map(str::to_owned).collect();
+        assert!(applied.iter().skip(1).all(|line| !line.contains("shop/other")), "{applied:#?}");
+        assert_eq!(told(&host, "WARN") + told(&host, "ERROR"), 0, "{}", host.log());
+        daemon.stop();
+    });
+}
+
+/// Another host may have the address while detection goes on, and has it if that fails; and what kube-proxy leaves behind
+/// carries addresses that are not the node's.
+#[test]
+fn what_is_not_really_the_nodes_takes_nothing_from_a_service() {
+    sandbox::run("addresses::what_is_not_really_the_nodes_takes_nothing_from_a_service", |sandbox| {
+        let host = host(sandbox);
+        let _backends = [backend("service", BACKEND), backend("service", "[2001:db8:b::11]:8080")];
+        ip(&["link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "nobody"]);
+        ip(&["link", "set", "kube-ipvs0", "up"]);
+        ip(&["address", "add", "198.51.100.1/32", "dev", "kube-ipvs0"]);
+        host.serve("web.yaml", WEB);
+        let daemon = host.start();
+        assert_eq!(answers("198.51.100.1:80"), "service");
+        assert!(is_done("198.51.100.1:80/TCP", &["192.0.2.11:8080/TCP"]));
+        let before = told(&host, "addresses of this node");
+        ip(&["address", "add", "2001:db8:f::1/64", "dev", "eth0"]);
+        assert_eq!(answers("[2001:db8:f::1]:80"), "service", "while it is tentative");
+        soon_after(DETECTION, "the address is certain", "[2001:db8:f::1]:80", "");
+        remove("2001:db8:f::1/64");
+        soon("the address is gone", "[2001:db8:f::1]:80", "service");
+        // Somebody else on the wire has it.
+        let pod = Pod::new(0);
+        pod.run(|| ip(&["address", "add", "2001:db8:f::1/64", "dev", "eth0", "nodad"]));
+        ip(&["address", "add", "2001:db8:f::1/64", "dev", "pod0"]);
+        eventually("detection fails", || listed("pod0").contains("dadfailed"));
+        std::thread::sleep(LIMIT);
+        assert_eq!(answers("[2001:db8:f::1]:80"), "service");
+        let lines = told(&host, "addresses of this node") - before;
+        assert!((3..=5).contains(&lines), "{}", host.log());
+        daemon.stop();
+    });
+}
+
+/// What `ip address` says of the interface.
+fn listed(interface: &str) -> String {
+    let output = Command::new("ip").args(["address", "show", "dev", interface]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The daemon stands still while more happens than its socket can hold.
+#[test]
+fn lost_messages_lose_nothing() {
+    sandbox::run("addresses::lost_messages_lose_nothing", |sandbox| {
+        let host = host(sandbox);
+        let _backend = backend("web", BACKEND);
+        policy(&host, r#"["203.0.113.0/24"]"#);
+        host.serve("web.yaml", WEB);
+        add("203.0.113.1/32");
+        let daemon = host.start();
+        daemon.signal(Signal::SIGSTOP);
+        let mut lines = String::new();
+        for number in 0..4_000 {
+            for verb in ["add", "delete"] {
+                lines.push_str(&format!("address {verb} 203.0.113.{}/32 dev eth0\n", 2 + number % 250));
+            }
+        }
+        lines.push_str("address add 203.0.113.77/32 dev eth0\naddress delete 203.0.113.1/32 dev eth0\n");
+        let mut batch = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        batch.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        assert!(batch.wait().unwrap().success());
+        let overrun = std::fs::read_to_string("/proc/net/netlink").unwrap();
+        let lost = overrun.lines().filter_map(|line| line.split_whitespace().nth(8)?.parse::<u64>().ok()).max();
+        assert!(lost.unwrap_or(0) > 0, "nothing was lost:\n{overrun}");
+        daemon.signal(Signal::SIGCONT);
+        soon("the last address is answered", "203.0.113.77:30080", "web");
+        soon("the first is not", "203.0.113.1:30080", "");
+        assert_eq!(told(&host, "WARN") + told(&host, "ERROR"), 0, "{}", host.log());
+        daemon.stop();
+    });
+}
