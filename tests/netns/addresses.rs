@@ -10,7 +10,8 @@ use nodelb_prober::{Plan, Probe, Transport};
 
 use crate::cloud::ip;
 use crate::host::{Host, backend, dial, errno, eventually, frontend, is_done, say, service, socket};
-use crate::sandbox::{self, pod::Pod};
+use crate::pod::Pod;
+use crate::sandbox;
 
 const BACKEND: &str = "192.0.2.11:8080";
 
