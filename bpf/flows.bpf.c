@@ -134,7 +134,9 @@ int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 
 	if (!sk || !socket || socket->flags & SOCKET_OWN)
 		return 0;
-	if (sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED)
+	/* A closed one is there for a while, connected but without a port. */
+	if (sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED ||
+	    !sk->__sk_common.skc_num)
 		return 0;
 	describe(sk, &record, &peer);
 	for (index = 0; index < MAX_FLOWS; index++) {

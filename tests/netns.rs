@@ -40,6 +40,8 @@ mod incident;
 mod limits;
 #[path = "netns/local_entry.rs"]
 mod local_entry;
+#[path = "netns/moves.rs"]
+mod moves;
 #[path = "netns/nodeports.rs"]
 mod nodeports;
 #[path = "netns/privilege.rs"]

@@ -14,6 +14,8 @@ use nodelb_core::state::MapState;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::moves::MovesReport;
+
 pub mod age;
 pub mod apiservers;
 mod guard;
@@ -50,6 +52,8 @@ pub struct AdminState {
     pub checks: watch::Receiver<Arc<CheckReport>>,
     /// Health, from the reconcile loop.
     pub health: watch::Receiver<Arc<Health>>,
+    /// Sockets that moved on; `None` where nothing sees to it.
+    pub moves: Option<watch::Receiver<Arc<MovesReport>>>,
     /// What the kernel holds now.
     pub maps: ReadMaps,
     /// How much it can hold.

@@ -67,6 +67,9 @@ enum Command {
     /// Stopping the daemon leaves its maps and programs in place, so that connections go on. This takes them away.
     /// It refuses while a daemon works with them.
     Cleanup(CleanupOptions),
+    /// End sockets as the daemon says; started by it
+    #[command(hide = true)]
+    Reaper(ReaperOptions),
 }
 
 /// What `nodelb run` was asked for.
@@ -106,6 +109,14 @@ pub struct CleanupOptions {
     /// Pin directory, whatever the configuration says
     #[arg(long, value_name = "PATH")]
     pub pin_directory: Option<PathBuf>,
+}
+
+/// What the daemon starts its reaper with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct ReaperOptions {
+    /// Cgroup whose processes' sockets may be ended for the address they dialled
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -151,6 +162,8 @@ pub struct Actions {
     pub check_config: Telling<CheckOptions>,
     /// `cleanup`.
     pub cleanup: Telling<CleanupOptions>,
+    /// `reaper`: returns when the daemon has ended.
+    pub reaper: Action<ReaperOptions>,
 }
 
 /// Parses the arguments, carries out the command and says with which code the process ends.
@@ -183,6 +196,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::Sources(asking) => asking.ask("/sources", []),
         Command::Apiservers(asking) => asking.ask("/apiservers", []),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
+        Command::Reaper(options) => (actions.reaper)(options),
     }
 }
 

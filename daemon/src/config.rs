@@ -14,7 +14,7 @@ use nodelb_core::datapath::Limits;
 
 pub use self::keys::{Admin, Datapath, Files, Kubernetes, Log, Node, State};
 use self::keys::{Key, Section};
-pub use self::values::{Mode, PortRange};
+pub use self::values::{Disconnect, Mode, PortRange};
 use crate::document::{self, Fields, Problem, Problems};
 
 /// Where the configuration is read from unless the command line names another file. It need not exist.

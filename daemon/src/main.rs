@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use nodelb::cli::{self, Actions};
-use nodelb::{check, cleanup, run};
+use nodelb::{check, cleanup, reaper, run};
 
 fn main() -> ExitCode {
-    let actions = Actions { run: run::run, check_config: check::check, cleanup: cleanup::cleanup };
+    let actions = Actions { run: run::run, check_config: check::check, cleanup: cleanup::cleanup, reaper: reaper::run };
     cli::main(std::env::args_os(), actions)
 }

@@ -31,6 +31,7 @@ use crate::config::{Config, Mode};
 use crate::exit::{Code, Failure};
 use crate::lb_health::{self, LocalEntry, View};
 use crate::log::{self, LevelControl};
+use crate::moves::{Means, Mover};
 use crate::node;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
@@ -83,14 +84,17 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
 }
 
 fn run_kernel(ground: Ground) -> Result<(), Failure> {
+    // It has what the daemon gives up next.
+    let reaper = kernel::start_reaper(&ground.config);
     let datapath = kernel::open(&ground.config)?;
+    let means = kernel::means(&datapath, reaper);
     let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let sockets = datapath.own_sockets();
     let register: Register = Arc::new(move |socket| sockets.register(socket));
     let maps: ReadMaps = Arc::new(move || reader.dump().map_err(|error| error.to_string()));
     let probe: Probe<KernelDatapath> =
         Box::new(move |datapath| vec![kernel::probe_links(datapath), kernel::probe_canary(&own)]);
-    start_runtime(|| serve(ground, datapath, |_| maps, Own { probe, register }))
+    start_runtime(|| serve(ground, datapath, |_| maps, Own { probe, register, means }))
 }
 
 fn run_memory(ground: Ground) -> Result<(), Failure> {
@@ -100,7 +104,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
         Arc::new(move || Ok(snapshot.borrow().realised.clone()))
     };
-    let own = Own { probe: Box::new(|_| Vec::new()), register: Arc::new(|_| Ok(())) };
+    let own = Own { probe: Box::new(|_| Vec::new()), register: Arc::new(|_| Ok(())), means: None };
     start_runtime(|| serve(ground, datapath, maps, own))
 }
 
@@ -138,13 +142,15 @@ struct Own<D> {
     probe: Probe<D>,
     /// Exempts a socket from it.
     register: Register,
+    /// Ends sockets whose backend is gone, if that is wanted and possible.
+    means: Option<Means>,
 }
 
 async fn serve<D: Datapath + Send + 'static>(
     ground: Ground,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    Own { probe, register }: Own<D>,
+    Own { probe, register, means }: Own<D>,
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, listeners, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
@@ -159,6 +165,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(clock.now())));
     let (health_in, health) = watch::channel(Arc::new(Health::default()));
     let (stop_in, stop) = watch::channel(false);
+    let mover = Mover::new(snapshot.clone(), changes_in.clone(), config.datapath.disconnect, clock);
+    let moves = means.map(|means| mover.start(means, stopped(stop.clone())));
 
     let node = identity.name.to_string();
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
@@ -185,15 +193,13 @@ async fn serve<D: Datapath + Send + 'static>(
         apiservers: kubernetes::pool_of(kubernetes.as_ref()),
         checks: files.checks,
         health,
+        moves,
         maps: maps(snapshot),
         limits,
         clock: Arc::new(now),
     };
-    let listeners = listeners
-        .into_iter()
-        .map(tokio::net::TcpListener::from_std)
-        .collect::<Result<_, _>>()
-        .map_err(system("listening for the admin API"))?;
+    let listeners = listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<Result<_, _>>();
+    let listeners = listeners.map_err(system("listening for the admin API"))?;
     tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
     let owner = Owner {
         engine,

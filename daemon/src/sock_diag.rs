@@ -21,6 +21,8 @@ pub const LISTEN: u8 = 10;
 
 /// Asks for sockets (`SOCK_DIAG_BY_FAMILY`).
 pub const BY_FAMILY: u16 = 20;
+/// Ends a socket: whoever waits on it gets ECONNABORTED (`SOCK_DESTROY`).
+pub const DESTROY: u16 = 21;
 /// Flags of a request (`NLM_F_*`): that it is one; that it is to be acknowledged; for all that fit.
 pub const REQUEST: u16 = 0x1;
 /// See [`REQUEST`].
@@ -33,6 +35,8 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// The attribute that tells whether an IPv6 socket takes IPv6 only.
 const INET_DIAG_SKV6ONLY: u16 = 11;
+/// The attribute that tells the cgroup v2 it was made in, by the inode of its directory (Linux 5.9).
+const INET_DIAG_CGROUP_ID: u16 = 21;
 
 const HEADER: usize = 16;
 /// Of a `struct inet_diag_msg`; attributes follow.
@@ -119,6 +123,8 @@ pub struct InetDiagMessage {
     pub inode: u32,
     /// Whether an IPv6 socket takes IPv6 only.
     pub only_v6: bool,
+    /// Inode of the cgroup v2 directory it was made in, where the kernel tells.
+    pub cgroup: Option<u64>,
 }
 
 impl InetDiagMessage {
@@ -149,7 +155,9 @@ impl InetDiagMessage {
         };
         let only_v6 = attribute(attributes, INET_DIAG_SKV6ONLY).is_some_and(|value| value.first() == Some(&1));
         let (uid, inode) = (u32::from_ne_bytes(array(fixed, 64)?), u32::from_ne_bytes(array(fixed, 68)?));
-        Some(Self { family, state: fixed[1], id, uid, inode, only_v6 })
+        let cgroup =
+            attribute(attributes, INET_DIAG_CGROUP_ID).and_then(|value| array(value, 0).map(u64::from_ne_bytes));
+        Some(Self { family, state: fixed[1], id, uid, inode, only_v6, cgroup })
     }
 }
 
@@ -230,6 +238,25 @@ impl SockDiag {
                     Answer::Socket(socket) => each(&socket),
                     Answer::Done { .. } => return Ok(()),
                     Answer::Error(number) => return Err(io::Error::from_raw_os_error(number)),
+                }
+            }
+        }
+    }
+
+    /// Ends the socket with this cookie and these addresses, if it is there still. Takes CAP_NET_ADMIN in the network
+    /// namespace, and a kernel with CONFIG_INET_DIAG_DESTROY.
+    ///
+    /// # Errors
+    /// ENOENT if it is not there any more; else what keeps the kernel from it.
+    pub fn destroy(&mut self, family: Family, protocol: Protocol, id: SocketId) -> io::Result<()> {
+        let request = InetDiagRequest { family, protocol, states: u32::MAX, id };
+        self.send(&request, DESTROY, REQUEST | ACKNOWLEDGE)?;
+        loop {
+            for answer in self.receive()? {
+                match answer {
+                    Answer::Error(0) => return Ok(()),
+                    Answer::Error(number) => return Err(io::Error::from_raw_os_error(number)),
+                    Answer::Socket(_) | Answer::Done { .. } => {}
                 }
             }
         }

@@ -4,6 +4,7 @@ mod affinity;
 mod atomic;
 mod bind;
 mod crash;
+mod flows;
 mod lifecycle;
 mod own;
 mod refusal;

@@ -12,7 +12,7 @@ use imbl::OrdSet;
 
 use crate::addr::{Addr, Family, L4Addr, Protocol};
 use crate::engine::Snapshot;
-use crate::select;
+use crate::select::{self, Checks};
 use crate::service::{BackendState, PortKey, Source};
 use crate::state::{FrontendEntry, MapState, ServiceEntry};
 use crate::trace::wildcard;
@@ -95,16 +95,13 @@ impl Snapshot {
         }
         let (claim, _) = rows.find_map(|row| row.owner())?;
         let key = &claim.key;
-        let (_, slices) = self.facts.owner(&key.service)?;
-        let candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
+        let (service, slices) = self.facts.owner(&key.service)?;
+        let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
+        Checks::of(service, &self.facts).mark(&mut candidates);
         let named = candidates.iter().find(|candidate| candidate.address(key.protocol) == backend);
-        let is_failing =
-            self.facts.quarantine(&key.service).is_some_and(|q| q.contains_key(&(backend.addr, backend.port)));
-        let keeps = named.is_some_and(|candidate| match select::effective_state(candidate.backend) {
-            _ if key.protocol == Protocol::Tcp => true,
-            BackendState::Active | BackendState::Terminating => !is_failing,
-            BackendState::Maintenance => true,
-            BackendState::Quarantined | BackendState::NotReady => false,
+        let keeps = named.is_some_and(|candidate| match candidate.state() {
+            BackendState::Active | BackendState::Terminating | BackendState::Maintenance => true,
+            BackendState::Quarantined | BackendState::NotReady => key.protocol == Protocol::Tcp,
         });
         (!keeps).then(|| Stale::Backend(Arc::clone(key)))
     }

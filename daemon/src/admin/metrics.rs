@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use nodelb_core::datapath::Moment;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::report::Status;
 use prometheus_client::encoding::text::encode;
@@ -16,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::apiservers::PoolReport;
 use super::{AdminState, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
+use crate::moves::MovesReport;
 
 /// What the answer is made of, as its `Content-Type`.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -37,6 +39,9 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     let report = Arc::clone(&state.checks.borrow());
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut registry, &report);
+    }
+    if let Some(moves) = &state.moves {
+        self::moves(&mut registry, &Arc::clone(&moves.borrow()), now);
     }
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -71,10 +76,8 @@ fn apiservers(registry: &mut Registry, report: &PoolReport, now: Now) {
     let connected = gauge(usize::from(report.in_use().is_some()));
     registry.register("apiserver_connected", "Whether an apiserver is in use", connected);
     if let Some(heard) = report.last_heard {
-        let seconds = Gauge::<f64, AtomicU64>::default();
-        seconds.set(now.moment.0.saturating_sub(heard.0) as f64 / 1_000.0);
         let help = "Time since anything was last heard from an apiserver: how stale the services may be";
-        registry.register_with_unit("apiserver_last_heard", help, Unit::Seconds, seconds);
+        register_age(registry, "apiserver_last_heard", help, (heard, now));
     }
     let help = "How often another apiserver than before came into use";
     registry.register("apiserver_switches", help, ConstCounter::new(report.switches()));
@@ -96,6 +99,29 @@ fn checks(registry: &mut Registry, report: &CheckReport) {
     let help = "By how much health checks began later than they were due, all together";
     let late = ConstCounter::new(report.late_millis as f64 / 1_000.0);
     registry.register_with_unit("health_checks_late", help, Unit::Seconds, late);
+}
+
+fn moves(registry: &mut Registry, report: &MovesReport, now: Now) {
+    let destroyed = Family::<[(&'static str, &'static str); 1], Counter>::default();
+    for (protocol, sockets) in [("udp", report.udp), ("tcp", report.tcp)] {
+        destroyed.get_or_create(&[("protocol", protocol)]).inc_by(sockets);
+    }
+    registry.register("sockets_destroyed", "Sockets ended because their backend was gone", destroyed);
+    let help = "How often all sockets were looked at for backends that are gone";
+    registry.register("socket_passes", help, ConstCounter::new(report.passes));
+    let help = "Passes, and sockets, that something went wrong with";
+    registry.register("socket_errors", help, ConstCounter::new(report.errors));
+    let help = "Whether sockets whose backend is gone can be ended";
+    registry.register("socket_reaper_up", help, gauge(usize::from(report.is_working)));
+    if let Some(last) = report.last_pass {
+        register_age(registry, "socket_last_pass", "Time since all sockets were last looked at", (last, now));
+    }
+}
+
+fn register_age(registry: &mut Registry, name: &str, help: &str, (then, now): (Moment, Now)) {
+    let seconds = Gauge::<f64, AtomicU64>::default();
+    seconds.set(now.moment.0.saturating_sub(then.0) as f64 / 1_000.0);
+    registry.register_with_unit(name, help, Unit::Seconds, seconds);
 }
 
 fn gauge(number: usize) -> ConstGauge<i64> {

@@ -31,7 +31,7 @@ fn socket(at: &str, only_v6: bool) -> (Protocol, InetDiagMessage) {
     }
     let family = if at.starts_with('[') { Family::Ipv6 } else { Family::Ipv4 };
     let id = SocketId { source_port: port, source, ..SocketId::default() };
-    (protocol, InetDiagMessage { family, state: LISTEN, id, uid: 7, inode: 1, only_v6 })
+    (protocol, InetDiagMessage { family, state: LISTEN, id, uid: 7, inode: 1, only_v6, cgroup: None })
 }
 
 /// The NodePorts that are taken, and by what.

@@ -9,7 +9,7 @@ use nodelb_core::nodeport::NodePortAddress;
 
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
-    Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, reachable,
+    Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, reachable,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
@@ -199,6 +199,10 @@ section! {
 
     /// Keep processes of this node from binding a NodePort that is served: they get "address already in use".
     protect_nodeports: bool = true;
+
+    /// Which sockets are ended, for their owners to dial again, when their backend is gone: "udp" ones, "all" (TCP to
+    /// backends that are gone, not to those that terminate) or "none".
+    disconnect: Disconnect = Disconnect::Udp;
 }
 
 section! {

@@ -43,6 +43,40 @@ impl fmt::Display for Mode {
     }
 }
 
+/// Which sockets are ended when their backend is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disconnect {
+    /// None.
+    None,
+    /// UDP sockets.
+    Udp,
+    /// UDP and TCP sockets.
+    All,
+}
+
+impl FromStr for Disconnect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::None),
+            "udp" => Ok(Self::Udp),
+            "all" => Ok(Self::All),
+            _ => Err(format!("`{text}` is none of the choices (expected \"none\", \"udp\" or \"all\")")),
+        }
+    }
+}
+
+impl fmt::Display for Disconnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Udp => "udp",
+            Self::All => "all",
+        })
+    }
+}
+
 /// A range of ports, written `30000-32767`: both ends belong to it, the first is not above the last, none is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
@@ -78,6 +112,12 @@ impl fmt::Display for PortRange {
 }
 
 impl Setting for Mode {
+    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
+        read_text(value, "a string", mismatches)
+    }
+}
+
+impl Setting for Disconnect {
     fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
         read_text(value, "a string", mismatches)
     }
@@ -177,7 +217,7 @@ macro_rules! written_as_displayed {
     };
 }
 
-written_as_displayed!(String, NodePortAddress, SocketAddr, IpNet, Mode, PortRange);
+written_as_displayed!(String, NodePortAddress, SocketAddr, IpNet, Disconnect, Mode, PortRange);
 
 /// What is wrong with a value that has the right type; each message names the remedy.
 pub(super) type Check = Result<(), String>;

@@ -1,13 +1,18 @@
 //! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
 
-use nodelb_datapath::{KernelDatapath, OpenError, Options, Origin, OwnSockets, drop_privileges};
+use std::sync::Arc;
+
+use nodelb_core::addr::Protocol;
+use nodelb_datapath::{KernelDatapath, OpenError, Options, Origin, OwnSockets, StartReport, drop_privileges};
 use tracing::{info, warn};
 
 use crate::admin::Check;
 use crate::bound::ephemeral;
 use crate::canary;
-use crate::config::Config;
+use crate::config::{Config, Disconnect};
 use crate::exit::{Code, Failure};
+use crate::moves::{Means, ReadFlows, STUCK};
+use crate::reaper::Reaper;
 
 /// The environment variable that makes the daemon kill itself after so many operations on maps, pins and links: how
 /// the tests try out a crash at every step.
@@ -24,6 +29,17 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
         crash_after: crash_after()?,
     };
     let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
+    tell(config, &report);
+    let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
+    match kept.capabilities.as_slice() {
+        [] => info!("every capability is dropped"),
+        kept => info!("every capability is dropped but {}, which this kernel asks for", kept.join(", ")),
+    }
+    Ok(datapath)
+}
+
+/// What start found, and what will not work.
+fn tell(config: &Config, report: &StartReport) {
     let maps = match report.origin {
         Origin::Created => "new maps",
         Origin::Reused => "the maps of before",
@@ -42,12 +58,38 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
             warn!("{text}");
         }
     }
-    let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
-    match kept.capabilities.as_slice() {
-        [] => info!("every capability is dropped"),
-        kept => info!("every capability is dropped but {}, which this kernel asks for", kept.join(", ")),
+    if let (Err(reason), true) = (&report.flows, config.datapath.disconnect != Disconnect::None) {
+        warn!(
+            "the kernel cannot tell which sockets are connected to which backend ({reason}; it takes Linux 5.12 with \
+             CONFIG_DEBUG_INFO_BTF): {STUCK}"
+        );
     }
-    Ok(datapath)
+}
+
+/// Starts the process that ends sockets, if any are to be. To be called before capabilities are dropped.
+pub(super) fn start_reaper(config: &Config) -> Option<Reaper> {
+    if config.datapath.disconnect == Disconnect::None {
+        return None;
+    }
+    Reaper::start(config.datapath.cgroup())
+        .inspect_err(|error| warn!("the reaper cannot be started ({error}): {STUCK}"))
+        .ok()
+}
+
+/// What it takes to end sockets; `None`, and why in the journal, if something is missing.
+pub(super) fn means(datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option<Means> {
+    let reaper = reaper?;
+    let flows = datapath.flows()?;
+    // Without capabilities by now.
+    if let Err(error) = flows.udp() {
+        warn!("the kernel does not tell which sockets are connected to which backend ({error}): {STUCK}");
+        return None;
+    }
+    let read: ReadFlows = Arc::new(move |protocol| match protocol {
+        Protocol::Tcp => flows.tcp(),
+        Protocol::Udp | Protocol::Sctp => flows.udp(),
+    });
+    Some(Means { flows: read, reaper })
 }
 
 /// What an operator has to change decides how the daemon ends.

@@ -37,6 +37,7 @@ fn reads_what_was_recorded() {
     let answers = decode(&bytes(ANSWERED));
     let [Answer::Socket(first), Answer::Socket(second)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!((first.id.source_port, first.only_v6, first.state), (30_082, true, LISTEN));
+    assert_eq!(first.cgroup, Some(1));
     assert_eq!((second.id.source_port, second.only_v6, second.state), (30_081, false, LISTEN));
     assert_eq!((first.source(), first.uid, first.inode), (Addr::UNSPECIFIED_V6, 0, 0x0151_d355));
     assert_eq!((first.id.cookie, first.id.interface), ([0x2e, 0], 0));

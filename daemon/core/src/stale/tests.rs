@@ -1,1 +1,278 @@
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use super::{Answered, Stale};
+use crate::addr::{L4Addr, Protocol};
+use crate::change::{Change, NodeFacts};
+use crate::compile::Guard;
+use crate::datapath::{Datapath, Limits, Moment};
+use crate::engine::{Engine, EngineConfig, Snapshot};
+use crate::memory::MemoryDatapath;
+use crate::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
+};
+
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn name(text: &str) -> ServiceName {
+    text.parse().expect("valid in a test")
+}
+
+/// A service with these addresses, an unspecified one being a NodePort.
+fn service(full: &str, frontends: &[&str]) -> Change {
+    let addresses: Vec<L4Addr> = frontends.iter().map(|text| l4(text)).collect();
+    let kind = |address: &L4Addr| match address.addr.is_unspecified() {
+        true => FrontendKind::NodePort,
+        false => FrontendKind::ClusterIP,
+    };
+    let spec = |address: &L4Addr| FrontendSpec { addr: address.addr, port: address.port, kind: kind(address) };
+    Change::UpsertService(Service {
+        name: name(full),
+        source: Source::Files,
+        origin: Origin::default(),
+        created: None,
+        ports: vec![ServicePort {
+            name: "".into(),
+            protocol: addresses[0].protocol,
+            frontends: addresses.iter().map(spec).collect(),
+        }],
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+        source_ranges: None,
+        health_check_port: None,
+        health_check: None,
+    })
+}
+
+fn slice(full: &str, backends: &[(&str, BackendState)]) -> Change {
+    let service = name(full);
+    let port = |protocol| SlicePort {
+        name: "".into(),
+        protocol,
+        backends: backends
+            .iter()
+            .map(|(text, state)| Backend { state: *state, ..Backend::new(l4(text).addr, l4(text).port) })
+            .collect(),
+    };
+    Change::UpsertSlice(Slice {
+        name: SliceName::new(&service.namespace, &service.name),
+        service,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![port(Protocol::Tcp), port(Protocol::Udp)],
+    })
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+/// A node with one address, in a box.
+struct Node {
+    engine: Engine,
+    maps: MemoryDatapath,
+}
+
+impl Node {
+    fn new() -> Self {
+        let maps = MemoryDatapath::new(LIMITS);
+        let guard = Guard { nodeport_range: 30_000..=32_767, ..Guard::default() };
+        let config =
+            EngineConfig { guard, sources: BTreeSet::from([Source::Files]), max_services: maps.limits().services };
+        let mut engine = Engine::new(config, maps.dump().expect("memory can be read"));
+        engine.change(Change::Node(node(&["203.0.113.1:1"])));
+        Self { engine, maps }
+    }
+
+    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) -> Snapshot {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.engine.reconcile(&mut self.maps, Moment(1));
+        self.engine.snapshot(Moment(1))
+    }
+}
+
+fn node(addresses: &[&str]) -> NodeFacts {
+    NodeFacts {
+        name: "n".into(),
+        addresses: addresses.iter().map(|text| l4(text).addr).collect(),
+        nodeport_addresses: vec!["203.0.113.0/24".parse().expect("valid in a test")],
+        ..NodeFacts::default()
+    }
+}
+
+/// In a word or two.
+fn verdict(snapshot: &Snapshot, frontend: &str, backend: &str) -> String {
+    match snapshot.stale(l4(frontend), l4(backend)) {
+        None => "right".into(),
+        Some(Stale::Backend(key)) => format!("gone from {}", key.service),
+        Some(Stale::Frontend(address)) => format!("nobody has {address}"),
+    }
+}
+
+const DNS: &str = "198.51.100.1:53/UDP";
+const ONE: &str = "192.0.2.1:53/UDP";
+const TWO: &str = "192.0.2.2:53/UDP";
+
+#[test]
+fn a_backend_keeps_its_sockets_while_its_state_lets_it() {
+    for (state, udp, tcp) in [
+        (BackendState::Active, "right", "right"),
+        (BackendState::Terminating, "right", "right"),
+        (BackendState::Maintenance, "right", "right"),
+        (BackendState::NotReady, "gone from shop/dns", "right"),
+    ] {
+        for (protocol, expected) in [("UDP", udp), ("TCP", tcp)] {
+            let [frontend, one, two] = [DNS, ONE, TWO].map(|text| text.replace("UDP", protocol));
+            let mut node = Node::new();
+            let backends = [(one.as_str(), state), (two.as_str(), BackendState::Active)];
+            let snapshot = node.tell([service("shop/dns", &[&frontend]), slice("shop/dns", &backends), synced()]);
+            assert_eq!(verdict(&snapshot, &frontend, &one), expected, "{state} over {protocol}");
+            assert_eq!(verdict(&snapshot, &frontend, &two), "right");
+            let snapshot = node.tell([slice("shop/dns", &backends[1..])]);
+            assert_eq!(verdict(&snapshot, &frontend, &one), "gone from shop/dns", "{protocol}");
+        }
+    }
+}
+
+#[test]
+fn weight_0_is_drained_and_a_failing_backend_is_left() {
+    let mut node = Node::new();
+    let both = [(ONE, BackendState::Active), (TWO, BackendState::Active)];
+    let mut drained = slice("shop/dns", &both);
+    if let Change::UpsertSlice(slice) = &mut drained {
+        slice.ports.iter_mut().for_each(|port| port.backends[0].weight = 0);
+    }
+    let snapshot = node.tell([service("shop/dns", &[DNS]), drained, synced()]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "right", "drained");
+    let failing = BTreeMap::from([((l4(ONE).addr, 53), Arc::from("no answer"))]);
+    let mut checked = service("shop/dns", &[DNS]);
+    if let Change::UpsertService(service) = &mut checked {
+        service.health_check = Some(Arc::default());
+    }
+    let snapshot = node.tell([checked, slice("shop/dns", &both), Change::Quarantine(name("shop/dns"), failing)]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
+    assert_eq!(verdict(&snapshot, DNS, TWO), "right");
+}
+
+#[test]
+fn nothing_is_stale_before_everything_is_told() {
+    let mut node = Node::new();
+    let serve = [service("shop/dns", &[DNS]), slice("shop/dns", &[(TWO, BackendState::Active)])];
+    let snapshot = node.tell(serve);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "right", "not synced");
+    assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "right", "not synced");
+    let incomplete = Change::Synced { source: Source::Files, incomplete: Some("a.toml".into()) };
+    let snapshot = node.tell([incomplete]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "right", "incomplete");
+    let snapshot = node.tell([synced()]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
+    assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "nobody has 198.51.100.9:53/UDP");
+}
+
+#[test]
+fn what_one_service_loses_is_another_ones_still() {
+    let mut node = Node::new();
+    let other = "198.51.100.2:53/UDP";
+    let both = [(ONE, BackendState::Active), (TWO, BackendState::Active)];
+    node.tell([
+        service("shop/dns", &[DNS]),
+        service("shop/dns-two", &[other]),
+        slice("shop/dns", &both),
+        slice("shop/dns-two", &both),
+        synced(),
+    ]);
+    let snapshot = node.tell([slice("shop/dns", &both[1..])]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
+    assert_eq!(verdict(&snapshot, other, ONE), "right");
+    let snapshot = node.tell([Change::RemoveService(name("shop/dns"), Source::Files)]);
+    assert_eq!(verdict(&snapshot, DNS, TWO), format!("nobody has {DNS}"));
+    assert_eq!(verdict(&snapshot, other, TWO), "right");
+}
+
+#[test]
+fn the_last_backend_leaves_a_service_that_refuses() {
+    let mut node = Node::new();
+    node.tell([service("shop/dns", &[DNS]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
+    let snapshot = node.tell([slice("shop/dns", &[])]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
+}
+
+#[test]
+fn held_backends_keep_their_sockets() {
+    let mut node = Node::new();
+    let kubernetes = |backends: &[(&str, BackendState)]| slice("default/kubernetes", backends);
+    node.tell([service("default/kubernetes", &[DNS]), kubernetes(&[(ONE, BackendState::Active)]), synced()]);
+    let snapshot = node.tell([kubernetes(&[])]);
+    assert_eq!(snapshot.held().count(), 1);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "right");
+    assert_eq!(verdict(&snapshot, DNS, TWO), "gone from default/kubernetes");
+}
+
+#[test]
+fn a_nodeport_is_known_by_every_address_of_the_node() {
+    let mut node = Node::new();
+    let (nodeport, to) = ("0.0.0.0:30053/UDP", "203.0.113.1:30053/UDP");
+    node.tell([service("shop/dns", &[nodeport]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
+    let snapshot = node.tell([slice("shop/dns", &[(TWO, BackendState::Active)])]);
+    assert_eq!(verdict(&snapshot, to, ONE), "gone from shop/dns");
+    assert_eq!(verdict(&snapshot, to, TWO), "right");
+    let snapshot = node.tell([Change::Node(self::node(&["203.0.113.9:1"]))]);
+    assert_eq!(verdict(&snapshot, to, TWO), "right", "the backend is as good as before");
+    let snapshot = node.tell([Change::RemoveService(name("shop/dns"), Source::Files)]);
+    assert_eq!(verdict(&snapshot, to, TWO), format!("nobody has {to}"));
+}
+
+#[test]
+fn what_the_kernel_would_choose_again_is_no_reason_to_move() {
+    let mut node = Node::new();
+    node.tell([service("shop/dns", &[DNS]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
+    node.maps = MemoryDatapath::new(LIMITS).with_fault(Box::new(|_| true));
+    let snapshot = node.tell([slice("shop/dns", &[(TWO, BackendState::Active)])]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "right", "the kernel did not take the new list");
+}
+
+#[test]
+fn each_change_that_matters_counts() {
+    let mut node = Node::new();
+    let mut last = node.tell([synced()]).moves;
+    let mut counts = |node: &mut Node, change: Change| {
+        let now = node.tell([change]).moves;
+        let moved = (now.udp != last.udp, now.tcp != last.tcp);
+        last = now;
+        moved
+    };
+    let both = [(ONE, BackendState::Active), (TWO, BackendState::Terminating)];
+    assert_eq!(counts(&mut node, service("shop/dns", &[DNS])), (true, false));
+    assert_eq!(counts(&mut node, slice("shop/dns", &both)), (true, false));
+    assert_eq!(counts(&mut node, slice("shop/dns", &both)), (false, false), "nothing new");
+    assert_eq!(counts(&mut node, slice("shop/dns", &both[..1])), (true, false), "in no list of the kernel's");
+    assert_eq!(counts(&mut node, service("shop/web", &["198.51.100.2:80/TCP"])), (false, true));
+    assert_eq!(counts(&mut node, Change::RemoveService(name("shop/dns"), Source::Files)), (true, false));
+}
+
+fn answered_since(before: &Answered, now: &Snapshot) -> Vec<String> {
+    now.answered().since(before).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn addresses_are_answered_from_the_first_backend_on() {
+    let mut node = Node::new();
+    let empty = node.tell([service("shop/dns", &[DNS, "0.0.0.0:30053/UDP"]), synced()]).answered();
+    assert!(empty.is_empty(), "refused is not answered");
+    let snapshot = node.tell([slice("shop/dns", &[(ONE, BackendState::Active)])]);
+    assert_eq!(answered_since(&empty, &snapshot), [DNS, "203.0.113.1:30053/UDP"]);
+    let before = snapshot.answered();
+    assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new());
+    let snapshot = node.tell([Change::Node(self::node(&["203.0.113.1:1", "203.0.113.2:1"]))]);
+    assert_eq!(answered_since(&before, &snapshot), ["203.0.113.2:30053/UDP"]);
+    let snapshot =
+        node.tell([service("shop/web", &["198.51.100.2:80/TCP"]), slice("shop/web", &[(ONE, BackendState::Active)])]);
+    assert_eq!(answered_since(&snapshot.answered(), &snapshot), Vec::<String>::new(), "TCP is no concern");
+}

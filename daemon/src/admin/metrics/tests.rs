@@ -12,6 +12,7 @@ fn state(report: PoolReport) -> AdminState {
         sources: Vec::new(),
         apiservers: watch::channel(Arc::new(report)).1,
         checks: watch::channel(Arc::default()).1,
+        moves: None,
         health: watch::channel(Arc::new(Health::default())).1,
         maps: Arc::new(|| Err("none".into())),
         limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
@@ -95,11 +96,36 @@ fn health_checks_are_counted_where_there_are_any() {
     assert!(samples(PoolReport::default()).iter().all(|sample| !sample.contains("health")));
 }
 
+fn with_moves() -> AdminState {
+    let mut report = MovesReport::default();
+    (report.is_working, report.udp, report.tcp, report.passes, report.errors) = (true, 12, 3, 7, 1);
+    report.last_pass = Some(Moment(20_000));
+    AdminState { moves: Some(watch::channel(Arc::new(report)).1), ..state(crate::admin::apiservers::tests::report()) }
+}
+
+#[test]
+fn sockets_that_moved_on_are_counted() {
+    let found: BTreeSet<_> = samples_of(&with_moves()).into_iter().filter(|line| line.contains("socket")).collect();
+    let expected = [
+        "nodelb_socket_errors_total 1",
+        "nodelb_socket_last_pass_seconds 1.5",
+        "nodelb_socket_passes_total 7",
+        "nodelb_socket_reaper_up 1",
+        "nodelb_sockets_destroyed_total{protocol=\"tcp\"} 3",
+        "nodelb_sockets_destroyed_total{protocol=\"udp\"} 12",
+    ];
+    assert_eq!(found, expected.into_iter().map(str::to_owned).collect());
+}
+
 /// nodelb(8) lists every metric.
 #[test]
 fn the_manual_page_lists_every_metric() {
     let page = include_str!("../../../../contrib/man/nodelb.8").replace("\\-", "-");
-    for sample in samples(crate::admin::apiservers::tests::report()).into_iter().chain(samples_of(&with_checks())) {
+    for sample in samples(crate::admin::apiservers::tests::report())
+        .into_iter()
+        .chain(samples_of(&with_checks()))
+        .chain(samples_of(&with_moves()))
+    {
         let name = sample.split(['{', ' ']).next().unwrap();
         assert!(page.lines().any(|line| line.contains(name)), "{name} is missing");
     }

@@ -36,6 +36,7 @@ async fn served(bounds: Bounds) -> Served {
         sources: vec![watch::channel(Arc::new(Vec::new())).1],
         apiservers: watch::channel(Arc::default()).1,
         checks: watch::channel(Arc::default()).1,
+        moves: None,
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone()),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },

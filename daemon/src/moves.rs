@@ -1,0 +1,385 @@
+//! Sockets that move on: a task that ends those whose backend is gone, so that their owners dial again and reach another
+//! one. Owns when to look; [`nodelb_core::stale`] says which, the [`crate::reaper`] does it.
+//!
+//! ```text
+//! snapshot: moves ──> pass: read flows ─> judge ─> newer snapshot, read again, judge ─> reaper
+//!                └──> addresses answered since ──────────────────────────────────────> reaper
+//! ```
+//!
+//! Passes reconcile: each looks at every socket, and none depends on an event that might have been missed. One is due when
+//! the engine's count of moves changes, once more shortly after (a connect() may have been under way), and every minute.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::change::Change;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::stale::{Answered, Flow, Moves, Socket, Stale};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, interval, sleep_until, timeout};
+use tracing::warn;
+
+use crate::clock::Clock;
+use crate::config::Disconnect;
+use crate::reaper::wire::{BATCH, Order, Outcome};
+use crate::reaper::{Line, Reaper};
+
+mod report;
+
+pub use report::MovesReport;
+
+/// The time from one pass to the next, at least.
+const PASS_EVERY: Duration = Duration::from_millis(250);
+
+/// How long a pass that failed is waited for.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// How often all sockets are looked at although nothing has changed.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// What it means that sockets cannot be ended, for the journal.
+pub const STUCK: &str = "UDP sockets stay connected to backends that are gone until they are closed";
+
+/// How long the owner may take to publish what it knows now.
+const PICTURE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Reads the connections through services over one protocol, of every network namespace; may block.
+pub type ReadFlows = Arc<dyn Fn(Protocol) -> io::Result<Vec<Flow>> + Send + Sync>;
+
+/// What it takes to end sockets: found out, and started, before capabilities are dropped.
+pub struct Means {
+    /// What is.
+    pub flows: ReadFlows,
+    /// What ends them.
+    pub reaper: Reaper,
+}
+
+/// What the task works with.
+pub struct Mover {
+    /// What is right.
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// To the owner, who is asked for nothing but a newer snapshot.
+    changes: mpsc::Sender<Vec<Change>>,
+    scope: Disconnect,
+    report: watch::Sender<Arc<MovesReport>>,
+    clock: Clock,
+}
+
+/// Why a pass came to no end.
+#[derive(Debug, thiserror::Error)]
+enum PassError {
+    /// The kernel cannot be asked; the next pass tries again.
+    #[error("the sockets of this node cannot be listed: {0}")]
+    Flows(io::Error),
+    /// The owner has something else to do; the next pass tries again.
+    #[error("the reconcile loop has not said what it knows within {} s", PICTURE_WITHIN.as_secs())]
+    Owner,
+    /// Nothing can be ended any more.
+    #[error("the reaper has ended or does not answer: {0}")]
+    Reaper(io::Error),
+}
+
+/// [`Means`], in use.
+struct AtHand {
+    flows: ReadFlows,
+    line: Line,
+}
+
+/// What the task remembers between passes.
+#[derive(Default)]
+struct Memory {
+    seen: Moves,
+    answered: Option<Answered>,
+    /// What became answered at the last pass: looked at once more.
+    recent: Vec<L4Addr>,
+    /// Whether the last pass failed: said once.
+    is_failing: bool,
+    report: MovesReport,
+}
+
+impl Mover {
+    /// A task beside this owner, for these sockets.
+    pub fn new(
+        snapshot: watch::Receiver<Arc<Snapshot>>,
+        changes: mpsc::Sender<Vec<Change>>,
+        scope: Disconnect,
+        clock: Clock,
+    ) -> Self {
+        Self { snapshot, changes, scope, report: watch::Sender::default(), clock }
+    }
+
+    /// Starts it on the runtime; the figures are returned.
+    pub fn start(
+        self,
+        means: Means,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> watch::Receiver<Arc<MovesReport>> {
+        let reported = self.report.subscribe();
+        tokio::spawn(self.run(means, shutdown));
+        reported
+    }
+
+    /// Runs until `shutdown`, or until the reaper is gone.
+    async fn run(mut self, means: Means, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        let Means { flows, reaper } = means;
+        let Some(line) = greet(reaper).await else { return };
+        let mut at_hand = AtHand { flows, line };
+        let mut memory = Memory::default();
+        memory.report.is_working = true;
+        self.publish(&memory);
+        let mut look = interval(LOOK_EVERY);
+        let mut due: Option<Instant> = None;
+        let mut last = Instant::now();
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return,
+                changed = self.snapshot.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    if due.is_none() && self.is_moved(&memory) {
+                        due = Some(Instant::now().max(last + PASS_EVERY));
+                    }
+                    continue;
+                }
+                () = at(due) => {}
+                _ = look.tick() => {}
+            }
+            let was_moved = self.is_moved(&memory);
+            let ended = self.pass(&mut memory, &mut at_hand).await;
+            last = Instant::now();
+            due = match &ended {
+                Err(_) => Some(last + RETRY_AFTER),
+                Ok(destroyed) if was_moved || *destroyed > 0 => Some(last + PASS_EVERY),
+                Ok(_) => None,
+            };
+            let is_over = memory.note(ended);
+            self.publish(&memory);
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Whether something has changed since the last pass that sockets may have to move on for.
+    fn is_moved(&self, memory: &Memory) -> bool {
+        let now = self.snapshot.borrow().moves;
+        now.udp != memory.seen.udp || (self.scope == Disconnect::All && now.tcp != memory.seen.tcp)
+    }
+
+    /// Ends what should be ended now; how many that were.
+    async fn pass(&mut self, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
+        let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
+        memory.seen = snapshot.moves;
+        if !snapshot.is_ready {
+            return Ok(0);
+        }
+        let mut destroyed = end_dialled(&snapshot, memory, at_hand).await?;
+        let protocols: &[Protocol] = match self.scope {
+            Disconnect::None => &[],
+            Disconnect::Udp => &[Protocol::Udp],
+            Disconnect::All => &[Protocol::Udp, Protocol::Tcp],
+        };
+        for protocol in protocols {
+            let stale = self.find_stale(*protocol, at_hand).await?;
+            destroyed += end_stale(*protocol, stale, memory, at_hand).await?;
+        }
+        memory.report.passes += 1;
+        memory.report.last_pass = Some(self.clock.now());
+        Ok(destroyed)
+    }
+
+    /// The sockets that should move on, each with why. A record may have been read while it was written, and the kernel
+    /// may be ahead of the snapshot: so a socket counts that is stale by a snapshot which is newer than what was read of
+    /// it, and that reads the same twice.
+    async fn find_stale(
+        &mut self,
+        protocol: Protocol,
+        at_hand: &AtHand,
+    ) -> Result<Vec<(Socket, L4Addr, Stale)>, PassError> {
+        let before = at_hand.read(protocol).await?;
+        if judge(&Arc::clone(&self.snapshot.borrow()), &before).is_empty() {
+            return Ok(Vec::new());
+        }
+        let snapshot = self.newer_snapshot().await?;
+        let before: BTreeSet<Flow> = before.into_iter().collect();
+        let mut flows = at_hand.read(protocol).await?;
+        let changed: BTreeSet<u64> =
+            flows.iter().filter(|flow| !before.contains(flow)).map(|flow| flow.socket.cookie).collect();
+        flows.retain(|flow| !changed.contains(&flow.socket.cookie));
+        Ok(judge(&snapshot, &flows))
+    }
+
+    /// One that says all that was in the kernel when this was called. The owner publishes after every round, and an empty
+    /// batch makes a round.
+    async fn newer_snapshot(&mut self) -> Result<Arc<Snapshot>, PassError> {
+        self.snapshot.mark_unchanged();
+        let published = async {
+            self.changes.send(Vec::new()).await.map_err(|_closed| PassError::Owner)?;
+            self.snapshot.changed().await.map_err(|_closed| PassError::Owner)
+        };
+        timeout(PICTURE_WITHIN, published).await.map_err(|_elapsed| PassError::Owner)??;
+        Ok(Arc::clone(&self.snapshot.borrow_and_update()))
+    }
+
+    fn publish(&self, memory: &Memory) {
+        self.report.send_replace(Arc::new(memory.report.clone()));
+    }
+}
+
+/// Learns what the reaper can do; `None` if that is nothing.
+async fn greet(reaper: Reaper) -> Option<Line> {
+    match reaper.greet().await {
+        Err(error) => warn!("the reaper does not work ({error}): {STUCK}"),
+        Ok((_, hello)) if hello.errno != 0 => {
+            let error = io::Error::from_raw_os_error(hello.errno);
+            warn!(
+                "sockets cannot be ended here ({error}; it takes CAP_NET_ADMIN and a kernel with \
+                 CONFIG_INET_DIAG_DESTROY): {STUCK}"
+            );
+        }
+        Ok((line, hello)) => {
+            if !hello.everywhere {
+                warn!(
+                    "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing: sockets can be ended in the host's network \
+                     namespace only; those of pods stay connected to backends that are gone until they are closed"
+                );
+            }
+            return Some(line);
+        }
+    }
+    None
+}
+
+impl AtHand {
+    async fn read(&self, protocol: Protocol) -> Result<Vec<Flow>, PassError> {
+        let flows = Arc::clone(&self.flows);
+        let read = tokio::task::spawn_blocking(move || flows(protocol)).await;
+        read.map_err(io::Error::other).flatten().map_err(PassError::Flows)
+    }
+
+    async fn order(&mut self, order: Order) -> Result<Vec<Outcome>, PassError> {
+        self.line.order(&order).await.map_err(PassError::Reaper)
+    }
+}
+
+impl Memory {
+    /// Says what kept a pass from its end, once; whether there will be no more.
+    fn note(&mut self, ended: Result<u64, PassError>) -> bool {
+        let Err(error) = ended else {
+            self.is_failing = false;
+            return false;
+        };
+        self.report.errors += 1;
+        let is_over = matches!(error, PassError::Reaper(_));
+        if is_over {
+            self.report.is_working = false;
+            warn!("{error}: UDP sockets stay connected to backends that are gone until nodelb is restarted");
+        } else if !self.is_failing {
+            warn!("{error}; sockets that should move on wait for the next try");
+        }
+        self.is_failing = true;
+        is_over
+    }
+
+    fn take_error(&mut self, outcome: Outcome) {
+        if outcome.is_over() {
+            return;
+        }
+        self.report.errors += 1;
+        if !self.report.has_told_error {
+            self.report.has_told_error = true;
+            let error = io::Error::from_raw_os_error(outcome.errno);
+            warn!("a socket that should move on cannot be ended: {error}; more of these are only counted");
+        }
+    }
+}
+
+async fn end_stale(
+    protocol: Protocol,
+    mut stale: Vec<(Socket, L4Addr, Stale)>,
+    memory: &mut Memory,
+    at_hand: &mut AtHand,
+) -> Result<u64, PassError> {
+    // By namespace: each is looked for and entered once for a batch.
+    stale.sort_unstable();
+    let mut destroyed: BTreeMap<String, u64> = BTreeMap::new();
+    for batch in stale.chunks(BATCH) {
+        let targets = batch.iter().map(|(socket, peer, _)| (*socket, *peer)).collect();
+        let outcomes = at_hand.order(Order::Sockets(targets)).await?;
+        for ((.., why), outcome) in batch.iter().zip(outcomes) {
+            if outcome.destroyed > 0 {
+                *destroyed.entry(name_of(why)).or_default() += 1;
+            }
+            memory.take_error(outcome);
+        }
+    }
+    let total = destroyed.values().sum();
+    memory.report.count(protocol, total);
+    report::tell_stale(protocol, &destroyed);
+    Ok(total)
+}
+
+/// Ends the sockets that dialled an address before it was answered.
+async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
+    let now = snapshot.answered();
+    let new = memory.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
+    memory.answered = Some(now);
+    let mut addresses = std::mem::replace(&mut memory.recent, new.clone());
+    addresses.extend(new);
+    let mut destroyed: BTreeMap<String, u64> = BTreeMap::new();
+    for batch in addresses.chunks(BATCH) {
+        let outcomes = at_hand.order(Order::Dialled(batch.to_vec())).await?;
+        for (address, outcome) in batch.iter().zip(outcomes) {
+            if outcome.destroyed > 0 {
+                *destroyed.entry(address.to_string()).or_default() += u64::from(outcome.destroyed);
+            }
+            memory.take_error(outcome);
+        }
+    }
+    let total = destroyed.values().sum();
+    memory.report.count(Protocol::Udp, total);
+    report::tell_dialled(&destroyed);
+    Ok(total)
+}
+
+/// The sockets none of whose flows is right, each with one reason. Of one that came to its backend by several services, it
+/// is not known which it was connected by.
+fn judge(snapshot: &Snapshot, flows: &[Flow]) -> Vec<(Socket, L4Addr, Stale)> {
+    let mut known: HashMap<(L4Addr, L4Addr), Option<Stale>> = HashMap::new();
+    let mut stale: Vec<(Socket, L4Addr, Stale)> = Vec::new();
+    // The records of a socket follow each other.
+    for flows in flows.chunk_by(|a, b| a.socket == b.socket) {
+        let each = flows.iter().map(|flow| {
+            let (frontend, backend) = (flow.frontend, flow.backend);
+            known.entry((frontend, backend)).or_insert_with(|| snapshot.stale(frontend, backend)).clone()
+        });
+        if let Some(mut reasons) = each.collect::<Option<Vec<Stale>>>()
+            && let Some(reason) = reasons.pop()
+        {
+            stale.push((flows[0].socket, flows[0].backend, reason));
+        }
+    }
+    stale
+}
+
+fn name_of(why: &Stale) -> String {
+    match why {
+        Stale::Backend(key) => key.service.to_string(),
+        Stale::Frontend(address) => address.to_string(),
+    }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

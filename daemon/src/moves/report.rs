@@ -1,0 +1,65 @@
+//! What moved on, for the journal and for metrics.
+
+use std::collections::BTreeMap;
+
+use nodelb_core::addr::Protocol;
+use nodelb_core::datapath::Moment;
+use tracing::info;
+
+/// Figures since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MovesReport {
+    /// Whether sockets are looked at, and can be ended.
+    pub is_working: bool,
+    /// UDP sockets ended.
+    pub udp: u64,
+    /// TCP sockets ended.
+    pub tcp: u64,
+    /// Passes over all sockets.
+    pub passes: u64,
+    /// Passes and sockets with which something went wrong.
+    pub errors: u64,
+    /// When the last pass ended.
+    pub last_pass: Option<Moment>,
+    /// Whether the journal knows of errors with sockets.
+    pub(super) has_told_error: bool,
+}
+
+impl MovesReport {
+    pub(super) fn count(&mut self, protocol: Protocol, sockets: u64) {
+        match protocol {
+            Protocol::Tcp => self.tcp += sockets,
+            Protocol::Udp | Protocol::Sctp => self.udp += sockets,
+        }
+    }
+}
+
+/// One line for a pass that ended something.
+pub(super) fn tell_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
+    if !destroyed.is_empty() {
+        let (total, list) = counted(destroyed);
+        info!(sockets = total, "{total} {protocol} sockets whose backend is gone are ended, to dial again: {list}");
+    }
+}
+
+/// The same for sockets that dialled an address before it was answered.
+pub(super) fn tell_dialled(destroyed: &BTreeMap<String, u64>) {
+    if !destroyed.is_empty() {
+        let (total, list) = counted(destroyed);
+        info!(
+            sockets = total,
+            "{total} UDP sockets that dialled an address before it had a backend are ended, to dial again: {list}"
+        );
+    }
+}
+
+/// The sum, and `shop/dns 12, shop/web 3 and 4 others`.
+fn counted(destroyed: &BTreeMap<String, u64>) -> (u64, String) {
+    const SHOWN: usize = 8;
+    let each = destroyed.iter().take(SHOWN).map(|(name, count)| format!("{name} {count}"));
+    let mut list = each.collect::<Vec<_>>().join(", ");
+    if destroyed.len() > SHOWN {
+        list.push_str(&format!(" and {} others", destroyed.len() - SHOWN));
+    }
+    (destroyed.values().sum(), list)
+}

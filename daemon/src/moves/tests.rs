@@ -1,0 +1,247 @@
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::thread;
+
+use nodelb_core::addr::Family;
+use nodelb_core::change::NodeFacts;
+use nodelb_core::datapath::Datapath as _;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+    TrafficPolicy,
+};
+
+use super::*;
+use crate::reaper::wire::{HEADER, encode_outcomes};
+
+const DNS: &str = "198.51.100.1:53/UDP";
+const OTHER: &str = "198.51.100.2:53/UDP";
+const ONE: &str = "192.0.2.1:53/UDP";
+const TWO: &str = "192.0.2.2:53/UDP";
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().unwrap()
+}
+
+fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
+    let (name, at): (nodelb_core::service::ServiceName, _) = (name.parse().unwrap(), l4(frontend));
+    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+    let backends = backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect();
+    let service = Service {
+        name: name.clone(),
+        source: Source::Files,
+        origin: Origin::default(),
+        created: None,
+        ports: vec![ServicePort { name: "".into(), protocol: Protocol::Udp, frontends }],
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+        affinity_seconds: None,
+        source_ranges: None,
+        health_check_port: None,
+        health_check: None,
+    };
+    let slice = Slice {
+        name: SliceName::new(&name.namespace, &name.name),
+        service: name,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Udp, backends }],
+    };
+    [Change::UpsertService(service), Change::UpsertSlice(slice)]
+}
+
+/// An owner who publishes when told to.
+struct Owner {
+    engine: Engine,
+    maps: MemoryDatapath,
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    changes: mpsc::Receiver<Vec<Change>>,
+}
+
+impl Owner {
+    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.engine.reconcile(&mut self.maps, nodelb_core::datapath::Moment(1));
+    }
+
+    fn publish(&self) {
+        self.snapshot.send_replace(Arc::new(self.engine.snapshot(nodelb_core::datapath::Moment(1))));
+    }
+}
+
+/// A mover whose sockets are the next of these lists, the last one for ever, beside an owner who answers with a round. The
+/// orders that reach its reaper are returned.
+struct Rig {
+    mover: Mover,
+    owner: Owner,
+    at_hand: AtHand,
+    memory: Memory,
+    orders: Arc<Mutex<Vec<Order>>>,
+}
+
+impl Rig {
+    fn new(readings: Vec<Vec<Flow>>) -> Self {
+        let maps = MemoryDatapath::new(Limits { frontends: 64, services: 32, slots: 128, affinity: 16 });
+        let config = EngineConfig { sources: BTreeSet::from([Source::Files]), max_services: 32, ..Default::default() };
+        let mut engine = Engine::new(config, maps.dump().unwrap());
+        engine.change(Change::Node(NodeFacts { name: "n".into(), ..NodeFacts::default() }));
+        let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
+        let (changes_in, changes) = mpsc::channel(4);
+        let mover = Mover::new(snapshot, changes_in, Disconnect::Udp, Clock::start());
+        let readings = Mutex::new(VecDeque::from(readings));
+        let flows: ReadFlows = Arc::new(move |_| {
+            let mut readings = readings.lock().unwrap();
+            Ok(if readings.len() > 1 { readings.pop_front().unwrap() } else { readings[0].clone() })
+        });
+        let (line, theirs) = UnixStream::pair().unwrap();
+        let orders = Arc::default();
+        let taken = Arc::clone(&orders);
+        thread::spawn(move || reap(theirs, &taken));
+        let at_hand = AtHand { flows, line: Line::over(line).unwrap() };
+        let owner = Owner { engine, maps, snapshot: snapshot_in, changes };
+        Self { mover, owner, at_hand, memory: Memory::default(), orders }
+    }
+
+    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+        self.owner.tell(changes);
+        self.owner.publish();
+    }
+
+    /// One pass, in which the owner makes a round for each batch it gets.
+    async fn pass(&mut self) -> u64 {
+        let Self { mover, owner, at_hand, memory, .. } = self;
+        tokio::select! {
+            ended = mover.pass(memory, at_hand) => ended.unwrap(),
+            () = async {
+                while let Some(batch) = owner.changes.recv().await {
+                    owner.tell(batch);
+                    owner.publish();
+                }
+            } => panic!("the mover holds a sender"),
+        }
+    }
+
+    fn orders(&self) -> Vec<Order> {
+        std::mem::take(&mut *self.orders.lock().unwrap())
+    }
+}
+
+/// Ends everything it is told to.
+fn reap(mut line: UnixStream, orders: &Mutex<Vec<Order>>) {
+    let mut header = [0; HEADER];
+    while line.read_exact(&mut header).is_ok() {
+        let mut body = vec![0; Order::length(header).unwrap()];
+        line.read_exact(&mut body).unwrap();
+        let order = Order::decode(header, &body).unwrap();
+        let count = match &order {
+            Order::Sockets(targets) => targets.len(),
+            Order::Dialled(addresses) => addresses.len(),
+        };
+        orders.lock().unwrap().push(order);
+        line.write_all(&encode_outcomes(&vec![Outcome { destroyed: 1, errno: 0 }; count])).unwrap();
+    }
+}
+
+fn flow(cookie: u64, frontend: &str, backend: &str) -> Flow {
+    let source = l4("192.0.2.200:40000/UDP");
+    let socket = Socket { netns: 1, cookie, family: Family::Ipv4, ifindex: 0, source };
+    Flow { socket, frontend: l4(frontend), backend: l4(backend) }
+}
+
+fn ended(flow: &Flow) -> Order {
+    Order::Sockets(vec![(flow.socket, flow.backend)])
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+#[tokio::test]
+async fn only_the_sockets_of_the_service_that_lost_the_backend_are_ended() {
+    let flows = [flow(1, DNS, ONE), flow(2, DNS, TWO), flow(3, OTHER, ONE)];
+    let mut rig = Rig::new(vec![flows.to_vec()]);
+    rig.tell(serve("shop/dns", DNS, &[ONE, TWO]).into_iter().chain(serve("shop/other", OTHER, &[ONE])));
+    assert_eq!(rig.pass().await, 0, "not synced");
+    rig.tell([synced()]);
+    assert_eq!(rig.pass().await, 0);
+    assert_eq!(rig.orders(), []);
+    rig.tell(serve("shop/dns", DNS, &[TWO]));
+    assert_eq!(rig.pass().await, 1);
+    assert_eq!(rig.orders(), [ended(&flows[0])]);
+    assert_eq!((rig.memory.report.udp, rig.memory.report.errors), (1, 0));
+}
+
+#[tokio::test]
+async fn a_socket_of_two_services_goes_on_while_one_has_the_backend() {
+    let flows = [flow(1, DNS, ONE), flow(1, OTHER, ONE)];
+    let mut rig = Rig::new(vec![flows.to_vec()]);
+    let both = serve("shop/dns", DNS, &[ONE, TWO]).into_iter().chain(serve("shop/other", OTHER, &[ONE, TWO]));
+    rig.tell(both.chain([synced()]));
+    rig.tell(serve("shop/dns", DNS, &[TWO]));
+    assert_eq!(rig.pass().await, 0);
+    rig.tell(serve("shop/other", OTHER, &[TWO]));
+    assert_eq!(rig.pass().await, 1);
+}
+
+#[tokio::test]
+async fn what_is_read_only_once_is_not_believed() {
+    let (torn, right) = (flow(1, OTHER, ONE), flow(1, DNS, ONE));
+    let mut rig = Rig::new(vec![vec![torn], vec![right]]);
+    let both = serve("shop/dns", DNS, &[ONE]).into_iter().chain(serve("shop/other", OTHER, &[TWO]));
+    rig.tell(both.chain([synced()]));
+    assert_eq!(rig.pass().await, 0);
+    assert_eq!(rig.orders(), []);
+}
+
+/// The kernel has a new backend, a socket is connected to it, and the snapshot that says so is not published yet.
+#[tokio::test]
+async fn a_snapshot_that_is_older_than_the_sockets_condemns_nobody() {
+    let mut rig = Rig::new(vec![vec![flow(1, DNS, TWO)]]);
+    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
+    rig.owner.tell(serve("shop/dns", DNS, &[TWO]));
+    assert_eq!(rig.pass().await, 0);
+    assert_eq!(rig.orders(), []);
+}
+
+#[tokio::test]
+async fn addresses_are_looked_for_when_they_get_a_backend_and_once_more() {
+    let mut rig = Rig::new(vec![Vec::new()]);
+    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
+    assert_eq!(rig.pass().await, 0, "nothing counts as new at the start");
+    rig.tell(serve("shop/other", OTHER, &[]));
+    assert_eq!(rig.pass().await, 0, "refused is not answered");
+    rig.tell(serve("shop/other", OTHER, &[ONE]));
+    let looked_for = Order::Dialled(vec![l4(OTHER)]);
+    assert_eq!(rig.pass().await, 1);
+    assert_eq!(rig.orders(), std::slice::from_ref(&looked_for));
+    assert_eq!(rig.pass().await, 1);
+    assert_eq!(rig.orders(), [looked_for], "a connect may have been under way");
+    assert_eq!(rig.pass().await, 0);
+    assert_eq!(rig.orders(), []);
+}
+
+#[tokio::test]
+async fn a_reaper_that_ends_is_the_end() {
+    let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
+    let (line, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    rig.at_hand.line = Line::over(line).unwrap();
+    rig.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
+    let Rig { mover, owner, at_hand, memory, .. } = &mut rig;
+    let round = async {
+        let batch = owner.changes.recv().await.unwrap();
+        owner.tell(batch);
+        owner.publish();
+        std::future::pending::<()>().await;
+    };
+    let failed = tokio::select! {
+        ended = mover.pass(memory, at_hand) => ended,
+        () = round => unreachable!("it never ends"),
+    };
+    assert!(memory.note(failed), "there is nothing to try again with");
+    assert!(!memory.report.is_working);
+}

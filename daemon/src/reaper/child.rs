@@ -1,0 +1,113 @@
+//! The reaper's own side: what it gives up, what it tries out, and the loop in which it takes orders.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+
+use caps::{CapSet, Capability, CapsHashSet};
+use nodelb_core::addr::{Family, Protocol};
+
+use super::destroy::{self, errno_of};
+use super::namespaces::Home;
+use super::wire::{self, HEADER, Hello, Order};
+use crate::cli::ReaperOptions;
+use crate::exit::{Code, Failure};
+use crate::sock_diag::{ESTABLISHED, InetDiagRequest, SockDiag};
+
+/// All that it may do.
+const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
+
+/// What other processes call it.
+const NAME: &std::ffi::CStr = c"nodelb-reaper";
+
+/// Takes orders from standard input until it closes. Only for `nodelb run`.
+///
+/// # Errors
+/// When standard input is none of the daemon's, or says what is no order.
+pub fn run(options: &ReaperOptions) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::message(Code::System, format!("reaper: {error}"));
+    let line = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(failed)?;
+    if line.peer_addr().is_err() {
+        return Err(Failure::message(Code::Usage, "the reaper is started by `nodelb run`, and of no use by hand"));
+    }
+    close_all_but(&line).map_err(failed)?;
+    let everywhere = give_up_privileges().map_err(failed)?;
+    let home = Home::here().map_err(failed)?;
+    let hello = Hello { errno: try_out().map_or_else(|error| errno_of(&error), |()| 0), everywhere };
+    match serve(line, hello, &home, options) {
+        // The daemon is gone, and so is what it wanted.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+        other => other.map_err(failed),
+    }
+}
+
+fn serve(mut line: UnixStream, hello: Hello, home: &Home, options: &ReaperOptions) -> io::Result<()> {
+    line.write_all(&hello.encode())?;
+    let mut header = [0; HEADER];
+    loop {
+        match line.read_exact(&mut header) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        }
+        let mut body = vec![0; Order::length(header)?];
+        line.read_exact(&mut body)?;
+        let outcomes = match Order::decode(header, &body)? {
+            Order::Sockets(targets) => destroy::sockets(home, &targets)?,
+            Order::Dialled(addresses) => destroy::dialled(home, options.cgroup.as_deref(), &addresses)?,
+        };
+        home.check()?;
+        line.write_all(&wire::encode_outcomes(&outcomes))?;
+    }
+}
+
+/// Closes what the daemon may have inherited and passed on, standard streams aside.
+fn close_all_but(line: &UnixStream) -> io::Result<()> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd")?.filter_map(|entry| number(entry.ok()?)).collect();
+    for number in open.into_iter().filter(|number| *number > 2 && *number != line.as_raw_fd()) {
+        // The directory's own is closed by now.
+        let _ = nix::unistd::close(number);
+    }
+    Ok(())
+}
+
+/// Keeps what it needs of what it has, in one thread that no executed program can gain from; tells whether that is enough
+/// for other network namespaces.
+fn give_up_privileges() -> io::Result<bool> {
+    let refused = |error: caps::errors::CapsError| io::Error::other(error.to_string());
+    nix::sys::prctl::set_name(NAME)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    std::env::set_current_dir("/")?;
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).map_err(refused)? {
+        for capability in caps::read(None, CapSet::Bounding).map_err(refused)? {
+            if !KEPT.contains(&capability) {
+                caps::drop(None, CapSet::Bounding, capability).map_err(refused)?;
+            }
+        }
+    }
+    let permitted = caps::read(None, CapSet::Permitted).map_err(refused)?;
+    let kept: CapsHashSet = KEPT.into_iter().filter(|capability| permitted.contains(capability)).collect();
+    caps::clear(None, CapSet::Ambient).map_err(refused)?;
+    caps::set(None, CapSet::Effective, &kept).map_err(refused)?;
+    caps::set(None, CapSet::Permitted, &kept).map_err(refused)?;
+    caps::clear(None, CapSet::Inheritable).map_err(refused)?;
+    Ok(kept.len() == KEPT.len())
+}
+
+/// Ends a socket of its own: the only way to learn whether the kernel does so, and lets this process.
+fn try_out() -> io::Result<()> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let address = socket.local_addr()?;
+    // To itself: nobody else has a socket with this address at both ends.
+    socket.connect(address)?;
+    let mut kernel = SockDiag::open()?;
+    let mut own = None;
+    kernel.dump(&InetDiagRequest::all(Family::Ipv4, Protocol::Udp, &[ESTABLISHED]), |found| {
+        if found.id.source_port == address.port() && found.id.destination_port == address.port() {
+            own = Some(found.id);
+        }
+    })?;
+    kernel.destroy(Family::Ipv4, Protocol::Udp, own.ok_or(io::ErrorKind::NotFound)?)
+}

@@ -1,0 +1,157 @@
+//! Where the machine's network namespaces are found: at the processes that are in them, and at the mounts that keep
+//! them. Owns the search and the way in and back; remembers nothing from one search to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+
+/// A network namespace by the number of its inode.
+pub(super) type Inode = u64;
+
+/// This process's own namespace, to which it returns: a process that stayed in a pod's would keep that alive.
+pub(super) struct Home {
+    namespace: File,
+    pub(super) inode: Inode,
+}
+
+impl Home {
+    /// The namespace this process is in.
+    pub(super) fn here() -> io::Result<Self> {
+        let namespace = File::open("/proc/self/ns/net")?;
+        let inode = namespace.metadata()?.ino();
+        Ok(Self { namespace, inode })
+    }
+
+    /// Whether this process is there now.
+    ///
+    /// # Errors
+    /// When it is not: then it must end.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match fs::metadata("/proc/self/ns/net")?.ino() == self.inode {
+            true => Ok(()),
+            false => Err(io::Error::other("there is no way back to the host's network namespace")),
+        }
+    }
+
+    /// Does the work in the namespace with this number, found there before. Takes CAP_SYS_ADMIN, unless it is this one.
+    ///
+    /// # Errors
+    /// When it is not there any more, cannot be entered, or cannot be left ([`Self::check`]).
+    pub(super) fn visit<T>(&self, inode: Inode, path: &Path, work: impl FnOnce() -> T) -> io::Result<T> {
+        if inode == self.inode {
+            return Ok(work());
+        }
+        let namespace = File::open(path)?;
+        if namespace.metadata()?.ino() != inode {
+            // The process ended, and another one has its number.
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        setns(&namespace, CloneFlags::CLONE_NEWNET)?;
+        let result = work();
+        setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
+        Ok(result)
+    }
+}
+
+/// A way to each namespace that any process is in, or that is mounted.
+pub(super) fn all(home: &Home) -> io::Result<BTreeMap<Inode, PathBuf>> {
+    let mut found = BTreeMap::from([(home.inode, PathBuf::from("/proc/self/ns/net"))]);
+    for (inode, path) in mounted()?.into_iter().chain(processes()?) {
+        found.entry(inode).or_insert(path);
+    }
+    Ok(found)
+}
+
+/// A way to each of these; one that is not found is not in the result. Looks no further than it must.
+pub(super) fn find(home: &Home, wanted: &BTreeSet<Inode>) -> io::Result<BTreeMap<Inode, PathBuf>> {
+    let mut found = BTreeMap::new();
+    if wanted.contains(&home.inode) {
+        found.insert(home.inode, PathBuf::from("/proc/self/ns/net"));
+    }
+    let mut missing: BTreeSet<Inode> = wanted.iter().copied().filter(|inode| *inode != home.inode).collect();
+    let mut take = |missing: &mut BTreeSet<Inode>, (inode, path): (Inode, PathBuf)| {
+        if missing.remove(&inode) {
+            found.insert(inode, path);
+        }
+        missing.is_empty()
+    };
+    if missing.is_empty() || mounted()?.into_iter().any(|each| take(&mut missing, each)) {
+        return Ok(found);
+    }
+    // A thread may be elsewhere than its process.
+    let _ = processes()?.any(|each| take(&mut missing, each)) || threads()?.any(|each| take(&mut missing, each));
+    Ok(found)
+}
+
+fn processes() -> io::Result<impl Iterator<Item = (Inode, PathBuf)>> {
+    Ok(numbered(Path::new("/proc"))?.filter_map(|process| of_task(&process)))
+}
+
+fn threads() -> io::Result<impl Iterator<Item = (Inode, PathBuf)>> {
+    let tasks = |process: PathBuf| numbered(&process.join("task")).into_iter().flatten();
+    Ok(numbered(Path::new("/proc"))?.flat_map(tasks).filter_map(|task| of_task(&task)))
+}
+
+/// The entries of a directory whose names are numbers: processes of `/proc`, threads of a process.
+fn numbered(directory: &Path) -> io::Result<impl Iterator<Item = PathBuf> + use<>> {
+    let is_number = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    let entries = fs::read_dir(directory)?.filter_map(Result::ok);
+    Ok(entries.filter(move |entry| is_number(&entry.file_name())).map(|entry| entry.path()))
+}
+
+/// Nothing for one that has ended, or may not be looked at.
+fn of_task(task: &Path) -> Option<(Inode, PathBuf)> {
+    let path = task.join("ns/net");
+    let inode = inode_of(fs::read_link(&path).ok()?.to_str()?)?;
+    Some((inode, path))
+}
+
+fn mounted() -> io::Result<Vec<(Inode, PathBuf)>> {
+    Ok(parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?))
+}
+
+/// The network namespaces among the mounts (proc_pid_mountinfo(5)).
+fn parse_mounts(mountinfo: &str) -> Vec<(Inode, PathBuf)> {
+    let mount = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        (after.split(' ').next()? == "nsfs").then_some(())?;
+        Some((inode_of(root)?, unescape(point)))
+    };
+    mountinfo.lines().filter_map(mount).collect()
+}
+
+/// 4026531840 for `net:[4026531840]`.
+fn inode_of(name: &str) -> Option<Inode> {
+    name.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Undoes the kernel's octal escapes.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let octal =
+            more.first_chunk::<3>().filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests;

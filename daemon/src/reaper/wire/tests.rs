@@ -1,0 +1,66 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().unwrap()
+}
+
+fn targets() -> Vec<(Socket, L4Addr)> {
+    let socket = |family, source| Socket { netns: 4_026_531_840, cookie: u64::MAX - 1, family, ifindex: 3, source };
+    vec![
+        (socket(Family::Ipv4, l4("192.0.2.1:40000/UDP")), l4("198.51.100.1:53/UDP")),
+        (socket(Family::Ipv6, l4("[2001:db8::1]:40001/TCP")), l4("[2001:db8::2]:53/TCP")),
+        (socket(Family::Ipv6, l4("192.0.2.1:40002/UDP")), l4("198.51.100.1:53/UDP")),
+    ]
+}
+
+fn carried(order: &Order) -> Order {
+    let frame = order.encode();
+    let (header, body) = frame.split_first_chunk().unwrap();
+    assert_eq!(Order::length(*header).unwrap(), body.len());
+    Order::decode(*header, body).unwrap()
+}
+
+#[test]
+fn orders_arrive_as_they_were_sent() {
+    for order in [
+        Order::Sockets(targets()),
+        Order::Dialled(vec![l4("198.51.100.1:53/UDP"), l4("[2001:db8::2]:53/UDP")]),
+        Order::Dialled(Vec::new()),
+    ] {
+        assert_eq!(carried(&order), order);
+    }
+}
+
+#[test]
+fn an_order_is_bounded() {
+    let many = targets().into_iter().cycle().take(BATCH + 1).collect();
+    let Order::Sockets(carried) = carried(&Order::Sockets(many)) else { panic!("another order") };
+    assert_eq!(carried.len(), BATCH);
+    let [low, high] = u16::try_from(BATCH + 1).unwrap().to_ne_bytes();
+    for header in [[SOCKETS, 0, low, high], [0, 0, 1, 0], [3, 0, 1, 0], [255, 255, 255, 255]] {
+        assert!(Order::length(header).is_err(), "{header:?}");
+    }
+}
+
+#[test]
+fn answers_arrive_as_they_were_sent() {
+    let outcomes = [Outcome { destroyed: 7, errno: 0 }, Outcome { destroyed: 0, errno: libc_errno::ESRCH }];
+    assert_eq!(decode_outcomes(&encode_outcomes(&outcomes)), outcomes);
+    for hello in [Hello { errno: 0, everywhere: true }, Hello { errno: 95, everywhere: false }] {
+        assert_eq!(Hello::decode(hello.encode()), hello);
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_that_comes_in_does_harm(header: [u8; HEADER], bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+        if let Ok(length) = Order::length(header) {
+            prop_assert!(length <= BATCH * ENTRY);
+        }
+        // Either is fine: it returns.
+        drop(Order::decode(header, &bytes));
+        decode_outcomes(&bytes);
+    }
+}

@@ -1,0 +1,447 @@
+//! Sockets whose backend is gone dial again: in the host, in pods, and nobody else does.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::host::{Daemon, Host, answer, backend, eventually, is_done, say, service, socket};
+use crate::pod::Pod;
+use crate::sandbox::{self, Sandbox};
+
+const DNS: &str = "198.51.100.10:53";
+const OTHER: &str = "198.51.100.11:53";
+const ONE: &str = "192.0.2.11:8080";
+const TWO: &str = "192.0.2.12:8080";
+
+/// What is promised; a busy machine gets twice the time, unless `NODELB_STRICT=1`.
+const WITHIN: Duration = Duration::from_secs(1);
+
+fn assert_in_time(what: &str, took: Duration) {
+    say(&format!("{what}: after {took:.1?}"));
+    let limit = if std::env::var_os("NODELB_STRICT").is_some() { WITHIN } else { WITHIN * 2 };
+    assert!(took < limit, "{what}: after {took:?}");
+}
+
+/// A pod in which something runs, as in every pod: its namespace is found by that.
+struct Inhabited {
+    pod: Pod,
+    pause: Child,
+}
+
+impl Inhabited {
+    fn new(number: u8) -> Self {
+        let pod = Pod::new(number);
+        let pause = pod.run(|| Command::new("sleep").arg("infinity").spawn().unwrap());
+        Self { pod, pause }
+    }
+}
+
+impl Drop for Inhabited {
+    fn drop(&mut self) {
+        drop(self.pause.kill());
+        drop(self.pause.wait());
+    }
+}
+
+fn unconnected() -> UdpSocket {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    socket
+}
+
+fn connected(to: &str) -> UdpSocket {
+    let socket = unconnected();
+    socket.connect(self::socket(to)).unwrap();
+    socket
+}
+
+/// Who answers a connected socket.
+fn ask(socket: &UdpSocket) -> io::Result<String> {
+    let mut buffer = [0; 64];
+    socket.send(b"?")?;
+    let length = socket.recv(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).trim_end_matches(" ?").to_owned())
+}
+
+/// Who answers an unconnected one.
+fn ask_at(socket: &UdpSocket, to: &str) -> String {
+    let mut buffer = [0; 64];
+    socket.send_to(b"?", to).unwrap();
+    let (length, from) = socket.recv_from(&mut buffer).unwrap();
+    assert_eq!(from.to_string(), to);
+    String::from_utf8_lossy(&buffer[..length]).trim_end_matches(" ?").to_owned()
+}
+
+/// A socket that came to the backend of this name through the address.
+fn connected_to(name: &str, through: &str) -> UdpSocket {
+    for _ in 0..200 {
+        let socket = connected(through);
+        if ask(&socket).unwrap() == name {
+            return socket;
+        }
+    }
+    panic!("{through} never leads to {name}");
+}
+
+/// What the owner of a socket that was ended meets: one of these, once.
+fn is_ended(error: &io::Error) -> bool {
+    let ended = [Errno::ECONNABORTED, Errno::EDESTADDRREQ];
+    ended.iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
+}
+
+/// Goes on asking until the kernel ends the socket; how long that took.
+fn until_ended(socket: &UdpSocket, since: Instant) -> Duration {
+    loop {
+        match ask(socket) {
+            Err(error) if is_ended(&error) => return since.elapsed(),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
+            _ => assert!(since.elapsed() < Duration::from_secs(20), "the socket is never ended"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The value of a metric.
+fn metric(name: &str) -> Option<f64> {
+    let text = answer("/metrics", "*/*")?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+fn reaper_of(daemon: &Daemon) -> Option<PathBuf> {
+    let children = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    children.into_iter().find(|process| {
+        let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+        let is_child = status.lines().any(|line| line == format!("PPid:\t{}", daemon.pid()));
+        is_child && !status.contains("State:\tZ")
+    })
+}
+
+fn status(process: &std::path::Path, field: &str) -> String {
+    let status = fs::read_to_string(process.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim_start_matches(':').trim().to_owned()
+}
+
+#[test]
+fn sockets_move_on_when_their_backend_goes() {
+    sandbox::run("moves::sockets_move_on_when_their_backend_goes", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backends = [backend("1", ONE), backend("2", TWO)];
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE, TWO]));
+        host.serve("b.toml", &service("shop/other", &[OTHER], &[ONE, TWO]));
+        let daemon = host.start();
+        let pod = Inhabited::new(1);
+        let here = connected_to("1", DNS);
+        let there = pod.pod.run(|| connected_to("1", DNS));
+        let through_another = connected_to("1", OTHER);
+        let at_the_other = connected_to("2", DNS);
+        let direct = connected(ONE);
+        let roaming = unconnected();
+        ask_at(&roaming, DNS);
+        let tcp = TcpStream::connect(DNS).unwrap();
+
+        let start = Instant::now();
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
+        let (took, took_there) = thread::scope(|scope| {
+            let there = scope.spawn(|| until_ended(&there, start));
+            (until_ended(&here, start), there.join().unwrap())
+        });
+        assert_in_time("a socket of the host is ended", took);
+        assert_in_time("a socket of a pod is ended", took_there);
+        here.connect(DNS).unwrap();
+        // What a receive would have told, had a send not come first.
+        drop(here.take_error());
+        assert_eq!(ask(&here).unwrap(), "2", "the same socket dials again");
+        assert_eq!(pod.pod.run(|| ask(&connected(DNS))).unwrap(), "2");
+        assert_eq!(ask_at(&roaming, DNS), "2", "an unconnected socket is sent elsewhere");
+
+        // The pass that looks once more, and the one after it.
+        thread::sleep(Duration::from_millis(600));
+        for (socket, name, why) in [
+            (&through_another, "1", "another service still has the backend"),
+            (&at_the_other, "2", "its backend is still there"),
+            (&direct, "1", "it dialled the backend itself"),
+        ] {
+            assert_eq!(ask(socket).unwrap(), name, "{why}");
+        }
+        let mut answer = String::new();
+        (&tcp).read_to_string(&mut answer).unwrap();
+        assert!(["1\n", "2\n"].contains(&answer.as_str()), "TCP is left alone: {answer}");
+        eventually("the figures", || metric("nodelb_sockets_destroyed_total{protocol=\"udp\"}") == Some(2.0));
+        assert!(host.log().contains("2 UDP sockets whose backend is gone are ended, to dial again: shop/dns 2"));
+
+        let start = Instant::now();
+        host.withdraw("a.toml");
+        assert_in_time("a socket of a deleted service is ended", until_ended(&at_the_other, start));
+        assert_eq!(ask(&through_another).unwrap(), "1");
+        daemon.stop();
+    });
+}
+
+/// A file in which the first backend has this state.
+fn with_state(state: &str, transport: &str) -> String {
+    format!(
+        "[[service]]\nname = \"shop/dns\"\nfrontends = [\"{DNS}/{transport}\"]\nbackends = [\n  {{ address = \"{ONE}\", \
+         state = \"{state}\" }},\n  \"{TWO}\",\n]\n"
+    )
+}
+
+#[test]
+fn a_drained_backend_keeps_its_sockets() {
+    sandbox::run("moves::a_drained_backend_keeps_its_sockets", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backends = [backend("1", ONE), backend("2", TWO)];
+        host.serve("a.toml", &with_state("active", "UDP"));
+        let _daemon = host.start();
+        let socket = connected_to("1", DNS);
+        host.serve("a.toml", &with_state("maintenance", "UDP"));
+        eventually("it gets no new ones", || is_done(&format!("{DNS}/UDP"), &[&format!("{TWO}/UDP")]));
+        thread::sleep(WITHIN);
+        assert_eq!(ask(&socket).unwrap(), "1");
+        let start = Instant::now();
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
+        assert_in_time("a drained backend that goes", until_ended(&socket, start));
+    });
+}
+
+/// Accepts, and keeps what it accepted.
+fn listen(address: &str) {
+    let listener = TcpListener::bind(address).unwrap();
+    thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+}
+
+/// Whether the connection is still there.
+fn is_open(mut stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    match stream.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(Errno::ECONNABORTED as i32));
+            false
+        }
+        Ok(count) => panic!("{count} bytes"),
+    }
+}
+
+#[test]
+fn tcp_connections_end_where_that_is_asked_for() {
+    sandbox::run("moves::tcp_connections_end_where_that_is_asked_for", |sandbox| {
+        let host = Host::new(sandbox);
+        host.configure("disconnect = \"all\"");
+        [ONE, TWO].into_iter().for_each(listen);
+        host.serve("a.toml", &with_state("active", "TCP"));
+        let _daemon = host.start();
+        let pod = Inhabited::new(1);
+        let mut streams: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(DNS).unwrap()).collect();
+        streams.extend((0..20).map(|_| pod.pod.run(|| TcpStream::connect(DNS).unwrap())));
+        let direct = TcpStream::connect(ONE).unwrap();
+        host.serve("a.toml", &with_state("maintenance", "TCP"));
+        eventually("it gets no new ones", || is_done(&format!("{DNS}/TCP"), &[&format!("{TWO}/TCP")]));
+        thread::sleep(WITHIN);
+        assert!(streams.iter().all(is_open), "drained is not gone");
+        let start = Instant::now();
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
+        eventually("connections end", || metric("nodelb_sockets_destroyed_total{protocol=\"tcp\"}") > Some(0.0));
+        say(&format!("TCP connections are ended: after {:.1?}", start.elapsed()));
+        let ended = streams.iter().filter(|stream| !is_open(stream)).count();
+        assert!((5..=35).contains(&ended), "{ended} of 40");
+        assert!(is_open(&direct));
+        assert_eq!(metric("nodelb_sockets_destroyed_total{protocol=\"tcp\"}"), Some(ended as f64));
+    });
+}
+
+/// Runs `work` as a member of the cgroup.
+fn within<T>(cgroup: &std::path::Path, sandbox: &Sandbox, work: impl FnOnce() -> T) -> T {
+    fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+    let result = work();
+    fs::write(sandbox.cgroup.join("cgroup.procs"), "0").unwrap();
+    result
+}
+
+#[test]
+fn sockets_that_dialled_before_there_was_a_service_dial_again() {
+    sandbox::run("moves::sockets_that_dialled_before_there_was_a_service_dial_again", |sandbox| {
+        // Reached without a service, too; nobody answers there.
+        const EARLY: &str = "192.0.2.99:53";
+        let served = sandbox.cgroup.join("served");
+        fs::create_dir_all(served.join("below")).unwrap();
+        let host = Host::new(&Sandbox { cgroup: served.clone(), bpffs: sandbox.bpffs.clone() });
+        let _backends = [backend("1", ONE)];
+        let _daemon = host.start();
+        let pod = Inhabited::new(1);
+        let (here, elsewhere) = within(&served, sandbox, || (connected(EARLY), connected("192.0.2.98:53")));
+        let there = within(&served.join("below"), sandbox, || pod.pod.run(|| connected(EARLY)));
+        let outside = connected(EARLY);
+
+        host.serve("a.toml", &service("shop/dns", &[EARLY], &[]));
+        eventually("it is refused", || crate::host::frontend(&format!("{EARLY}/UDP")).is_some());
+        thread::sleep(Duration::from_millis(600));
+        here.send(b"?").unwrap();
+        let start = Instant::now();
+        host.serve("a.toml", &service("shop/dns", &[EARLY], &[ONE]));
+        let ended = |socket: &UdpSocket| loop {
+            match socket.send(b"?") {
+                Err(error) if is_ended(&error) => return start.elapsed(),
+                // Nobody answers there; the next send tells so.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                other => drop(other.unwrap()),
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "the socket is never ended");
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert_in_time("a socket of the host that came too early", ended(&here));
+        assert_in_time("a socket of a pod that came too early", ended(&there));
+        for socket in [&outside, &elsewhere] {
+            let refused = |result: io::Result<usize>| match result {
+                Ok(_) => true,
+                Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+            };
+            assert!((0..20).all(|_| refused(socket.send(b"?"))), "not in the cgroup, or another address");
+        }
+        within(&served, sandbox, || assert_eq!(ask(&connected(EARLY)).unwrap(), "1"));
+    });
+}
+
+#[test]
+fn a_thousand_sockets_in_twenty_pods() {
+    sandbox::run("moves::a_thousand_sockets_in_twenty_pods", |sandbox| {
+        const PODS: u8 = 20;
+        const EACH: usize = 50;
+        const BYSTANDERS: usize = 10_000;
+        let most = (BYSTANDERS + 5_000) as u64;
+        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        let host = Host::new(sandbox);
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
+        host.serve("b.toml", &service("shop/other", &[OTHER], &[ONE]));
+        let daemon = host.start();
+        let pods: Vec<Inhabited> = (0..PODS).map(Inhabited::new).collect();
+        let sockets: Vec<UdpSocket> =
+            pods.iter().flat_map(|pod| pod.pod.run(|| (0..EACH).map(|_| connected(DNS)).collect::<Vec<_>>())).collect();
+        let bystanders: Vec<UdpSocket> = (0..BYSTANDERS).map(|_| connected(OTHER)).collect();
+        let has_error = |socket: &UdpSocket| socket.take_error().unwrap().is_some_and(|error| is_ended(&error));
+        assert!(!sockets.iter().any(has_error));
+
+        let start = Instant::now();
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
+        let total = sockets.len();
+        let mut left: Vec<&UdpSocket> = sockets.iter().collect();
+        while !left.is_empty() && start.elapsed() < Duration::from_secs(20) {
+            left.retain(|socket| !has_error(socket));
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(left.is_empty(), "{} are never ended", left.len());
+        assert_in_time(
+            &format!("{total} sockets in {PODS} pods beside {BYSTANDERS} others are ended"),
+            start.elapsed(),
+        );
+        assert!(!bystanders.iter().any(has_error));
+        measure_passes(&host, &daemon);
+    });
+}
+
+/// What the daemon and its reaper need for passes that find nothing.
+fn measure_passes(host: &Host, daemon: &Daemon) {
+    let passes = || metric("nodelb_socket_passes_total").unwrap();
+    let (before, ticks) = (passes(), ticks_of(daemon));
+    for round in 0..10 {
+        host.serve("a.toml", &service("shop/dns", &[DNS], if round % 2 == 0 { &[ONE, TWO] } else { &[TWO] }));
+        thread::sleep(Duration::from_millis(600));
+    }
+    let (passes, millis) = (passes() - before, (ticks_of(daemon) - ticks) as f64 * 10.0);
+    say(&format!("{passes} passes over 10,000 UDP sockets and what led to them: {millis} ms of CPU time"));
+}
+
+/// Hundredths of a second that the process has run for.
+fn ticks_of(daemon: &Daemon) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn the_reaper_has_three_capabilities_and_ends_with_the_daemon() {
+    sandbox::run("moves::the_reaper_has_three_capabilities_and_ends_with_the_daemon", |sandbox| {
+        let host = Host::new(sandbox);
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
+        let daemon = host.start();
+        let reaper = reaper_of(&daemon).expect("a reaper");
+        // CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_SYS_ADMIN.
+        let kept = format!("{:016x}", 1 << 12 | 1 << 19 | 1 << 21);
+        for (field, expected) in [
+            ("Name", "nodelb-reaper"),
+            ("CapInh", "0000000000000000"),
+            ("CapPrm", &kept),
+            ("CapEff", &kept),
+            ("CapBnd", &kept),
+            ("CapAmb", "0000000000000000"),
+            ("NoNewPrivs", "1"),
+            ("Threads", "1"),
+        ] {
+            assert_eq!(status(&reaper, field), expected, "{field}");
+        }
+        let daemon_status = PathBuf::from(format!("/proc/{}", daemon.pid()));
+        assert_eq!(status(&daemon_status, "CapPrm"), "0000000000000000");
+        let open: Vec<PathBuf> =
+            fs::read_dir(reaper.join("fd")).unwrap().map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
+        let is_known = |target: &PathBuf| {
+            let text = target.display().to_string();
+            ["socket:", "net:", "/dev/null"].iter().any(|known| text.starts_with(known)) || text.ends_with("/log")
+        };
+        assert!(open.len() <= 5 && open.iter().all(is_known), "{open:?}");
+        daemon.kill();
+        // Nobody waits for orphans in a sandbox.
+        let is_over = || fs::read_to_string(reaper.join("status")).is_ok_and(|status| status.contains("State:\tZ"));
+        eventually("it ends with the daemon", || !reaper.exists() || is_over());
+
+        let daemon = host.start();
+        let reaper = reaper_of(&daemon).expect("a reaper");
+        let pid = reaper.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+        eventually("a backend that goes", || {
+            host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
+            drop(connected(DNS));
+            let socket = connected(DNS);
+            host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
+            thread::sleep(Duration::from_millis(400));
+            drop(socket);
+            metric("nodelb_socket_reaper_up") == Some(0.0)
+        });
+        assert!(host.log().contains("the reaper has ended"), "{}", host.log());
+        assert!(answer("/readyz", "text/plain").is_some(), "all else works");
+        daemon.stop();
+    });
+}
+
+#[test]
+fn says_what_it_cannot_end() {
+    sandbox::run("moves::says_what_it_cannot_end", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backends = [backend("1", ONE), backend("2", TWO)];
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin,-sys_ptrace", "--inh-caps=-all", env!("CARGO_BIN_EXE_nodelb")]);
+        let mut daemon = host.launch(command, &[]);
+        assert!(daemon.wait_ready(), "{}", host.log());
+        eventually("it says so", || host.log().contains("CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing"));
+        let pod = Inhabited::new(1);
+        let (here, there) = (connected(DNS), pod.pod.run(|| connected(DNS)));
+        let start = Instant::now();
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
+        assert_in_time("a socket of the host, without CAP_SYS_ADMIN", until_ended(&here, start));
+        thread::sleep(WITHIN);
+        assert_eq!(ask(&there).unwrap(), "1", "out of reach");
+        daemon.stop();
+
+        host.configure("disconnect = \"none\"");
+        let daemon = host.start();
+        assert_eq!(reaper_of(&daemon), None);
+        assert_eq!(metric("nodelb_socket_reaper_up"), None);
+    });
+}
