@@ -15,7 +15,8 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// A new one; `number` tells it from the other pods of the sandbox and is less than 32.
+    /// A new one; `number` tells it from the other pods of the sandbox and is less than 32. The host can reach number 0 at
+    /// 203.0.113.130 and 2001:db8:a:0::130, the next at .134 and so on.
     pub(crate) fn new(number: u8) -> Self {
         assert!(number < 32, "there is room for 32 pods in 203.0.113.128/25");
         let (host, pod) = (129 + 4 * number, 130 + 4 * number);

@@ -38,7 +38,7 @@ impl World for Memory {
         Ok(dice::maps(limits, self.seed))
     }
 
-    fn dial(&mut self, _: L4Addr, _: &[Client], traced: &Outcome) -> Result<String, String> {
+    fn dial(&mut self, _: L4Addr, _: Client, traced: &Outcome) -> Result<String, String> {
         Ok(traced.to_string())
     }
 

@@ -93,17 +93,8 @@ impl World for Kernel<'_> {
         Ok(KernelMaps { options, datapath: Some(datapath) })
     }
 
-    fn dial(&mut self, to: L4Addr, from: &[Client], traced: &Outcome) -> Result<String, String> {
-        let mut texts = Vec::new();
-        for &client in from {
-            let met = self.meet(client, to, traced);
-            let text = met.map_or_else(|odd| odd, |outcome| outcome.to_string());
-            texts.push((client, text));
-        }
-        let first = texts[0].1.clone();
-        let is_same = texts.iter().all(|(_, text)| *text == first);
-        let each = |(client, text): &(Client, String)| format!("{text} from {client:?}");
-        Ok(if is_same { first } else { texts.iter().map(each).collect::<Vec<_>>().join("; ") })
+    fn dial(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String> {
+        Ok(self.meet(from, to, traced).map_or_else(|odd| odd, |outcome| outcome.to_string()))
     }
 
     fn ask(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String> {
@@ -120,7 +111,7 @@ impl World for Kernel<'_> {
             thread::sleep(Duration::from_millis(10));
         }
         let [host, pod] = told;
-        Ok(if host == pod { host } else { format!("{host} from Host; {pod} from Pod") })
+        Ok(if host == pod { host } else { format!("{host} from host; {pod} from pod") })
     }
 
     fn listen(&mut self, backends: &BTreeSet<L4Addr>) -> Result<(), String> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -22,6 +22,8 @@ use crate::servers;
 
 const SERVICE: &str = "198.51.100.10:80";
 const BACKENDS: [&str; 3] = ["192.0.2.11:8080", "192.0.2.12:8080", "192.0.2.13:8080"];
+/// Where the host reaches the sandbox's first pod.
+const POD: &str = "203.0.113.130";
 /// A service without backends, and one without any on this node although its policy asks for that.
 const NOBODY: &str = "198.51.100.20";
 const NOT_HERE: &str = "198.51.100.21";
@@ -113,6 +115,30 @@ fn curl_and_dig_from_the_host_and_from_a_pod() {
                 .collect();
             assert_eq!(seen, BTreeSet::from(["192.0.2.23\n".to_owned(), "192.0.2.24\n".to_owned()]), "dig");
         }
+    });
+}
+
+#[test]
+fn a_pod_reaches_itself_and_is_seen_as_itself() {
+    sandbox::run("clients::a_pod_reaches_itself_and_is_seen_as_itself", |sandbox| {
+        let host = Host::new(sandbox);
+        let pod = Pod::new(0);
+        let inside = format!("{POD}:8080");
+        let _backend = pod.run(|| backend("pod", &inside));
+        let outside = TcpListener::bind("192.0.2.21:8080").unwrap();
+        host.serve("a.toml", &service("shop/pod", &["198.51.100.14:80"], &[&inside]));
+        host.serve("b.toml", &service("shop/host", &["198.51.100.15:80"], &["192.0.2.21:8080"]));
+        let _daemon = host.start();
+        for transport in [Transport::Tcp, Transport::Udp, Transport::UdpUnconnected] {
+            for tally in [dial("198.51.100.14:80", transport, 20), pod.run(|| dial("198.51.100.14:80", transport, 20))]
+            {
+                assert_eq!(tally.answered.get("pod"), Some(&20), "{transport:?}: {tally}");
+            }
+        }
+        let stream = pod.run(|| TcpStream::connect("198.51.100.15:80")).unwrap();
+        let (_, client) = outside.accept().unwrap();
+        assert_eq!(client.ip().to_string(), POD, "the server sees the pod");
+        drop(stream);
     });
 }
 

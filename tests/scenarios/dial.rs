@@ -33,7 +33,21 @@ pub(crate) enum Outcome {
     PassesThrough,
 }
 
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Pod => "pod",
+        })
+    }
+}
+
 impl Outcome {
+    /// For this client: the loopback addresses of a pod are its own, and never the node's.
+    pub(crate) fn seen_by(&self, client: Client, to: L4Addr) -> Self {
+        if client == Client::Pod && to.addr.is_loopback() { Self::PassesThrough } else { self.clone() }
+    }
+
     /// What follows from the content of the maps.
     pub(crate) fn by(state: &MapState, guard: &Guard, to: L4Addr) -> Self {
         match trace(state, &guard.nodeport_range, to) {
@@ -69,8 +83,8 @@ pub(crate) trait World {
     /// Empty maps; those of the story before are gone.
     fn maps(&mut self, limits: Limits, guard: &Guard) -> Result<Self::Maps, String>;
 
-    /// What these clients meet at the address, as [`Outcome`] prints it, where the state says `traced`.
-    fn dial(&mut self, to: L4Addr, from: &[Client], traced: &Outcome) -> Result<String, String>;
+    /// What the client meets at the address, as [`Outcome`] prints it, where the state says `traced`.
+    fn dial(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String>;
 
     /// What a load balancer is told that asks at a healthCheckNodePort, where the snapshot says `expected`.
     fn ask(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String>;

@@ -316,8 +316,9 @@ impl<W: World> Stage<W> {
             if self.synced.is_some() && desired != traced {
                 return Err(format!("{to}: by what is desired it {desired}, by what the maps hold it {traced}"));
             }
-            let met = self.world.dial(to, from, &traced)?;
-            _ = writeln!(text, "{to} {met}");
+            let met =
+                from.iter().map(|&client| Ok((client, self.world.dial(to, client, &traced.seen_by(client, to))?)));
+            _ = writeln!(text, "{to} {}", agreed(&met.collect::<Result<Vec<_>, String>>()?));
         }
         Ok(text)
     }
@@ -473,6 +474,14 @@ impl Settings {
 
     fn host<M: Maps>(&self, maps: M) -> Host<M> {
         Host::new(maps, [self.source], self.guard.clone())
+    }
+}
+
+/// What all of them met; or each, where they differ.
+fn agreed(met: &[(Client, String)]) -> String {
+    match met {
+        [(_, first), others @ ..] if others.iter().all(|(_, other)| other == first) => first.clone(),
+        _ => met.iter().map(|(client, text)| format!("{text} from {client}")).collect::<Vec<_>>().join("; "),
     }
 }
 
