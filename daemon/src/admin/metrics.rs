@@ -53,9 +53,9 @@ fn services(registry: &mut Registry, snapshot: &Snapshot) {
     registry.register("services", "Services that the sources describe", gauge(counts.services));
     let facts = snapshot.facts();
     let asked = "Services with a healthCheckNodePort that load balancers ask at";
-    registry.register("health_check_ports", asked, gauge(facts.health_check_ports().len()));
+    registry.register("local_entry_ports", asked, gauge(facts.health_check_ports().len()));
     let failed = "Services whose healthCheckNodePort cannot be listened on, or not everywhere";
-    registry.register("health_check_ports_failed", failed, gauge(facts.entry_errors()));
+    registry.register("local_entry_ports_failed", failed, gauge(facts.entry_errors()));
     let bound = "NodePorts that a process of the node has bound, so that what comes from outside reaches it";
     registry.register("nodeports_bound", bound, gauge(facts.bound_len()));
     let held = "Services kept as they were although a source emptied them";
