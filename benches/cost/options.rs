@@ -1,13 +1,11 @@
 //! What a connecting client pays for what not every service has: NodePorts, also where there is none, and affinity.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use nodelb_core::addr::{Addr, Protocol};
 use nodelb_core::change::{Change, NodeFacts};
-use nodelb_core::nodeport::NodePortAddress;
 use nodelb_core::service::{FrontendKind, FrontendSpec, Service};
 
 use crate::connect::{BACKEND, Hooks, dialled, socket_of};
