@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use nodelb_prober::{Plan, Probe, Transport};
+use nodelb_prober::{Plan, Probe, Transport, probe};
 
 use crate::cloud::ip;
-use crate::host::{Host, backend, dial, errno, eventually, frontend, is_done, say, service, socket};
+use crate::host::{Host, backend, errno, eventually, frontend, is_done, say, service, socket};
 use crate::pod::Pod;
 use crate::sandbox;
 
@@ -64,9 +64,11 @@ fn policy(host: &Host, nodeport_addresses: &str) {
     host.configure(&format!("[node]\nnodeport-addresses = {nodeport_addresses}"));
 }
 
-/// Who answers one connection; empty if it fails.
+/// Who answers one connection; empty if it fails. A packet that is sent while its address comes or goes may be lost: nobody
+/// should wait for its answer for long.
 fn answers(address: &str) -> String {
-    dial(address, Transport::Tcp, 1).answered.into_keys().collect()
+    let plan = Plan { timeout: Duration::from_millis(200), ..Plan::new(socket(address), Transport::Tcp) };
+    probe::dial_times(plan, 1).answered.into_keys().collect()
 }
 
 /// How long duplicate address detection takes at most.

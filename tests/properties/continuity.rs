@@ -225,6 +225,10 @@ proptest! {
             log.append(&mut host.maps.log);
         }
         assert_nothing_taken(&held, &log)?;
+        if !all.iter().any(|change| matches!(change, Change::NodeObject(_))) {
+            // NodePorts go on being answered where they were until Kubernetes has said something about the node.
+            host.tell([Change::NodeObject(None)]);
+        }
         host.tell([synced(0), synced(1)]);
         host.settle();
         prop_assert_eq!(host.text(), settled(&facts(&all)).text());
