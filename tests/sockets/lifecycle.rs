@@ -180,7 +180,7 @@ fn links_follow_the_cgroup() {
 
         fs::remove_dir(&one).unwrap();
         let faults = kernel.datapath.verify_links();
-        assert_eq!(faults.len(), 8, "{faults:?}");
+        assert_eq!(faults.len(), 10, "{faults:?}");
         fs::create_dir(&one).unwrap();
         let reason = &kernel.datapath.verify_links()[0].reason;
         assert_eq!(reason, "its link is attached to another cgroup, or to one that is gone");
