@@ -184,7 +184,7 @@ fn links_follow_the_cgroup() {
         fs::create_dir(&one).unwrap();
         let reason = &kernel.datapath.verify_links()[0].reason;
         assert_eq!(reason, "its link is attached to another cgroup, or to one that is gone");
-        assert_eq!(kernel.datapath.ensure_attached().unwrap().len(), 8);
+        assert_eq!(kernel.datapath.ensure_attached().unwrap().len(), 10);
         assert_eq!(kernel.datapath.verify_links(), []);
         join(&one);
         assert!(is_served());
