@@ -203,7 +203,7 @@ fn twins(to: &str) -> [UdpSocket; 2] {
     };
     let first = twin(0);
     let second = twin(first.local_addr().unwrap().port());
-    [&first, &second].map(|socket| socket.connect(self::socket(to)).unwrap());
+    [&first, &second].into_iter().for_each(|socket| socket.connect(self::socket(to)).unwrap());
     [first, second]
 }
 
