@@ -19,7 +19,7 @@ use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::stale::{Answered, Flow, Moves, Socket, Stale};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::warn;
 
 use crate::clock::Clock;
@@ -78,7 +78,7 @@ enum PassError {
     #[error("the reconcile loop has not said what it knows within {} s", PICTURE_WITHIN.as_secs())]
     Owner,
     /// Nothing can be ended any more.
-    #[error("the reaper has ended or does not answer: {0}")]
+    #[error("the reaper has ended, or does not answer ({0})")]
     Reaper(io::Error),
 }
 
@@ -132,11 +132,13 @@ impl Mover {
         memory.report.is_working = true;
         self.publish(&memory);
         let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut due: Option<Instant> = None;
         let mut last = Instant::now();
         loop {
-            tokio::select! {
+            let gone = tokio::select! {
                 () = &mut shutdown => return,
+                error = at_hand.line.ended() => Some(error),
                 changed = self.snapshot.changed() => {
                     if changed.is_err() {
                         return;
@@ -146,15 +148,18 @@ impl Mover {
                     }
                     continue;
                 }
-                () = at(due) => {}
-                _ = look.tick() => {}
-            }
+                () = at(due) => None,
+                _ = look.tick() => None,
+            };
             let was_moved = self.is_moved(&memory);
-            let ended = self.pass(&mut memory, &mut at_hand).await;
+            let ended = match gone {
+                Some(error) => Err(PassError::Reaper(error)),
+                None => self.pass(&mut memory, &mut at_hand).await,
+            };
             last = Instant::now();
             due = match &ended {
                 Err(_) => Some(last + RETRY_AFTER),
-                Ok(destroyed) if was_moved || *destroyed > 0 => Some(last + PASS_EVERY),
+                Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(&memory) => Some(last + PASS_EVERY),
                 Ok(_) => None,
             };
             let is_over = memory.note(ended);
@@ -245,7 +250,7 @@ async fn greet(reaper: Reaper) -> Option<Line> {
         Ok((line, hello)) => {
             if !hello.everywhere {
                 warn!(
-                    "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing: sockets can be ended in the host's network \
+                    "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be ended in the host's network \
                      namespace only; those of pods stay connected to backends that are gone until they are closed"
                 );
             }

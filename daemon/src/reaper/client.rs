@@ -69,6 +69,21 @@ impl Line {
         Ok(Self { child: None, stream: tokio::net::UnixStream::from_std(stream)? })
     }
 
+    /// Waits until the reaper ends. It says nothing unasked: whatever comes is its end.
+    pub async fn ended(&self) -> io::Error {
+        loop {
+            let read = match self.stream.readable().await {
+                Ok(()) => self.stream.try_read(&mut [0]),
+                Err(error) => Err(error),
+            };
+            match read {
+                Ok(_) => return io::ErrorKind::UnexpectedEof.into(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return error,
+            }
+        }
+    }
+
     /// Has the order carried out; one outcome for each of its entries, at most [`BATCH`] of them.
     ///
     /// # Errors
