@@ -82,25 +82,25 @@ struct peer {
 static __always_inline void
 describe(struct sock *sk, struct flow_record *record, struct peer *peer)
 {
-	struct sock_common *common = &sk->__sk_common;
+	struct sock_common *self = &sk->__sk_common;
 
 	record->cookie = bpf_get_socket_cookie(sk);
-	record->netns = common->skc_net.net->ns.inum;
-	record->ifindex = common->skc_bound_dev_if;
-	record->family = common->skc_family;
-	record->state = common->skc_state;
-	record->source_port_be = bpf_htons(common->skc_num);
-	peer->port_be = common->skc_dport;
+	record->netns = self->skc_net.net->ns.inum;
+	record->ifindex = self->skc_bound_dev_if;
+	record->family = self->skc_family;
+	record->state = self->skc_state;
+	record->source_port_be = bpf_htons(self->skc_num);
+	peer->port_be = self->skc_dport;
 	if (record->family == AF_INET) {
 		record->source[2] = V4_MAPPED;
-		record->source[3] = common->skc_rcv_saddr;
+		record->source[3] = self->skc_rcv_saddr;
 		peer->addr[2] = V4_MAPPED;
-		peer->addr[3] = common->skc_daddr;
+		peer->addr[3] = self->skc_daddr;
 		return;
 	}
 	bpf_core_read(record->source, sizeof(record->source),
-		      &common->skc_v6_rcv_saddr);
-	bpf_core_read(peer->addr, sizeof(peer->addr), &common->skc_v6_daddr);
+		      &self->skc_v6_rcv_saddr);
+	bpf_core_read(peer->addr, sizeof(peer->addr), &self->skc_v6_daddr);
 }
 
 static __always_inline bool

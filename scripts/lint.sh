@@ -74,8 +74,9 @@ word_in_rust() {
         "$definition(\w*_)?(?i:$words)(_\w*)?\b|$definition\w*($camel)([A-Z]\w*)?\b" | none
 }
 
+# Structs of the kernel's own have the kernel's names.
 word_in_c() {
-    local code='^(?!\s*(#include|/?\*|//)).*'
+    local code='^(?!\s*(#include|/?\*|//|struct (ns|sock)_common\b)).*'
     sources 'bpf/*.c' 'bpf/*.h' |
         xargs --no-run-if-empty grep -nHP "$code\b(\w*_)?($words)(_\w*)?\b\s*[(\[;={,]" | none
 }

@@ -37,8 +37,8 @@ fn check(path: &Path, net: &mut Net) -> Result<(), String> {
 }
 
 #[test]
-fn every_story_is_true_of_real_sockets() {
-    sandbox::run("every_story_is_true_of_real_sockets", |sandbox| {
+fn every_story_holds_for_sockets_of_the_kernel() {
+    sandbox::run("every_story_holds_for_sockets_of_the_kernel", |sandbox| {
         let only = std::env::var("STORY").ok();
         let is_wanted =
             |path: &Path| only.as_ref().is_none_or(|only| path.file_stem().is_some_and(|stem| stem == &**only));
