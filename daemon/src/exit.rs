@@ -45,6 +45,16 @@ impl Failure {
     }
 }
 
+/// From now on a panic in any thread ends the process. A task that was gone and nobody missed would be worse: systemd starts
+/// another daemon, and connections go on meanwhile.
+pub fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
+}
+
 /// Anything not given a kind is unexpected.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {

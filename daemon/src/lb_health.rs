@@ -36,7 +36,8 @@ mod stamp;
 
 pub use listen::Bounds;
 
-/// What was told, but not applied for so long, makes a node unhealthy: kube-proxy's limit, twice its `syncPeriod`.
+/// An owner that has stood still for so long makes a node unhealthy: what it is told is not applied. kube-proxy's limit, twice
+/// its `syncPeriod`. What it has tried and the kernel refused is the matter of one service, not of the node.
 const STUCK_AFTER: u64 = 60_000;
 
 /// What is seen and who is told.

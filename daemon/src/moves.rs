@@ -9,7 +9,7 @@
 //! Passes reconcile: each looks at every socket, and none depends on an event that might have been missed. One is due when
 //! the engine's count of moves changes, once more shortly after (a connect() may have been under way), and every minute.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use std::time::Duration;
 use nodelb_core::addr::{L4Addr, Protocol};
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
-use nodelb_core::stale::{Answered, Flow, Moves, Socket, Stale};
+use nodelb_core::stale::{Answered, Flow, Moves, Stale};
+use nodelb_core::state::CANARIES;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tracing::warn;
@@ -27,8 +28,10 @@ use crate::config::Disconnect;
 use crate::reaper::wire::{BATCH, Order, Outcome};
 use crate::reaper::{Line, Reaper};
 
+mod judge;
 mod report;
 
+use judge::{Judge, Suspect};
 pub use report::MovesReport;
 
 /// The time from one pass to the next, at least.
@@ -46,8 +49,8 @@ pub const STUCK: &str = "UDP sockets stay connected to backends that are gone un
 /// How long the owner may take to publish what it knows now.
 const PICTURE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Reads the connections through services over one protocol, of every network namespace; may block.
-pub type ReadFlows = Arc<dyn Fn(Protocol) -> io::Result<Vec<Flow>> + Send + Sync>;
+/// Reads the connections through services over one protocol, of every network namespace, one after the other; may block.
+pub type ReadFlows = Arc<dyn Fn(Protocol, &mut dyn FnMut(Flow)) -> io::Result<()> + Send + Sync>;
 
 /// What it takes to end sockets: found out, and started, before capabilities are dropped.
 pub struct Means {
@@ -128,7 +131,7 @@ impl Mover {
         let Means { flows, reaper } = means;
         let Some(line) = greet(reaper).await else { return };
         let mut at_hand = AtHand { flows, line };
-        let mut memory = Memory::default();
+        let mut memory = Memory::beside(&self.snapshot.borrow());
         memory.report.is_working = true;
         self.publish(&memory);
         let mut look = interval(LOOK_EVERY);
@@ -198,25 +201,20 @@ impl Mover {
         Ok(destroyed)
     }
 
-    /// The sockets that should move on, each with why. A record may have been read while it was written, and the kernel
-    /// may be ahead of the snapshot: so a socket counts that is stale by a snapshot which is newer than what was read of
-    /// it, and that reads the same twice.
-    async fn find_stale(
-        &mut self,
-        protocol: Protocol,
-        at_hand: &AtHand,
-    ) -> Result<Vec<(Socket, L4Addr, Stale)>, PassError> {
-        let before = at_hand.read(protocol).await?;
-        if judge(&Arc::clone(&self.snapshot.borrow()), &before).is_empty() {
-            return Ok(Vec::new());
+    /// The sockets that should move on. A record may have been read while it was written, and the kernel may be ahead of
+    /// the snapshot: so a socket counts that should by a snapshot which is newer than what was read of it, and that reads
+    /// the same twice.
+    async fn find_stale(&mut self, protocol: Protocol, at_hand: &AtHand) -> Result<Vec<Suspect>, PassError> {
+        let snapshot = Arc::clone(&self.snapshot.borrow());
+        let before = at_hand.suspects(protocol, snapshot).await?;
+        if before.is_empty() {
+            return Ok(before);
         }
+        let before: BTreeSet<Vec<Flow>> = before.into_iter().map(|suspect| suspect.flows).collect();
         let snapshot = self.newer_snapshot().await?;
-        let before: BTreeSet<Flow> = before.into_iter().collect();
-        let mut flows = at_hand.read(protocol).await?;
-        let changed: BTreeSet<u64> =
-            flows.iter().filter(|flow| !before.contains(flow)).map(|flow| flow.socket.cookie).collect();
-        flows.retain(|flow| !changed.contains(&flow.socket.cookie));
-        Ok(judge(&snapshot, &flows))
+        let mut suspects = at_hand.suspects(protocol, snapshot).await?;
+        suspects.retain(|suspect| before.contains(&suspect.flows));
+        Ok(suspects)
     }
 
     /// One that says all that was in the kernel when this was called. The owner publishes after every round, and an empty
@@ -261,10 +259,15 @@ async fn greet(reaper: Reaper) -> Option<Line> {
 }
 
 impl AtHand {
-    async fn read(&self, protocol: Protocol) -> Result<Vec<Flow>, PassError> {
+    /// Reads every flow, and keeps those that should not be.
+    async fn suspects(&self, protocol: Protocol, snapshot: Arc<Snapshot>) -> Result<Vec<Suspect>, PassError> {
         let flows = Arc::clone(&self.flows);
-        let read = tokio::task::spawn_blocking(move || flows(protocol)).await;
-        read.map_err(io::Error::other).flatten().map_err(PassError::Flows)
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut judge = Judge::by(&snapshot);
+            flows(protocol, &mut |flow| judge.see(flow))?;
+            Ok(judge.suspects())
+        });
+        reading.await.map_err(io::Error::other).flatten().map_err(PassError::Flows)
     }
 
     async fn order(&mut self, order: Order) -> Result<Vec<Outcome>, PassError> {
@@ -273,6 +276,13 @@ impl AtHand {
 }
 
 impl Memory {
+    /// At a start, beside a kernel with this content. Where that is nothing, nodelb comes after whoever has answered until
+    /// now: what it answers first is not new.
+    fn beside(snapshot: &Snapshot) -> Self {
+        let is_adopted = snapshot.realised.frontends.len() > CANARIES.len();
+        Self { answered: is_adopted.then(|| snapshot.answered()), ..Self::default() }
+    }
+
     /// Says what kept a pass from its end, once; whether there will be no more.
     fn note(&mut self, ended: Result<u64, PassError>) -> bool {
         let Err(error) = ended else {
@@ -306,7 +316,7 @@ impl Memory {
 
 async fn end_stale(
     protocol: Protocol,
-    mut stale: Vec<(Socket, L4Addr, Stale)>,
+    mut stale: Vec<Suspect>,
     memory: &mut Memory,
     at_hand: &mut AtHand,
 ) -> Result<u64, PassError> {
@@ -314,11 +324,12 @@ async fn end_stale(
     stale.sort_unstable();
     let mut destroyed: BTreeMap<String, u64> = BTreeMap::new();
     for batch in stale.chunks(BATCH) {
-        let targets = batch.iter().map(|(socket, peer, _)| (*socket, *peer)).collect();
+        let first_of = |suspect: &Suspect| suspect.flows.first().map(|flow| (flow.socket, flow.backend));
+        let targets = batch.iter().filter_map(first_of).collect();
         let outcomes = at_hand.order(Order::Sockets(targets)).await?;
-        for ((.., why), outcome) in batch.iter().zip(outcomes) {
+        for (suspect, outcome) in batch.iter().zip(outcomes) {
             if outcome.destroyed > 0 {
-                *destroyed.entry(name_of(why)).or_default() += 1;
+                *destroyed.entry(name_of(&suspect.why)).or_default() += 1;
             }
             memory.take_error(outcome);
         }
@@ -329,7 +340,7 @@ async fn end_stale(
     Ok(total)
 }
 
-/// Ends the sockets that dialled an address before it was answered.
+/// Ends the sockets that dialled a ClusterIP before it was answered.
 async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
     let now = snapshot.answered();
     let new = memory.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
@@ -350,26 +361,6 @@ async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtH
     memory.report.count(Protocol::Udp, total);
     report::tell_dialled(&destroyed);
     Ok(total)
-}
-
-/// The sockets none of whose flows is right, each with one reason. Of one that came to its backend by several services, it
-/// is not known which it was connected by.
-fn judge(snapshot: &Snapshot, flows: &[Flow]) -> Vec<(Socket, L4Addr, Stale)> {
-    let mut known: HashMap<(L4Addr, L4Addr), Option<Stale>> = HashMap::new();
-    let mut stale: Vec<(Socket, L4Addr, Stale)> = Vec::new();
-    // The records of a socket follow each other.
-    for flows in flows.chunk_by(|a, b| a.socket == b.socket) {
-        let each = flows.iter().map(|flow| {
-            let (frontend, backend) = (flow.frontend, flow.backend);
-            known.entry((frontend, backend)).or_insert_with(|| snapshot.stale(frontend, backend)).clone()
-        });
-        if let Some(mut reasons) = each.collect::<Option<Vec<Stale>>>()
-            && let Some(reason) = reasons.pop()
-        {
-            stale.push((flows[0].socket, flows[0].backend, reason));
-        }
-    }
-    stale
 }
 
 fn name_of(why: &Stale) -> String {

@@ -28,7 +28,7 @@ use crate::bound::Lookout;
 use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::{self, Clock};
 use crate::config::{Config, Mode};
-use crate::exit::{Code, Failure};
+use crate::exit::{self, Code, Failure};
 use crate::lb_health::{self, LocalEntry, View};
 use crate::log::{self, LevelControl};
 use crate::moves::{Means, Mover};
@@ -65,6 +65,7 @@ struct Ground {
 /// # Errors
 /// When it cannot start. Afterwards it degrades instead of ending.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
+    exit::end_on_panic();
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
@@ -170,7 +171,8 @@ async fn serve<D: Datapath + Send + 'static>(
 
     let node = identity.name.to_string();
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
-    let connections = files::Connections { changes: changes_in.clone(), register: Arc::clone(&register), clock };
+    let own = Arc::clone(&register);
+    let connections = files::Connections { changes: changes_in.clone(), register: own, clock, expected };
     let files = files::start(&config, connections, stop.clone());
     let mut kubernetes = None;
     if let Some(settings) = settings {

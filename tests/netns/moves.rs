@@ -332,6 +332,20 @@ fn within<T>(cgroup: &std::path::Path, sandbox: &Sandbox, work: impl FnOnce() ->
     result
 }
 
+/// A ClusterIP with these endpoints, as Kubernetes writes it.
+fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
+    let (ip, port) = address.rsplit_once(':').unwrap();
+    let endpoints: Vec<String> =
+        endpoints.iter().map(|at| format!("{{addresses: [{}]}}", at.rsplit_once(':').unwrap().0)).collect();
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: dns, namespace: shop}}\nspec: {{clusterIP: {ip}, clusterIPs: \
+         [{ip}], ports: [{{protocol: UDP, port: {port}}}]}}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: dns, namespace: shop, labels: {{kubernetes.io/service-name: dns}}}}\naddressType: IPv4\nports: \
+         [{{protocol: UDP, port: 8080}}]\nendpoints: [{}]\n",
+        endpoints.join(", ")
+    )
+}
+
 #[test]
 fn sockets_that_dialled_before_there_was_a_service_dial_again() {
     sandbox::run("moves::sockets_that_dialled_before_there_was_a_service_dial_again", |sandbox| {
@@ -347,12 +361,12 @@ fn sockets_that_dialled_before_there_was_a_service_dial_again() {
         let there = within(&served.join("below"), sandbox, || pod.pod.run(|| connected(EARLY)));
         let outside = connected(EARLY);
 
-        host.serve("a.toml", &service("shop/dns", &[EARLY], &[]));
+        host.serve("a.yaml", &cluster_ip(EARLY, &[]));
         eventually("it is refused", || crate::host::frontend(&format!("{EARLY}/UDP")).is_some());
         thread::sleep(Duration::from_millis(600));
         here.send(b"?").unwrap();
         let start = Instant::now();
-        host.serve("a.toml", &service("shop/dns", &[EARLY], &[ONE]));
+        host.serve("a.yaml", &cluster_ip(EARLY, &[ONE]));
         let ended = |socket: &UdpSocket| loop {
             match socket.send(b"?") {
                 Err(error) if is_ended(&error) => return start.elapsed(),
@@ -372,6 +386,13 @@ fn sockets_that_dialled_before_there_was_a_service_dial_again() {
             };
             assert!((0..20).all(|_| refused(socket.send(b"?"))), "not in the cgroup, or another address");
         }
+        // Who answered there before a file gave the address to a service may go on.
+        let _before = backend("before", "192.0.2.97:53");
+        let direct = within(&served, sandbox, || connected_to("before", "192.0.2.97:53"));
+        host.serve("b.toml", &service("shop/other", &["192.0.2.97:53"], &[ONE]));
+        eventually("it is served", || within(&served, sandbox, || ask(&connected("192.0.2.97:53")).unwrap() == "1"));
+        thread::sleep(WITHIN);
+        assert_eq!(ask(&direct).unwrap(), "before");
         within(&served, sandbox, || assert_eq!(ask(&connected(EARLY)).unwrap(), "1"));
     });
 }

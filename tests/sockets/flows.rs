@@ -23,6 +23,18 @@ fn reader(kernel: &Kernel) -> FlowReader {
     kernel.datapath.flows().unwrap()
 }
 
+fn udp(flows: &FlowReader) -> Vec<Flow> {
+    let mut found = Vec::new();
+    flows.udp(&mut |flow| found.push(flow)).unwrap();
+    found
+}
+
+fn tcp(flows: &FlowReader) -> Vec<Flow> {
+    let mut found = Vec::new();
+    flows.tcp(&mut |flow| found.push(flow)).unwrap();
+    found
+}
+
 fn connected(to: SocketAddr) -> UdpSocket {
     let socket = udp_socket(&to);
     socket.connect(to).unwrap();
@@ -62,7 +74,7 @@ fn every_connection_through_a_service_is_told() {
         kernel.serve(1, SERVICE, &[BACKEND]);
         kernel.serve(2, "[2001:db8:f::1]:53/UDP", &["[2001:db8:b::10]:53/UDP"]);
         let flows = reader(&kernel);
-        assert_eq!(flows.udp().unwrap(), []);
+        assert_eq!(udp(&flows), []);
 
         let (v4, v6) = (target(l4(SERVICE), false), target(l4("[2001:db8:f::1]:53/UDP"), false));
         let here = [connected(v4), connected(v6), connected(target(l4(SERVICE), true))];
@@ -78,12 +90,12 @@ fn every_connection_through_a_service_is_told() {
             let source = SocketAddr::new(local.ip().to_canonical(), local.port());
             format!("{netns} {source}/UDP {family} {}", through(socket))
         });
-        assert_eq!(texts(&flows.udp().unwrap()), expected.collect());
+        assert_eq!(texts(&udp(&flows)), expected.collect());
         assert_ne!(netns(), there_netns);
-        let cookies: BTreeSet<u64> = flows.udp().unwrap().iter().map(|flow| flow.socket.cookie).collect();
+        let cookies: BTreeSet<u64> = udp(&flows).iter().map(|flow| flow.socket.cookie).collect();
         assert_eq!(cookies.len(), 4);
         drop((here, there));
-        assert_eq!(flows.udp().unwrap(), [], "closed");
+        assert_eq!(udp(&flows), [], "closed");
     });
 }
 
@@ -101,12 +113,12 @@ fn other_sockets_are_not_told() {
         let own = udp_socket(&service);
         kernel.datapath.own_sockets().register(own.as_fd()).unwrap();
         assert!(own.connect(service).is_err(), "it dials the address itself, which has no route");
-        assert_eq!(flows.udp().unwrap(), []);
+        assert_eq!(udp(&flows), []);
 
         let moved = connected(service);
-        assert_eq!(flows.udp().unwrap().len(), 1);
+        assert_eq!(udp(&flows).len(), 1);
         moved.connect(backend).unwrap();
-        assert_eq!(flows.udp().unwrap(), [], "it dialled the backend itself");
+        assert_eq!(udp(&flows), [], "it dialled the backend itself");
         drop((unconnected, direct));
     });
 }
@@ -119,7 +131,7 @@ fn a_backend_of_two_services_is_told_twice() {
         kernel.serve(2, "198.51.100.2:53/UDP", &[BACKEND]);
         let socket = connected(target(l4(SERVICE), false));
         socket.send_to(b"?", target(l4("198.51.100.2:53/UDP"), false)).unwrap();
-        let flows = reader(&kernel).udp().unwrap();
+        let flows = udp(&reader(&kernel));
         let mut dialled: Vec<String> = flows.iter().map(|flow| flow.frontend.to_string()).collect();
         dialled.sort_unstable();
         assert_eq!(dialled, [SERVICE, "198.51.100.2:53/UDP"]);
@@ -138,10 +150,10 @@ fn tcp_connections_are_told_until_they_close() {
         let (server, _) = listener.accept().unwrap();
         let local = client.local_addr().unwrap();
         let expected = format!("{} {local}/TCP IPv4 198.51.100.1:80/TCP 192.0.2.10:8080/TCP", netns());
-        assert_eq!(texts(&flows.tcp().unwrap()), BTreeSet::from([expected]));
-        assert_eq!(flows.udp().unwrap(), []);
+        assert_eq!(texts(&tcp(&flows)), BTreeSet::from([expected]));
+        assert_eq!(udp(&flows), []);
         drop((client, server));
-        assert_eq!(flows.tcp().unwrap(), []);
+        assert_eq!(tcp(&flows), []);
     });
 }
 
@@ -158,15 +170,18 @@ fn ten_thousand_connections_are_read_without_capabilities() {
         )
         .unwrap();
         let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| connected(service)).collect();
+        // The kernel may have no memory for a socket's state at once: such a socket shows its backend.
+        let known = sockets.iter().filter(|socket| socket.peer_addr().unwrap() == service).count();
+        assert!(known > SOCKETS - 10, "{known}");
         let flows = reader(&kernel);
         drop_thread_privileges(&kernel.datapath).unwrap();
         let mut best = Duration::MAX;
         for _ in 0..5 {
             let start = Instant::now();
-            let found = flows.udp().unwrap();
+            let found = udp(&flows);
             best = best.min(start.elapsed());
             let cookies: BTreeSet<u64> = found.iter().map(|flow| flow.socket.cookie).collect();
-            assert_eq!((found.len(), cookies.len()), (SOCKETS, SOCKETS));
+            assert_eq!((found.len(), cookies.len()), (known, known));
         }
         drop(writeln!(io::stdout(), "{SOCKETS} UDP connections are read in {best:?}"));
         drop(sockets);

@@ -5,15 +5,13 @@
 //! A socket is judged by what it dialled and whom it reached, never by the backend alone: a backend that one service
 //! loses may be another's, or be talked to directly.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use imbl::OrdSet;
-
-use crate::addr::{Addr, Family, L4Addr, Protocol};
+use crate::addr::{Family, L4Addr, Protocol};
 use crate::engine::Snapshot;
 use crate::select::{self, Checks};
-use crate::service::{BackendState, PortKey, Source};
+use crate::service::{BackendState, FrontendKind, PortKey, Source};
 use crate::state::{FrontendEntry, MapState, ServiceEntry};
 use crate::trace::wildcard;
 
@@ -85,16 +83,23 @@ impl Snapshot {
     /// A backend may go on with the connections it has while its service names it as active, terminating or drained, and
     /// whatever its state while new connections may get it: held, or quarantined like all others. Over TCP it may for
     /// as long as it is named at all. Traffic policies and hints do not matter, as in kube-proxy.
+    ///
+    /// A backend is gone when the source of its service has told all it could read: what another source lacks, or a file
+    /// that never could be read, is of other services, and what the kernel still offers for it is not taken away. A
+    /// frontend is gone only when every source has told all.
     pub fn stale(&self, frontend: L4Addr, backend: L4Addr) -> Option<Stale> {
-        if !self.is_complete() || self.is_offered(frontend, backend) {
+        if self.is_offered(frontend, backend) {
             return None;
         }
         let mut rows = self.keys(frontend).filter_map(|key| self.rows.get(&key)).peekable();
         if rows.peek().is_none() {
-            return Some(Stale::Frontend(frontend));
+            return self.is_complete().then_some(Stale::Frontend(frontend));
         }
         let (claim, _) = rows.find_map(|row| row.owner())?;
         let key = &claim.key;
+        if !self.facts.is_synced(claim.source) {
+            return None;
+        }
         let (service, slices) = self.facts.owner(&key.service)?;
         let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
         Checks::of(service, &self.facts).mark(&mut candidates);
@@ -126,8 +131,12 @@ impl Snapshot {
         let is_answered = |(address, entry): &(&L4Addr, &FrontendEntry)| {
             address.protocol == Protocol::Udp && is_answered(&self.realised, entry)
         };
-        let frontends = self.realised.frontends.iter().filter(is_answered).map(|(address, _)| *address).collect();
-        Answered { frontends, node_addrs: self.realised.node_addrs.clone() }
+        let is_cluster_ip = |address: &L4Addr| {
+            let owner = self.rows.get(address).and_then(|row| row.owner());
+            owner.is_some_and(|(claim, _)| claim.kind == FrontendKind::ClusterIP)
+        };
+        let answered = self.realised.frontends.iter().filter(is_answered);
+        Answered(answered.map(|(address, _)| (*address, is_cluster_ip(address))).collect())
     }
 }
 
@@ -139,37 +148,22 @@ pub(crate) fn is_answered(state: &MapState, frontend: &FrontendEntry) -> bool {
     state.services.get(&frontend.service).is_some_and(view)
 }
 
-/// See [`Snapshot::answered`].
+/// See [`Snapshot::answered`]. Each address with whether it is a ClusterIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answered {
-    /// NodePorts under the unspecified address.
-    frontends: BTreeSet<L4Addr>,
-    node_addrs: OrdSet<Addr>,
-}
+pub struct Answered(BTreeMap<L4Addr, bool>);
 
 impl Answered {
     /// Whether nothing is.
     pub fn is_empty(&self) -> bool {
-        self.frontends.is_empty()
+        self.0.is_empty()
     }
 
-    /// The addresses that were not answered before, a NodePort once for each address of the node: a socket connected to
-    /// one of them since then goes nowhere.
+    /// The ClusterIPs that were not answered before: a socket connected to one of them since then goes nowhere, for nobody
+    /// but its service ever answers there. At any other address somebody else may have, and still do.
     pub fn since(&self, before: &Self) -> Vec<L4Addr> {
-        let mut new = BTreeSet::new();
-        for frontend in &self.frontends {
-            let was_answered = before.frontends.contains(frontend);
-            if !frontend.addr.is_unspecified() {
-                new.extend((!was_answered).then_some(*frontend));
-                continue;
-            }
-            let addrs = self.node_addrs.iter().filter(|addr| addr.family() == frontend.addr.family());
-            let addrs = addrs.filter(|addr| !was_answered || !before.node_addrs.contains(*addr));
-            new.extend(addrs.map(|addr| L4Addr { addr: *addr, ..*frontend }));
-        }
-        // An address of its own was answered before the NodePort of the same number was.
-        new.retain(|address| !before.frontends.contains(address));
-        new.into_iter().collect()
+        let is_new = |address: &L4Addr| !before.0.contains_key(address);
+        let cluster_ips = self.0.iter().filter(|(_, is_cluster_ip)| **is_cluster_ip);
+        cluster_ips.map(|(address, _)| *address).filter(is_new).collect()
     }
 }
 

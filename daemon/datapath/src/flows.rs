@@ -42,21 +42,21 @@ impl FlowReader {
         })
     }
 
-    /// The UDP sockets. One that has come to its backend by several services is told once for each. A socket that is
+    /// Tells of the UDP sockets, all of one socket after the other. One that has come to its backend by several services is told once for each. A socket that is
     /// being connected meanwhile may be told wrongly, but not twice.
     ///
     /// # Errors
     /// When the kernel does not let itself be asked.
-    pub fn udp(&self) -> io::Result<Vec<Flow>> {
-        read(&self.udp)
+    pub fn udp(&self, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
+        read(&self.udp, see)
     }
 
-    /// The TCP sockets that are connected, or wait to be.
+    /// Tells of the TCP sockets that are connected, or wait to be.
     ///
     /// # Errors
     /// As [`Self::udp`].
-    pub fn tcp(&self) -> io::Result<Vec<Flow>> {
-        read(&self.tcp)
+    pub fn tcp(&self, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
+        read(&self.tcp, see)
     }
 }
 
@@ -66,13 +66,12 @@ fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
 }
 
 /// The kernel returns whole records only, as many as fit.
-fn read(link: &OwnedFd) -> io::Result<Vec<Flow>> {
+fn read(link: &OwnedFd, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
     let mut file = sys::iter_create(link.as_fd())?;
     let mut chunk = vec![0; CHUNK];
-    let mut flows = Vec::new();
     loop {
         let length = match file.read(&mut chunk) {
-            Ok(0) => return Ok(flows),
+            Ok(0) => return Ok(()),
             Ok(length) => length,
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => continue,
             Err(error) => return Err(error),
@@ -81,6 +80,6 @@ fn read(link: &OwnedFd) -> io::Result<Vec<Flow>> {
         if !rest.is_empty() {
             return Err(io::Error::other(format!("{length} bytes of records of {FLOW_RECORD_SIZE} each")));
         }
-        flows.extend(records.iter().filter_map(layout::parse_flow_record));
+        records.iter().filter_map(layout::parse_flow_record).for_each(&mut *see);
     }
 }

@@ -83,8 +83,8 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
 }
 
 fn features() -> Features {
-    // A kernel without MPTCP knows the function, and refuses programs that call it.
-    let has_mptcp = Path::new("/proc/sys/net/mptcp").exists();
+    // A kernel without MPTCP or without BTF knows the function, and refuses programs that call it.
+    let has_mptcp = ["/proc/sys/net/mptcp", "/sys/kernel/btf/vmlinux"].into_iter().all(|path| Path::new(path).exists());
     Features {
         set_retval: at_connect(libbpf_sys::BPF_FUNC_set_retval),
         bind_refusal: bind_refusal(),

@@ -62,8 +62,10 @@ impl Failure {
 /// Whether the error is about this host rather than about the backend.
 fn is_own(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
-    let own = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EADDRNOTAVAIL, Errno::EAGAIN];
-    errno.is_some_and(|errno| own.contains(&errno))
+    let resources = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EADDRNOTAVAIL, Errno::EAGAIN];
+    // A host without a route, as before its network is up, can say nothing of what is beyond it.
+    let network = [Errno::ENETUNREACH, Errno::ENETDOWN];
+    errno.is_some_and(|errno| resources.contains(&errno) || network.contains(&errno))
 }
 
 /// Asks, and waits for the answer at most as long as the check says.

@@ -40,6 +40,8 @@ pub(super) struct Board {
     last_id: u64,
     /// What was unhealthy when nodelb ended, of services that the source has not told of yet.
     remembered: BTreeMap<ServiceName, Quarantine>,
+    /// Whether what the source tells first was checked until a moment ago, by the daemon before.
+    continues: bool,
     /// Services whose quarantine may be another than the owner was told.
     untold: BTreeSet<ServiceName>,
 }
@@ -100,9 +102,9 @@ pub(super) struct Turn {
 }
 
 impl Board {
-    /// A board that knows what was unhealthy before.
-    pub(super) fn recalling(remembered: BTreeMap<ServiceName, Quarantine>) -> Self {
-        Self { remembered, ..Self::default() }
+    /// A board that knows what was unhealthy before; if it `continues`, also that the others were not.
+    pub(super) fn recalling(remembered: BTreeMap<ServiceName, Quarantine>, continues: bool) -> Self {
+        Self { remembered, continues, ..Self::default() }
     }
 
     /// Takes in what the file source says. What follows for the owner is to be asked for with [`Board::news`], and to be
@@ -127,6 +129,7 @@ impl Board {
         if is_complete {
             // What nobody has asked for by now is of services or backends that are gone.
             self.remembered.clear();
+            self.continues = false;
         }
         followed
     }
@@ -186,24 +189,25 @@ impl Board {
                 let standing = match known {
                     Some(known) if is_asked_anew => known.standing.clone().asked_anew(),
                     Some(known) => known.standing.clone(),
-                    None => newcomer(&check, &backends, &before, remembered),
+                    None => newcomer(&backends, &before, remembered)
+                        .unwrap_or_else(|| Standing::new(check.starts_healthy, self.continues)),
                 };
-                let id = known.map_or_else(
-                    || {
+                // The answer to a question of before is not one to the question of now: that has an id of its own.
+                let id = match known {
+                    Some(known) if !is_asked_anew && !is_moved => known.id,
+                    _ => {
                         self.last_id += 1;
                         let id = TargetId(self.last_id);
                         self.targets.insert(id, (name.clone(), asked));
+                        followed.entered.push(id);
                         id
-                    },
-                    |known| known.id,
-                );
-                if known.is_none() || is_asked_anew || is_moved {
-                    followed.entered.push(id);
-                }
+                    }
+                };
                 subject.targets.insert(asked, Target { id, standing, backends });
             }
         }
-        for (_, gone) in before.iter().filter(|(asked, _)| !subject.targets.contains_key(*asked)) {
+        let is_kept = |asked: &Backend, id| subject.targets.get(asked).is_some_and(|target| target.id == id);
+        for (_, gone) in before.iter().filter(|(asked, target)| !is_kept(asked, target.id)) {
             self.targets.remove(&gone.id);
             followed.left.push(gone.id);
         }
@@ -321,21 +325,18 @@ fn wanted(
     wanted
 }
 
-/// How a target stands that was not asked at this address before: as its backends did at another one, as they did before
-/// nodelb was started, or as the service says.
+/// How a target stands that was not asked at this address before: as its backends did at another one, or as they did before
+/// nodelb was started. `None` where nothing is known.
 fn newcomer(
-    check: &HealthCheck,
     backends: &[Backend],
     before: &BTreeMap<Backend, Target>,
     remembered: Option<&Quarantine>,
-) -> Standing {
+) -> Option<Standing> {
     if let Some(known) = before.values().find(|target| target.backends.iter().any(|b| backends.contains(b))) {
-        return known.standing.clone().asked_anew();
+        return Some(known.standing.clone().asked_anew());
     }
-    match remembered.and_then(|failed| backends.iter().find_map(|backend| failed.get(backend))) {
-        Some(error) => Standing::unhealthy(Arc::clone(error)),
-        None => Standing::new(check.starts_healthy),
-    }
+    let error = remembered.and_then(|failed| backends.iter().find_map(|backend| failed.get(backend)))?;
+    Some(Standing::unhealthy(Arc::clone(error)))
 }
 
 #[cfg(test)]

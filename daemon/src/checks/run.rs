@@ -35,6 +35,8 @@ pub struct Checker {
     pub register: Register,
     /// The state directory.
     pub directory: PathBuf,
+    /// Whether it takes over from a daemon that has just ended, beside maps with services in them.
+    pub continues: bool,
     /// The time.
     pub clock: Clock,
     /// Keeps the hosts of a network from asking in step.
@@ -98,7 +100,7 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     let timing = MemoryTiming { every, patience };
     let (mut memory, unhealthy) = Memory::open(checker.directory.clone(), timing).await;
     let mut running = Running {
-        board: Board::recalling(unhealthy),
+        board: Board::recalling(unhealthy, checker.continues),
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
         asking: JoinSet::new(),
         open: HashMap::new(),

@@ -41,9 +41,11 @@ impl std::fmt::Display for Condition {
 }
 
 impl Standing {
-    /// Of a backend nothing is known of.
-    pub(super) fn new(starts_healthy: bool) -> Self {
-        Self { is_healthy: starts_healthy, is_decided: false, against: 0, error: UNASKED.into() }
+    /// Of a backend nothing is known of, unless `continues`: then it was healthy when nodelb was ended a moment ago, and it
+    /// takes as many bad answers to turn it as if that had not happened.
+    pub(super) fn new(starts_healthy: bool, continues: bool) -> Self {
+        let is_healthy = starts_healthy || continues;
+        Self { is_healthy, is_decided: continues, against: 0, error: UNASKED.into() }
     }
 
     /// Of a backend that was unhealthy when nodelb ended. It needs as many good answers as if that had not happened.

@@ -15,6 +15,8 @@ use nodelb_core::service::{
     TrafficPolicy,
 };
 
+use nodelb_core::stale::Socket;
+
 use super::*;
 use crate::reaper::wire::{HEADER, encode_outcomes};
 
@@ -29,7 +31,7 @@ fn l4(text: &str) -> L4Addr {
 
 fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
     let (name, at): (nodelb_core::service::ServiceName, _) = (name.parse().unwrap(), l4(frontend));
-    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::ClusterIP }];
     let backends = backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect();
     let service = Service {
         name: name.clone(),
@@ -93,9 +95,11 @@ impl Rig {
         let (changes_in, changes) = mpsc::channel(4);
         let mover = Mover::new(snapshot, changes_in, Disconnect::Udp, Clock::start());
         let readings = Mutex::new(VecDeque::from(readings));
-        let flows: ReadFlows = Arc::new(move |_| {
+        let flows: ReadFlows = Arc::new(move |_, see| {
             let mut readings = readings.lock().unwrap();
-            Ok(if readings.len() > 1 { readings.pop_front().unwrap() } else { readings[0].clone() })
+            let reading = if readings.len() > 1 { readings.pop_front().unwrap() } else { readings[0].clone() };
+            reading.into_iter().for_each(see);
+            Ok(())
         });
         let (line, theirs) = UnixStream::pair().unwrap();
         let orders = Arc::default();

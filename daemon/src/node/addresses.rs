@@ -5,8 +5,9 @@ use std::fmt;
 
 use nodelb_core::addr::{Addr, Family};
 
-/// Left behind by kube-proxy's IPVS mode: it carries the ClusterIP of every service, none of which is the node's.
-const IPVS_LEFTOVER: &str = "kube-ipvs0";
+/// Left behind by kube-proxy's IPVS mode and by kube-router: they carry the ClusterIP of every service, none of which is
+/// the node's.
+const LEFTOVERS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 
 /// The most addresses that one line of the journal names.
 const SHOWN: usize = 8;
@@ -108,7 +109,8 @@ impl fmt::Display for Listed<'_> {
 
 fn counts(address: &Address, machine: &Machine) -> bool {
     let addr = address.addr;
-    let is_of_use = machine.interfaces.get(&address.interface).is_none_or(|it| it.is_up && it.name != IPVS_LEFTOVER);
+    let is_of_use =
+        machine.interfaces.get(&address.interface).is_none_or(|it| it.is_up && !LEFTOVERS.contains(&&*it.name));
     let is_bound_to_link = addr.is_link_local() && addr.family() == Family::Ipv6;
     is_of_use && !address.is_in_doubt && !is_bound_to_link && !addr.is_unspecified() && !addr.is_multicast()
 }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -32,7 +33,10 @@ use super::addresses::{Address, Interface, Machine};
 const PATIENCE_SECONDS: i64 = 2;
 
 /// How often a list is asked for again that changed while it was read.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 50;
+
+/// And after how long.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// More than the kernel puts into one datagram.
 const BUFFER: usize = 64 << 10;
@@ -82,7 +86,7 @@ fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub(super) fn read() -> io::Result<Machine> {
     for _ in 1..ATTEMPTS {
         match read_once() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => std::thread::sleep(PAUSE),
             outcome => return outcome,
         }
     }

@@ -22,6 +22,8 @@ pub(super) struct Connections {
     /// Makes a socket nodelb's own.
     pub(super) register: Register,
     pub(super) clock: Clock,
+    /// How many service ports the kernel held at the start.
+    pub(super) expected: usize,
 }
 
 /// What there is to show and to tell of them, and the task to wait for at the end.
@@ -34,7 +36,7 @@ pub(super) struct Files {
 
 /// Starts both; they run until `stop`.
 pub(super) fn start(config: &Config, connections: Connections, stop: watch::Receiver<bool>) -> Files {
-    let Connections { changes, register, clock } = connections;
+    let Connections { changes, register, clock, expected } = connections;
     let (directory, directory_out) = watch::channel(config.files.directory.clone());
     let (reports_in, sources) = watch::channel(Arc::new(Vec::new()));
     let (checks_in, checks) = watch::channel(Arc::new(CheckReport::default()));
@@ -47,6 +49,7 @@ pub(super) fn start(config: &Config, connections: Connections, stop: watch::Rece
         reports: checks_in,
         register,
         directory: config.state.directory.clone(),
+        continues: expected > 0,
         clock,
         seed: std::process::id().into(),
         sockets: checks::room_for_sockets(),

@@ -81,13 +81,13 @@ pub(super) fn means(datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option
     let reaper = reaper?;
     let flows = datapath.flows()?;
     // Without capabilities by now.
-    if let Err(error) = flows.udp() {
+    if let Err(error) = flows.udp(&mut |_| ()) {
         warn!("the kernel does not tell which sockets are connected to which backend ({error}): {STUCK}");
         return None;
     }
-    let read: ReadFlows = Arc::new(move |protocol| match protocol {
-        Protocol::Tcp => flows.tcp(),
-        Protocol::Udp | Protocol::Sctp => flows.udp(),
+    let read: ReadFlows = Arc::new(move |protocol, see| match protocol {
+        Protocol::Tcp => flows.tcp(see),
+        Protocol::Udp | Protocol::Sctp => flows.udp(see),
     });
     Some(Means { flows: read, reaper })
 }

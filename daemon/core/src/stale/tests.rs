@@ -170,7 +170,8 @@ fn nothing_is_stale_before_everything_is_told() {
     assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "right", "not synced");
     let incomplete = Change::Synced { source: Source::Files, incomplete: Some("a.toml".into()) };
     let snapshot = node.tell([incomplete]);
-    assert_eq!(verdict(&snapshot, DNS, ONE), "right", "incomplete");
+    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns", "whatever another file says");
+    assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "right", "incomplete");
     let snapshot = node.tell([synced()]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
     assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "nobody has 198.51.100.9:53/UDP");
@@ -262,17 +263,21 @@ fn answered_since(before: &Answered, now: &Snapshot) -> Vec<String> {
 }
 
 #[test]
-fn addresses_are_answered_from_the_first_backend_on() {
+fn cluster_ips_are_answered_from_the_first_backend_on() {
     let mut node = Node::new();
     let empty = node.tell([service("shop/dns", &[DNS, "0.0.0.0:30053/UDP"]), synced()]).answered();
     assert!(empty.is_empty(), "refused is not answered");
     let snapshot = node.tell([slice("shop/dns", &[(ONE, BackendState::Active)])]);
-    assert_eq!(answered_since(&empty, &snapshot), [DNS, "203.0.113.1:30053/UDP"]);
+    assert_eq!(answered_since(&empty, &snapshot), [DNS], "at a NodePort a process of the node may have answered");
+    assert_eq!(answered_since(&snapshot.answered(), &snapshot), Vec::<String>::new());
+    let mut claimed = service("shop/other", &["192.0.2.50:53/UDP"]);
+    if let Change::UpsertService(service) = &mut claimed {
+        service.ports[0].frontends[0].kind = FrontendKind::Static;
+    }
     let before = snapshot.answered();
-    assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new());
-    let snapshot = node.tell([Change::Node(self::node(&["203.0.113.1:1", "203.0.113.2:1"]))]);
-    assert_eq!(answered_since(&before, &snapshot), ["203.0.113.2:30053/UDP"]);
+    let snapshot = node.tell([claimed, slice("shop/other", &[(ONE, BackendState::Active)])]);
+    assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new(), "somebody may have answered there before");
     let snapshot =
         node.tell([service("shop/web", &["198.51.100.2:80/TCP"]), slice("shop/web", &[(ONE, BackendState::Active)])]);
-    assert_eq!(answered_since(&snapshot.answered(), &snapshot), Vec::<String>::new(), "TCP is no concern");
+    assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new(), "TCP is no concern");
 }

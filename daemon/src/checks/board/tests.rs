@@ -64,7 +64,7 @@ fn synced() -> Change {
 
 impl Board {
     fn holds_nothing(&self) -> bool {
-        let Self { subjects, slices, targets, remembered, untold, last_id: _ } = self;
+        let Self { subjects, slices, targets, remembered, untold, last_id: _, continues: _ } = self;
         subjects.is_empty() && slices.is_empty() && targets.is_empty() && remembered.is_empty() && untold.is_empty()
     }
 }
@@ -85,7 +85,7 @@ impl Stage {
         for (service, last) in remembered {
             unhealthy.entry(name(service)).or_default().insert((addr(*last), 80), "from before".into());
         }
-        Self { board: Board::recalling(unhealthy), ..Self::default() }
+        Self { board: Board::recalling(unhealthy, false), ..Self::default() }
     }
 
     fn follow(&mut self, changes: &[Change]) -> Followed {
@@ -239,6 +239,22 @@ fn an_edit_keeps_how_backends_stand() {
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 connection refused"], "as before until it is asked that");
     assert_eq!(stage.answers("web", 1, Ok(()), 1).len(), 1, "and the first answer decides");
     assert_eq!(stage.follow(&[listed("web", &[1, 3])]), Followed::default(), "the same again");
+}
+
+/// What a backend says to the question of before is not what it says to the question of now.
+#[test]
+fn an_answer_to_the_question_before_an_edit_counts_for_nothing() {
+    let mut stage = Stage::default();
+    stage.follow(&[listed("web", &[1]), described("web", Some(check(None, true)))]);
+    stage.answers("web", 1, Ok(()), 1);
+    let before = stage.target("web", 1, 80).unwrap();
+    let http = Method::Http { path: "/".into(), host: None, status: 200..=299 };
+    let followed = stage.follow(&[described("web", Some(HealthCheck { method: http, ..check(None, true) }))]);
+    let now = stage.target("web", 1, 80).unwrap();
+    assert_eq!(followed, Followed { entered: vec![now], left: vec![before] });
+    assert_eq!(stage.board.hear(before, Err(REFUSED.into())), None);
+    assert_eq!(stage.text(), [""; 0]);
+    assert_eq!(stage.answers("web", 1, Err(REFUSED), 1).len(), 1);
 }
 
 #[test]

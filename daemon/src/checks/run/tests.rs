@@ -30,6 +30,7 @@ impl Rig {
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
             directory,
+            continues: false,
             clock: Clock::start(),
             seed: 1,
             sockets,

@@ -23,7 +23,11 @@ fn the_first_answer_decides_and_then_it_takes_several() {
             ("+---", "HHHU"),
             ("+-+-+-+-", "HHHHHHHH"),
         ] {
-            assert_eq!(heard(Standing::new(starts_healthy), answers), states, "{answers} after {starts_healthy}");
+            assert_eq!(
+                heard(Standing::new(starts_healthy, false), answers),
+                states,
+                "{answers} after {starts_healthy}"
+            );
         }
     }
 }
@@ -35,7 +39,7 @@ fn what_was_unhealthy_before_a_restart_needs_its_rise() {
 
 #[test]
 fn another_question_is_decided_by_its_first_answer() {
-    let mut standing = Standing::new(true);
+    let mut standing = Standing::new(true, false);
     assert!(standing.hear(Err("HTTP 404".into()), 2, 3));
     let asked_anew = standing.asked_anew();
     assert_eq!(asked_anew.failure().map(|error| &**error), Some("HTTP 404"), "the state stays until then");
@@ -45,7 +49,7 @@ fn another_question_is_decided_by_its_first_answer() {
 
 #[test]
 fn the_error_is_the_last_one() {
-    let mut standing = Standing::new(false);
+    let mut standing = Standing::new(false, false);
     assert_eq!(standing.failure().map(|error| &**error), Some("not checked yet"));
     for error in ["connection refused", "HTTP 503"] {
         standing.hear(Err(error.into()), 1, 1);
@@ -53,4 +57,15 @@ fn the_error_is_the_last_one() {
     }
     assert!(standing.hear(Ok(()), 1, 1));
     assert_eq!((standing.failure(), standing.condition()), (None, Condition::Healthy));
+}
+
+#[test]
+fn what_was_healthy_until_a_moment_ago_needs_as_many_bad_answers_as_ever() {
+    for starts_healthy in [true, false] {
+        let mut standing = Standing::new(starts_healthy, true);
+        assert!(!standing.hear(Err("lost".into()), 2, 3));
+        assert!(!standing.hear(Err("lost".into()), 2, 3));
+        assert_eq!(standing.condition(), Condition::Healthy);
+        assert!(standing.hear(Err("lost".into()), 2, 3));
+    }
 }

@@ -18,7 +18,7 @@ fn on(interface: u32, text: &str) -> Address {
 /// A host with lo, eth0, eth1 and what kube-proxy left.
 fn machine(addresses: Vec<Address>, sources: &[&str]) -> Machine {
     let interface = |(name, is_loopback): (&str, bool)| Interface { name: name.into(), is_up: true, is_loopback };
-    let names = [("lo", true), ("eth0", false), ("eth1", false), (IPVS_LEFTOVER, false)];
+    let names = [("lo", true), ("eth0", false), ("eth1", false), (LEFTOVERS[0], false)];
     let interfaces = (1..).zip(names.map(interface)).collect();
     Machine { interfaces, addresses, sources: sources.iter().map(|text| addr(text)).collect() }
 }

@@ -78,6 +78,6 @@ fn the_machine_is_read_as_others_read_it() {
 #[tokio::test]
 async fn a_socket_for_events_takes_no_privilege() {
     let mut events = Events::open().unwrap();
-    let quiet = tokio::time::timeout(std::time::Duration::from_millis(1), events.next()).await;
+    let quiet = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
     assert!(quiet.is_err() || quiet.unwrap().is_ok());
 }

@@ -151,6 +151,9 @@ impl Store {
     pub fn hear(&mut self, kind: Kind, heard: Heard, changes: &mut Vec<Change>) -> Verdict {
         // Nobody's backends depend on the Node: its deletion waits for no list.
         let is_synced = self.synced.is_some() || kind == Kind::Node;
+        if kind == Kind::Node && matches!(heard, Heard::Upsert(_)) {
+            self.absence = Absence::No;
+        }
         let collection = self.of(kind);
         match heard {
             Heard::ListBegins { is_rewound } => collection.begin_list(is_rewound),

@@ -377,6 +377,19 @@ fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the version of before");
 }
 
+/// It came back in a watch, and then a list lacks it again: that is a new absence.
+#[test]
+fn a_node_that_came_back_can_be_missed_again() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+    assert_eq!(world.hear([node_event("ADDED", 5)]), zone(5));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!(world.list([]), DOUBT);
+    assert_eq!(world.hear([node_event("ADDED", 5)]), zone(5));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()), "one list is not two");
+}
+
 #[test]
 fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
     let mut world = NodeWorld(Store::new(0));
