@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nodelb_prober::{Backend, Plan, Probe, Transport};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::host::{Daemon, Host, answering, backend, dial, errno, eventually, get, is_done, say, service, socket};
 use crate::sandbox;
@@ -57,7 +58,12 @@ struct Answers {
 
 impl Answers {
     fn start(at: &str, is_always_well: fn(Ipv4Addr) -> bool) -> Self {
-        let listener = TcpListener::bind(at).unwrap();
+        let address = socket(at);
+        let listener = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+        listener.bind(&address.into()).unwrap();
+        // A queue that overflows on a busy machine would make backends time out that are to be well.
+        listener.listen(4096).unwrap();
+        let listener = TcpListener::from(listener);
         let (is_well, stop): (Arc<AtomicBool>, Arc<AtomicBool>) = (Arc::new(true.into()), Arc::default());
         let (well, stopped) = (Arc::clone(&is_well), Arc::clone(&stop));
         let thread = thread::spawn(move || {
@@ -73,7 +79,7 @@ impl Answers {
                 drop(write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"));
             }
         });
-        let at = SocketAddr::from(([127, 0, 0, 1], socket(at).port()));
+        let at = SocketAddr::from(([127, 0, 0, 1], address.port()));
         Self { is_well, stop, thread: Some(thread), at }
     }
 
@@ -190,7 +196,7 @@ fn flapping_services(interval: &str) -> String {
             "[[service]]\nname = \"flap/s{number}\"\nfrontends = [\"198.51.100.{number}:80\"]\n\
              backends = [\"192.0.2.{}:8080\", {flapping}]\n\
              [service.health-check]\ntype = \"http\"\nport = 7000\ninterval = \"{interval}\"\ntimeout = \"{interval}\"\n\
-             rise = 1\nfall = 1\nlast-resort = false\n",
+             rise = 1\nfall = 2\nlast-resort = false\n",
             number + 1
         );
     }
