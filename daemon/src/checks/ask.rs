@@ -6,13 +6,16 @@ use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
 use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, USER_AGENT};
+use hyper::rt::ReadBufCursor;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::errno::Errno;
@@ -122,7 +125,7 @@ fn open(at: SocketAddr, register: &Register) -> io::Result<Socket> {
 async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Failure> {
     let broken = |error: hyper::Error| Failure::new(Outcome::Protocol, chain(&error));
     let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        http1::Builder::new().max_buf_size(MAX_HEAD).handshake(Abrupt(TokioIo::new(stream))).await.map_err(broken)?;
     let request = Request::get(path)
         .header(HOST, host)
         .header(USER_AGENT, AGENT)
@@ -140,6 +143,30 @@ async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Fa
         Some(cause) => Failure::of(cause),
         None => broken(error),
     })
+}
+
+/// A connection that is not shut down in order before it is closed: whoever does that first is left with a port in
+/// TIME_WAIT.
+struct Abrupt(TokioIo<TcpStream>);
+
+impl hyper::rt::Read for Abrupt {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl hyper::rt::Write for Abrupt {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// The error of the socket that is behind an error of HTTP, if one is.

@@ -157,4 +157,13 @@ async fn a_check_ends_with_a_reset() {
     let (mut stream, _) = listener.accept().await.unwrap();
     let error = stream.read(&mut [0; 1]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+
+    let ending = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        stream.read(&mut [0; 1]).await.unwrap_err().kind()
+    });
+    assert_eq!(answer(at, http("/", None)).await, Ok(()));
+    assert_eq!(ending.await.unwrap(), ErrorKind::ConnectionReset);
 }
