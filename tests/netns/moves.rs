@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::thread;
@@ -30,7 +31,7 @@ fn assert_in_time(what: &str, took: Duration) {
     assert!(took < limit, "{what}: after {took:?}");
 }
 
-/// A pod in which something runs, as in every pod: its namespace is found by that.
+/// A pod in which something runs, as in every pod, and not as root: its namespace is found by that.
 struct Inhabited {
     pod: Pod,
     pause: Child,
@@ -39,7 +40,7 @@ struct Inhabited {
 impl Inhabited {
     fn new(number: u8) -> Self {
         let pod = Pod::new(number);
-        let pause = pod.run(|| Command::new("sleep").arg("infinity").spawn().unwrap());
+        let pause = pod.run(|| Command::new("sleep").arg("infinity").uid(65534).spawn().unwrap());
         Self { pod, pause }
     }
 }
@@ -227,7 +228,12 @@ fn sockets_of_every_kind_move_on() {
         let host = Host::new(sandbox);
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
         host.serve("b.toml", &service("shop/six", &[DNS6], &[v6[0]]));
-        let _daemon = host.start();
+        // What contrib/systemd/nodelb.service leaves it.
+        let mut command = Command::new("setpriv");
+        let unit = "--bounding-set=-all,+bpf,+net_admin,+perfmon,+sys_admin,+sys_ptrace";
+        command.args([unit, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
+        let mut daemon = host.launch(command, &[]);
+        assert!(daemon.wait_ready(), "{}", host.log());
         let pod = Inhabited::new(1);
         let each = || {
             let any = || UdpSocket::bind("[::]:0").unwrap();
