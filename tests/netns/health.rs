@@ -172,10 +172,10 @@ fn a_restart_does_not_put_back_what_is_dead() {
             assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]), "from the first moment on");
         }
         daemon.stop();
+        let tally = probe.finish();
+        assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
         // A reboot: the maps are gone, what is remembered is not.
         host.cleanup();
-        let tally = probe.finish();
-        assert!(tally.failed.keys().all(|error| error == "ENETUNREACH"), "after the cleanup only: {tally}");
         let daemon = host.start();
         assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]));
         assert_eq!(dial(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
@@ -210,6 +210,15 @@ fn with_backends(count: usize) -> usize {
     rows.iter().filter(|row| row["backends"].as_array().unwrap().len() == count).count()
 }
 
+/// What the daemon has open when nobody asks it anything.
+fn least_descriptors(daemon: &Daemon) -> Vec<String> {
+    let looks = (0..40).map(|_| {
+        thread::sleep(Duration::from_millis(50));
+        descriptors(daemon)
+    });
+    looks.min_by_key(Vec::len).unwrap_or_default()
+}
+
 /// What the daemon has open, without numbers that are others each time.
 fn descriptors(daemon: &Daemon) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
@@ -235,7 +244,7 @@ fn a_thousand_backends_that_flap_harm_nobody_and_leave_nothing() {
         let _backends = Backend::start("any", &everywhere).unwrap();
         let health = Answers::start("0.0.0.0:7000", |own| own.octets()[0] == 192);
         let daemon = host.start();
-        let (empty, descriptors_before) = (get("/maps").unwrap(), descriptors(&daemon));
+        let (empty, descriptors_before) = (get("/maps").unwrap(), least_descriptors(&daemon));
         host.serve("flap.toml", &flapping_services("1s"));
         let all = usize::from(SERVICES);
         eventually("every backend is in use", || with_backends(usize::from(FLAPPING) + 1) == all);
@@ -264,15 +273,7 @@ fn a_thousand_backends_that_flap_harm_nobody_and_leave_nothing() {
         // Slots rest for a second before they are free.
         eventually("the maps are empty again", || get("/maps").is_some_and(|maps| maps == empty));
         eventually("no socket is left", || sockets_of_checks() == 0);
-        let mut descriptors_after = Vec::new();
-        for _ in 0..100 {
-            descriptors_after = descriptors(&daemon);
-            if descriptors_after == descriptors_before {
-                break;
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        assert_eq!(descriptors_after, descriptors_before);
+        assert_eq!(least_descriptors(&daemon), descriptors_before);
         let backends = get("/backends").unwrap();
         assert_eq!(backends["backends"], Value::Array(Vec::new()));
         let state = host.path("state/health.json");
