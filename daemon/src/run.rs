@@ -174,13 +174,10 @@ async fn serve<D: Datapath + Send + 'static>(
     let own = Arc::clone(&register);
     let connections = files::Connections { changes: changes_in.clone(), register: own, clock, expected };
     let files = files::start(&config, connections, stop.clone());
-    let mut kubernetes = None;
-    if let Some(settings) = settings {
-        let (changes, snapshot) = (changes_in.clone(), snapshot.clone());
-        let connections = kubernetes::Connections { changes, snapshot, register, clock, node, expected };
-        let started = kubernetes::start(settings, connections, stop.clone()).await;
-        kubernetes = Some(started.map_err(|error| Failure::new(Code::Config, error))?);
-    }
+    let (to_owner, shown) = (changes_in.clone(), snapshot.clone());
+    let connections = kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected };
+    let started = kubernetes::start(settings, connections, stop.clone()).await;
+    let kubernetes = started.map_err(|error| Failure::new(Code::Config, error))?;
 
     let view = View { snapshot: snapshot.clone(), health: health.clone(), clock };
     start_lb_health(view, changes_in.clone(), &config, stop.clone());
@@ -189,9 +186,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
     let state = AdminState {
         snapshot: snapshot.clone(),
-        sources: std::iter::once(files.sources)
-            .chain(kubernetes.iter().map(|started| started.sources.clone()))
-            .collect(),
+        sources: [files.sources].into_iter().chain(kubernetes.iter().map(|it| it.sources.clone())).collect(),
         apiservers: kubernetes::pool_of(kubernetes.as_ref()),
         checks: files.checks,
         health,
@@ -218,8 +213,6 @@ async fn serve<D: Datapath + Send + 'static>(
     let reload =
         Reload { config, config_path, level, identity, directory: files.directory, notifier: Arc::clone(&notifier) };
     reload.until_told_to_end(signals).await;
-    notifier.stopping("stopping; connections go on");
-    info!("told to end: maps and programs stay in place, connections go on");
     stop_in.send_replace(true);
     last_words(kubernetes.into_iter().map(|started| started.task).chain([files.checker])).await;
     owner.await.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))

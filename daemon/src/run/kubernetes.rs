@@ -58,15 +58,16 @@ pub(super) fn pool_of(kubernetes: Option<&Kubernetes>) -> watch::Receiver<Arc<Po
     kubernetes.map_or_else(|| watch::channel(Arc::default()).1, |kubernetes| kubernetes.pool.clone())
 }
 
-/// Starts both; they run until `stop`.
+/// Starts both, if a cluster is configured; they run until `stop`.
 ///
 /// # Errors
 /// When the settings name no credentials.
 pub(super) async fn start(
-    settings: Settings,
+    settings: Option<Settings>,
     connections: Connections,
     stop: watch::Receiver<bool>,
-) -> anyhow::Result<Kubernetes> {
+) -> anyhow::Result<Option<Kubernetes>> {
+    let Some(settings) = settings else { return Ok(None) };
     let Connections { changes, snapshot, register, clock, node, expected } = connections;
     // Where it cannot be read yet, the supervisor says why.
     let cluster = Credentials::new(&settings, credentials::Timing::default())?.authority().await.ok();
@@ -90,7 +91,7 @@ pub(super) async fn start(
     let timing = Timing::default();
     let source = KubernetesSource { apiservers, changes, reports, snapshot, memory, node, expected, timing };
     let task = tokio::spawn(kube::run(source, stopped(stop)));
-    Ok(Kubernetes { sources, pool, task })
+    Ok(Some(Kubernetes { sources, pool, task }))
 }
 
 /// Makes the state directory. One that blocks keeps nobody from starting.

@@ -43,7 +43,13 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Answers SIGHUP until SIGTERM or SIGINT.
-    pub(super) async fn until_told_to_end(mut self, mut signals: Signals) {
+    pub(super) async fn until_told_to_end(mut self, signals: Signals) {
+        self.answer(signals).await;
+        self.notifier.stopping("stopping; connections go on");
+        info!("told to end: maps and programs stay in place, connections go on");
+    }
+
+    async fn answer(&mut self, mut signals: Signals) {
         loop {
             tokio::select! {
                 _ = signals.terminate.recv() => return,
