@@ -13,8 +13,7 @@ use nodelb_core::change::Change;
 use nodelb_core::datapath::{Datapath, Limits, Moment};
 use nodelb_core::engine::{Engine, EngineConfig};
 use nodelb_core::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
-    Source, TrafficPolicy,
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use nodelb_core::state::CANARIES;
 use nodelb_datapath::{KernelDatapath, Options};
@@ -97,21 +96,13 @@ fn engine(datapath: &impl Datapath) -> Engine {
 pub(crate) fn service(number: u32, protocol: Protocol) -> Change {
     let frontend = frontend(number, protocol);
     Change::UpsertService(Service {
-        name: name(number),
-        source: Source::Files,
-        origin: Origin::default(),
         created: Some(u64::from(number)),
         ports: vec![ServicePort {
             name: "http".into(),
             protocol,
             frontends: vec![FrontendSpec { addr: frontend.addr, port: frontend.port, kind: FrontendKind::ClusterIP }],
         }],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(name(number), Source::Files)
     })
 }
 

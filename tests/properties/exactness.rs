@@ -6,8 +6,7 @@ use nodelb_core::addr::{L4Addr, Protocol};
 use nodelb_core::change::Change;
 use nodelb_core::compile::Guard;
 use nodelb_core::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
-    Source, TrafficPolicy,
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use proptest::prelude::*;
 
@@ -87,8 +86,6 @@ const PAIRS: [(&str, &str); 5] = [
 fn service(full: &str, cluster_ip: &str, version: &str) -> Change {
     let L4Addr { addr, port, protocol } = l4(cluster_ip);
     Change::UpsertService(Service {
-        name: full.parse().expect("valid"),
-        source: Source::Kubernetes,
         origin: Origin { object: "Service".into(), resource_version: version.into(), ..Origin::default() },
         created: Some(1),
         ports: vec![ServicePort {
@@ -96,12 +93,7 @@ fn service(full: &str, cluster_ip: &str, version: &str) -> Change {
             protocol,
             frontends: vec![FrontendSpec { addr, port, kind: FrontendKind::ClusterIP }],
         }],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(full.parse().expect("valid"), Source::Kubernetes)
     })
 }
 

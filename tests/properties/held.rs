@@ -55,8 +55,6 @@ fn service(index: usize, version: u8) -> Service {
     let (name, frontends) = PROTECTED[index];
     let spec = |(text, kind): &(&str, FrontendKind)| FrontendSpec { addr: at(text).0, port: at(text).1, kind: *kind };
     Service {
-        name: name.parse().expect("valid"),
-        source: Source::Kubernetes,
         origin: Origin { resource_version: version.to_string().into(), ..Origin::default() },
         created: Some(1),
         ports: vec![ServicePort {
@@ -64,12 +62,9 @@ fn service(index: usize, version: u8) -> Service {
             protocol: l4(frontends[0].0).protocol,
             frontends: frontends.iter().map(spec).collect(),
         }],
-        internal_policy: TrafficPolicy::Cluster,
         external_policy: if version.is_multiple_of(2) { TrafficPolicy::Cluster } else { TrafficPolicy::Local },
         affinity_seconds: version.is_multiple_of(3).then_some(60),
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(name.parse().expect("valid"), Source::Kubernetes)
     }
 }
 

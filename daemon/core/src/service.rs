@@ -139,6 +139,25 @@ pub struct Service {
     pub health_check: Option<Arc<HealthCheck>>,
 }
 
+impl Service {
+    /// A service that offers nothing yet and asks for nothing special.
+    pub fn new(name: ServiceName, source: Source) -> Self {
+        Self {
+            name,
+            source,
+            origin: Origin::default(),
+            created: None,
+            ports: Vec::new(),
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Cluster,
+            affinity_seconds: None,
+            source_ranges: None,
+            health_check_port: None,
+            health_check: None,
+        }
+    }
+}
+
 /// One port of a service: the addresses it is dialled at. Its backends are those slices offer under the same port name
 /// and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -91,17 +91,11 @@ pub(super) fn service(name: &str, number: u8, port: u16) -> Service {
         kind: FrontendKind::ClusterIP,
     };
     Service {
-        name: name.parse().expect("a name"),
-        source: Source::Kubernetes,
-        origin: Origin::default(),
         created: Some(number.into()),
         ports: vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends: vec![frontend] }],
-        internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
-        affinity_seconds: None,
-        source_ranges: None,
         health_check_port: Some(port),
-        health_check: None,
+        ..Service::new(name.parse().expect("a name"), Source::Kubernetes)
     }
 }
 

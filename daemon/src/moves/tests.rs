@@ -12,7 +12,6 @@ use nodelb_core::engine::{Engine, EngineConfig};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
-    TrafficPolicy,
 };
 
 use nodelb_core::stale::Socket;
@@ -34,17 +33,8 @@ fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::ClusterIP }];
     let backends = backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect();
     let service = Service {
-        name: name.clone(),
-        source: Source::Files,
-        origin: Origin::default(),
-        created: None,
         ports: vec![ServicePort { name: "".into(), protocol: Protocol::Udp, frontends }],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(name.clone(), Source::Files)
     };
     let slice = Slice {
         name: SliceName::new(&name.namespace, &name.name),

@@ -6,7 +6,7 @@ use crate::addr::{Addr, L4Addr, Protocol};
 use crate::change::NodeFacts;
 use crate::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
-    SlicePort, Source, TrafficPolicy,
+    SlicePort, Source,
 };
 
 fn at(text: &str) -> (Addr, u16) {
@@ -29,17 +29,8 @@ fn slice(service: &str, source: Source, backends: &[(Addr, u16)]) -> Slice {
 fn service(protocol: Protocol, frontend: &str, kind: FrontendKind) -> Service {
     let (addr, port) = at(frontend);
     Service {
-        name: ServiceName::new("a", "s"),
-        source: Source::Kubernetes,
-        origin: Origin::default(),
-        created: None,
         ports: vec![ServicePort { name: "".into(), protocol, frontends: vec![FrontendSpec { addr, port, kind }] }],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(ServiceName::new("a", "s"), Source::Kubernetes)
     }
 }
 

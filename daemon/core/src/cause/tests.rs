@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::{Cause, Dirt, Trigger, utc};
 use crate::addr::Protocol;
-use crate::service::{Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source, TrafficPolicy};
+use crate::service::{Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
 
 fn origin(object: &str) -> Origin {
     Origin {
@@ -25,17 +25,9 @@ fn slice(object: &str) -> Arc<Slice> {
 
 fn service(object: &str) -> Arc<Service> {
     Arc::new(Service {
-        name: ServiceName::new("a", "s"),
-        source: Source::Kubernetes,
         origin: origin(object),
-        created: None,
         ports: Vec::new(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(ServiceName::new("a", "s"), Source::Kubernetes)
     })
 }
 

@@ -7,7 +7,7 @@ use crate::change::NodeFacts;
 use crate::select::Checks;
 use crate::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
-    SlicePort, Source, TrafficPolicy,
+    SlicePort, Source,
 };
 
 fn l4(text: &str) -> L4Addr {
@@ -23,19 +23,7 @@ fn port(name: &str, protocol: Protocol, frontends: &[(&str, FrontendKind)]) -> S
 }
 
 fn service(ports: Vec<ServicePort>) -> Service {
-    Service {
-        name: ServiceName::new("shop", "web"),
-        source: Source::Files,
-        origin: Origin::default(),
-        created: None,
-        ports,
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
-    }
+    Service { ports, ..Service::new(ServiceName::new("shop", "web"), Source::Files) }
 }
 
 fn backend(text: &str) -> Backend {

@@ -9,8 +9,7 @@ use crate::dump::dump;
 use crate::memory::MemoryDatapath;
 use crate::report::{Filter, Status};
 use crate::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
-    Source, TrafficPolicy,
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use crate::state::{MapOp, MapState};
 use crate::trace::{Verdict, trace};
@@ -28,21 +27,12 @@ fn name(text: &str) -> ServiceName {
 fn service(full: &str, frontend: &str) -> Service {
     let address = l4(frontend);
     Service {
-        name: name(full),
-        source: Source::Files,
-        origin: Origin::default(),
-        created: None,
         ports: vec![ServicePort {
             name: "http".into(),
             protocol: address.protocol,
             frontends: vec![FrontendSpec { addr: address.addr, port: address.port, kind: FrontendKind::Static }],
         }],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(name(full), Source::Files)
     }
 }
 

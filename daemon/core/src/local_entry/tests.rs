@@ -25,17 +25,11 @@ fn service(full: &str, clusters: &[&str], port: u16, created: u64) -> Service {
         frontends: clusters.iter().map(frontend).collect(),
     };
     Service {
-        name: name(full),
-        source: Source::Kubernetes,
-        origin: Origin::default(),
         created: Some(created),
         ports: vec![port_of("http"), port_of("metrics")],
-        internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
-        affinity_seconds: None,
-        source_ranges: None,
         health_check_port: Some(port).filter(|port| *port != 0),
-        health_check: None,
+        ..Service::new(name(full), Source::Kubernetes)
     }
 }
 

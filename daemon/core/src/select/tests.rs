@@ -220,17 +220,10 @@ fn port_numbers_may_differ_between_slices() {
 fn which_policy_applies_to_whom() {
     use FrontendKind::{ClusterIP, ExternalIP, LoadBalancer, NodePort, Static};
     let service = |internal_policy, external_policy| Service {
-        name: ServiceName::new("shop", "web"),
-        source: Source::Files,
-        origin: Origin::default(),
-        created: None,
         ports: Vec::new(),
         internal_policy,
         external_policy,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(ServiceName::new("shop", "web"), Source::Files)
     };
     let internal = service(TrafficPolicy::Local, TrafficPolicy::Cluster);
     let external = service(TrafficPolicy::Cluster, TrafficPolicy::Local);

@@ -11,7 +11,7 @@ use crate::engine::{Engine, EngineConfig, Snapshot};
 use crate::memory::MemoryDatapath;
 use crate::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
-    SlicePort, Source, TrafficPolicy,
+    SlicePort, Source,
 };
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
@@ -33,21 +33,12 @@ fn service(full: &str, frontends: &[&str]) -> Change {
     };
     let spec = |address: &L4Addr| FrontendSpec { addr: address.addr, port: address.port, kind: kind(address) };
     Change::UpsertService(Service {
-        name: name(full),
-        source: Source::Files,
-        origin: Origin::default(),
-        created: None,
         ports: vec![ServicePort {
             name: "".into(),
             protocol: addresses[0].protocol,
             frontends: addresses.iter().map(spec).collect(),
         }],
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(name(full), Source::Files)
     })
 }
 

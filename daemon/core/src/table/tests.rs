@@ -13,19 +13,7 @@ fn name(text: &str) -> ServiceName {
 }
 
 fn service(full: &str, source: Source, created: Option<u64>) -> Service {
-    Service {
-        name: name(full),
-        source,
-        origin: Origin::default(),
-        created,
-        ports: Vec::new(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
-    }
+    Service { created, ports: Vec::new(), ..Service::new(name(full), source) }
 }
 
 /// A slice `namespace/name` of the service, with one backend.

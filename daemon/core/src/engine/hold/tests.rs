@@ -8,8 +8,7 @@ use crate::engine::{Engine, EngineConfig, Round};
 use crate::memory::MemoryDatapath;
 use crate::report::{Choice, Filter, Status};
 use crate::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
-    Source, TrafficPolicy,
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use crate::state::MapOp;
 use crate::trace::{Verdict, trace};
@@ -29,17 +28,10 @@ fn service(full: &str, frontends: &[&str]) -> Service {
         ServicePort { name: port.to_string().into(), protocol: Protocol::Tcp, frontends }
     };
     Service {
-        name: full.parse().expect("valid in a test"),
-        source: Source::Kubernetes,
         origin: Origin { object: format!("Service {full}").into(), ..Origin::default() },
         created: Some(100),
         ports: frontends.iter().map(port).collect(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: None,
+        ..Service::new(full.parse().expect("valid in a test"), Source::Kubernetes)
     }
 }
 
