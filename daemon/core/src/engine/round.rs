@@ -159,13 +159,14 @@ impl Engine {
     fn note_move(&mut self, op: &MapOp) {
         match op {
             MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.moves.note(address.protocol),
-            MapOp::PutService(id, _) => {
+            // What is tried again; anything else has been noted when its service was compiled.
+            MapOp::PutService(id, _) if self.failed_services.contains_key(id) => {
                 if let Some(owner) = self.owners.get(id) {
                     self.moves.note(owner.key.protocol);
                 }
             }
             MapOp::PutNodeAddr(_) => self.moves.note(Protocol::Udp),
-            MapOp::DeleteService(_) | MapOp::DeleteNodeAddr(_) => {}
+            MapOp::PutService(..) | MapOp::DeleteService(_) | MapOp::DeleteNodeAddr(_) => {}
         }
     }
 
