@@ -35,10 +35,11 @@ impl HealthCheckPorts {
     /// Takes note of what the service is now; `None` where there is none of this name.
     pub(crate) fn note(&mut self, name: &ServiceName, service: Option<&Service>) {
         let wanted = service.and_then(|service| {
+            let port = service.health_check_port?;
             let frontends = service.ports.iter().flat_map(|port| &port.frontends);
             let inside = frontends.filter(|frontend| frontend.kind == FrontendKind::ClusterIP);
             let families = inside.map(|frontend| frontend.addr.family()).collect();
-            service.health_check_port.map(|port| Wanted { port, families, created: service.created })
+            Some(Wanted { port, families, created: service.created })
         });
         if self.0.get(name) == wanted.as_ref() {
             return;

@@ -161,7 +161,7 @@ impl Table {
         let trigger = (!is_known).then(|| Trigger::Service(Arc::clone(&service)));
         record.claims.push(service);
         record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
-        self.note_health_check_port(&name);
+        self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
         trigger.map_or(Effect::None, |trigger| Effect::Services(smallvec![name], trigger))
     }
 
@@ -173,16 +173,11 @@ impl Table {
         let record = Arc::make_mut(record);
         let trigger = Trigger::ServiceRemoved(record.claims.remove(place));
         let is_deleted = record.claims.is_empty();
+        self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
         if record.is_empty() {
             self.facts.records.remove(&name);
         }
-        self.note_health_check_port(&name);
         if is_deleted { Effect::Deleted(name, trigger) } else { Effect::Services(smallvec![name], trigger) }
-    }
-
-    fn note_health_check_port(&mut self, name: &ServiceName) {
-        let owner = self.facts.records.get(name).and_then(|record| record.claims.first());
-        self.facts.health_check_ports.note(name, owner.map(|owner| &**owner));
     }
 
     fn upsert_slice(&mut self, mut slice: Slice) -> Effect {
