@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt};
@@ -191,7 +193,10 @@ fn a_link_that_is_not_there_yet_is_made() {
         for hook in ["post_bind4", "post_bind6"] {
             std::fs::remove_file(options.pin_directory.join("v1/links").join(hook)).unwrap();
         }
-        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Ok(()));
+        // The kernel detaches in the background.
+        while bound("0.0.0.0:30080/TCP", PLAIN).is_err() {
+            thread::sleep(Duration::from_millis(1));
+        }
         let kernel = Kernel::open(&options);
         let made = kernel.report.links.iter().filter(|(_, state)| *state == nodelb_datapath::LinkState::Created);
         assert_eq!(made.map(|(hook, _)| *hook).collect::<Vec<_>>(), ["post_bind4", "post_bind6"]);
