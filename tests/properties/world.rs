@@ -220,17 +220,13 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
     (name(), origin, prop::collection::vec(service_port(), 0..4), policies).prop_map(
         |(name, (source, created, health_check), ports, (internal_policy, external_policy, affinity_seconds))| {
             Service {
-                name,
-                source,
-                origin: Origin::default(),
                 created,
                 ports,
                 internal_policy,
                 external_policy,
                 affinity_seconds,
-                source_ranges: None,
-                health_check_port: None,
                 health_check,
+                ..Service::new(name, source)
             }
         },
     )

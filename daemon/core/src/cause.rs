@@ -51,7 +51,7 @@ impl Trigger {
         let mut origin = origin.clone();
         if is_removed {
             // Who wrote it last need not be who removed it; that is not told.
-            (origin.writer, origin.written) = (Arc::default(), None);
+            (origin.writer, origin.written, origin.triggered) = (Arc::default(), None, None);
         }
         Cause { origin, is_removed }
     }
@@ -108,7 +108,7 @@ impl fmt::Display for Cause {
     /// `EndpointSlice default/kubernetes at resourceVersion 7, written by kube-apiserver 2026-11-20T12:03:04Z,`: made to
     /// be followed by what it did.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Origin { object, resource_version, writer, written } = &self.origin;
+        let Origin { object, resource_version, writer, written, .. } = &self.origin;
         if object.is_empty() {
             return f.write_str("its source");
         }

@@ -103,10 +103,17 @@ pub struct Origin {
     pub object: Arc<str>,
     /// Kubernetes `metadata.resourceVersion`; empty elsewhere.
     pub resource_version: Arc<str>,
+    /// Kubernetes `metadata.generation`; 0 where it has none.
+    #[serde(default)]
+    pub generation: u64,
     /// Who wrote it last: a field manager of `metadata.managedFields`; empty where unknown.
     pub writer: Arc<str>,
     /// When that was, in seconds since 1970.
     pub written: Option<u64>,
+    /// When what the object tells happened, in milliseconds since 1970: the annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time` of an EndpointSlice.
+    #[serde(default)]
+    pub triggered: Option<u64>,
 }
 
 /// A service as one source describes it. Its backends arrive separately, in [`Slice`]s.
@@ -135,6 +142,9 @@ pub struct Service {
     pub source_ranges: Option<Vec<IpNet>>,
     /// Kubernetes `healthCheckNodePort`, where load balancers ask whether this node has a backend of its own.
     pub health_check_port: Option<u16>,
+    /// Whether it is of type LoadBalancer and has been given no address yet.
+    #[serde(default)]
+    pub awaits_load_balancer: bool,
     /// How nodelb itself checks the backends; `None` where it believes the source.
     pub health_check: Option<Arc<HealthCheck>>,
 }
@@ -153,6 +163,7 @@ impl Service {
             affinity_seconds: None,
             source_ranges: None,
             health_check_port: None,
+            awaits_load_balancer: false,
             health_check: None,
         }
     }

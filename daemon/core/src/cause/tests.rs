@@ -10,6 +10,7 @@ fn origin(object: &str) -> Origin {
         resource_version: "7".into(),
         writer: "kube-apiserver".into(),
         written: Some(1_795_176_184),
+        ..Origin::default()
     }
 }
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use nodelb_core::health_check::Method;
-use nodelb_core::service::{self, Origin, SlicePort, TrafficPolicy};
+use nodelb_core::service::{self, Origin, SlicePort};
 use proptest::prelude::*;
 
 use super::*;
@@ -17,19 +17,7 @@ fn check(port: Option<u16>, starts_healthy: bool) -> HealthCheck {
 }
 
 fn described(service: &str, check: Option<HealthCheck>) -> Change {
-    Change::UpsertService(Service {
-        name: name(service),
-        source: Source::Files,
-        origin: Origin::default(),
-        created: None,
-        ports: Vec::new(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
-        health_check: check.map(Arc::new),
-    })
+    Change::UpsertService(Service { health_check: check.map(Arc::new), ..Service::new(name(service), Source::Files) })
 }
 
 fn backend(last: u8, port: u16) -> service::Backend {

@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use nodelb_core::addr::Protocol;
 use nodelb_core::health_check::HealthCheck;
-use nodelb_core::service::{Backend, Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source, TrafficPolicy};
+use nodelb_core::service::{Backend, Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
 use nodelb_core::table::Quarantine;
 use tokio::task::JoinHandle;
 
@@ -74,17 +74,8 @@ fn fast() -> HealthCheck {
 
 fn service(check: Option<HealthCheck>) -> Change {
     Change::UpsertService(Service {
-        name: ServiceName::new("shop", "web"),
-        source: Source::Files,
-        origin: Origin::default(),
-        created: None,
-        ports: Vec::new(),
-        internal_policy: TrafficPolicy::Cluster,
-        external_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
-        source_ranges: None,
-        health_check_port: None,
         health_check: check.map(Arc::new),
+        ..Service::new(ServiceName::new("shop", "web"), Source::Files)
     })
 }
 

@@ -197,17 +197,13 @@ impl ServiceEntry {
             ports: slice_ports,
         };
         let service = Service {
-            name: self.name,
-            source: Source::Files,
             origin,
-            created: None,
             ports: self.ports.iter().flat_map(PortEntry::service_ports).collect(),
             internal_policy: self.internal_policy,
             external_policy: self.external_policy,
             affinity_seconds: self.affinity_seconds,
-            source_ranges: None,
-            health_check_port: None,
             health_check: self.health_check,
+            ..Service::new(self.name, Source::Files)
         };
         (service, (!slice.ports.is_empty()).then_some(slice))
     }

@@ -110,6 +110,9 @@ pub struct Metadata {
     /// `resourceVersion`
     #[serde(deserialize_with = "null_is_default")]
     pub resource_version: String,
+    /// `generation`; 0 where not given.
+    #[serde(deserialize_with = "null_is_default")]
+    pub generation: u64,
     /// `creationTimestamp`, RFC 3339.
     pub creation_timestamp: Option<String>,
     /// `deletionTimestamp`: there while the object waits for its finalizers.
@@ -117,12 +120,24 @@ pub struct Metadata {
     /// `labels`
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
+    /// `annotations`
+    #[serde(deserialize_with = "null_is_default")]
+    pub annotations: Annotations,
     /// `uid`; empty where not given.
     #[serde(deserialize_with = "null_is_default")]
     pub uid: String,
     /// `managedFields`, reduced to who wrote last.
     #[serde(rename = "managedFields", deserialize_with = "last_write")]
     pub last_write: LastWrite,
+}
+
+/// The annotations that are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Annotations {
+    /// When what an EndpointSlice tells happened.
+    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    pub last_change: Option<String>,
 }
 
 /// The latest of an object's `managedFields`.

@@ -1,8 +1,13 @@
-//! Kubernetes timestamps: RFC 3339 to seconds since 1970.
+//! Kubernetes timestamps: RFC 3339 to time since 1970.
 
 /// Seconds since 1970 of a text such as `2024-05-01T12:00:00Z`; fractions are cut off. `None` for anything else, and
 /// for times before 1970.
 pub(crate) fn seconds(text: &str) -> Option<u64> {
+    millis(text).map(|millis| millis / 1_000)
+}
+
+/// The same in milliseconds.
+pub(crate) fn millis(text: &str) -> Option<u64> {
     let (date, time) = text.split_once(['T', 't'])?;
     let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
     let zone_at = time.find(['Z', 'z', '+', '-'])?;
@@ -15,7 +20,9 @@ pub(crate) fn seconds(text: &str) -> Option<u64> {
         return None;
     }
     let local = days_since_1970(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
-    u64::try_from(local - zone_offset(zone)?).ok()
+    let seconds = u64::try_from(local - zone_offset(zone)?).ok()?;
+    let thousandths: String = fraction.chars().chain("00".chars()).take(3).collect();
+    Some(seconds * 1_000 + thousandths.parse::<u64>().ok()?)
 }
 
 /// Seconds east of UTC of `Z` or `+hh:mm`.

@@ -52,7 +52,9 @@ impl Reader {
             object: Arc::clone(&self.object),
             resource_version: (&*name(&metadata.resource_version)).into(),
             writer: (&*name(&metadata.last_write.manager)).into(),
+            generation: metadata.generation,
             written: metadata.last_write.at,
+            triggered: metadata.annotations.last_change.as_deref().and_then(time::millis),
         }
     }
 }
@@ -86,6 +88,7 @@ pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Servic
         affinity_seconds: affinity_seconds(spec),
         source_ranges: source_ranges(spec, &mut notices),
         health_check_port: health_check_port(spec),
+        awaits_load_balancer: spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty(),
         health_check: None,
     };
     Translation { value: Some(service), notices }

@@ -17,6 +17,18 @@ fn timestamps() {
 }
 
 #[test]
+fn thousandths() {
+    for (text, expected) in [
+        ("2024-05-01T12:34:56Z", 1_714_566_896_000),
+        ("2024-05-01T12:34:56.7Z", 1_714_566_896_700),
+        ("2024-05-01T12:34:56.789123456Z", 1_714_566_896_789),
+        ("2024-05-01T12:34:56.Z", 1_714_566_896_000),
+    ] {
+        assert_eq!(millis(text), Some(expected), "{text}");
+    }
+}
+
+#[test]
 fn anything_else_is_no_timestamp() {
     for text in [
         "",
