@@ -1,9 +1,10 @@
-//! The clock behind every [`Moment`]: milliseconds since the daemon started. The one place that reads it.
+//! The clock behind every [`Moment`]: milliseconds since the daemon started. The one place that reads it. And the timers
+//! that loops wait on.
 
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::datapath::Moment;
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 /// A clock that starts at 0 and never goes back.
 #[derive(Clone, Copy, Debug)]
@@ -31,4 +32,19 @@ impl Clock {
 /// The time in seconds since 1970.
 pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Ticks now, and from then on this often; a tick that comes late puts off those after it.
+pub(crate) fn ticking(every: Duration) -> Interval {
+    let mut interval = interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Waits until then; for ever without a time.
+pub(crate) async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
 }

@@ -21,7 +21,6 @@ use std::time::{Duration, SystemTime};
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::service::Source;
-use nodelb_core::state::CANARIES;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::Health;
@@ -120,7 +119,7 @@ impl View {
 
 /// Whether everything is known that the cluster has, or at least something is served from before.
 fn serves(snapshot: &Snapshot) -> bool {
-    snapshot.facts().is_synced(Source::Kubernetes) || snapshot.realised.frontends.len() > CANARIES.len()
+    snapshot.facts().is_synced(Source::Kubernetes) || snapshot.serves_anything()
 }
 
 #[cfg(test)]

@@ -18,12 +18,11 @@ use nodelb_core::addr::{L4Addr, Protocol};
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::stale::{Answered, Flow, Moves, Stale};
-use nodelb_core::state::CANARIES;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, at, ticking};
 use crate::config::Disconnect;
 use crate::reaper::wire::{BATCH, Order, Outcome};
 use crate::reaper::{Line, Reaper};
@@ -134,8 +133,7 @@ impl Mover {
         let mut memory = Memory::beside(&self.snapshot.borrow());
         memory.report.is_working = true;
         self.publish(&memory);
-        let mut look = interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = ticking(LOOK_EVERY);
         let mut due: Option<Instant> = None;
         let mut last = Instant::now();
         loop {
@@ -279,7 +277,7 @@ impl Memory {
     /// At a start, beside a kernel with this content. Where that is nothing, nodelb comes after whoever has answered until
     /// now: what it answers first is not new.
     fn beside(snapshot: &Snapshot) -> Self {
-        let is_adopted = snapshot.realised.frontends.len() > CANARIES.len();
+        let is_adopted = snapshot.serves_anything();
         Self { answered: is_adopted.then(|| snapshot.answered()), ..Self::default() }
     }
 
@@ -367,13 +365,6 @@ fn name_of(why: &Stale) -> String {
     match why {
         Stale::Backend(key) => key.service.to_string(),
         Stale::Frontend(address) => address.to_string(),
-    }
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
     }
 }
 

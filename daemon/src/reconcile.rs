@@ -21,13 +21,12 @@ use nodelb_core::datapath::{Datapath, Moment};
 use nodelb_core::engine::{Engine, Outranked, Round, Snapshot, Takeover};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::service::{Origin, Source};
-use nodelb_core::state::CANARIES;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::Interval;
 use tracing::{info, warn};
 
 use crate::admin::{Check, Health};
-use crate::clock::Clock;
+use crate::clock::{Clock, at, ticking};
 use crate::notify::Notifier;
 
 /// How many batches of changes may wait for the owner before a source has to.
@@ -172,7 +171,7 @@ impl<D: Datapath> Owner<D> {
 
     fn publish_health(&self, standing: &Standing) {
         let waiting = || self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
-        let serves_from_before = || self.snapshot.borrow().realised.frontends.len() > CANARIES.len();
+        let serves_from_before = || self.snapshot.borrow().serves_anything();
         let reconcile = if standing.was_ready {
             Check::passed("reconcile", "every source is synced and the first full reconcile is done")
         } else if standing.goes_without && serves_from_before() {
@@ -291,20 +290,7 @@ fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
     }
 }
 
-fn ticking(every: Duration) -> tokio::time::Interval {
-    let mut interval = interval(every);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn tick(interval: &mut Option<tokio::time::Interval>) {
+async fn tick(interval: &mut Option<Interval>) {
     match interval {
         Some(interval) => {
             interval.tick().await;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
+use crate::calendar::utc;
 use crate::service::{Origin, Service, Slice};
 
 /// What made a service dirty. Costs a reference count.
@@ -126,25 +127,6 @@ impl fmt::Display for Cause {
             (true, None) => Ok(()),
         }
     }
-}
-
-/// `2026-11-20T12:03:04Z` of seconds since 1970; `None` beyond the year 9999.
-pub fn utc(seconds: u64) -> Option<String> {
-    const LAST: u64 = 253_402_300_799;
-    if seconds > LAST {
-        return None;
-    }
-    let (day, second) = (seconds / 86_400, seconds % 86_400);
-    // Days of the proleptic Gregorian calendar, counted from March 1 of the year 0 in eras of 400 years.
-    let (era, day_of_era) = ((day + 719_468) / 146_097, (day + 719_468) % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    Some(format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z"))
 }
 
 #[cfg(test)]

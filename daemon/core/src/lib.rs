@@ -12,6 +12,7 @@
 
 pub mod addr;
 pub mod apiservers;
+pub mod calendar;
 pub mod cause;
 pub mod change;
 mod claims;

@@ -17,7 +17,7 @@ use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, Servi
 use crate::select::{self, Candidate, Checks};
 use crate::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
 use crate::stale::Moves;
-use crate::state::{Desired, Realised, ServiceId, Slot};
+use crate::state::{CANARIES, Desired, Realised, ServiceId, Slot};
 use crate::table::{Facts, Quarantine};
 use crate::trace::{Verdict, trace};
 
@@ -45,6 +45,11 @@ impl Snapshot {
     /// What the sources say.
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// Whether the kernel holds any frontend but the canaries.
+    pub fn serves_anything(&self) -> bool {
+        self.realised.frontends.len() > CANARIES.len()
     }
 
     /// What a service id stands for, as `shop/web:http/TCP/IPv4`; `None` for an id nobody owns.

@@ -12,7 +12,6 @@ use nodelb_core::change::Change;
 use nodelb_core::datapath::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep_until};
 
 use super::ask::{Failure, ask};
 use super::board::{Board, Followed, TargetId};
@@ -21,7 +20,7 @@ use super::remember::{Memory, MemoryTiming};
 use super::report::{CheckReport, Outcome};
 use super::schedule::{Due, Schedule};
 use crate::apiserver::dial::Register;
-use crate::clock::Clock;
+use crate::clock::{Clock, at, ticking};
 
 /// The checker: what it is connected to.
 pub struct Checker {
@@ -133,6 +132,7 @@ impl Running {
     async fn check_for_ever(&mut self, memory: &mut Memory) {
         let mut beat = ticking(BEAT_EVERY);
         let clock = self.checker.clock;
+        let instant_of = |moment: Option<Moment>| moment.map(|moment| clock.instant_of(moment));
         loop {
             let begin_at = self.schedule.next_due().map(|due| self.in_grains(due));
             let tell_at = self.tell_at;
@@ -148,8 +148,8 @@ impl Running {
                         memory.is_behind();
                     }
                 }
-                () = at(clock, begin_at) => {}
-                () = at(clock, tell_at) => {
+                () = at(instant_of(begin_at)) => {}
+                () = at(instant_of(tell_at)) => {
                     self.tell_at = None;
                     if self.tell().await.is_err() {
                         return;
@@ -265,21 +265,8 @@ impl Running {
 /// An answer with the id of the task that asked.
 type Answered = Result<(task::Id, Result<(), Failure>), JoinError>;
 
-async fn at(clock: Clock, moment: Option<Moment>) {
-    match moment {
-        Some(moment) => sleep_until(clock.instant_of(moment)).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Nobody listens any more: the daemon ends.
 struct OwnerIsGone;
-
-fn ticking(every: Duration) -> Interval {
-    let mut interval = interval(every);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
-}
 
 #[cfg(test)]
 mod tests;

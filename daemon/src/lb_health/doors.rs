@@ -7,9 +7,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::listen::{Door, Places, Reply, bind};
+use crate::clock;
 
 /// The open and the failed ones. `L` says whose each is: a socket that changes hands is closed and opened again.
 pub(super) struct Doors<L> {
@@ -82,10 +83,7 @@ impl<L: Clone + PartialEq> Doors<L> {
 
     /// Until something that failed is to be tried again; for ever where nothing did.
     pub(super) async fn retry_is_due(&self) {
-        match self.retry_at {
-            Some(at) => sleep_until(at).await,
-            None => std::future::pending().await,
-        }
+        clock::at(self.retry_at).await;
     }
 }
 

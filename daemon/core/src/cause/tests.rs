@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Cause, Dirt, Trigger, utc};
+use super::{Cause, Dirt, Trigger};
 use crate::addr::Protocol;
 use crate::service::{Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
 
@@ -58,21 +58,4 @@ fn the_last_slice_is_the_cause_else_the_last_of_anything() {
     assert_eq!(&*of(&[one.clone(), svc.clone(), Trigger::Other]), "one");
     assert_eq!(&*of(&[one, two]), "two");
     assert_eq!(&*of(&[Trigger::Other, gone, svc]), "svc");
-}
-
-#[test]
-fn times_are_told_in_utc() {
-    for (seconds, expected) in [
-        (0, Some("1970-01-01T00:00:00Z")),
-        (951_782_399, Some("2000-02-28T23:59:59Z")),
-        (951_782_400, Some("2000-02-29T00:00:00Z")),
-        (951_868_800, Some("2000-03-01T00:00:00Z")),
-        (4_107_542_399, Some("2100-02-28T23:59:59Z")),
-        (4_107_542_400, Some("2100-03-01T00:00:00Z")),
-        (253_402_300_799, Some("9999-12-31T23:59:59Z")),
-        (253_402_300_800, None),
-        (u64::MAX, None),
-    ] {
-        assert_eq!(utc(seconds).as_deref(), expected, "{seconds}");
-    }
 }

@@ -19,7 +19,7 @@ use nodelb_core::engine::Snapshot;
 use nodelb_core::service::{BackendState, ServiceName, Slice, SliceName};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cidrs;
@@ -31,6 +31,7 @@ use super::store::{Store, Verdict};
 use super::trouble::{Trouble, Turn};
 use super::watch::{State, Timing, Told, Watcher};
 use crate::apiserver::session::{Apiservers, Report};
+use crate::clock::ticking;
 use crate::source::SourceReport;
 
 /// How many pieces of news may wait for the store before a watch has to.
@@ -165,8 +166,7 @@ impl Running {
     }
 
     async fn listen(&mut self, mut told: mpsc::Receiver<Told>) {
-        let mut beat = interval(REPORT_EVERY);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut beat = ticking(REPORT_EVERY);
         loop {
             let heard = tokio::select! {
                 told = told.recv() => match told {
