@@ -12,11 +12,8 @@
 
 #include "service.h"
 
-/*
- * The cookie of the network namespace whose NodePorts these are: a pod that
- * binds in its own takes nothing away. 0: every bind is allowed.
- */
-const volatile __u64 nodeport_netns = 0;
+/* 0: every bind is allowed. */
+const volatile __u8 protects_nodeports = 0;
 
 static __always_inline bool is_unspecified(const __u32 *addr)
 {
@@ -40,11 +37,12 @@ static __always_inline bool takes_nodeport(struct frontend_key *bound)
 	return look_up(bound, &frontend);
 }
 
+/* A pod that binds in its own network namespace takes nothing away. */
 static __always_inline bool is_watched(struct bpf_sock *ctx)
 {
-	return nodeport_netns && is_nodeport(ctx->src_port) &&
+	return protects_nodeports && is_nodeport(ctx->src_port) &&
 	       (ctx->protocol == IPPROTO_TCP || ctx->protocol == IPPROTO_UDP) &&
-	       bpf_get_netns_cookie(ctx) == nodeport_netns;
+	       bpf_get_netns_cookie(ctx) == node_netns;
 }
 
 static __always_inline bool takes_nodeport_v4(struct bpf_sock *ctx)

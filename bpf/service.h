@@ -15,6 +15,12 @@
 const volatile __u16 nodeport_first = 30000;
 const volatile __u16 nodeport_last = 32767;
 
+/*
+ * The cookie of the network namespace whose loopback addresses and ports are
+ * the node's. 0 is no namespace's.
+ */
+const volatile __u64 node_netns = 0;
+
 /* Whether this machine may do loads out of order: all but x86 and s390. */
 const volatile __u8 weakly_ordered = 1;
 

@@ -30,9 +30,6 @@
 /* bpf_set_retval() is there since 5.18. Without it a refusal is an EPERM. */
 const volatile __u8 has_set_retval = 1;
 
-/* Whose loopback addresses are those of the node; 0 is no namespace's. */
-const volatile __u64 node_netns = 0;
-
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Where a socket is sent: nowhere else (no slot, no error), or refused. */

@@ -51,11 +51,10 @@ pub(crate) fn prepare<'o>(
     rodata.nodeport_first = *options.nodeport_range.start();
     rodata.nodeport_last = *options.nodeport_range.end();
     rodata.has_set_retval = features.set_retval.into();
-    // Any other number is a namespace's; 0 is none's.
-    rodata.nodeport_netns = if options.protect_nodeports { features.bind_refusal.unwrap_or(0) } else { 0 };
+    rodata.protects_nodeports = u8::from(options.protect_nodeports && features.bind_refusal);
     rodata.has_mptcp = features.mptcp.into();
     rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
-    // Without it there are no NodePorts on loopback.
+    // 0 is no namespace's: then there are no NodePorts on loopback.
     rodata.node_netns = features.netns.unwrap_or(0);
     set_sizes(&mut skeleton, options.limits).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;

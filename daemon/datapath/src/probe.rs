@@ -31,9 +31,9 @@ const FUNCTIONS: [(libbpf_sys::bpf_func_id, &str); 3] = [
 pub struct Features {
     /// `bpf_set_retval()`, Linux 5.18. Without it a refused connection ends in EPERM.
     pub set_retval: bool,
-    /// The cookie of this process's network namespace, where a bind in it can be refused with an error of its own:
-    /// `bpf_set_retval()` at bind hooks, Linux 6.1.
-    pub bind_refusal: Option<u64>,
+    /// Whether a bind in this process's network namespace can be refused with an error of its own: `bpf_set_retval()` at
+    /// bind hooks, Linux 6.1.
+    pub bind_refusal: bool,
     /// The number by which programs know the network namespace of this process, whose loopback addresses are the node's;
     /// `None` where the kernel does not tell it (before 5.14).
     pub netns: Option<u64>,
@@ -57,7 +57,7 @@ impl Features {
 
     /// Why NodePorts cannot be protected, if they cannot.
     pub fn nodeports_unprotected(&self) -> Option<&'static str> {
-        self.bind_refusal.is_none().then_some(
+        (!self.bind_refusal).then_some(
             "this kernel lacks bpf_set_retval() at bind hooks (Linux 6.1): NodePorts are not protected, and a process \
              that binds one gets what arrives for it from outside the node; nodelb frontends shows which are bound",
         )
@@ -85,10 +85,11 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
 fn features() -> Features {
     // A kernel without MPTCP or without BTF knows the function, and refuses programs that call it.
     let has_mptcp = ["/proc/sys/net/mptcp", "/sys/kernel/btf/vmlinux"].into_iter().all(|path| Path::new(path).exists());
+    let netns = own_netns();
     Features {
         set_retval: at_connect(libbpf_sys::BPF_FUNC_set_retval),
-        bind_refusal: bind_refusal(),
-        netns: own_netns(),
+        bind_refusal: netns.is_some() && can_refuse_bind(),
+        netns,
         mptcp: has_mptcp && at_connect(libbpf_sys::BPF_FUNC_skc_to_mptcp_sock),
     }
 }
@@ -98,13 +99,9 @@ fn at_connect(function: libbpf_sys::bpf_func_id) -> bool {
     sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, function)
 }
 
-/// See [`Features::bind_refusal`].
-fn bind_refusal() -> Option<u64> {
+fn can_refuse_bind() -> bool {
     let needed = [libbpf_sys::BPF_FUNC_set_retval, libbpf_sys::BPF_FUNC_get_netns_cookie];
-    if !needed.into_iter().all(|function| sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK, function)) {
-        return None;
-    }
-    own_netns()
+    needed.into_iter().all(|function| sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK, function))
 }
 
 /// See [`Features::netns`].
