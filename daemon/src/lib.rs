@@ -17,6 +17,7 @@ pub mod exit;
 pub mod lb_health;
 pub mod log;
 pub mod moves;
+mod netlink;
 pub mod node;
 pub mod notify;
 pub mod reaper;

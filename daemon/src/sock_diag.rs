@@ -12,6 +12,8 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use nodelb_core::addr::{Addr, Family, Protocol};
 
+use crate::netlink::{HEADER, messages};
+
 /// TCP's state of a connection, and that of a connected UDP socket (`include/net/tcp_states.h`).
 pub const ESTABLISHED: u8 = 1;
 /// The state of a UDP socket that is bound and not connected.
@@ -38,7 +40,6 @@ const INET_DIAG_SKV6ONLY: u16 = 11;
 /// The attribute that tells the cgroup v2 it was made in, by the inode of its directory (Linux 5.9).
 const INET_DIAG_CGROUP_ID: u16 = 21;
 
-const HEADER: usize = 16;
 /// Of a `struct inet_diag_msg`; attributes follow.
 const MESSAGE_BODY: usize = 72;
 /// Of a header and a `struct inet_diag_req_v2`.
@@ -177,22 +178,11 @@ pub enum Answer {
 
 /// The messages of a datagram from the kernel. What is cut short or of another kind is left out.
 pub fn decode(datagram: &[u8]) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let mut rest = datagram;
-    while let Some((header, _)) = rest.split_at_checked(HEADER) {
-        let Some(length) = array(header, 0).map(u32::from_ne_bytes).and_then(|length| usize::try_from(length).ok())
-        else {
-            break;
-        };
-        let Some(body) = rest.get(HEADER..length) else { break };
-        answers.extend(decode_message(header, body));
-        let Some(next) = rest.get(length.next_multiple_of(4)..) else { break };
-        rest = next;
-    }
-    answers
+    messages(datagram).filter_map(decode_message).collect()
 }
 
-fn decode_message(header: &[u8], body: &[u8]) -> Option<Answer> {
+fn decode_message(message: &[u8]) -> Option<Answer> {
+    let (header, body) = message.split_at_checked(HEADER)?;
     let (kind, flags) = (u16::from_ne_bytes(array(header, 4)?), u16::from_ne_bytes(array(header, 6)?));
     match kind {
         BY_FAMILY => InetDiagMessage::decode(body).map(Answer::Socket),

@@ -17,6 +17,7 @@ mod kernel;
 mod layout;
 mod load;
 mod maps;
+pub mod mounts;
 mod own;
 mod pins;
 mod privilege;

@@ -9,6 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use crate::error::{OpenError, failed};
+use crate::mounts::{self, Mount};
 use crate::sys;
 
 /// What loading, attaching and pinning takes.
@@ -144,26 +145,11 @@ fn cgroup_root() -> Result<PathBuf, OpenError> {
     find_cgroup_root(&mounts).ok_or(OpenError::NoCgroup2)
 }
 
-/// The first cgroup v2 mount that shows the whole hierarchy, else the first of any (proc_pid_mountinfo(5)).
+/// The first cgroup v2 mount that shows the whole hierarchy, else the first of any.
 fn find_cgroup_root(mountinfo: &str) -> Option<PathBuf> {
-    let mounts: Vec<(&str, &str)> = mountinfo
-        .lines()
-        .filter_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            let mut fields = before.split(' ').skip(3);
-            let (root, point) = (fields.next()?, fields.next()?);
-            (after.split(' ').next()? == "cgroup2").then_some((root, point))
-        })
-        .collect();
-    let whole = mounts.iter().find(|(root, _)| *root == "/");
-    whole.or_else(|| mounts.first()).map(|(_, point)| PathBuf::from(unescape(point)))
-}
-
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (escape, character)| text.replace(escape, character))
+    let found: Vec<_> = mounts::of_kind(mountinfo, "cgroup2").collect();
+    let whole = found.iter().find(|mount| mount.root == "/");
+    whole.or_else(|| found.first()).map(Mount::point)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use tokio::io::unix::AsyncFd;
 
 use super::addresses::{Address, Interface, Machine};
+use crate::netlink::{HEADER, messages};
 
 /// How long the kernel may take to answer: it does so at once, or there is something wrong with it.
 const PATIENCE_SECONDS: i64 = 2;
@@ -43,9 +44,6 @@ const BUFFER: usize = 64 << 10;
 
 /// The most datagrams taken at once: who adds a million routes must not keep a thread busy for good.
 const AT_ONCE: usize = 256;
-
-/// `struct nlmsghdr`.
-const HEADER: usize = 16;
 
 /// Groups of rtnetlink(7), as bits.
 const GROUPS: i32 = libc::RTMGRP_LINK
@@ -64,19 +62,6 @@ fn receive<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b 
     let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), buffer)?;
     let is_kernel = from.is_some_and(|from| from.pid() == 0);
     Ok(is_kernel.then(|| &buffer[..length]))
-}
-
-/// The messages of a datagram. One that is cut short ends it.
-fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        let length = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
-        if length < HEADER || length > datagram.len() {
-            return None;
-        }
-        let (message, _) = datagram.split_at(length);
-        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(message)
-    })
 }
 
 /// Reads everything, now. Blocks, for [`PATIENCE_SECONDS`] at each question.

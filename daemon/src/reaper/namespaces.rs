@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
+use nodelb_datapath::mounts::{self, Mount};
 
 /// A network namespace by the number of its inode.
 pub(super) type Inode = u64;
@@ -115,42 +115,15 @@ fn mounted() -> io::Result<Vec<(Inode, PathBuf)>> {
     Ok(parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?))
 }
 
-/// The network namespaces among the mounts (proc_pid_mountinfo(5)).
+/// The network namespaces among the mounts.
 fn parse_mounts(mountinfo: &str) -> Vec<(Inode, PathBuf)> {
-    let mount = |line: &str| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut fields = before.split(' ').skip(3);
-        let (root, point) = (fields.next()?, fields.next()?);
-        (after.split(' ').next()? == "nsfs").then_some(())?;
-        Some((inode_of(root)?, unescape(point)))
-    };
-    mountinfo.lines().filter_map(mount).collect()
+    let namespace = |mount: Mount<'_>| Some((inode_of(mount.root)?, mount.point()));
+    mounts::of_kind(mountinfo, "nsfs").filter_map(namespace).collect()
 }
 
 /// 4026531840 for `net:[4026531840]`.
 fn inode_of(name: &str) -> Option<Inode> {
     name.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
-}
-
-/// Undoes the kernel's octal escapes.
-fn unescape(text: &str) -> PathBuf {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, more)) = rest.split_first() {
-        let octal =
-            more.first_chunk::<3>().filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &more[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = more;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 #[cfg(test)]

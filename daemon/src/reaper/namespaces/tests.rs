@@ -17,13 +17,6 @@ cut short";
 }
 
 #[test]
-fn names_are_unescaped() {
-    for (text, expected) in [("/a\\134b", "/a\\b"), ("/a\\", "/a\\"), ("/a\\9", "/a\\9"), ("/tab\\011", "/tab\t")] {
-        assert_eq!(unescape(text), PathBuf::from(expected));
-    }
-}
-
-#[test]
 fn this_process_is_found() {
     let home = Home::here().unwrap();
     home.check().unwrap();

@@ -1,0 +1,53 @@
+//! What is mounted where, as `/proc/self/mountinfo` tells it (proc_pid_mountinfo(5)). Pure.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// One mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mount<'a> {
+    /// What of the file system is mounted: `/` for all of it; of a namespace its name.
+    pub root: &'a str,
+    point: &'a str,
+}
+
+impl Mount<'_> {
+    /// Where it is mounted.
+    pub fn point(&self) -> PathBuf {
+        unescape(self.point)
+    }
+}
+
+/// The mounts of this kind of file system, in the order in which they were made. A line that makes no sense is left out.
+pub fn of_kind<'a>(mountinfo: &'a str, kind: &'a str) -> impl Iterator<Item = Mount<'a>> {
+    mountinfo.lines().filter_map(move |line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        (after.split(' ').next()? == kind).then_some(Mount { root, point })
+    })
+}
+
+/// Undoes the kernel's octal escapes.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let octal = more.first_chunk::<3>().filter(|_| *first == b'\\').and_then(|digits| str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,20 @@
+//! Netlink datagrams, whatever they are about (netlink(7)): a row of messages, each behind a header of its own.
+
+/// Length of a `struct nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
+
+/// The messages of a datagram. One that is cut short ends it.
+pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
+        if length < HEADER || length > datagram.len() {
+            return None;
+        }
+        let (message, _) = datagram.split_at(length);
+        datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+#[cfg(test)]
+mod tests;
