@@ -2,9 +2,9 @@
 //! answer; every fact is read from the values in [`AdminState`], which others publish. Knows neither the sources nor
 //! the datapath.
 //!
-//! A request is guarded ([`guard`]), routed and parsed ([`routes`], [`query`]), answered with a [`table::Page`]
-//! (`tables`, `sources`, `apiservers`, `maps`, `health`) and rendered as text or JSON ([`table`]). Metrics have a form
-//! of their own (`metrics`).
+//! A request is guarded ([`guard`]), routed and parsed ([`routes`], [`query`]), answered ([`answer`]) with a
+//! [`table::Page`] of known columns ([`shape`]; `tables`, `sources`, `apiservers`, `maps`, `health`) and rendered as text
+//! or JSON ([`table`]). Metrics have a form of their own (`metrics`).
 
 use std::sync::Arc;
 
@@ -17,14 +17,17 @@ use tokio::sync::watch;
 use crate::moves::MovesReport;
 
 pub mod age;
+mod answer;
 pub mod apiservers;
 mod guard;
 pub mod health;
 pub mod maps;
 mod metrics;
+mod openapi;
 mod query;
 mod routes;
 mod server;
+pub mod shape;
 pub mod sources;
 pub mod table;
 pub mod tables;
@@ -73,5 +76,5 @@ pub struct Now {
 
 /// Serves the API on every listener until `shutdown` resolves.
 pub async fn serve(listeners: Vec<TcpListener>, state: AdminState, shutdown: impl Future<Output = ()>) {
-    server::serve(listeners, routes::router(state), server::Bounds::default(), shutdown).await;
+    server::serve(listeners, answer::router(state), server::Bounds::default(), shutdown).await;
 }

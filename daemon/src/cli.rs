@@ -1,18 +1,21 @@
-//! The command line: its commands and options, each defined once, and what carries each out. Owns parsing, the printing
-//! of answers and the exit code. The commands that only read are clients of the admin API ([`client`]); the others are
-//! carried out by the [`Actions`] the binary brings.
+//! The command line: its commands and options, each defined once, and what carries each out. Owns parsing and the exit
+//! code. A command is a variant of [`Command`], what it takes and does a file below. Those that only read ask the daemon
+//! ([`ask`], [`client`]); the others are carried out by the [`Actions`] the binary brings.
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write};
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use nodelb_core::addr::Addr;
-use nodelb_core::service::ServiceName;
+use clap::{Parser, Subcommand};
 
+pub mod ask;
 pub mod client;
+mod options;
+mod print;
+
+use ask::{Asking, Places, Rows};
+pub use options::{CheckOptions, CleanupOptions, DatapathChoice, ReaperOptions, RunOptions};
+use print::tell;
 
 use crate::exit::{Code, Failure};
 use crate::log;
@@ -55,9 +58,9 @@ enum Command {
     /// Show every address a client may dial, whom it reaches and since when
     Frontends(Rows),
     /// Show every backend, and whether it may be chosen
-    Backends(Rows),
+    Backends(Places),
     /// Show what the kernel holds now, read back from it
-    Maps(Rows),
+    Maps(Places),
     /// Show every place services are read from, and what is wrong with it
     Sources(Asking),
     /// Show every address an apiserver may have, which one is in use and why
@@ -70,81 +73,6 @@ enum Command {
     /// End sockets as the daemon says; started by it
     #[command(hide = true)]
     Reaper(ReaperOptions),
-}
-
-/// What `nodelb run` was asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub struct RunOptions {
-    /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
-    #[arg(long, value_name = "PATH")]
-    pub config: Option<PathBuf>,
-    /// What holds the maps, whatever the configuration says: memory needs no privilege and translates nothing
-    #[arg(long, value_name = "WHICH")]
-    pub datapath: Option<DatapathChoice>,
-}
-
-/// The datapaths the command line knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DatapathChoice {
-    /// BPF maps and programs.
-    Kernel,
-    /// Everything but translation.
-    Memory,
-}
-
-/// What `nodelb check-config` was asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub struct CheckOptions {
-    /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
-    #[arg(long, value_name = "PATH")]
-    pub config: Option<PathBuf>,
-}
-
-/// What `nodelb cleanup` was asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub struct CleanupOptions {
-    /// Configuration file that names the pin directory [default: /etc/nodelb/nodelb.toml, if there is one]
-    #[arg(long, value_name = "PATH")]
-    pub config: Option<PathBuf>,
-    /// Pin directory, whatever the configuration says
-    #[arg(long, value_name = "PATH")]
-    pub pin_directory: Option<PathBuf>,
-}
-
-/// What the daemon starts its reaper with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub struct ReaperOptions {
-    /// Cgroup whose processes' sockets may be ended for the address they dialled
-    #[arg(long, value_name = "PATH")]
-    pub cgroup: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-struct Rows {
-    /// Only this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    service: Option<ServiceName>,
-    /// Only this address, whatever the port
-    #[arg(long, value_name = "ADDRESS")]
-    address: Option<Addr>,
-    #[command(flatten)]
-    asking: Asking,
-}
-
-#[derive(Debug, Args)]
-struct Asking {
-    /// Tables for people, or JSON for programs
-    #[arg(long, value_name = "FORM", default_value = "text")]
-    output: Output,
-    /// Where the daemon's admin API listens [default: 127.0.0.1:9890, then [::1]:9890]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    admin: Option<SocketAddr>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// Carries out a command that does more than ask a running daemon.
@@ -191,51 +119,12 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::CheckConfig(options) => tell(|told| (actions.check_config)(options, told)),
         Command::Services(rows) => rows.ask("/services"),
         Command::Frontends(rows) => rows.ask("/frontends"),
-        Command::Backends(rows) => rows.ask("/backends"),
-        Command::Maps(rows) => rows.ask("/maps"),
-        Command::Sources(asking) => asking.ask("/sources", []),
-        Command::Apiservers(asking) => asking.ask("/apiservers", []),
+        Command::Backends(places) => places.ask("/backends"),
+        Command::Maps(places) => places.ask("/maps"),
+        Command::Sources(asking) => asking.ask("/sources", &[]),
+        Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
         Command::Reaper(options) => (actions.reaper)(options),
-    }
-}
-
-fn tell(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
-    let mut told = Vec::new();
-    let done = command(&mut told);
-    print(&told)?;
-    done
-}
-
-impl Rows {
-    /// Names and addresses consist of characters that stand for themselves in a query string.
-    fn ask(&self, route: &str) -> Result<(), Failure> {
-        let service = self.service.as_ref().map(|service| format!("service={service}"));
-        let address = self.address.map(|address| format!("address={address}"));
-        self.asking.ask(route, service.into_iter().chain(address))
-    }
-}
-
-impl Asking {
-    fn ask(&self, route: &str, filters: impl IntoIterator<Item = String>) -> Result<(), Failure> {
-        let output = match self.output {
-            Output::Text => "output=text",
-            Output::Json => "output=json",
-        };
-        let target = filters.into_iter().fold(format!("{route}?{output}"), |target, filter| target + "&" + &filter);
-        let addresses = self.admin.map_or_else(client::default_addresses, |address| vec![address]);
-        print(&client::get(&addresses, &target)?)
-    }
-}
-
-/// Writes to stdout: the one place that does. A reader that is gone (`| head`) has seen what it wanted.
-fn print(bytes: &[u8]) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}")))
-        }
-        _ => Ok(()),
     }
 }
 

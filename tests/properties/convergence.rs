@@ -121,7 +121,7 @@ proptest! {
         let snapshot = host.engine.snapshot(host.now);
         let (frontends, backends) = (snapshot.frontends(&Filter::default()), snapshot.backends(&Filter::default()));
         for service in snapshot.services(&Filter::default()) {
-            let filter = Filter { service: Some(service.service.clone()), address: None };
+            let filter = Filter::of_service(&service.service);
             let own: Vec<_> = frontends.iter().filter(|row| row.service == service.service).cloned().collect();
             prop_assert_eq!(snapshot.frontends(&filter), own);
             let own: Vec<_> = backends.iter().filter(|row| row.service == service.service).cloned().collect();
@@ -130,7 +130,7 @@ proptest! {
             prop_assert_eq!(snapshot.backends(&filter), own);
         }
         for row in &frontends {
-            let filter = Filter { service: None, address: Some(row.address.addr) };
+            let filter = Filter { address: Some(row.address.addr), ..Filter::default() };
             let same: Vec<_> = frontends.iter().filter(|r| r.address.addr == row.address.addr).cloned().collect();
             prop_assert_eq!(snapshot.frontends(&filter), same);
         }

@@ -26,6 +26,7 @@ pub mod hold;
 pub mod ids;
 pub mod local_entry;
 pub mod memory;
+pub mod names;
 pub mod nodeport;
 pub mod report;
 pub mod runs;

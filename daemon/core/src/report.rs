@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::addr::L4Addr;
 use crate::datapath::Moment;
+use crate::names::NoSuchName;
 use crate::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
 
 /// Where a frontend stands between what the sources ask for and what the kernel has.
@@ -24,14 +26,24 @@ pub enum Status {
     Error,
 }
 
+impl Status {
+    /// All of them, in the order of [`Self::NAMES`].
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Done, Self::Held, Self::Error];
+    /// How they print.
+    pub const NAMES: [&'static str; 4] = ["Pending", "Done", "Held", "Error"];
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Pending => "Pending",
-            Self::Done => "Done",
-            Self::Held => "Held",
-            Self::Error => "Error",
-        })
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+impl FromStr for Status {
+    type Err = NoSuchName;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchName> {
+        NoSuchName::or(text, "status", Self::ALL, &Self::NAMES)
     }
 }
 
@@ -139,18 +151,15 @@ pub enum Choice {
     Refused,
 }
 
+impl Choice {
+    /// How they print, in the order of their definition.
+    pub const NAMES: [&'static str; 8] =
+        ["Selected", "Held", "NotReady", "Terminating", "Quarantined", "Maintenance", "NotHinted", "Refused"];
+}
+
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Selected => "Selected",
-            Self::Held => "Held",
-            Self::NotReady => "NotReady",
-            Self::Terminating => "Terminating",
-            Self::Quarantined => "Quarantined",
-            Self::Maintenance => "Maintenance",
-            Self::NotHinted => "NotHinted",
-            Self::Refused => "Refused",
-        })
+        f.pad(Self::NAMES[*self as usize])
     }
 }
 
@@ -165,11 +174,22 @@ pub struct Counts {
     pub frontends: BTreeMap<Status, usize>,
 }
 
-/// Narrows a report. An empty filter lets everything through.
+/// Narrows a report. An empty filter lets everything through; what a row does not have narrows it not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only this service.
     pub service: Option<ServiceName>,
     /// Only rows whose address is this one, whatever the port.
     pub address: Option<crate::addr::Addr>,
+    /// Only addresses of this kind, and services that have one.
+    pub kind: Option<FrontendKind>,
+    /// Only rows that stand so; backends do not stand in any way.
+    pub status: Option<Status>,
+}
+
+impl Filter {
+    /// Everything of one service.
+    pub fn of_service(name: &ServiceName) -> Self {
+        Self { service: Some(name.clone()), ..Self::default() }
+    }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::{Addr, Family, L4Addr, Protocol};
 use crate::health_check::HealthCheck;
+use crate::names::NoSuchName;
 
 /// A service's full name. A tuple of two strings, compared as such: never joined into one, never used as a prefix.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -212,11 +213,24 @@ impl FrontendKind {
     pub const fn is_external(self) -> bool {
         matches!(self, Self::NodePort | Self::ExternalIP | Self::LoadBalancer)
     }
+
+    /// All of them, in the order of [`Self::NAMES`].
+    pub const ALL: [Self; 5] = [Self::ClusterIP, Self::NodePort, Self::ExternalIP, Self::LoadBalancer, Self::Static];
+    /// How they print.
+    pub const NAMES: [&'static str; 5] = ["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "Static"];
 }
 
 impl fmt::Display for FrontendKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+impl FromStr for FrontendKind {
+    type Err = NoSuchName;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchName> {
+        NoSuchName::or(text, "type", Self::ALL, &Self::NAMES)
     }
 }
 
@@ -330,15 +344,14 @@ pub enum BackendState {
     NotReady,
 }
 
+impl BackendState {
+    /// How they print, in the order of their definition.
+    pub const NAMES: [&'static str; 5] = ["Active", "Terminating", "Quarantined", "Maintenance", "NotReady"];
+}
+
 impl fmt::Display for BackendState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Active => "Active",
-            Self::Terminating => "Terminating",
-            Self::Quarantined => "Quarantined",
-            Self::Maintenance => "Maintenance",
-            Self::NotReady => "NotReady",
-        })
+        f.pad(Self::NAMES[*self as usize])
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::addr::{Addr, L4Addr, Protocol};
+use crate::addr::{L4Addr, Protocol};
 use crate::cause::Cause;
 use crate::claims::{Claim, Precedence, Row};
 use crate::compile::BackendRefusal;
@@ -15,7 +15,7 @@ use crate::engine::{EngineConfig, Holds, IdOwner};
 use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, ServiceReport, Status};
 use crate::select::{self, Candidate, Checks};
-use crate::service::{BackendState, FrontendKind, PortKey, Service, ServiceName, Slice, Source};
+use crate::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, Source};
 use crate::stale::Moves;
 use crate::state::{CANARIES, Desired, Realised, ServiceId, Slot};
 use crate::table::{Facts, Quarantine};
@@ -83,7 +83,10 @@ impl Snapshot {
         let mut reports = Vec::new();
         let mut add = |address: L4Addr, row: &Row| {
             for (place, claim) in row.claims().iter().enumerate() {
-                if filter.service.as_ref().is_none_or(|service| claim.key.service == *service) {
+                let is_meant = filter.service.as_ref().is_none_or(|service| claim.key.service == *service)
+                    && filter.kind.is_none_or(|kind| claim.kind == kind)
+                    && filter.status.is_none_or(|status| row.status_of(place, address).status == status);
+                if is_meant {
                     reports.push(self.frontend(address, row, place, claim));
                 }
             }
@@ -224,8 +227,10 @@ impl Snapshot {
         self.names(filter)
             .into_iter()
             .flat_map(|name| self.facts.claims(name))
-            .filter(|service| filter.address.is_none_or(|addr| claims_addr(service, addr)))
+            .filter(|service| filter.address.is_none_or(|addr| claims(service, |frontend| frontend.addr == addr)))
+            .filter(|service| filter.kind.is_none_or(|kind| claims(service, |frontend| frontend.kind == kind)))
             .map(|service| self.service(service))
+            .filter(|report| filter.status.is_none_or(|status| report.status == status))
             .collect()
     }
 
@@ -263,7 +268,7 @@ impl Snapshot {
     }
 
     fn add_use(&self, report: &mut ServiceReport) {
-        let filter = Filter { service: Some(report.service.clone()), address: None };
+        let filter = Filter::of_service(&report.service);
         let frontends = self.frontends(&filter);
         report.frontends = frontends.len();
         report.status = frontends.iter().map(|f| f.status).max_by_key(|s| severity(*s)).unwrap_or(Status::Done);
@@ -402,8 +407,8 @@ fn port_keys(service: &Service) -> BTreeSet<PortKey> {
     keys
 }
 
-fn claims_addr(service: &Service, addr: Addr) -> bool {
-    service.ports.iter().flat_map(|port| &port.frontends).any(|frontend| frontend.addr == addr)
+fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
+    service.ports.iter().flat_map(|port| &port.frontends).any(is_meant)
 }
 
 fn distinct(slots: &[Slot]) -> Vec<L4Addr> {

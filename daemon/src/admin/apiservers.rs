@@ -3,12 +3,39 @@
 use nodelb_core::datapath::Moment;
 
 use super::Now;
+use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
 pub use crate::apiserver::pool::PoolReport;
 
+/// Every address.
+pub static APISERVERS: Shape<[Column; 9]> = Shape {
+    name: "apiservers",
+    columns: [
+        Column::name("Address"),
+        Column::text("From"),
+        Column::text("State"),
+        Column::age("Since"),
+        Column::flag("In-Use"),
+        Column::age("Worked"),
+        Column::age("Failed"),
+        Column::text("Error"),
+        Column::text("Why"),
+    ],
+};
+
+/// The address in use.
+pub static SESSION: Shape<[Column; 4]> = Shape {
+    name: "session",
+    columns: [
+        Column::name("Apiserver"),
+        Column::age("Last-Heard"),
+        Column::number("Switches"),
+        Column::text("Problem"),
+    ],
+};
+
 /// One row per address, in the order of preference, and one about the session in use.
 pub fn apiservers(report: &PoolReport, now: Now) -> Page {
-    let columns = ["Address", "From", "State", "Since", "In-Use", "Worked", "Failed", "Error", "Why"];
     let ago = |moment: Moment| Cell::age(moment, now.moment);
     let rows = report.rows(now.moment, now.unix).into_iter().map(|row| {
         let (failed, error) = row.error.map_or((Cell::None, None), |(at, error)| (ago(at), Some(error)));
@@ -32,8 +59,8 @@ pub fn apiservers(report: &PoolReport, now: Now) -> Page {
             Cell::optional(report.problem.as_ref()),
         ]
     });
-    let session = Table::new("session", ["Apiserver", "Last-Heard", "Switches", "Problem"], session);
-    Page(vec![Table::new("apiservers", columns, rows), session])
+    let session = Table::new(&SESSION, session);
+    Page(vec![Table::new(&APISERVERS, rows), session])
 }
 
 #[cfg(test)]

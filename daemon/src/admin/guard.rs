@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::answer;
 use super::query::{Output, Problem};
-use super::routes;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -19,7 +19,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub(super) async fn guard(request: Request, next: Next) -> Response {
     let mut response = match check(request.version(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(problem) => routes::problem_response(&problem, Output::accepted(request.headers())),
+        Err(problem) => answer::problem_response(&problem, Output::accepted(request.headers())),
     };
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

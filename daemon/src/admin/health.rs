@@ -3,7 +3,15 @@
 
 use nodelb_core::datapath::Moment;
 
+use super::shape::{Column, Shape};
 use super::table::{Cell, Table};
+
+/// The columns of `/healthz`.
+pub static HEALTHZ: Shape<[Column; 3]> = columns("healthz");
+/// The columns of `/readyz`.
+pub static READYZ: Shape<[Column; 3]> = columns("readyz");
+
+const RESULTS: [&str; 2] = ["ok", "failed"];
 
 /// A reconcile loop that has not gone round for this long, in milliseconds, is stuck. It goes round at least once a
 /// second when idle.
@@ -67,10 +75,15 @@ impl Health {
     }
 }
 
-/// The columns of `/healthz` and `/readyz`.
-pub fn checks(name: &'static str, checks: &[Check]) -> Table {
+const fn columns(name: &'static str) -> Shape<[Column; 3]> {
+    Shape { name, columns: [Column::text("Check"), Column::one_of("Result", &RESULTS), Column::text("Detail")] }
+}
+
+/// The rows of `/healthz` or `/readyz`.
+pub fn checks(shape: &'static Shape<[Column; 3]>, checks: &[Check]) -> Table {
+    let [ok, failed] = RESULTS;
     let cells = |check: &Check| {
-        [Cell::text(check.name), Cell::text(if check.passed { "ok" } else { "failed" }), Cell::text(&check.detail)]
+        [Cell::text(check.name), Cell::text(if check.passed { ok } else { failed }), Cell::text(&check.detail)]
     };
-    Table::new(name, ["Check", "Result", "Detail"], checks.iter().map(cells))
+    Table::new(shape, checks.iter().map(cells))
 }

@@ -9,7 +9,59 @@ use nodelb_core::report::Filter;
 use nodelb_core::service::ServiceName;
 use nodelb_core::state::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
+use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
+
+/// Which view of which service an address leads to.
+pub static FRONTENDS: Shape<[Column; 5]> = Shape {
+    name: "frontends",
+    columns: [
+        Column::name("Address"),
+        Column::number("Id"),
+        Column::name("Service"),
+        Column::one_of("Inside", &VIEWS),
+        Column::one_of("Outside", &VIEWS),
+    ],
+};
+
+/// How large the views of a service are.
+pub static SERVICES: Shape<[Column; 6]> = Shape {
+    name: "services",
+    columns: [
+        Column::number("Id"),
+        Column::name("Service"),
+        Column::number("Cluster"),
+        Column::number("Local"),
+        Column::flag("Has-Backends"),
+        Column::number("Affinity"),
+    ],
+};
+
+/// Whom a view leads to.
+pub static SLOTS: Shape<[Column; 6]> = Shape {
+    name: "slots",
+    columns: [
+        Column::number("Id"),
+        Column::name("Service"),
+        Column::one_of("View", &VIEWS),
+        Column::name("Backend"),
+        Column::number("Backend-Id"),
+        Column::number("Slots"),
+    ],
+};
+
+/// Where NodePorts are answered.
+pub static NODE_ADDRESSES: Shape<[Column; 1]> = Shape { name: "node_addresses", columns: [Column::name("Address")] };
+
+/// How full each map is.
+pub static LIMITS: Shape<[Column; 4]> = Shape {
+    name: "limits",
+    columns: [Column::name("Map"), Column::number("Used"), Column::number("Limit"), Column::name("Config-Key")],
+};
+
+const VIEWS: [&str; 2] = [CLUSTER, LOCAL];
+const CLUSTER: &str = "cluster";
+const LOCAL: &str = "local";
 
 /// The answer of `/maps`: frontends, services, slots, node addresses, and how full each map is. The filter narrows all
 /// but the last: a frontend's address shows its service and slots, a backend's address every service and frontend that
@@ -86,7 +138,7 @@ impl<'a> Shown<'a> {
                 let FrontendEntry { service, inside_local, outside_local } = *entry;
                 [Cell::text(&key), id(service), self.name(service), view(inside_local), view(outside_local)]
             });
-        Table::new("frontends", ["Address", "Id", "Service", "Inside", "Outside"], rows)
+        Table::new(&FRONTENDS, rows)
     }
 
     fn services(&self, held: &MapState) -> Table {
@@ -100,14 +152,14 @@ impl<'a> Shown<'a> {
                 Cell::Number(entry.affinity_seconds.into()),
             ]
         });
-        Table::new("services", ["Id", "Service", "Cluster", "Local", "Has-Backends", "Affinity"], rows)
+        Table::new(&SERVICES, rows)
     }
 
     /// One row per backend of a view: a backend of weight 3 has three slots.
     fn slots(&self, held: &MapState) -> Table {
         let mut rows = Vec::new();
         for (&key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(**key)) {
-            for (name, slots) in [("cluster", &entry.cluster), ("local", &entry.local)] {
+            for (name, slots) in [(CLUSTER, &entry.cluster), (LOCAL, &entry.local)] {
                 let runs = slots.chunk_by(|left, right| left == right);
                 rows.extend(
                     runs.filter(|run| self.reached.contains(&key) || self.shows_address(run[0].addr.addr)).map(|run| {
@@ -124,7 +176,7 @@ impl<'a> Shown<'a> {
                 );
             }
         }
-        Table::new("slots", ["Id", "Service", "View", "Backend", "Backend-Id", "Slots"], rows)
+        Table::new(&SLOTS, rows)
     }
 }
 
@@ -133,12 +185,12 @@ fn id(id: ServiceId) -> Cell {
 }
 
 fn view(local: bool) -> Cell {
-    Cell::text(if local { "local" } else { "cluster" })
+    Cell::text(if local { LOCAL } else { CLUSTER })
 }
 
 fn node_addresses(held: &MapState, filter: &Filter) -> Table {
     let shown = held.node_addrs.iter().filter(|addr| filter.address.is_none_or(|wanted| wanted == **addr));
-    Table::new("node_addresses", ["Address"], shown.map(|addr| [Cell::text(addr)]))
+    Table::new(&NODE_ADDRESSES, shown.map(|addr| [Cell::text(addr)]))
 }
 
 /// Slots are counted as the views refer to them; runs that rest before reuse are not.
@@ -153,7 +205,7 @@ fn usage(held: &MapState, limits: Limits) -> Table {
         row("slots", Some(slots), limits.slots, "datapath.max-slots"),
         row("affinity", None, limits.affinity, "datapath.max-affinity"),
     ];
-    Table::new("limits", ["Map", "Used", "Limit", "Config-Key"], rows)
+    Table::new(&LIMITS, rows)
 }
 
 #[cfg(test)]

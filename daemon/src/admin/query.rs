@@ -1,41 +1,142 @@
-//! What a request asks for: the parameters of the query string and the wanted form, checked. Owns the names of the
-//! parameters; which route takes which is said in the route table.
+//! What a request asks for: the parameters of the query string and the wanted form, checked. A parameter is one entry
+//! here and a field of [`Query`]; which route takes which is said in the route table.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 
 use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use nodelb_core::report::Filter;
+use nodelb_core::names::NoSuchName;
+use nodelb_core::report::{Filter, Status};
+use nodelb_core::service::FrontendKind;
 
-/// A parameter of the query string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parameter {
-    /// Only this service.
-    Service,
-    /// Only this address, whatever the port.
-    Address,
-    /// The form of the answer.
-    Output,
+use super::table::Style;
+
+/// What every route takes that answers with tables.
+pub(super) static FORM: [&Parameter; 4] = [&OUTPUT, &WIDTH, &WIDE, &COLOR];
+
+/// A parameter of the query string. Which routes take it is said in the route table; `/openapi.json` describes it.
+#[derive(Debug)]
+pub(super) struct Parameter {
+    /// As written before the `=`.
+    pub(super) name: &'static str,
+    /// What may stand after it.
+    pub(super) values: Values,
+    /// What it does, for people.
+    pub(super) about: &'static str,
+    /// Puts a value into the query, or says what is wrong with it.
+    set: fn(&mut Query, &str) -> Result<(), String>,
 }
 
-impl Parameter {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Service => "service",
-            Self::Address => "address",
-            Self::Output => "output",
-        }
+/// What a parameter may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Values {
+    /// Words of this form, which a regular expression describes.
+    Text(&'static str, &'static str),
+    /// One of these.
+    OneOf(&'static [&'static str]),
+    /// A whole number between these two.
+    Number(u64, u64),
+    /// Nothing, or `true` or `false`.
+    Flag,
+}
+
+const NAME_PATTERN: &str = "^[^/]+/[^/]+$";
+const ADDRESS_PATTERN: &str = "^[0-9A-Fa-f:.]+$";
+
+pub(super) static SERVICE: Parameter = Parameter {
+    name: "service",
+    values: Values::Text("NAMESPACE/NAME", NAME_PATTERN),
+    about: "Only this service, compared by its full name.",
+    set: |query, value| put(&mut query.filter.service, value),
+};
+
+pub(super) static ADDRESS: Parameter = Parameter {
+    name: "address",
+    values: Values::Text("ADDRESS", ADDRESS_PATTERN),
+    about: "Only this IPv4 or IPv6 address, whatever the port.",
+    set: |query, value| put(&mut query.filter.address, value),
+};
+
+pub(super) static TYPE: Parameter = Parameter {
+    name: "type",
+    values: Values::OneOf(&FrontendKind::NAMES),
+    about: "Only addresses of this type, and services that have one.",
+    set: |query, value| put(&mut query.filter.kind, value),
+};
+
+pub(super) static STATUS: Parameter = Parameter {
+    name: "status",
+    values: Values::OneOf(&Status::NAMES),
+    about: "Only what stands so.",
+    set: |query, value| put(&mut query.filter.status, value),
+};
+
+pub(super) static OUTPUT: Parameter = Parameter {
+    name: "output",
+    values: Values::OneOf(&Output::NAMES),
+    about: "The form of the answer, whatever the Accept header says.",
+    set: |query, value| put(&mut query.output, value),
+};
+
+pub(super) static WIDTH: Parameter = Parameter {
+    name: "width",
+    values: Values::Number(40, 10_000),
+    about: "Text: fit lines to this many characters, shortening what is long.",
+    set: |query, value| {
+        query.style.width = Some(number(&WIDTH, value)?);
+        Ok(())
+    },
+};
+
+pub(super) static WIDE: Parameter = Parameter {
+    name: "wide",
+    values: Values::Flag,
+    about: "Text: all of every list, and nothing shortened.",
+    set: |query, value| flag(value).map(|wide| query.style.wide = wide),
+};
+
+pub(super) static COLOR: Parameter = Parameter {
+    name: "color",
+    values: Values::Flag,
+    about: "Text: colours, as terminals understand them.",
+    set: |query, value| flag(value).map(|colour| query.style.colour = colour),
+};
+
+/// A flag that is there is set, unless it says otherwise.
+pub(super) fn flag(value: &str) -> Result<bool, String> {
+    match value {
+        "" | "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!("`{value}` is not a flag's value (expected true, false or nothing)")),
     }
+}
+
+/// A number within the bounds of its parameter.
+pub(super) fn number<T: TryFrom<u64>>(parameter: &Parameter, value: &str) -> Result<T, String> {
+    let Values::Number(least, most) = parameter.values else { return Err("no number is expected here".into()) };
+    let read = value.parse().ok().filter(|number| (least..=most).contains(number));
+    read.and_then(|number: u64| number.try_into().ok())
+        .ok_or_else(|| format!("`{value}` is not a number from {least} to {most}"))
+}
+
+/// Reads a value of a type that says itself what is wrong.
+fn put<T: FromStr<Err: fmt::Display>>(place: &mut Option<T>, value: &str) -> Result<(), String> {
+    *place = Some(value.parse().map_err(|error: T::Err| error.to_string())?);
+    Ok(())
 }
 
 impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Service => "service=NAMESPACE/NAME",
-            Self::Address => "address=ADDRESS",
-            Self::Output => "output=text|json",
-        })
+        f.write_str(self.name)?;
+        match self.values {
+            Values::Text(form, _) => write!(f, "={form}"),
+            Values::OneOf(names) => write!(f, "={}", names.join("|")),
+            Values::Number(least, most) => write!(f, "={least}..{most}"),
+            Values::Flag => Ok(()),
+        }
     }
 }
 
@@ -50,6 +151,9 @@ pub(super) enum Output {
 }
 
 impl Output {
+    const ALL: [Self; 2] = [Self::Text, Self::Json];
+    const NAMES: [&'static str; 2] = ["text", "json"];
+
     /// What the `Accept` header asks for, unless the query string says otherwise: JSON if it is named, else text.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
         let names_json = |value: &str| {
@@ -60,6 +164,14 @@ impl Output {
         };
         let named = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).any(names_json);
         if named { Self::Json } else { Self::Text }
+    }
+}
+
+impl FromStr for Output {
+    type Err = NoSuchName;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchName> {
+        NoSuchName::or(text, "form", Self::ALL, &Self::NAMES)
     }
 }
 
@@ -85,54 +197,36 @@ pub(super) struct Query {
     pub(super) filter: Filter,
     /// In which form, if the query string says so.
     pub(super) output: Option<Output>,
+    /// How text is to look.
+    pub(super) style: Style,
 }
 
 impl Query {
     /// Reads the query string of a route that takes these parameters. An unknown, repeated or wrong parameter is
     /// refused: a filter that is silently ignored would show an operator the wrong rows.
-    pub(super) fn parse(uri: &Uri, allowed: &[Parameter]) -> Result<Self, Problem> {
+    pub(super) fn parse(uri: &Uri, allowed: &[&'static Parameter]) -> Result<Self, Problem> {
         let bad = |message: String| Problem::new(StatusCode::BAD_REQUEST, message);
         let RawQuery(pairs) = RawQuery::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| bad(format!("the query string cannot be read: {error}")))?;
         let mut query = Self::default();
-        let mut seen = Vec::new();
+        let mut seen = BTreeSet::new();
         for (name, value) in pairs {
-            let Some(parameter) = allowed.iter().copied().find(|parameter| parameter.name() == name) else {
+            let Some(parameter) = allowed.iter().find(|parameter| parameter.name == name) else {
                 return Err(bad(format!("unknown parameter `{name}`: {} takes {}", uri.path(), list(allowed))));
             };
-            if seen.contains(&parameter) {
+            if !seen.insert(parameter.name) {
                 return Err(bad(format!("parameter `{name}` is given twice: give it once")));
             }
-            seen.push(parameter);
-            query.set(parameter, &value).map_err(|reason| {
+            (parameter.set)(&mut query, &value).map_err(|reason| {
                 bad(format!("parameter `{name}`: {reason}; {} takes {}", uri.path(), list(allowed)))
             })?;
         }
         Ok(query)
     }
-
-    fn set(&mut self, parameter: Parameter, value: &str) -> Result<(), String> {
-        match parameter {
-            Parameter::Service => {
-                self.filter.service = Some(value.parse().map_err(|error| format!("{error}"))?);
-            }
-            Parameter::Address => {
-                self.filter.address = Some(value.parse().map_err(|error| format!("{error}"))?);
-            }
-            Parameter::Output => {
-                self.output = Some(match value {
-                    "text" => Output::Text,
-                    "json" => Output::Json,
-                    _ => return Err(format!("`{value}` is not a form (expected text or json)")),
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 /// `service=NAMESPACE/NAME, address=ADDRESS, output=text|json`, or `none`.
-pub(super) fn list(parameters: &[Parameter]) -> String {
+pub(super) fn list(parameters: &[&Parameter]) -> String {
     if parameters.is_empty() {
         return "none".into();
     }

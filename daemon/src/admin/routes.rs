@@ -1,38 +1,27 @@
-//! The routes: one table that registers them, lists them under `/` and says which parameters each takes. Owns how a
-//! question becomes an answer; never a fact of its own.
+//! The routes: one table that registers them, lists them under `/`, and says which parameters each takes and which
+//! tables it answers with. To add one is to add an entry here. Owns no fact, and not how an answer is given
+//! ([`super::answer`]).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::State;
-use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use nodelb_core::report::Filter;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use axum::http::StatusCode;
+use tokio::sync::watch;
 
-use super::query::{Output, Parameter, Problem, Query};
+use super::answer::internal;
+use super::query::{self, ADDRESS, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
+use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, apiservers, guard, health, maps, metrics, sources, tables};
+use super::{AdminState, Now, apiservers, health, maps, metrics, openapi, sources, tables};
 
-/// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
-const UNREAD_KIB: u32 = 64 * 1024;
-/// Answers up to this size, in KiB, need no room there: slow readers never keep an operator from a narrow question.
-const SMALL_KIB: u32 = 64;
-/// How long an answer may take to render, waiting for its turn included.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
-
-type Answer = fn(&AdminState, &Query, Now) -> Result<(StatusCode, Content), Problem>;
+/// A status and what to say, or why there is nothing to say.
+pub(super) type Answer = Result<(StatusCode, Content), Problem>;
 
 /// What an answer says, before it is rendered.
-enum Content {
+pub(super) enum Content {
     /// Tables, as text or JSON.
     Page(Page),
-    /// OpenMetrics text, whatever form is asked for.
-    Metrics(String),
+    /// What has a form of its own.
+    Own(String),
 }
 
 impl<T: Into<Page>> From<T> for Content {
@@ -41,110 +30,162 @@ impl<T: Into<Page>> From<T> for Content {
     }
 }
 
-struct Route {
-    path: &'static str,
-    parameters: &'static [Parameter],
-    shows: &'static str,
-    /// Whether the answer may be long, or waits for the kernel.
-    long: bool,
-    answer: Answer,
+/// One question that can be asked.
+pub(super) struct Route {
+    /// Where.
+    pub(super) path: &'static str,
+    /// What the query string may say besides the form of tables.
+    pub(super) parameters: &'static [&'static Parameter],
+    /// What the answer is about, for people.
+    pub(super) shows: &'static str,
+    /// What the answer is made of.
+    pub(super) form: Form,
+    /// Whether the answer may be long, or waits for the kernel: then it is made beside the workers, few at a time.
+    pub(super) long: bool,
+    /// Makes it.
+    pub(super) answer: fn(&AdminState, &Query, Now) -> Answer,
 }
 
-const FILTERS: &[Parameter] = &[Parameter::Service, Parameter::Address, Parameter::Output];
-const OUTPUT: &[Parameter] = &[Parameter::Output];
+/// What an answer is made of.
+pub(super) enum Form {
+    /// These tables, as text or JSON.
+    Tables(&'static [&'static Shape]),
+    /// A table that says whether something is so: 200, or 503 if it is not.
+    Verdict(&'static [&'static Shape]),
+    /// Something of this content type, whatever form is asked for.
+    Own(&'static str),
+}
 
-static ROUTES: &[Route] = &[
-    Route { path: "/", parameters: OUTPUT, shows: "this list", long: false, answer: list_routes },
+impl Route {
+    /// Everything the query string may say.
+    pub(super) fn takes(&self) -> Vec<&'static Parameter> {
+        let form: &[&Parameter] = if matches!(self.form, Form::Own(_)) { &[] } else { &query::FORM };
+        [self.parameters, form].concat()
+    }
+}
+
+const PLACES: &[&Parameter] = &[&SERVICE, &ADDRESS];
+const ROWS: &[&Parameter] = &[&SERVICE, &ADDRESS, &TYPE, &STATUS];
+
+static LIST: Shape<[Column; 3]> =
+    Shape { name: "routes", columns: [Column::name("Route"), Column::text("Shows"), Column::list("Parameters")] };
+
+/// Every route, in the order in which they are listed.
+pub(super) static ROUTES: &[Route] = &[
+    Route {
+        path: "/",
+        parameters: &[],
+        shows: "this list",
+        form: Form::Tables(&[&LIST]),
+        long: false,
+        answer: list_routes,
+    },
     Route {
         path: "/services",
-        parameters: FILTERS,
+        parameters: ROWS,
         shows: "every service, where it was read and how it stands",
+        form: Form::Tables(&[&tables::SERVICES]),
         long: true,
         answer: |state, query, _| ok(tables::services(latest(&state.snapshot).services(&query.filter))),
     },
     Route {
         path: "/frontends",
-        parameters: FILTERS,
+        parameters: ROWS,
         shows: "every address a client may dial, whom it reaches and since when",
+        form: Form::Tables(&[&tables::FRONTENDS]),
         long: true,
         answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now.moment)),
     },
     Route {
         path: "/backends",
-        parameters: FILTERS,
+        parameters: PLACES,
         shows: "every backend of every service, and whether it may be chosen",
+        form: Form::Tables(&[&tables::BACKENDS]),
         long: true,
         answer: |state, query, _| ok(tables::backends(latest(&state.snapshot).backends(&query.filter))),
     },
     Route {
         path: "/maps",
-        parameters: FILTERS,
+        parameters: PLACES,
         shows: "what the kernel holds now, read back from it, and how full each map is",
+        form: Form::Tables(&[&maps::FRONTENDS, &maps::SERVICES, &maps::SLOTS, &maps::NODE_ADDRESSES, &maps::LIMITS]),
         long: true,
         answer: read_maps,
     },
     Route {
         path: "/sources",
-        parameters: OUTPUT,
+        parameters: &[],
         shows: "every place services are read from, and what is wrong with it",
+        form: Form::Tables(&[&sources::SOURCES]),
         long: true,
         answer: |state, _, now| ok(sources::sources(&all_sources(state), now.unix)),
     },
     Route {
         path: "/apiservers",
-        parameters: OUTPUT,
+        parameters: &[],
         shows: "every address an apiserver may have, which one is in use and why",
+        form: Form::Tables(&[&apiservers::APISERVERS, &apiservers::SESSION]),
         long: false,
         answer: |state, _, now| ok(apiservers::apiservers(&latest(&state.apiservers), now)),
     },
     Route {
-        path: "/healthz",
-        parameters: OUTPUT,
-        shows: "whether the daemon does its work (200 or 503)",
+        path: "/openapi.json",
+        parameters: &[],
+        shows: "this API, as OpenAPI describes it",
+        form: Form::Own("application/json"),
         long: false,
-        answer: |state, _, now| checks("healthz", &[latest(&state.health).alive(now.moment)]),
+        answer: |_, _, _| Ok((StatusCode::OK, Content::Own(format!("{:#}\n", openapi::describe(ROUTES))))),
+    },
+    Route {
+        path: "/healthz",
+        parameters: &[],
+        shows: "whether the daemon does its work (200 or 503)",
+        form: Form::Verdict(&[&health::HEALTHZ]),
+        long: false,
+        answer: |state, _, now| checks(&health::HEALTHZ, &[latest(&state.health).alive(now.moment)]),
     },
     Route {
         path: "/readyz",
-        parameters: OUTPUT,
+        parameters: &[],
         shows: "whether this node's connections are translated (200, or 503 with the reasons)",
+        form: Form::Verdict(&[&health::READYZ]),
         long: false,
-        answer: |state, _, now| checks("readyz", &latest(&state.health).ready(now.moment)),
+        answer: |state, _, now| checks(&health::READYZ, &latest(&state.health).ready(now.moment)),
     },
     Route {
         path: "/metrics",
         parameters: &[],
         shows: "figures for Prometheus, in OpenMetrics text",
+        form: Form::Own(metrics::CONTENT_TYPE),
         long: true,
         answer: |state, _, now| match metrics::metrics(state, now) {
-            Ok(text) => Ok((StatusCode::OK, Content::Metrics(text))),
+            Ok(text) => Ok((StatusCode::OK, Content::Own(text))),
             Err(error) => Err(internal("/metrics", &error.to_string())),
         },
     },
 ];
 
 /// The value last published, taken out at once: a reader never keeps the publisher waiting.
-fn latest<T>(published: &watch::Receiver<Arc<T>>) -> Arc<T> {
+pub(super) fn latest<T>(published: &watch::Receiver<Arc<T>>) -> Arc<T> {
     Arc::clone(&published.borrow())
 }
 
-fn ok(page: impl Into<Page>) -> Result<(StatusCode, Content), Problem> {
+fn ok(page: impl Into<Page>) -> Answer {
     Ok((StatusCode::OK, Content::Page(page.into())))
 }
 
-fn checks(name: &'static str, checks: &[health::Check]) -> Result<(StatusCode, Content), Problem> {
+fn checks(shape: &'static Shape<[Column; 3]>, checks: &[health::Check]) -> Answer {
     let all_passed = checks.iter().all(|check| check.passed);
     let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, health::checks(name, checks).into()))
+    Ok((status, health::checks(shape, checks).into()))
 }
 
-fn list_routes(_: &AdminState, _: &Query, _: Now) -> Result<(StatusCode, Content), Problem> {
-    let cells =
-        |route: &Route| [Cell::text(route.path), Cell::text(route.shows), Cell::list(route.parameters.iter().copied())];
-    ok(Table::new("routes", ["Route", "Shows", "Parameters"], ROUTES.iter().map(cells)))
+fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {
+    let cells = |route: &Route| [Cell::text(route.path), Cell::text(route.shows), Cell::list(route.takes())];
+    ok(Table::new(&LIST, ROUTES.iter().map(cells)))
 }
 
-fn read_maps(state: &AdminState, query: &Query, _: Now) -> Result<(StatusCode, Content), Problem> {
+fn read_maps(state: &AdminState, query: &Query, _: Now) -> Answer {
     let held = (state.maps)().map_err(|reason| {
         let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -156,163 +197,4 @@ fn read_maps(state: &AdminState, query: &Query, _: Now) -> Result<(StatusCode, C
 /// The rows of every source, in the order of the sources.
 fn all_sources(state: &AdminState) -> Vec<sources::SourceReport> {
     state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect()
-}
-
-/// What every request shares.
-#[derive(Clone)]
-struct Shared {
-    state: Arc<AdminState>,
-    /// One whole table is rendered at a time, and beside it one narrowed by a filter: readers of everything keep
-    /// neither the cores from the work itself nor an operator from a narrow question.
-    whole: Arc<Semaphore>,
-    narrow: Arc<Semaphore>,
-    unread: Arc<Semaphore>,
-}
-
-/// The routes over `state`, behind the guard.
-pub(super) fn router(state: AdminState) -> Router {
-    let shared = Shared {
-        state: Arc::new(state),
-        whole: Arc::new(Semaphore::new(1)),
-        narrow: Arc::new(Semaphore::new(1)),
-        unread: Arc::new(Semaphore::new(UNREAD_KIB as usize)),
-    };
-    let mut router = Router::new();
-    for route in ROUTES {
-        let answering = move |State(shared): State<Shared>, uri: Uri, headers: HeaderMap| async move {
-            respond(route, shared, &uri, &headers).await
-        };
-        router = router.route(route.path, get(answering));
-    }
-    router
-        .fallback(unknown_route)
-        .method_not_allowed_fallback(wrong_method)
-        .with_state(shared)
-        .layer(axum::middleware::from_fn(guard::guard))
-}
-
-async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
-    let paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-    let message = format!("no route `{}`: there are {}", uri.path(), paths.join(" "));
-    problem_response(&Problem::new(StatusCode::NOT_FOUND, message), Output::accepted(&headers))
-}
-
-async fn wrong_method(method: Method, headers: HeaderMap) -> Response {
-    let message = format!("{method} is not answered: the API only reads, use GET");
-    problem_response(&Problem::new(StatusCode::METHOD_NOT_ALLOWED, message), Output::accepted(&headers))
-}
-
-async fn respond(route: &'static Route, shared: Shared, uri: &Uri, headers: &HeaderMap) -> Response {
-    let accepted = Output::accepted(headers);
-    let query = match Query::parse(uri, route.parameters) {
-        Ok(query) => query,
-        Err(problem) => return problem_response(&problem, accepted),
-    };
-    let output = query.output.unwrap_or(accepted);
-    let answer = match tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await {
-        Ok(answer) => answer,
-        Err(_elapsed) => Err(busy(route)),
-    };
-    match answer {
-        Ok((status, form, body)) => (status, [(CONTENT_TYPE, form)], Body::from(body)).into_response(),
-        Err(problem) => problem_response(&problem, output),
-    }
-}
-
-/// Short answers are given at once; long ones are rendered beside the workers, few at a time.
-async fn answer(
-    route: &'static Route,
-    shared: &Shared,
-    query: Query,
-    output: Output,
-) -> Result<(StatusCode, HeaderValue, Bytes), Problem> {
-    if !route.long {
-        let (status, form, text) = render(route, &shared.state, &query, output)?;
-        return Ok((status, form, text.into()));
-    }
-    let turn = if query.filter == Filter::default() { &shared.whole } else { &shared.narrow };
-    let rendering = acquire(turn).await?;
-    let state = Arc::clone(&shared.state);
-    let rendered = tokio::task::spawn_blocking(move || {
-        let _rendering = rendering;
-        render(route, &state, &query, output)
-    });
-    let (status, form, text) = rendered.await.map_err(|error| internal(route.path, &error.to_string()))??;
-    let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
-    if kib <= SMALL_KIB {
-        return Ok((status, form, text.into()));
-    }
-    let room = Arc::clone(&shared.unread).try_acquire_many_owned(kib).map_err(|_full| unread(route))?;
-    Ok((status, form, Bytes::from_owner(Unread { text, _room: room })))
-}
-
-async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
-    let acquired = Arc::clone(semaphore).acquire_owned().await;
-    acquired.map_err(|_closed| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nodelb is stopping"))
-}
-
-fn busy(route: &Route) -> Problem {
-    let seconds = ANSWER_TIME.as_secs();
-    let message = format!("{} took longer than {seconds} s: others ask for long answers too; try again", route.path);
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-}
-
-fn unread(route: &Route) -> Problem {
-    let message = format!(
-        "no room for an answer as long as {}: others do not read theirs; try again, or narrow it with service= or \
-         address=",
-        route.path
-    );
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-}
-
-/// A rendered answer that counts as unread until its last byte has been handed to the kernel.
-struct Unread {
-    text: String,
-    _room: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for Unread {
-    fn as_ref(&self) -> &[u8] {
-        self.text.as_bytes()
-    }
-}
-
-fn render(
-    route: &Route,
-    state: &AdminState,
-    query: &Query,
-    output: Output,
-) -> Result<(StatusCode, HeaderValue, String), Problem> {
-    let (status, content) = (route.answer)(state, query, (state.clock)())?;
-    let (form, text) = match (content, output) {
-        (Content::Metrics(text), _) => (HeaderValue::from_static(metrics::CONTENT_TYPE), text),
-        (Content::Page(page), Output::Text) => (content_type(output), page.to_text()),
-        (Content::Page(page), Output::Json) => {
-            let json = page.to_json().map_err(|error| internal(route.path, &error.to_string()))?;
-            (content_type(output), json)
-        }
-    };
-    Ok((status, form, text))
-}
-
-fn internal(path: &str, reason: &str) -> Problem {
-    let message = format!("{path} could not be rendered: {reason}; this is a bug of nodelb, please report it");
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-}
-
-fn content_type(output: Output) -> HeaderValue {
-    HeaderValue::from_static(match output {
-        Output::Text => "text/plain; charset=utf-8",
-        Output::Json => "application/json",
-    })
-}
-
-/// A problem as an answer: one line of text, or `{"error": "..."}`.
-pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
-    let body = match output {
-        Output::Text => format!("{}\n", problem.message.escape_debug()),
-        Output::Json => format!("{}\n", serde_json::json!({ "error": problem.message })),
-    };
-    (problem.status, [(CONTENT_TYPE, content_type(output))], body).into_response()
 }

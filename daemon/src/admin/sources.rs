@@ -1,11 +1,26 @@
 //! `/sources`: what each source has told, and what is wrong with it.
 
+use super::shape::{Column, Shape};
 use super::table::{Cell, Table};
 pub use crate::source::{SourceReport, SourceState};
 
-/// The columns of `/sources`. `now` is in seconds since 1970.
+/// The columns of `/sources`.
+pub static SOURCES: Shape<[Column; 8]> = Shape {
+    name: "sources",
+    columns: [
+        Column::name("Source"),
+        Column::text("Path"),
+        Column::text("State"),
+        Column::number("Services"),
+        Column::number("Slices"),
+        Column::age("Since"),
+        Column::list("Notices"),
+        Column::list("Problems"),
+    ],
+};
+
+/// One row per place. `now` is in seconds since 1970.
 pub fn sources(rows: &[SourceReport], now: u64) -> Table {
-    let columns = ["Source", "Path", "State", "Services", "Slices", "Since", "Notices", "Problems"];
     let cells = |row: &SourceReport| {
         [
             Cell::text(&row.source),
@@ -18,5 +33,5 @@ pub fn sources(rows: &[SourceReport], now: u64) -> Table {
             Cell::List(row.problems.clone()),
         ]
     };
-    Table::new("sources", columns, rows.iter().map(cells))
+    Table::new(&SOURCES, rows.iter().map(cells))
 }

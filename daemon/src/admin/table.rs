@@ -1,17 +1,15 @@
-//! The one form every answer takes: named tables of typed cells, rendered as text for people or as JSON for programs.
-//! Owns the rendering; what the columns are is decided where a [`Table`] is built, once for both forms.
+//! The one form every answer takes: named tables of typed cells, rendered as text for people ([`text`]) or as JSON for
+//! programs. What the columns are is said in the table's [`Shape`], once for both forms.
 
-use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use nodelb_core::datapath::Moment;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
-use super::age;
+use super::shape::{Column, Shape};
+pub use text::Style;
 
-/// How many elements of a list a text cell shows; JSON shows all.
-const SHOWN_IN_TEXT: usize = 5;
-const GAP: &str = "  ";
+mod text;
 
 /// One value of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,54 +60,6 @@ impl Cell {
     pub fn age(since: Moment, now: Moment) -> Self {
         Self::Age(now.0.saturating_sub(since.0))
     }
-
-    fn write_text(&self, out: &mut String) {
-        let start = out.len();
-        match self {
-            Self::None => {}
-            Self::Text(text) => push_printable(out, text),
-            Self::Shared(text) => push_printable(out, text),
-            Self::Number(number) => push_display(out, number),
-            Self::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
-            Self::List(values) => push_list(out, values),
-            Self::Age(millis) => out.push_str(&age::human(*millis)),
-        }
-        if out.len() == start {
-            out.push('-');
-        }
-    }
-}
-
-fn push_display(out: &mut String, value: impl fmt::Display) {
-    write!(out, "{value}").expect("invariant: writing to a String does not fail");
-}
-
-fn push_list(out: &mut String, values: &[String]) {
-    for (position, value) in values.iter().take(SHOWN_IN_TEXT).enumerate() {
-        if position > 0 {
-            out.push_str(", ");
-        }
-        push_printable(out, value);
-    }
-    if values.len() > SHOWN_IN_TEXT {
-        push_display(out, format_args!(" + {} more", values.len() - SHOWN_IN_TEXT));
-    }
-}
-
-/// Control characters are escaped: what a source wrote into a name or a path must neither break the table nor reach
-/// the operator's terminal as a command.
-fn push_printable(out: &mut String, text: &str) {
-    if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
-        out.push_str(text);
-        return;
-    }
-    for character in text.chars() {
-        if character.is_control() {
-            out.extend(character.escape_default());
-        } else {
-            out.push(character);
-        }
-    }
 }
 
 impl Serialize for Cell {
@@ -129,26 +79,25 @@ impl Serialize for Cell {
 /// Rows of equal length under one set of columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    name: &'static str,
-    columns: Vec<&'static str>,
+    shape: &'static Shape,
     cells: Vec<Cell>,
 }
 
 impl Table {
-    /// A table of the rows in the order given. `name` is its key in JSON and its heading where an answer has several;
-    /// a column's key in JSON is its heading in lower case with `_` for `-`.
-    pub fn new<const N: usize>(
-        name: &'static str,
-        columns: [&'static str; N],
-        rows: impl IntoIterator<Item = [Cell; N]>,
-    ) -> Self {
+    /// A table of the rows in the order given.
+    pub fn new<const N: usize>(shape: &'static Shape<[Column; N]>, rows: impl IntoIterator<Item = [Cell; N]>) -> Self {
         const { assert!(N > 0, "a table has columns") };
-        Self { name, columns: columns.to_vec(), cells: rows.into_iter().flatten().collect() }
+        Self { shape, cells: rows.into_iter().flatten().collect() }
     }
 
     /// How many rows.
     pub fn len(&self) -> usize {
-        self.cells.len() / self.columns.len()
+        self.cells.len() / self.shape.columns.len()
+    }
+
+    /// The table as aligned columns, the headings first, one line per row.
+    pub fn write_text(&self, out: &mut String) {
+        text::write(self, &Style::default(), out);
     }
 
     /// Whether there is no row.
@@ -157,58 +106,13 @@ impl Table {
     }
 
     fn rows(&self) -> impl Iterator<Item = &[Cell]> {
-        self.cells.chunks_exact(self.columns.len())
+        self.cells.chunks_exact(self.shape.columns.len())
     }
-
-    /// The table as aligned columns, the headings first, one line per row.
-    pub fn write_text(&self, out: &mut String) {
-        let mut plain = String::new();
-        let mut ends = Vec::with_capacity(self.cells.len());
-        for cell in &self.cells {
-            cell.write_text(&mut plain);
-            ends.push(plain.len());
-        }
-        let mut widths: Vec<usize> = self.columns.iter().map(|heading| heading.chars().count()).collect();
-        self.for_each_row(&plain, &ends, |row| {
-            for (width, text) in widths.iter_mut().zip(row) {
-                *width = (*width).max(text.chars().count());
-            }
-        });
-        push_line(out, &self.columns, &widths);
-        self.for_each_row(&plain, &ends, |row| push_line(out, row, &widths));
-    }
-
-    /// Cuts `plain` at the `ends` of its cells and hands the texts on row by row.
-    fn for_each_row(&self, plain: &str, ends: &[usize], mut each: impl FnMut(&[&str])) {
-        let mut row = Vec::with_capacity(self.columns.len());
-        let mut start = 0;
-        for cells in ends.chunks_exact(self.columns.len()) {
-            row.clear();
-            for &end in cells {
-                row.push(&plain[start..end]);
-                start = end;
-            }
-            each(&row);
-        }
-    }
-}
-
-/// No spaces after the last column.
-fn push_line(out: &mut String, row: &[&str], widths: &[usize]) {
-    let (last, padded) = row.split_last().expect("invariant: a table has columns");
-    for (text, width) in padded.iter().zip(widths) {
-        out.push_str(text);
-        out.extend(std::iter::repeat_n(' ', width - text.chars().count()));
-        out.push_str(GAP);
-    }
-    out.push_str(last);
-    out.push('\n');
 }
 
 impl Serialize for Table {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let keys: Vec<String> =
-            self.columns.iter().map(|heading| heading.to_ascii_lowercase().replace('-', "_")).collect();
+        let keys: Vec<String> = self.shape.columns.iter().map(Column::key).collect();
         let mut rows = serializer.serialize_seq(Some(self.len()))?;
         for row in self.rows() {
             rows.serialize_element(&Row { keys: &keys, cells: row })?;
@@ -233,18 +137,23 @@ impl Serialize for Row<'_> {
 pub struct Page(pub Vec<Table>);
 
 impl Page {
-    /// For people. A single table stands alone; of several, each has its name as a heading.
+    /// For people, as wide as it is and without colour.
     pub fn to_text(&self) -> String {
+        self.to_styled_text(&Style::default())
+    }
+
+    /// For people. A single table stands alone; of several, each has its name as a heading.
+    pub fn to_styled_text(&self, style: &Style) -> String {
         let mut out = String::new();
-        let headed = self.0.len() > 1;
         for (position, table) in self.0.iter().enumerate() {
             if position > 0 {
                 out.push('\n');
             }
-            if headed {
-                push_display(&mut out, format_args!("{}:\n", table.name));
+            if self.0.len() > 1 {
+                out.push_str(table.shape.name);
+                out.push_str(":\n");
             }
-            table.write_text(&mut out);
+            text::write(table, style, &mut out);
         }
         out
     }
@@ -270,7 +179,7 @@ impl Serialize for Page {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut tables = serializer.serialize_map(Some(self.0.len()))?;
         for table in &self.0 {
-            tables.serialize_entry(table.name, table)?;
+            tables.serialize_entry(table.shape.name, table)?;
         }
         tables.end()
     }

@@ -1,14 +1,69 @@
 //! The columns of `/services`, `/frontends` and `/backends`, each defined here and nowhere else.
 
 use nodelb_core::datapath::Moment;
-use nodelb_core::report::{BackendReport, FrontendReport, ServiceReport};
-use nodelb_core::service::TrafficPolicy;
+use nodelb_core::report::{BackendReport, Choice, FrontendReport, ServiceReport, Status};
+use nodelb_core::service::{BackendState, FrontendKind, TrafficPolicy};
 
+use super::shape::{Column, Shape};
 use super::table::{Cell, Table};
+
+/// The columns of `/frontends`.
+pub static FRONTENDS: Shape<[Column; 9]> = Shape {
+    name: "frontends",
+    columns: [
+        Column::name("Address"),
+        Column::one_of("Type", &FrontendKind::NAMES),
+        Column::name("Service"),
+        Column::name("Port"),
+        Column::list("Backends"),
+        Column::list("Flags"),
+        Column::one_of("Status", &Status::NAMES),
+        Column::age("Since"),
+        Column::text("Error"),
+    ],
+};
+
+/// The columns of `/services`.
+pub static SERVICES: Shape<[Column; 12]> = Shape {
+    name: "services",
+    columns: [
+        Column::name("Service"),
+        Column::name("Source"),
+        Column::list("Ports"),
+        Column::one_of("Internal-Policy", &POLICIES),
+        Column::one_of("External-Policy", &POLICIES),
+        Column::number("Affinity"),
+        Column::number("Frontends"),
+        Column::number("Backends"),
+        Column::number("Selectable"),
+        Column::one_of("Status", &Status::NAMES),
+        Column::text("Origin"),
+        Column::text("Error"),
+    ],
+};
+
+/// The columns of `/backends`.
+pub static BACKENDS: Shape<[Column; 10]> = Shape {
+    name: "backends",
+    columns: [
+        Column::name("Address"),
+        Column::name("Service"),
+        Column::name("Port"),
+        Column::one_of("State", &BackendState::NAMES),
+        Column::number("Weight"),
+        Column::text("Node"),
+        Column::text("Zone"),
+        Column::one_of("Choice", &Choice::NAMES),
+        Column::text("Origin"),
+        Column::text("Reason"),
+    ],
+};
+
+/// As Kubernetes spells them, in the order of [`TrafficPolicy`].
+const POLICIES: [&str; 2] = ["Cluster", "Local"];
 
 /// One row per claim of a service to an address. `now` is what ages are counted to.
 pub fn frontends(rows: Vec<FrontendReport>, now: Moment) -> Table {
-    let columns = ["Address", "Type", "Service", "Port", "Backends", "Flags", "Status", "Since", "Error"];
     let cells = |row: FrontendReport| {
         [
             Cell::text(&row.address),
@@ -22,25 +77,11 @@ pub fn frontends(rows: Vec<FrontendReport>, now: Moment) -> Table {
             Cell::optional(row.error),
         ]
     };
-    Table::new("frontends", columns, rows.into_iter().map(cells))
+    Table::new(&FRONTENDS, rows.into_iter().map(cells))
 }
 
 /// One row per service.
 pub fn services(rows: Vec<ServiceReport>) -> Table {
-    let columns = [
-        "Service",
-        "Source",
-        "Ports",
-        "Internal-Policy",
-        "External-Policy",
-        "Affinity",
-        "Frontends",
-        "Backends",
-        "Selectable",
-        "Status",
-        "Origin",
-        "Error",
-    ];
     let cells = |row: ServiceReport| {
         [
             Cell::text(&row.service),
@@ -57,12 +98,11 @@ pub fn services(rows: Vec<ServiceReport>) -> Table {
             Cell::optional(row.error),
         ]
     };
-    Table::new("services", columns, rows.into_iter().map(cells))
+    Table::new(&SERVICES, rows.into_iter().map(cells))
 }
 
 /// One row per backend of a service port.
 pub fn backends(rows: Vec<BackendReport>) -> Table {
-    let columns = ["Address", "Service", "Port", "State", "Weight", "Node", "Zone", "Choice", "Origin", "Reason"];
     let cells = |row: BackendReport| {
         [
             Cell::text(&row.address),
@@ -77,14 +117,14 @@ pub fn backends(rows: Vec<BackendReport>) -> Table {
             Cell::optional(row.reason),
         ]
     };
-    Table::new("backends", columns, rows.into_iter().map(cells))
+    Table::new(&BACKENDS, rows.into_iter().map(cells))
 }
 
-/// As Kubernetes spells it.
 fn policy(policy: TrafficPolicy) -> Cell {
+    let [cluster, local] = POLICIES;
     Cell::text(match policy {
-        TrafficPolicy::Cluster => "Cluster",
-        TrafficPolicy::Local => "Local",
+        TrafficPolicy::Cluster => cluster,
+        TrafficPolicy::Local => local,
     })
 }
 

@@ -1,6 +1,9 @@
 use clap::{CommandFactory, Parser};
+use nodelb_core::report::Status;
+use nodelb_core::service::FrontendKind;
 
-use super::{Command, CommandLine, DatapathChoice, Output};
+use super::ask::Output;
+use super::{Command, CommandLine, DatapathChoice};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
     CommandLine::try_parse_from(line.split_whitespace()).map(|parsed| parsed.command)
@@ -22,8 +25,11 @@ fn reads_run_and_its_options() {
 
 #[test]
 fn reads_filters_as_typed_values() {
-    let line = "nodelb frontends --service shop/web --address ::ffff:10.0.0.1 --output json --admin 127.0.0.1:1";
+    let line =
+        "nodelb frontends --type nodeport --status Held --service shop/web --address ::ffff:10.0.0.1 --output json";
     let Command::Frontends(rows) = parse(line).unwrap() else { panic!("another command") };
+    assert_eq!((rows.kind, rows.status), (Some(FrontendKind::NodePort), Some(Status::Held)));
+    let rows = rows.places;
     assert_eq!(rows.service.unwrap().to_string(), "shop/web");
     assert_eq!(rows.address.unwrap().to_string(), "10.0.0.1");
     assert_eq!(rows.asking.output, Output::Json);
@@ -34,6 +40,12 @@ fn refuses_values_that_are_none() {
     for (line, words) in [
         ("nodelb frontends --service web", "`web` is not a service name"),
         ("nodelb frontends --address 10.0.0.1:80", "`10.0.0.1:80` is not an IP address"),
+        (
+            "nodelb frontends --type node",
+            "`node` is not a type (expected ClusterIP, NodePort, ExternalIP, LoadBalancer, Static)",
+        ),
+        ("nodelb services --status bad", "`bad` is not a status (expected Pending, Done, Held, Error)"),
+        ("nodelb backends --status Done", "unexpected argument '--status'"),
         ("nodelb frontends --output xml", "possible values: text, json"),
         ("nodelb sources --service a/b", "unexpected argument '--service'"),
         ("nodelb run --datapath magic", "possible values: kernel, memory"),

@@ -80,7 +80,7 @@ affinity   -     40     datapath.max-affinity
 
 #[test]
 fn a_service_is_matched_by_its_full_name() {
-    let text = text(&Filter { service: Some(ServiceName::new("shop", "web")), address: None });
+    let text = text(&Filter::of_service(&ServiceName::new("shop", "web")));
     assert!(text.contains("10.96.7.7:80/TCP  1"), "{text}");
     for other in ["web-admin", "canary", "10.96.7.8", "10.96.7.9"] {
         assert!(!text.contains(other), "{other} in {text}");
@@ -89,7 +89,7 @@ fn a_service_is_matched_by_its_full_name() {
 
 #[test]
 fn a_frontend_address_shows_where_it_leads() {
-    let text = text(&Filter { service: None, address: Some("10.96.7.7".parse().unwrap()) });
+    let text = text(&Filter { address: Some("10.96.7.7".parse().unwrap()), ..Filter::default() });
     for shown in ["10.96.7.7:80/TCP  1", "10.1.0.1:80/TCP", "10.1.0.2:80/TCP"] {
         assert!(text.contains(shown), "{shown} not in {text}");
     }
@@ -100,7 +100,7 @@ fn a_frontend_address_shows_where_it_leads() {
 
 #[test]
 fn a_backend_address_shows_what_leads_to_it() {
-    let text = text(&Filter { service: None, address: Some("10.1.0.1".parse().unwrap()) });
+    let text = text(&Filter { address: Some("10.1.0.1".parse().unwrap()), ..Filter::default() });
     for shown in ["10.96.7.7:80/TCP  1", "10.1.0.1:80/TCP"] {
         assert!(text.contains(shown), "{shown} not in {text}");
     }

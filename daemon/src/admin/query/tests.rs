@@ -1,9 +1,10 @@
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use nodelb_core::service::ServiceName;
+use nodelb_core::report::Status;
+use nodelb_core::service::{FrontendKind, ServiceName};
 
-use super::{Output, Parameter, Problem, Query};
+use super::{ADDRESS, OUTPUT, Output, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
 
-const ALL: &[Parameter] = &[Parameter::Service, Parameter::Address, Parameter::Output];
+const ALL: &[&Parameter] = &[&SERVICE, &ADDRESS, &TYPE, &STATUS, &OUTPUT];
 
 fn parse(uri: &'static str) -> Result<Query, Problem> {
     Query::parse(&Uri::from_static(uri), ALL)
@@ -11,7 +12,9 @@ fn parse(uri: &'static str) -> Result<Query, Problem> {
 
 #[test]
 fn reads_every_parameter() {
-    let query = parse("/frontends?service=shop%2Fweb&address=2001:db8:0::7&output=json").unwrap();
+    let query =
+        parse("/frontends?service=shop%2Fweb&address=2001:db8:0::7&output=json&type=NodePort&status=held").unwrap();
+    assert_eq!((query.filter.kind, query.filter.status), (Some(FrontendKind::NodePort), Some(Status::Held)));
     assert_eq!(query.filter.service, Some(ServiceName::new("shop", "web")));
     assert_eq!(query.filter.address, Some("2001:db8::7".parse().unwrap()));
     assert_eq!(query.output, Some(Output::Json));
@@ -25,7 +28,12 @@ fn refuses_what_it_does_not_understand_by_name() {
         ("/frontends?service=web", "parameter `service`: `web` is not a service name"),
         ("/frontends?service=", "parameter `service`: `` is not a service name"),
         ("/frontends?address=10.0.0.1:80", "parameter `address`: `10.0.0.1:80` is not an IP address"),
-        ("/frontends?output=xml", "parameter `output`: `xml` is not a form (expected text or json)"),
+        (
+            "/frontends?type=Nodeport2",
+            "parameter `type`: `Nodeport2` is not a type (expected ClusterIP, NodePort, ExternalIP, LoadBalancer, Static)",
+        ),
+        ("/frontends?status=Ok", "parameter `status`: `Ok` is not a status (expected Pending, Done, Held, Error)"),
+        ("/frontends?output=xml", "parameter `output`: `xml` is not a form (expected text, json)"),
         ("/frontends?output=text&output=json", "parameter `output` is given twice"),
         ("/frontends?SERVICE=a/b", "unknown parameter `SERVICE`"),
     ];
@@ -38,7 +46,7 @@ fn refuses_what_it_does_not_understand_by_name() {
 
 #[test]
 fn a_route_takes_only_its_own_parameters() {
-    let problem = Query::parse(&Uri::from_static("/?service=a/b"), &[Parameter::Output]).unwrap_err();
+    let problem = Query::parse(&Uri::from_static("/?service=a/b"), &[&OUTPUT]).unwrap_err();
     assert_eq!(problem.message, "unknown parameter `service`: / takes output=text|json");
 }
 

@@ -1,11 +1,21 @@
 use nodelb_core::datapath::Moment;
 
-use super::{Cell, Page, Table};
+use super::{Cell, Column, Page, Shape, Table};
+
+static THINGS: Shape<[Column; 5]> = Shape {
+    name: "things",
+    columns: [
+        Column::text("Name"),
+        Column::list("Backends"),
+        Column::number("Node-Count"),
+        Column::age("Since"),
+        Column::text("Error"),
+    ],
+};
 
 fn sample() -> Table {
     Table::new(
-        "things",
-        ["Name", "Backends", "Node-Count", "Since", "Error"],
+        &THINGS,
         [
             [
                 Cell::text("shop/web"),
@@ -58,19 +68,23 @@ fn json_has_the_same_columns_and_everything_in_them() {
 
 #[test]
 fn a_page_of_several_tables_has_headings() {
-    let table = |name| Table::new(name, ["A"], [[Cell::Flag(true)]]);
-    assert_eq!(Page(vec![table("first"), table("second")]).to_text(), "first:\nA\nyes\n\nsecond:\nA\nyes\n");
+    static FIRST: Shape<[Column; 1]> = Shape { name: "first", columns: [Column::flag("A")] };
+    static SECOND: Shape<[Column; 1]> = Shape { name: "second", columns: [Column::flag("A")] };
+    let table = |shape| Table::new(shape, [[Cell::Flag(true)]]);
+    assert_eq!(Page(vec![table(&FIRST), table(&SECOND)]).to_text(), "first:\nA\nyes\n\nsecond:\nA\nyes\n");
 }
 
 #[test]
 fn control_characters_never_reach_the_terminal() {
-    let table = Table::new("t", ["A"], [[Cell::text("x\u{1b}[31m\ny\u{9b}é")]]);
+    static T: Shape<[Column; 1]> = Shape { name: "t", columns: [Column::text("A")] };
+    let table = Table::new(&T, [[Cell::text("x\u{1b}[31m\ny\u{9b}é")]]);
     assert_eq!(Page::from(table).to_text(), "A\nx\\u{1b}[31m\\ny\\u{9b}é\n");
 }
 
 #[test]
 fn an_empty_table_still_shows_its_columns() {
-    let table = Table::new("t", ["A", "B"], std::iter::empty());
+    static T: Shape<[Column; 2]> = Shape { name: "t", columns: [Column::text("A"), Column::text("B")] };
+    let table = Table::new(&T, std::iter::empty());
     assert!(table.is_empty());
     assert_eq!(Page::from(table.clone()).to_text(), "A  B\n");
     assert_eq!(Page::from(table).to_json().unwrap(), "{\"t\":[]}\n");
@@ -78,6 +92,8 @@ fn an_empty_table_still_shows_its_columns() {
 
 #[test]
 fn fifty_thousand_rows_are_quick() {
+    static FRONTENDS: Shape<[Column; 3]> =
+        Shape { name: "frontends", columns: [Column::text("Address"), Column::list("Backends"), Column::age("Since")] };
     let rows = (0..50_000u32).map(|n| {
         [
             Cell::text(&format!("10.0.{n}.1:80/TCP")),
@@ -85,7 +101,7 @@ fn fifty_thousand_rows_are_quick() {
             Cell::Age(u64::from(n)),
         ]
     });
-    let page = Page::from(Table::new("frontends", ["Address", "Backends", "Since"], rows));
+    let page = Page::from(Table::new(&FRONTENDS, rows));
     let start = std::time::Instant::now();
     let (text, json) = (page.to_text(), page.to_json().unwrap());
     assert_eq!(text.lines().count(), 50_001);

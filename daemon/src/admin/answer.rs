@@ -1,0 +1,188 @@
+//! How a question becomes an answer: its turn, its rendering, the room it takes up until it is read. Owns what requests
+//! share, and the form of refusals; what there is to ask is in the route table ([`super::routes`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use nodelb_core::report::Filter;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::query::{Output, Problem, Query};
+use super::routes::{Content, Form, ROUTES, Route};
+use super::{AdminState, guard};
+
+/// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
+const UNREAD_KIB: u32 = 64 * 1024;
+/// Answers up to this size, in KiB, need no room there: slow readers never keep an operator from a narrow question.
+const SMALL_KIB: u32 = 64;
+/// How long an answer may take to render, waiting for its turn included.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// What every request shares.
+#[derive(Clone)]
+struct Shared {
+    state: Arc<AdminState>,
+    /// One whole table is rendered at a time, and beside it one narrowed by a filter: readers of everything keep
+    /// neither the cores from the work itself nor an operator from a narrow question.
+    whole: Arc<Semaphore>,
+    narrow: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
+}
+
+/// The routes over `state`, behind the guard.
+pub(super) fn router(state: AdminState) -> Router {
+    let shared = Shared {
+        state: Arc::new(state),
+        whole: Arc::new(Semaphore::new(1)),
+        narrow: Arc::new(Semaphore::new(1)),
+        unread: Arc::new(Semaphore::new(UNREAD_KIB as usize)),
+    };
+    let mut router = Router::new();
+    for route in ROUTES {
+        let answering = move |State(shared): State<Shared>, uri: Uri, headers: HeaderMap| async move {
+            respond(route, shared, &uri, &headers).await
+        };
+        router = router.route(route.path, get(answering));
+    }
+    router
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(shared)
+        .layer(axum::middleware::from_fn(guard::guard))
+}
+
+async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
+    let paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+    let message = format!("no route `{}`: there are {}", uri.path(), paths.join(" "));
+    problem_response(&Problem::new(StatusCode::NOT_FOUND, message), Output::accepted(&headers))
+}
+
+async fn wrong_method(method: Method, headers: HeaderMap) -> Response {
+    let message = format!("{method} is not answered: the API only reads, use GET");
+    problem_response(&Problem::new(StatusCode::METHOD_NOT_ALLOWED, message), Output::accepted(&headers))
+}
+
+async fn respond(route: &'static Route, shared: Shared, uri: &Uri, headers: &HeaderMap) -> Response {
+    let accepted = Output::accepted(headers);
+    let query = match Query::parse(uri, &route.takes()) {
+        Ok(query) => query,
+        Err(problem) => return problem_response(&problem, accepted),
+    };
+    let output = query.output.unwrap_or(accepted);
+    let answer = match tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await {
+        Ok(answer) => answer,
+        Err(_elapsed) => Err(busy(route)),
+    };
+    match answer {
+        Ok((status, form, body)) => (status, [(CONTENT_TYPE, form)], Body::from(body)).into_response(),
+        Err(problem) => problem_response(&problem, output),
+    }
+}
+
+/// Short answers are given at once; long ones are rendered beside the workers, few at a time.
+async fn answer(
+    route: &'static Route,
+    shared: &Shared,
+    query: Query,
+    output: Output,
+) -> Result<(StatusCode, HeaderValue, Bytes), Problem> {
+    if !route.long {
+        let (status, form, text) = render(route, &shared.state, &query, output)?;
+        return Ok((status, form, text.into()));
+    }
+    let turn = if query.filter == Filter::default() { &shared.whole } else { &shared.narrow };
+    let rendering = acquire(turn).await?;
+    let state = Arc::clone(&shared.state);
+    let rendered = tokio::task::spawn_blocking(move || {
+        let _rendering = rendering;
+        render(route, &state, &query, output)
+    });
+    let (status, form, text) = rendered.await.map_err(|error| internal(route.path, &error.to_string()))??;
+    let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
+    if kib <= SMALL_KIB {
+        return Ok((status, form, text.into()));
+    }
+    let room = Arc::clone(&shared.unread).try_acquire_many_owned(kib).map_err(|_full| unread(route))?;
+    Ok((status, form, Bytes::from_owner(Unread { text, _room: room })))
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
+    let acquired = Arc::clone(semaphore).acquire_owned().await;
+    acquired.map_err(|_closed| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nodelb is stopping"))
+}
+
+fn busy(route: &Route) -> Problem {
+    let seconds = ANSWER_TIME.as_secs();
+    let message = format!("{} took longer than {seconds} s: others ask for long answers too; try again", route.path);
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+fn unread(route: &Route) -> Problem {
+    let message = format!(
+        "no room for an answer as long as {}: others do not read theirs; try again, or narrow it with service= or \
+         address=",
+        route.path
+    );
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+/// A rendered answer that counts as unread until its last byte has been handed to the kernel.
+struct Unread {
+    text: String,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+fn render(
+    route: &Route,
+    state: &AdminState,
+    query: &Query,
+    output: Output,
+) -> Result<(StatusCode, HeaderValue, String), Problem> {
+    let (status, content) = (route.answer)(state, query, (state.clock)())?;
+    let (form, text) = match (content, output) {
+        (Content::Own(text), _) => match route.form {
+            Form::Own(form) => (HeaderValue::from_static(form), text),
+            _ => return Err(internal(route.path, "it has no form of its own")),
+        },
+        (Content::Page(page), Output::Text) => (content_type(output), page.to_styled_text(&query.style)),
+        (Content::Page(page), Output::Json) => {
+            let json = page.to_json().map_err(|error| internal(route.path, &error.to_string()))?;
+            (content_type(output), json)
+        }
+    };
+    Ok((status, form, text))
+}
+
+pub(super) fn internal(path: &str, reason: &str) -> Problem {
+    let message = format!("{path} could not be rendered: {reason}; this is a bug of nodelb, please report it");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+}
+
+fn content_type(output: Output) -> HeaderValue {
+    HeaderValue::from_static(match output {
+        Output::Text => "text/plain; charset=utf-8",
+        Output::Json => "application/json",
+    })
+}
+
+/// A problem as an answer: one line of text, or `{"error": "..."}`.
+pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
+    let body = match output {
+        Output::Text => format!("{}\n", problem.message.escape_debug()),
+        Output::Json => format!("{}\n", serde_json::json!({ "error": problem.message })),
+    };
+    (problem.status, [(CONTENT_TYPE, content_type(output))], body).into_response()
+}

@@ -1,0 +1,144 @@
+//! `/openapi.json`: the API as OpenAPI 3.1 describes such things, made from the route table. Owns the translation; there is
+//! no fact in it that is not in a [`Route`], a [`Parameter`] or a [`Shape`].
+
+use serde_json::{Map, Value, json};
+
+use super::query::{Parameter, Values};
+use super::routes::{Form, Route};
+use super::shape::{Column, Kind, Shape};
+
+/// The description of these routes.
+pub(super) fn describe(routes: &[Route]) -> Value {
+    let paths: Map<String, Value> =
+        routes.iter().map(|route| (route.path.to_owned(), json!({ "get": operation(route) }))).collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "nodelb",
+            "summary": "What the load balancer of this node knows; it only reads.",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": "http://localhost:9890" }],
+        "paths": paths,
+        "components": {
+            "schemas": { "Problem": problem() },
+            "responses": { "Problem": answer("The question cannot be answered: what is wrong, and the remedy.", &[
+                ("text/plain", json!({ "type": "string" })),
+                ("application/json", json!({ "$ref": "#/components/schemas/Problem" })),
+            ]) },
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let parameters: Vec<Value> = route.takes().into_iter().map(parameter).collect();
+    let problem = json!({ "$ref": "#/components/responses/Problem" });
+    let mut responses = json!({
+        "200": answer(route.shows, &forms(route)),
+        "400": problem,
+        "403": problem,
+        "503": problem,
+    });
+    if matches!(route.form, Form::Verdict(_)) {
+        responses["503"] = answer("Not so: the same table says why.", &forms(route));
+    }
+    json!({
+        "operationId": operation_id(route.path),
+        "summary": route.shows,
+        "parameters": parameters,
+        "responses": responses,
+    })
+}
+
+/// `/openapi.json` becomes `openapi_json`, and `/` what it shows.
+fn operation_id(path: &str) -> String {
+    match path.trim_start_matches('/') {
+        "" => "routes".into(),
+        name => name.replace(['/', '.', '-'], "_"),
+    }
+}
+
+fn answer(description: &str, forms: &[(&str, Value)]) -> Value {
+    let content: Map<String, Value> =
+        forms.iter().map(|(form, schema)| ((*form).to_owned(), json!({ "schema": schema }))).collect();
+    json!({ "description": description, "content": content })
+}
+
+fn forms(route: &Route) -> Vec<(&'static str, Value)> {
+    let text = json!({ "type": "string" });
+    match route.form {
+        Form::Own("application/json") => vec![("application/json", json!({ "type": "object" }))],
+        Form::Own(form) => vec![(form, text)],
+        Form::Tables(tables) | Form::Verdict(tables) => {
+            vec![("text/plain", text), ("application/json", page(tables))]
+        }
+    }
+}
+
+fn parameter(parameter: &Parameter) -> Value {
+    json!({
+        "name": parameter.name,
+        "in": "query",
+        "required": false,
+        "allowEmptyValue": matches!(parameter.values, Values::Flag),
+        "description": parameter.about,
+        "schema": match parameter.values {
+            Values::Text(_, pattern) => json!({ "type": "string", "pattern": pattern }),
+            Values::OneOf(names) => json!({ "type": "string", "enum": names }),
+            Values::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+            Values::Flag => json!({ "type": "string", "enum": ["", "true", "false"] }),
+        },
+    })
+}
+
+/// One list of rows per table.
+fn page(tables: &[&Shape]) -> Value {
+    let rows = |shape: &&Shape| (shape.name.to_owned(), json!({ "type": "array", "items": row(shape) }));
+    let names: Vec<&str> = tables.iter().map(|shape| shape.name).collect();
+    json!({
+        "type": "object",
+        "properties": tables.iter().map(rows).collect::<Map<_, _>>(),
+        "required": names,
+        "additionalProperties": false,
+    })
+}
+
+/// The schema of a row.
+pub(super) fn row(shape: &Shape) -> Value {
+    let cell = |column: &Column| (column.key(), cell(column.kind));
+    let keys: Vec<String> = shape.columns.iter().map(Column::key).collect();
+    json!({
+        "type": "object",
+        "properties": shape.columns.iter().map(cell).collect::<Map<_, _>>(),
+        "required": keys,
+        "additionalProperties": false,
+    })
+}
+
+/// Where there is nothing to say, there is null.
+fn cell(kind: Kind) -> Value {
+    match kind {
+        Kind::Name | Kind::Text => json!({ "type": ["string", "null"] }),
+        Kind::OneOf(words) => {
+            let words: Vec<Value> = words.iter().map(|word| json!(word)).chain([Value::Null]).collect();
+            json!({ "enum": words })
+        }
+        Kind::Number => json!({ "type": ["integer", "null"], "minimum": 0 }),
+        Kind::Flag => json!({ "type": ["boolean", "null"] }),
+        Kind::List => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Age => json!({ "type": ["integer", "null"], "minimum": 0, "description": "Seconds." }),
+    }
+}
+
+fn problem() -> Value {
+    json!({
+        "type": "object",
+        "properties": { "error": { "type": "string" } },
+        "required": ["error"],
+        "additionalProperties": false,
+    })
+}
+
+#[cfg(test)]
+mod tests;

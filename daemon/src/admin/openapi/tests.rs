@@ -1,0 +1,60 @@
+use serde_json::Value;
+
+use super::describe;
+use crate::admin::routes::ROUTES;
+
+#[test]
+fn every_route_and_parameter_is_described() {
+    let document = describe(ROUTES);
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    assert_eq!(paths.len(), ROUTES.len());
+    for route in ROUTES {
+        let operation = &paths[route.path]["get"];
+        let names: Vec<&str> =
+            operation["parameters"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+        let expected: Vec<&str> = route.takes().iter().map(|parameter| parameter.name).collect();
+        assert_eq!(names, expected, "{}", route.path);
+        assert!(operation["responses"]["200"]["content"].as_object().is_some_and(|forms| !forms.is_empty()));
+    }
+}
+
+/// What OpenAPI 3.1 asks of the objects that occur here, and that each reference leads somewhere.
+#[test]
+fn the_document_is_well_formed() {
+    let document = describe(ROUTES);
+    for key in ["title", "version"] {
+        assert!(document["info"][key].is_string());
+    }
+    let mut operations = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        assert!(path.starts_with('/') && !path.contains('?'), "{path}");
+        let operation = &item["get"];
+        operations.push(operation["operationId"].as_str().unwrap());
+        for parameter in operation["parameters"].as_array().unwrap() {
+            assert_eq!((&parameter["in"], &parameter["required"]), (&"query".into(), &false.into()));
+            assert!(parameter["description"].is_string() && parameter["schema"]["type"].is_string());
+        }
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            assert!(status.parse::<u16>().is_ok());
+            assert!(response["description"].is_string() || response["$ref"].is_string());
+        }
+    }
+    operations.sort_unstable();
+    assert!(operations.windows(2).all(|pair| pair[0] != pair[1]), "{operations:?}");
+    follow(&document, &document);
+}
+
+fn follow(document: &Value, value: &Value) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(reference) = fields.get("$ref") {
+                let pointer = reference.as_str().unwrap().strip_prefix('#').unwrap();
+                assert!(document.pointer(pointer).is_some(), "{reference}");
+            }
+            fields.values().for_each(|value| follow(document, value));
+        }
+        Value::Array(values) => values.iter().for_each(|value| follow(document, value)),
+        _ => {}
+    }
+}

@@ -1,0 +1,251 @@
+//! Tables as text: aligned columns that can be fitted to a terminal, and words that can be coloured. Owns how a cell looks;
+//! names and addresses are never shortened, and no word of the last column is lost.
+
+use std::fmt::{self, Write};
+
+use super::{Cell, Table};
+use crate::admin::age;
+use crate::admin::shape::{Column, Kind};
+
+/// How many elements of a list are shown unless all are asked for; JSON shows all.
+const SHOWN: usize = 5;
+const GAP: &str = "  ";
+/// What a shortened cell ends with.
+const CUT: char = '…';
+/// A column is not made narrower than this, however narrow the terminal.
+const LEAST: usize = 8;
+/// Before what does not fit beside its row and is written below it.
+const BELOW: &str = "    ";
+
+/// How text is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// The width to fit lines to, in characters; `None`: as wide as they are.
+    pub width: Option<usize>,
+    /// All of every list, and nothing shortened.
+    pub wide: bool,
+    /// Words that say how something stands in colour, as terminals understand it.
+    pub colour: bool,
+}
+
+/// Appends the table: the headings, then one line per row.
+pub(super) fn write(table: &Table, style: &Style, out: &mut String) {
+    let cells = Texts::of(table, style);
+    let layout = Layout::of(table, &cells, style);
+    let headings: Vec<&str> = table.shape.columns.iter().map(|column| column.heading).collect();
+    layout.push_line(&headings, &mut Vec::new(), out);
+    let mut colours = vec![None; headings.len()];
+    cells.for_each_row(|row| {
+        if style.colour {
+            let painted = table.shape.columns.iter().zip(row).map(|(column, text)| colour(column, text));
+            colours.splice(.., painted);
+        }
+        layout.push_line(row, &mut colours, out);
+        layout.push_below(row, out);
+    });
+}
+
+/// The cells of a table, printed, in one string.
+struct Texts {
+    plain: String,
+    ends: Vec<usize>,
+    columns: usize,
+}
+
+impl Texts {
+    fn of(table: &Table, style: &Style) -> Self {
+        let mut texts = Self {
+            plain: String::new(),
+            ends: Vec::with_capacity(table.cells.len()),
+            columns: table.shape.columns.len(),
+        };
+        for cell in &table.cells {
+            push_cell(&mut texts.plain, cell, if style.wide { usize::MAX } else { SHOWN });
+            texts.ends.push(texts.plain.len());
+        }
+        texts
+    }
+
+    /// Hands the texts on row by row.
+    fn for_each_row<'a>(&'a self, mut each: impl FnMut(&[&'a str])) {
+        let mut row = Vec::with_capacity(self.columns);
+        let mut start = 0;
+        for cells in self.ends.chunks_exact(self.columns) {
+            row.clear();
+            for &end in cells {
+                row.push(&self.plain[start..end]);
+                start = end;
+            }
+            each(&row);
+        }
+    }
+}
+
+/// How wide each column is.
+struct Layout {
+    widths: Vec<usize>,
+    /// The heading of the last column, and the width of a line, where that column is written below its row.
+    below: Option<(&'static str, usize)>,
+}
+
+impl Layout {
+    fn of(table: &Table, cells: &Texts, style: &Style) -> Self {
+        let columns = &table.shape.columns;
+        let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
+        cells.for_each_row(|row| {
+            for (width, text) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count());
+            }
+        });
+        let mut layout = Self { widths, below: None };
+        let Some(width) = style.width.filter(|_| !style.wide) else { return layout };
+        if layout.excess(width) == 0 {
+            return layout;
+        }
+        if let [_, .., Column { heading, kind: Kind::Text }] = columns {
+            layout.widths.pop();
+            layout.below = Some((heading, width));
+        }
+        layout.narrow(columns, width);
+        layout
+    }
+
+    /// By how much a line is too long.
+    fn excess(&self, width: usize) -> usize {
+        let line = self.widths.iter().sum::<usize>() + GAP.len() * (self.widths.len() - 1);
+        line.saturating_sub(width)
+    }
+
+    /// Takes from the widest columns first, until lines fit or nothing is left to take.
+    fn narrow(&mut self, columns: &[Column], width: usize) {
+        let mut excess = self.excess(width);
+        while excess > 0 {
+            let least = |at: usize| columns[at].heading.chars().count().max(LEAST);
+            let may_give =
+                |at: &usize| matches!(columns[*at].kind, Kind::Text | Kind::List) && self.widths[*at] > least(*at);
+            let Some(widest) = (0..self.widths.len()).filter(may_give).max_by_key(|at| self.widths[*at]) else {
+                return;
+            };
+            self.widths[widest] -= 1;
+            excess -= 1;
+        }
+    }
+
+    /// No spaces after the last column.
+    fn push_line(&self, row: &[&str], colours: &mut Vec<Option<&'static str>>, out: &mut String) {
+        colours.resize(row.len(), None);
+        for (position, (&width, text)) in self.widths.iter().zip(row).enumerate() {
+            if position > 0 {
+                out.push_str(GAP);
+            }
+            let is_last = position + 1 == self.widths.len();
+            let length = text.chars().count();
+            let painted = colours[position];
+            out.push_str(painted.unwrap_or_default());
+            if length > width {
+                out.extend(text.chars().take(width.saturating_sub(1)).chain([CUT]));
+            } else {
+                out.push_str(text);
+            }
+            out.push_str(painted.map_or("", |_| RESET));
+            if !is_last {
+                out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
+            }
+        }
+        out.push('\n');
+    }
+
+    /// Words of the last column that have no place beside the row.
+    fn push_below(&self, row: &[&str], out: &mut String) {
+        let Some((heading, width)) = self.below else { return };
+        let Some(text) = row.last().filter(|text| **text != NOTHING) else { return };
+        let mut line = format!("{BELOW}{heading}:");
+        let mut length = line.chars().count();
+        for word in text.split(' ') {
+            let more = word.chars().count() + 1;
+            if length + more > width && length > BELOW.len() {
+                out.push_str(&line);
+                out.push('\n');
+                line.clear();
+                line.push_str(BELOW);
+                length = BELOW.len() - 1;
+                line.pop();
+            }
+            line.push(' ');
+            line.push_str(word);
+            length += more;
+        }
+        out.push_str(&line);
+        out.push('\n');
+    }
+}
+
+const NOTHING: &str = "-";
+const RESET: &str = "\u{1b}[0m";
+const GREEN: &str = "\u{1b}[32m";
+const YELLOW: &str = "\u{1b}[33m";
+const RED: &str = "\u{1b}[31m";
+
+/// The colour of a word that says how something stands.
+fn colour(column: &Column, text: &str) -> Option<&'static str> {
+    if !matches!(column.kind, Kind::OneOf(_)) {
+        return None;
+    }
+    match text {
+        "Done" | "ok" | "Ok" | "Healthy" => Some(GREEN),
+        "Held" | "Pending" | "LastGood" | "Recovering" => Some(YELLOW),
+        "Error" | "failed" | "Failed" => Some(RED),
+        _ => None,
+    }
+}
+
+fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
+    let start = out.len();
+    match cell {
+        Cell::None => {}
+        Cell::Text(text) => push_printable(out, text),
+        Cell::Shared(text) => push_printable(out, text),
+        Cell::Number(number) => push_display(out, number),
+        Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
+        Cell::List(values) => push_list(out, values, shown),
+        Cell::Age(millis) => out.push_str(&age::human(*millis)),
+    }
+    if out.len() == start {
+        out.push_str(NOTHING);
+    }
+}
+
+fn push_display(out: &mut String, value: impl fmt::Display) {
+    write!(out, "{value}").expect("invariant: writing to a String does not fail");
+}
+
+fn push_list(out: &mut String, values: &[String], shown: usize) {
+    for (position, value) in values.iter().take(shown).enumerate() {
+        if position > 0 {
+            out.push_str(", ");
+        }
+        push_printable(out, value);
+    }
+    if values.len() > shown {
+        push_display(out, format_args!(" + {} more", values.len() - shown));
+    }
+}
+
+/// Control characters are escaped: what a source wrote into a name or a path must neither break the table nor reach
+/// the operator's terminal as a command.
+fn push_printable(out: &mut String, text: &str) {
+    if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+        out.push_str(text);
+        return;
+    }
+    for character in text.chars() {
+        if character.is_control() {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

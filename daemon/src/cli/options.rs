@@ -1,0 +1,52 @@
+//! What the commands take that do more than ask a running daemon.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// What `nodelb run` was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct RunOptions {
+    /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// What holds the maps, whatever the configuration says: memory needs no privilege and translates nothing
+    #[arg(long, value_name = "WHICH")]
+    pub datapath: Option<DatapathChoice>,
+}
+
+/// The datapaths the command line knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DatapathChoice {
+    /// BPF maps and programs.
+    Kernel,
+    /// Everything but translation.
+    Memory,
+}
+
+/// What `nodelb check-config` was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct CheckOptions {
+    /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+}
+
+/// What `nodelb cleanup` was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct CleanupOptions {
+    /// Configuration file that names the pin directory [default: /etc/nodelb/nodelb.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Pin directory, whatever the configuration says
+    #[arg(long, value_name = "PATH")]
+    pub pin_directory: Option<PathBuf>,
+}
+
+/// What the daemon starts its reaper with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct ReaperOptions {
+    /// Cgroup whose processes' sockets may be ended for the address they dialled
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
+}
