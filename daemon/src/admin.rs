@@ -21,7 +21,7 @@ pub mod apiservers;
 mod guard;
 pub mod health;
 pub mod maps;
-mod metrics;
+pub mod metrics;
 mod query;
 mod routes;
 mod server;

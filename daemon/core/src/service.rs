@@ -330,6 +330,11 @@ pub enum BackendState {
     NotReady,
 }
 
+impl BackendState {
+    /// Every one of them.
+    pub const ALL: [Self; 5] = [Self::Active, Self::Terminating, Self::Quarantined, Self::Maintenance, Self::NotReady];
+}
+
 impl fmt::Display for BackendState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
