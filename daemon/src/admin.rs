@@ -22,7 +22,7 @@ pub mod apiservers;
 mod guard;
 pub mod health;
 pub mod maps;
-mod metrics;
+pub mod metrics;
 mod openapi;
 mod query;
 mod routes;

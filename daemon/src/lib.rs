@@ -14,6 +14,8 @@ pub mod clock;
 pub mod config;
 pub mod document;
 pub mod exit;
+#[cfg(test)]
+mod generated;
 pub mod lb_health;
 pub mod log;
 pub mod moves;

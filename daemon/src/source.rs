@@ -14,6 +14,9 @@ pub struct SourceReport {
     pub source: Source,
     /// A file, or the directory as a whole.
     pub path: String,
+    /// What it stands for as a whole: `directory`, or the kind of objects that is watched; `None` for a single file.
+    #[serde(skip)]
+    pub kind: Option<&'static str>,
     /// Whether what is served from it is what it says.
     pub state: SourceState,
     /// How many services it contributes.
@@ -26,10 +29,14 @@ pub struct SourceReport {
     pub problems: Vec<String>,
     /// Since when it is in this state with these problems, in seconds since 1970.
     pub since: u64,
+    /// When the directory was last looked at, or anything was last heard of the kind, in seconds since 1970; `None` before,
+    /// and for a single file.
+    #[serde(skip)]
+    pub heard: Option<u64>,
 }
 
 /// The states of a [`SourceReport`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum SourceState {
     /// What it says is what is served. Problems that remain concern single objects in it.
     Ok,

@@ -170,8 +170,20 @@ pub struct Counts {
     pub services: usize,
     /// Services one of whose frontends is held.
     pub held: usize,
+    /// Services of which a port has no backend that a new connection can reach.
+    pub without_backends: usize,
+    /// Services that wait for a load balancer's address, see [`crate::service::Service::awaits_load_balancer`].
+    pub awaiting_load_balancer: usize,
     /// Rows of `/frontends` by status; a status that none has is missing.
     pub frontends: BTreeMap<Status, usize>,
+    /// Of those in error: what cannot own its address whoever else claims it.
+    pub refused: usize,
+    /// Of those in error: what waits for the claim that owns its address.
+    pub outranked: usize,
+    /// Backends that the slices of the services name, once for each port; in quarantine those that failed their checks.
+    pub backends: BTreeMap<BackendState, usize>,
+    /// Backends that a new connection can reach, once for each port and family.
+    pub selectable: usize,
 }
 
 /// Narrows a report. An empty filter lets everything through; what a row does not have narrows it not at all.

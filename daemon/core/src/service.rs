@@ -347,6 +347,9 @@ pub enum BackendState {
 impl BackendState {
     /// How they print, in the order of their definition.
     pub const NAMES: [&'static str; 5] = ["Active", "Terminating", "Quarantined", "Maintenance", "NotReady"];
+
+    /// Every one of them.
+    pub const ALL: [Self; 5] = [Self::Active, Self::Terminating, Self::Quarantined, Self::Maintenance, Self::NotReady];
 }
 
 impl fmt::Display for BackendState {

@@ -109,13 +109,53 @@ impl Snapshot {
         reports
     }
 
-    /// How many rows there are, and how they stand.
+    /// How many rows there are, and how they stand. Looks at everything once, and makes no row.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts { services: self.facts.names().count(), ..Counts::default() };
+        let mut counts = Counts::default();
+        self.count_services(&mut counts);
+        self.count_frontends(&mut counts);
+        let mut without = BTreeSet::new();
+        for (id, entry) in &self.desired.services {
+            counts.selectable += entry.cluster.chunk_by(|a, b| a.addr == b.addr).count();
+            if entry.cluster.is_empty()
+                && let Some(owner) = self.owners.get(id)
+            {
+                without.insert(&owner.key.service);
+            }
+        }
+        counts.without_backends = without.len();
+        counts
+    }
+
+    fn count_services(&self, counts: &mut Counts) {
+        for name in self.facts.names() {
+            counts.services += 1;
+            let Some((service, slices)) = self.facts.owner(name) else { continue };
+            counts.awaiting_load_balancer += usize::from(service.awaits_load_balancer);
+            let failed = self.checks(name).and_then(|checks| checks.failed);
+            for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
+                let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));
+                let state = if has_failed { BackendState::Quarantined } else { backend.state };
+                *counts.backends.entry(state).or_default() += 1;
+            }
+        }
+    }
+
+    fn count_frontends(&self, counts: &mut Counts) {
         let mut held = BTreeSet::new();
-        for (address, row) in &self.rows {
+        for row in self.rows.values() {
             for (place, claim) in row.claims().iter().enumerate() {
-                let status = row.status_of(place, *address).status;
+                let status = match &claim.target {
+                    Ok(_) if place == 0 => row.status.status,
+                    Ok(_) => {
+                        counts.outranked += 1;
+                        Status::Error
+                    }
+                    Err(_) => {
+                        counts.refused += 1;
+                        Status::Error
+                    }
+                };
                 *counts.frontends.entry(status).or_default() += 1;
                 if status == Status::Held {
                     held.insert(&claim.key.service);
@@ -123,7 +163,6 @@ impl Snapshot {
             }
         }
         counts.held = held.len();
-        counts
     }
 
     /// The addresses the service claims, by whichever source's description counts.

@@ -1,135 +1,147 @@
-//! `/metrics`: figures for Prometheus in OpenMetrics text, counted from the published values when they are asked for. Owns
-//! the names.
+//! `/metrics`: figures for Prometheus in OpenMetrics text, counted from the published values when they are asked for.
+//! Names, types, units, labels and help are in one table; what is not in it cannot be published.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use nodelb_core::datapath::Moment;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::report::Status;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::registry::{Registry, Unit};
+use nodelb_core::service::{BackendState, Source};
 
 use super::apiservers::PoolReport;
-use super::{AdminState, Now};
+use super::sources::{SourceReport, SourceState};
+use super::{AdminState, Health, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
 use crate::moves::MovesReport;
+
+pub(super) mod family;
+mod process;
+pub(super) mod table;
+
+pub use family::{Described, Exposition, Group, Kind, Label, Metric, Value};
+pub use table::METRICS;
 
 /// What the answer is made of, as its `Content-Type`.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// One label, whose value prints.
-type Counted = Family<[(&'static str, String); 1], Gauge<i64>>;
+/// The checks of readiness that say whether connections are translated.
+const HOOKS: [&str; 2] = ["links", "canary"];
 
 /// All metrics as text.
 ///
 /// # Errors
 /// When they cannot be written, which nothing known can cause.
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("nodelb");
-    services(&mut registry, &Arc::clone(&state.snapshot.borrow()));
+    let mut exposition = Exposition::default();
+    let snapshot = Arc::clone(&state.snapshot.borrow());
+    services(&mut exposition, &snapshot);
+    health(&mut exposition, &Arc::clone(&state.health.borrow()), now);
+    let rows: Vec<SourceReport> = state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect();
+    sources(&mut exposition, &snapshot, &rows, now);
     let apiservers = Arc::clone(&state.apiservers.borrow());
     if apiservers.pool.is_some() {
-        self::apiservers(&mut registry, &apiservers, now);
+        self::apiservers(&mut exposition, &apiservers, now);
     }
     let report = Arc::clone(&state.checks.borrow());
     if !report.targets.is_empty() || !report.done.is_empty() {
-        checks(&mut registry, &report);
+        checks(&mut exposition, &report);
     }
     if let Some(moves) = &state.moves {
-        self::moves(&mut registry, &Arc::clone(&moves.borrow()), now);
+        self::moves(&mut exposition, &Arc::clone(&moves.borrow()), now);
     }
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
+    exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
+    process::process(&mut exposition);
+    exposition.text()
 }
 
-fn services(registry: &mut Registry, snapshot: &Snapshot) {
+fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
     let counts = snapshot.counts();
-    registry.register("services", "Services that the sources describe", gauge(counts.services));
+    exposition.one(&table::SERVICES, counts.services);
+    exposition.one(&table::SERVICES_HELD, counts.held);
+    exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);
+    exposition.one(&table::SERVICES_AWAITING, counts.awaiting_load_balancer);
+    let statuses = [Status::Pending, Status::Done, Status::Held, Status::Error];
+    exposition.each(&table::FRONTENDS, every(statuses, &counts.frontends));
+    exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
+    exposition.one(&table::FRONTENDS_OUTRANKED, counts.outranked);
+    exposition.each(&table::BACKENDS, every(BackendState::ALL, &counts.backends));
+    exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = snapshot.facts();
-    let asked = "Services with a healthCheckNodePort that load balancers ask at";
-    registry.register("local_entry_ports", asked, gauge(facts.health_check_ports().len()));
-    let failed = "Services whose healthCheckNodePort cannot be listened on, or not everywhere";
-    registry.register("local_entry_ports_failed", failed, gauge(facts.entry_errors()));
-    let bound = "NodePorts that a process of the node has bound, so that what comes from outside reaches it";
-    registry.register("nodeports_bound", bound, gauge(facts.bound_len()));
-    let held = "Services kept as they were although a source emptied them";
-    registry.register("services_held", held, gauge(counts.held));
-    let frontends = Counted::default();
-    for status in [Status::Pending, Status::Done, Status::Held, Status::Error] {
-        count(&frontends, "status", &status, counts.frontends.get(&status).copied().unwrap_or_default());
-    }
-    registry.register("frontends", "Frontends by how they stand", frontends);
+    exposition.one(&table::LOCAL_ENTRY_PORTS, facts.health_check_ports().len());
+    exposition.one(&table::LOCAL_ENTRY_PORTS_FAILED, facts.entry_errors());
+    exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
 }
 
-fn apiservers(registry: &mut Registry, report: &PoolReport, now: Now) {
-    let standings = Counted::default();
-    for (standing, number) in report.standings(now.moment) {
-        count(&standings, "state", &standing, number);
+fn health(exposition: &mut Exposition, health: &Health, now: Now) {
+    exposition.one(&table::READY, health.ready(now.moment).iter().all(|check| check.passed));
+    let mut hooks = health.checks.iter().filter(|check| HOOKS.contains(&check.name)).peekable();
+    if hooks.peek().is_some() {
+        exposition.one(&table::HOOKS_IN_EFFECT, hooks.all(|check| check.passed));
     }
-    registry.register("apiservers", "Known apiserver addresses by how they stand", standings);
-    let connected = gauge(usize::from(report.in_use().is_some()));
-    registry.register("apiserver_connected", "Whether an apiserver is in use", connected);
+}
+
+fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Now) {
+    let mut places: BTreeMap<_, usize> = BTreeMap::new();
+    let mut problems: BTreeMap<Source, usize> = BTreeMap::new();
+    for row in rows {
+        for state in [SourceState::Ok, SourceState::LastGood, SourceState::Error] {
+            *places.entry((row.source, state)).or_default() += usize::from(row.state == state);
+        }
+        *problems.entry(row.source).or_default() += row.problems.len();
+    }
+    let facts = snapshot.facts();
+    exposition.each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], facts.is_synced(*source))));
+    let by_state =
+        places.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
+    exposition.each(&table::SOURCE_PLACES, by_state);
+    exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
+    let kinds = || rows.iter().filter_map(|row| Some((row, [row.source.to_string(), row.kind?.to_owned()])));
+    exposition.each(&table::SOURCE_UP, kinds().map(|(row, labels)| (labels, row.state == SourceState::Ok)));
+    let age = |heard: u64| now.unix.saturating_sub(heard);
+    let ages = kinds().filter_map(|(row, labels)| Some((labels, age(row.heard?))));
+    exposition.each(&table::SOURCE_AGE, ages);
+}
+
+fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Now) {
+    let standings = report.standings(now.moment).into_iter().map(|(standing, number)| ([standing], number));
+    exposition.each(&table::APISERVERS, standings);
+    exposition.one(&table::APISERVER_CONNECTED, report.in_use().is_some());
     if let Some(heard) = report.last_heard {
-        let help = "Time since anything was last heard from an apiserver: how stale the services may be";
-        register_age(registry, "apiserver_last_heard", help, (heard, now));
+        exposition.one(&table::APISERVER_LAST_HEARD, seconds_since(heard, now));
     }
-    let help = "How often another apiserver than before came into use";
-    registry.register("apiserver_switches", help, ConstCounter::new(report.switches()));
+    exposition.one(&table::APISERVER_SWITCHES, report.switches());
 }
 
-fn checks(registry: &mut Registry, report: &CheckReport) {
-    let targets = Counted::default();
-    for condition in [Condition::Healthy, Condition::Unhealthy, Condition::Unchecked] {
-        count(&targets, "state", &condition, report.targets.get(&condition).copied().unwrap_or_default());
-    }
-    registry.register("health_check_targets", "What health checks ask, by how it stands", targets);
-    let done = Family::<[(&'static str, String); 1], Counter>::default();
-    for outcome in Outcome::ALL {
-        let number = report.done.get(&outcome).copied().unwrap_or_default();
-        done.get_or_create(&[("result", outcome.to_string())]).inc_by(number);
-    }
-    registry.register("health_checks", "Health checks by what came of them", done);
-    registry.register("health_checks_open", "Health checks that wait for an answer", gauge(report.open));
-    let help = "By how much health checks began later than they were due, all together";
-    let late = ConstCounter::new(report.late_millis as f64 / 1_000.0);
-    registry.register_with_unit("health_checks_late", help, Unit::Seconds, late);
+fn checks(exposition: &mut Exposition, report: &CheckReport) {
+    let conditions = [Condition::Healthy, Condition::Unhealthy, Condition::Unchecked];
+    exposition.each(&table::HEALTH_CHECK_TARGETS, every(conditions, &report.targets));
+    exposition.each(&table::HEALTH_CHECKS, every(Outcome::ALL, &report.done));
+    exposition.one(&table::HEALTH_CHECKS_OPEN, report.open);
+    exposition.one(&table::HEALTH_CHECKS_LATE, report.late_millis as f64 / 1_000.0);
 }
 
-fn moves(registry: &mut Registry, report: &MovesReport, now: Now) {
-    let destroyed = Family::<[(&'static str, &'static str); 1], Counter>::default();
-    for (protocol, sockets) in [("udp", report.udp), ("tcp", report.tcp)] {
-        destroyed.get_or_create(&[("protocol", protocol)]).inc_by(sockets);
-    }
-    registry.register("sockets_destroyed", "Sockets ended because their backend was gone", destroyed);
-    let help = "How often all sockets were looked at for backends that are gone";
-    registry.register("socket_passes", help, ConstCounter::new(report.passes));
-    let help = "Passes, and sockets, that something went wrong with";
-    registry.register("socket_errors", help, ConstCounter::new(report.errors));
-    let help = "Whether sockets whose backend is gone can be ended";
-    registry.register("socket_reaper_up", help, gauge(usize::from(report.is_working)));
+fn moves(exposition: &mut Exposition, report: &MovesReport, now: Now) {
+    exposition.each(&table::SOCKETS_DESTROYED, [(["udp"], report.udp), (["tcp"], report.tcp)]);
+    exposition.one(&table::SOCKET_PASSES, report.passes);
+    exposition.one(&table::SOCKET_ERRORS, report.errors);
+    exposition.one(&table::SOCKET_REAPER_UP, report.is_working);
     if let Some(last) = report.last_pass {
-        register_age(registry, "socket_last_pass", "Time since all sockets were last looked at", (last, now));
+        exposition.one(&table::SOCKET_LAST_PASS, seconds_since(last, now));
     }
 }
 
-fn register_age(registry: &mut Registry, name: &str, help: &str, (then, now): (Moment, Now)) {
-    let seconds = Gauge::<f64, AtomicU64>::default();
-    seconds.set(now.moment.0.saturating_sub(then.0) as f64 / 1_000.0);
-    registry.register_with_unit(name, help, Unit::Seconds, seconds);
+fn seconds_since(then: Moment, now: Now) -> f64 {
+    now.moment.0.saturating_sub(then.0) as f64 / 1_000.0
 }
 
-fn gauge(number: usize) -> ConstGauge<i64> {
-    ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX))
-}
-
-fn count(family: &Counted, label: &'static str, value: &impl ToString, number: usize) {
-    family.get_or_create(&[(label, value.to_string())]).set(i64::try_from(number).unwrap_or(i64::MAX));
+/// A sample for each of these values of the one label; one that is not counted is at 0.
+fn every<L: Ord + Copy, V: Copy + Default, const N: usize>(
+    values: [L; N],
+    counted: &BTreeMap<L, V>,
+) -> impl Iterator<Item = ([L; 1], V)> {
+    values.into_iter().map(|value| ([value], counted.get(&value).copied().unwrap_or_default()))
 }
 
 #[cfg(test)]

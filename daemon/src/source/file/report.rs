@@ -20,6 +20,8 @@ pub(super) struct DirectoryState<'a> {
     pub(super) was_read: bool,
     /// Since when there is this trouble, or none.
     pub(super) since: SystemTime,
+    /// When it was last looked at.
+    pub(super) looked: SystemTime,
 }
 
 /// The directory's row, then one for each file, by path.
@@ -48,12 +50,14 @@ fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged)
     SourceReport {
         source: Source::Files,
         path: directory.path.display().to_string(),
+        kind: Some("directory"),
         state,
         services: merged.services.len(),
         slices: merged.slices.len(),
         notices,
         problems: problem.into_iter().collect(),
         since: unix_seconds(directory.since),
+        heard: Some(unix_seconds(directory.looked)),
     }
 }
 
@@ -66,11 +70,13 @@ fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> Source
     SourceReport {
         source: Source::Files,
         path: path.display().to_string(),
+        kind: None,
         state: file.state(),
         services: content.map_or(0, |content| content.services.len()),
         slices: content.map_or(0, |content| content.slices.len()),
         notices,
         problems: file.problems.iter().chain(merge_problems).map(Problem::to_string).collect(),
         since: unix_seconds(file.since),
+        heard: None,
     }
 }

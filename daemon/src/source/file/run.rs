@@ -200,6 +200,7 @@ impl Running {
             trouble: self.trouble.as_deref(),
             was_read: self.synced.is_some(),
             since: self.since,
+            looked: SystemTime::now(),
         };
         let rows = report::rows(&told, &self.files, &self.merged);
         self.source.reports.send_if_modified(|reports| {

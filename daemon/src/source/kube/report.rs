@@ -19,13 +19,15 @@ pub(super) struct KindReport<'a> {
     pub(super) kind: Kind,
     pub(super) state: &'a State,
     pub(super) since: SystemTime,
+    /// When anything was last heard of it.
+    pub(super) heard: Option<SystemTime>,
     pub(super) tally: Tally,
     /// Whether it has been listed since the daemon started.
     pub(super) is_listed: bool,
 }
 
 pub(super) fn row(report: &KindReport<'_>) -> SourceReport {
-    let KindReport { kind, state, since, tally, is_listed } = report;
+    let KindReport { kind, state, since, heard, tally, is_listed } = report;
     let state_shown = match state {
         State::Watching => SourceState::Ok,
         _ if *is_listed || tally.served > 0 => SourceState::LastGood,
@@ -46,12 +48,14 @@ pub(super) fn row(report: &KindReport<'_>) -> SourceReport {
     SourceReport {
         source: Source::Kubernetes,
         path: kind.resource().into(),
+        kind: Some(kind.resource()),
         state: state_shown,
         services: served(Kind::Service),
         slices: served(Kind::EndpointSlice),
         notices,
         problems,
         since: unix_seconds(*since),
+        heard: heard.map(unix_seconds),
     }
 }
 

@@ -114,6 +114,8 @@ struct Running {
 struct OneKind {
     state: State,
     since: SystemTime,
+    /// When anything was last heard of it.
+    heard: Option<SystemTime>,
     trouble: Trouble,
     again: Arc<Notify>,
 }
@@ -122,7 +124,7 @@ impl Running {
     fn new(source: KubernetesSource) -> Self {
         let kind = |kind| {
             let (since, again) = (SystemTime::now(), Arc::new(Notify::new()));
-            let one = OneKind { state: State::Waiting, since, trouble: Trouble::default(), again };
+            let one = OneKind { state: State::Waiting, since, heard: None, trouble: Trouble::default(), again };
             (kind, one)
         };
         Self {
@@ -172,6 +174,7 @@ impl Running {
                 told = told.recv() => match told {
                     Some(Told::Heard(kind, heard)) => self.hear(kind, heard).await,
                     Some(Told::State(kind, state)) => { self.note(kind, state); Ok(()) }
+                    Some(Told::Progress(kind)) => { self.progress(kind); Ok(()) }
                     Some(Told::Cluster(uid)) => { self.identify(uid).await; Ok(()) }
                     None => return,
                 },
@@ -273,6 +276,13 @@ impl Running {
         }
     }
 
+    fn progress(&mut self, kind: Kind) {
+        if let Some(one) = self.kinds.get_mut(&kind) {
+            one.heard = Some(SystemTime::now());
+            self.is_reported = false;
+        }
+    }
+
     fn note(&mut self, kind: Kind, state: State) {
         let Some(one) = self.kinds.get_mut(&kind) else { return };
         one.trouble.note(Instant::now(), &state);
@@ -323,7 +333,8 @@ impl Running {
         let row = |(kind, one): (&Kind, &OneKind)| {
             let tally = self.store.tally(*kind);
             let is_listed = self.store.was_listed(*kind);
-            report::row(&KindReport { kind: *kind, state: &one.state, since: one.since, tally, is_listed })
+            let (state, since, heard) = (&one.state, one.since, one.heard);
+            report::row(&KindReport { kind: *kind, state, since, heard, tally, is_listed })
         };
         let rows: Vec<SourceReport> = self.kinds.iter().map(row).collect();
         self.source.reports.send_if_modified(|reports| {

@@ -73,6 +73,8 @@ pub enum Told {
     Heard(Kind, Vec<Heard>),
     /// How the watch itself goes.
     State(Kind, State),
+    /// Something arrived, if only a bookmark. Said once a second at most.
+    Progress(Kind),
     /// The uid of Service `default/kubernetes`.
     Cluster(String),
 }
@@ -435,6 +437,8 @@ impl Watcher {
             self.progress_at = Some(now);
             // A supervisor that is busy learns of it the next time.
             _ = self.apiservers.reports.try_send(Report::Progress { session: session.number });
+            // So does the one who owns the store.
+            _ = self.told.try_send(Told::Progress(self.query.kind));
         }
     }
 

@@ -1,7 +1,8 @@
 use super::*;
 
 fn row_of(state: &State, is_listed: bool, tally: Tally) -> SourceReport {
-    row(&KindReport { kind: Kind::EndpointSlice, state, since: SystemTime::UNIX_EPOCH, tally, is_listed })
+    let (since, heard) = (SystemTime::UNIX_EPOCH, None);
+    row(&KindReport { kind: Kind::EndpointSlice, state, since, heard, tally, is_listed })
 }
 
 #[test]

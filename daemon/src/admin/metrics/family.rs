@@ -1,0 +1,281 @@
+//! What a metric is, and the one way to publish one: what is registered is a row of the table (`super::table`). Owns the form of the exposition; neither names nor figures.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// How a metric's values are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What is now.
+    Gauge,
+    /// What was counted since the daemon started. Its name ends in `_total`.
+    Counter,
+    /// How often values fell into which bucket.
+    Histogram,
+    /// Facts in labels; the value is 1. Its name ends in `_info`.
+    Info,
+}
+
+impl Kind {
+    /// As OpenMetrics calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Histogram => "histogram",
+            Self::Info => "info",
+        }
+    }
+
+    /// What the samples' name has more than the family's.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Gauge | Self::Histogram => "",
+            Self::Counter => "_total",
+            Self::Info => "_info",
+        }
+    }
+}
+
+/// A label, and what bounds the number of its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// As in the samples.
+    pub name: &'static str,
+    /// The values, separated by commas, or what they are and how many there may be.
+    pub values: &'static str,
+}
+
+/// A metric of so many labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric<const LABELS: usize = 0> {
+    /// Where it belongs in the documents, and when it is there.
+    pub group: Group,
+    /// As it is written in queries: with its unit, and `_total` or `_info`. A histogram has `_bucket`, `_sum` and `_count`
+    /// behind it.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// In the order of the values.
+    pub labels: [Label; LABELS],
+    /// What it says, one sentence without its full stop.
+    pub help: &'static str,
+}
+
+/// A row of the table: a metric whatever its labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// See [`Metric`].
+    pub group: Group,
+    /// See [`Metric`].
+    pub name: &'static str,
+    /// See [`Metric`].
+    pub kind: Kind,
+    /// See [`Metric`].
+    pub labels: &'static [Label],
+    /// See [`Metric`].
+    pub help: &'static str,
+}
+
+/// What a metric is about, and so when it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// What nodelb serves.
+    Services,
+    /// From a change to the kernel.
+    Changes,
+    /// The maps and the programs.
+    Kernel,
+    /// Where services are read.
+    Sources,
+    /// The way to the apiservers.
+    Apiservers,
+    /// Health checks.
+    Checks,
+    /// Sockets that have to dial again.
+    Sockets,
+    /// The daemon itself.
+    Process,
+}
+
+impl Group {
+    /// The heading, and when the metrics of the group are there.
+    pub const fn title(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Services => ("Services", "Always."),
+            Self::Changes => ("Changes", "Always."),
+            Self::Kernel => ("Kernel", "Unless the datapath is memory."),
+            Self::Sources => ("Sources", "Always; what is watched where Kubernetes is configured."),
+            Self::Apiservers => ("Apiservers", "Where Kubernetes is configured."),
+            Self::Checks => ("Health checks", "Where a service file asks for health checks."),
+            Self::Sockets => ("Sockets", "Where sockets can be ended: see `datapath.disconnect` in nodelb.toml(5)."),
+            Self::Process => ("Daemon", "Always."),
+        }
+    }
+}
+
+impl<const LABELS: usize> Metric<LABELS> {
+    /// As a row of the table.
+    pub const fn described(&'static self) -> Described {
+        Described { group: self.group, name: self.name, kind: self.kind, labels: &self.labels, help: self.help }
+    }
+}
+
+impl Described {
+    /// What it is measured in, as its name says.
+    pub fn unit(&self) -> Option<&'static str> {
+        let family = self.family();
+        ["seconds", "bytes"].into_iter().find(|unit| family.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_')))
+    }
+
+    /// The name of the family, as the `# TYPE` line has it.
+    pub fn family(&self) -> &'static str {
+        self.name.strip_suffix(self.kind.suffix()).unwrap_or(self.name)
+    }
+}
+
+/// A value of a gauge or a counter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A number of things.
+    Whole(u64),
+    /// A measure, in the metric's unit.
+    Fraction(f64),
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Whole(number)
+    }
+}
+
+impl From<usize> for Value {
+    fn from(number: usize) -> Self {
+        Self::Whole(u64::try_from(number).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<u32> for Value {
+    fn from(number: u32) -> Self {
+        Self::Whole(number.into())
+    }
+}
+
+impl From<bool> for Value {
+    fn from(is_so: bool) -> Self {
+        Self::Whole(is_so.into())
+    }
+}
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Fraction(number)
+    }
+}
+
+/// What one scrape answers, as it is put together.
+#[derive(Debug, Default)]
+pub struct Exposition(Registry);
+
+impl Exposition {
+    /// The value of a metric without labels.
+    pub fn one(&mut self, metric: &'static Metric, value: impl Into<Value>) {
+        self.each::<0, &str, _>(metric, [([], value)]);
+    }
+
+    /// A value for each set of label values, in the order of the metric's labels. No set may come twice.
+    pub fn each<const LABELS: usize, L: ToString, V: Into<Value>>(
+        &mut self,
+        metric: &'static Metric<LABELS>,
+        samples: impl IntoIterator<Item = ([L; LABELS], V)>,
+    ) {
+        let labelled = |values: [L; LABELS]| {
+            let mut index = 0;
+            values.map(|value| {
+                index += 1;
+                (metric.labels[index - 1].name, value.to_string())
+            })
+        };
+        let samples = samples.into_iter().map(|(values, value)| (labelled(values), value.into())).collect();
+        self.0.register_collector(Box::new(Family { metric: metric.described(), samples }));
+    }
+
+    /// A histogram that somebody keeps; clones are one and the same.
+    pub fn histogram(&mut self, metric: &'static Metric, histogram: &Histogram) {
+        let described = metric.described();
+        let name = plain_name(&described);
+        match unit(&described) {
+            Some(unit) => self.0.register_with_unit(name, metric.help, unit, histogram.clone()),
+            None => self.0.register(name, metric.help, histogram.clone()),
+        }
+    }
+
+    /// As OpenMetrics text.
+    ///
+    /// # Errors
+    /// When it cannot be written, which nothing known can cause.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.0)?;
+        Ok(text)
+    }
+}
+
+/// The name without what the encoder adds.
+fn plain_name(metric: &Described) -> &'static str {
+    let family = metric.family();
+    let without = metric.unit().and_then(|unit| family.strip_suffix(unit)).and_then(|rest| rest.strip_suffix('_'));
+    without.unwrap_or(family)
+}
+
+fn unit(metric: &Described) -> Option<Unit> {
+    metric.unit().map(|unit| if unit == "bytes" { Unit::Bytes } else { Unit::Seconds })
+}
+
+/// The samples of one metric.
+#[derive(Debug)]
+struct Family<const LABELS: usize> {
+    metric: Described,
+    samples: Vec<([(&'static str, String); LABELS], Value)>,
+}
+
+impl<const LABELS: usize> Collector for Family<LABELS> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        if self.samples.is_empty() {
+            return Ok(());
+        }
+        let (help, unit) = (format!("{}.", self.metric.help), unit(&self.metric));
+        let kind = match self.metric.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Info => MetricType::Info,
+            Kind::Gauge | Kind::Histogram => MetricType::Gauge,
+        };
+        let mut encoder = encoder.encode_descriptor(plain_name(&self.metric), &help, unit.as_ref(), kind)?;
+        for (labels, value) in &self.samples {
+            match self.metric.kind {
+                Kind::Info => encoder.encode_info(labels)?,
+                _ if LABELS == 0 => sample(&mut encoder, self.metric.kind, *value)?,
+                kind => sample(&mut encoder.encode_family(labels)?, kind, *value)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sample(encoder: &mut MetricEncoder<'_>, kind: Kind, value: Value) -> Result<(), fmt::Error> {
+    match (kind, value) {
+        (Kind::Counter, Value::Whole(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
+        (Kind::Counter, Value::Fraction(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
+        (_, Value::Whole(number)) => encoder.encode_gauge(&number),
+        (_, Value::Fraction(number)) => encoder.encode_gauge(&number),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! The only list of metrics. `docs/metrics.md` is generated from it, nodelb(8) names each, a test compares.
+//!
+//! A name follows OpenMetrics: its unit at its end, `_total` behind a counter. The number of label values is bounded, and
+//! the row says by what. kube-proxy's names are kube-proxy's, for dashboards that ask for them.
+
+use super::family::{Described, Group, Kind, Label, Metric};
+
+/// Each metric as a static of its own, and all of them as the table, in this order.
+macro_rules! metrics {
+    ($($id:ident$(<$labels:literal>)?: $group:ident, $kind:ident, $name:literal, [$($label:ident = $values:literal),*], $help:literal;)*) => {
+        $(#[doc = concat!("`", $name, "`: ", $help, ".")]
+        pub(in crate::admin) static $id: Metric$(<$labels>)? = Metric {
+            group: Group::$group,
+            name: $name,
+            kind: Kind::$kind,
+            labels: [$(Label { name: stringify!($label), values: $values }),*],
+            help: $help,
+        };)*
+
+        /// Every metric, by group.
+        pub static METRICS: &[Described] = &[$($id.described()),*];
+    };
+}
+
+metrics! {
+    SERVICES: Services, Gauge, "nodelb_services", [], "Services that the sources describe";
+    SERVICES_HELD: Services, Gauge, "nodelb_services_held", [],
+        "Services kept as they were although a source emptied them: they lead to an apiserver";
+    SERVICES_WITHOUT_BACKENDS: Services, Gauge, "nodelb_services_without_backends", [],
+        "Services of which a port has no backend that a new connection can reach";
+    SERVICES_AWAITING: Services, Gauge, "nodelb_services_awaiting_load_balancer", [],
+        "Services of type LoadBalancer that no load balancer has an address for yet";
+    FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "Pending, Done, Held, Error"],
+        "Addresses that services claim, by how they stand";
+    FRONTENDS_REFUSED: Services, Gauge, "nodelb_frontends_refused", [],
+        "Addresses that nodelb refuses to serve, whoever claims them";
+    FRONTENDS_OUTRANKED: Services, Gauge, "nodelb_frontends_outranked", [],
+        "Claims to an address that another service owns, or another port of the same";
+    BACKENDS<1>: Services, Gauge, "nodelb_backends",
+        [state = "Active, Terminating, Quarantined, Maintenance, NotReady"],
+        "Backends of services, once for each port, by what their source says or nodelb's own checks found";
+    BACKENDS_SELECTABLE: Services, Gauge, "nodelb_backends_selectable", [],
+        "Backends that a new connection can reach, once for each port";
+    LOCAL_ENTRY_PORTS: Services, Gauge, "nodelb_local_entry_ports", [],
+        "Services with a healthCheckNodePort that load balancers ask at";
+    LOCAL_ENTRY_PORTS_FAILED: Services, Gauge, "nodelb_local_entry_ports_failed", [],
+        "Of these, the ones that cannot be listened on, or not everywhere";
+    NODEPORTS_BOUND: Services, Gauge, "nodelb_nodeports_bound", [],
+        "NodePorts that a process of the node has bound, so that what comes from outside reaches it, not the service";
+
+    HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
+        "1 while every program is attached and the canary is refused, else 0: connections are not translated";
+
+    SOURCE_SYNCED<1>: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
+        "1 once the source has told all it had at the start, else 0: until then nothing is removed";
+    SOURCE_PLACES<2>: Sources, Gauge, "nodelb_source_places", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
+        "Files and kinds of objects that services are read from, by whether what they say is served";
+    SOURCE_PROBLEMS<1>: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
+        "What is wrong with them, as shown by `nodelb sources`";
+    SOURCE_UP<2>: Sources, Gauge, "nodelb_source_up",
+        [source = "files, kubernetes", kind = "directory, services, endpointslices, nodes"],
+        "1 while the directory can be read or the watch is up to date, else 0";
+    SOURCE_AGE<2>: Sources, Gauge, "nodelb_source_age_seconds",
+        [source = "files, kubernetes", kind = "directory, services, endpointslices, nodes"],
+        "Time since the directory was last looked at or anything was heard of the kind, a bookmark counts; missing before";
+
+    APISERVERS<1>: Apiservers, Gauge, "nodelb_apiservers",
+        [state = "Untried, Healthy, Recovering, NotReady, Failed, Refused"],
+        "Known apiserver addresses by how they stand";
+    APISERVER_CONNECTED: Apiservers, Gauge, "nodelb_apiserver_connected", [], "1 while an apiserver is in use, else 0";
+    APISERVER_LAST_HEARD: Apiservers, Gauge, "nodelb_apiserver_last_heard_seconds", [],
+        "Time since anything was last heard from an apiserver: how stale the services may be; missing before";
+    APISERVER_SWITCHES: Apiservers, Counter, "nodelb_apiserver_switches_total", [],
+        "How often another apiserver than before came into use";
+
+    HEALTH_CHECK_TARGETS<1>: Checks, Gauge, "nodelb_health_check_targets", [state = "Healthy, Unhealthy, Unchecked"],
+        "Addresses that health checks ask, by how they stand";
+    HEALTH_CHECKS<1>: Checks, Counter, "nodelb_health_checks_total",
+        [result = "Passed, Refused, Timeout, Unreachable, Status, Protocol, Unasked"],
+        "Health checks by what came of them; Unasked are those that this host could not make";
+    HEALTH_CHECKS_OPEN: Checks, Gauge, "nodelb_health_checks_open", [], "Health checks that wait for an answer";
+    HEALTH_CHECKS_LATE: Checks, Counter, "nodelb_health_checks_late_seconds_total", [],
+        "By how much health checks began later than they were due, all together: by their number, how far nodelb is behind";
+
+    SOCKETS_DESTROYED<1>: Sockets, Counter, "nodelb_sockets_destroyed_total", [protocol = "udp, tcp"],
+        "Sockets ended because their backend was gone, or because they dialled before there was one";
+    SOCKET_PASSES: Sockets, Counter, "nodelb_socket_passes_total", [],
+        "How often all sockets were looked at: when backends went away, and every minute";
+    SOCKET_LAST_PASS: Sockets, Gauge, "nodelb_socket_last_pass_seconds", [], "Time since all sockets were last looked at";
+    SOCKET_ERRORS: Sockets, Counter, "nodelb_socket_errors_total", [],
+        "Passes, and sockets, that something went wrong with; the journal says what";
+    SOCKET_REAPER_UP: Sockets, Gauge, "nodelb_socket_reaper_up", [],
+        "1 while sockets can be ended, 0 if the process that does it has ended";
+
+    READY: Process, Gauge, "nodelb_ready", [], "1 while `/readyz` answers 200, else 0";
+    BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "one"], "Which nodelb it is";
+    START_TIME: Process, Gauge, "process_start_time_seconds", [], "When the daemon started, in seconds since 1970";
+    CPU_TIME: Process, Counter, "process_cpu_seconds_total", [], "Processor time that the daemon has used";
+    RESIDENT_MEMORY: Process, Gauge, "process_resident_memory_bytes", [], "Memory that the daemon holds";
+    OPEN_FDS: Process, Gauge, "process_open_fds", [], "Files and sockets that the daemon has open";
+    MAX_FDS: Process, Gauge, "process_max_fds", [], "How many it may open";
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::generated;
+
+/// Names as OpenMetrics and Prometheus want them, and rows that can be understood.
+#[test]
+fn every_row_is_in_order() {
+    let mut names = BTreeSet::new();
+    for metric in METRICS {
+        let name = metric.name;
+        assert!(names.insert(metric.family()), "{name} is there twice");
+        let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        assert!(is_plain(name), "{name}");
+        let known = ["nodelb_", "process_", "kubeproxy_"];
+        assert!(known.iter().any(|prefix| name.starts_with(prefix)), "{name}: whose is it?");
+        assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
+        assert_eq!(metric.kind == Kind::Info, name.ends_with("_info"), "{name}");
+        let is_reserved = ["_count", "_sum", "_bucket", "_created"].iter().any(|suffix| name.ends_with(suffix));
+        assert!(!is_reserved, "{name}: the suffix means something else");
+        assert!(
+            !metric.help.is_empty() && !metric.help.ends_with('.') && !metric.help.contains(['\n', '\\']),
+            "{name}"
+        );
+        for label in metric.labels {
+            assert!(is_plain(label.name) && label.name != "le" && !label.values.is_empty(), "{name} {}", label.name);
+        }
+    }
+    assert!(METRICS.is_sorted_by_key(|metric| metric.group), "the rows of a group stand together");
+}
+
+/// By group: its title, when it is there, its metrics.
+fn groups() -> Vec<(&'static str, &'static str, Vec<&'static Described>)> {
+    METRICS
+        .chunk_by(|a, b| a.group == b.group)
+        .map(|metrics| (metrics[0].group.title().0, metrics[0].group.title().1, metrics.iter().collect()))
+        .collect()
+}
+
+const INTRODUCTION: &str = "\
+# Metrics
+
+Generated from `daemon/src/admin/metrics/table.rs`: `UPDATE=1 cargo test -p nodelb --lib metrics::table` rewrites it.
+
+`curl localhost:9890/metrics` answers OpenMetrics text. Everything is counted from what the daemon knows at that moment, by
+one request at a time. Names end in their unit; counters end in `_total` and begin at 0 when the daemon starts; histograms
+have `_bucket`, `_sum` and `_count` behind their name. The number of label values is bounded.
+[Alerts](../contrib/prometheus/nodelb.rules.yaml) and a [dashboard](../contrib/grafana/nodelb.json) are installed with
+nodelb.
+";
+
+/// `docs/metrics.md` is the table. `UPDATE=1` rewrites it.
+#[test]
+fn the_document_is_the_table() {
+    let mut text = INTRODUCTION.to_owned();
+    for (title, when, metrics) in groups() {
+        text.push_str(&format!("\n## {title}\n\n{when}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n"));
+        for Described { name, kind, labels, help, .. } in metrics {
+            let labels: Vec<_> = labels.iter().map(|label| format!("`{}`: {}", label.name, label.values)).collect();
+            let labels = if labels.is_empty() { "-".into() } else { labels.join("; ") };
+            text.push_str(&format!("| `{name}` | {} | {labels} | {help} |\n", kind.name()));
+        }
+    }
+    generated::is_whole_file("docs/metrics.md", &text);
+}
+
+/// The section METRICS of nodelb(8) is the table. `UPDATE=1` rewrites it.
+#[test]
+fn the_manual_page_is_the_table() {
+    let mut text = String::new();
+    for (title, when, metrics) in groups() {
+        text.push_str(&format!(".SS {}\n{}\n", roff(title), roff(when)));
+        for Described { name, labels, help, .. } in metrics {
+            let named: Vec<_> =
+                labels.iter().map(|label| format!("{}=\\fI{}\\fB", label.name, label.name.to_uppercase())).collect();
+            let named = if named.is_empty() { String::new() } else { format!("{{{}}}", named.join(",")) };
+            let values: String =
+                labels.iter().map(|label| format!("{}: {}.\n", roff(label.name), roff(label.values))).collect();
+            text.push_str(&format!(".TP\n\\fB{name}{named}\\fR\n{}.\n{values}", roff(help)));
+        }
+    }
+    generated::is_part_of_file("contrib/man/nodelb.8", (".\\\" metrics: begin", ".\\\" metrics: end"), &text);
+}
+
+/// Text as a manual page has it: code in bold, dashes that can be searched for.
+fn roff(text: &str) -> String {
+    let mut parts = text.split('`');
+    let plain = |part: &str| part.replace('\\', "\\\\").replace('-', "\\-");
+    let mut out = plain(parts.next().unwrap_or_default());
+    while let Some(code) = parts.next() {
+        out.push_str(&format!("\\fB{}\\fR{}", plain(code), plain(parts.next().unwrap_or_default())));
+    }
+    out
+}
