@@ -54,7 +54,7 @@ fn help_and_version_are_answers() {
     let help = nodelb(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     for command in
-        ["run", "check-config", "services", "frontends", "backends", "maps", "sources", "apiservers", "cleanup"]
+        ["run", "check-config", "services", "frontends", "backends", "maps", "history", "sources", "apiservers", "cleanup"]
     {
         assert!(help.stdout.contains(&format!("  {command} ")), "{command} in {}", help.stdout);
         let help = nodelb(&[command, "--help"]);
@@ -86,7 +86,7 @@ fn a_wrong_command_line_is_64() {
 
 #[test]
 fn without_a_daemon_reading_is_69_and_says_what_to_do() {
-    for command in ["services", "frontends", "backends", "maps", "sources"] {
+    for command in ["services", "frontends", "backends", "maps", "history", "sources"] {
         let address = silent();
         let said = nodelb(&[command, "--admin", &address]);
         assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{command}");

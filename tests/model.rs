@@ -8,6 +8,7 @@ use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
 use nodelb_core::dump::dump;
 use nodelb_core::engine::{Engine, EngineConfig, Round};
+use nodelb_core::history::{History, Stamp};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
 use nodelb_core::state::{MapOp, MapState, Realised};
@@ -64,6 +65,8 @@ pub(crate) struct Host<M = MemoryDatapath> {
     pub(crate) now: Moment,
     /// Every round since the last one that was asked for.
     pub(crate) rounds: Vec<Round>,
+    /// What the flight recorder has of all rounds.
+    pub(crate) history: History,
     sources: BTreeSet<Source>,
     guard: Guard,
 }
@@ -76,7 +79,7 @@ impl<M: Maps> Host<M> {
         let config = EngineConfig { guard: guard.clone(), sources: sources.clone(), max_services };
         let engine = Engine::new(config, Realised::default());
         let maps = Recorder { maps, log: Vec::new() };
-        Self { engine, maps, now: Moment(0), rounds: Vec::new(), sources, guard }
+        Self { engine, maps, now: Moment(0), rounds: Vec::new(), history: History::default(), sources, guard }
     }
 
     /// The daemon is gone and another one starts beside what the kernel holds.
@@ -116,6 +119,8 @@ impl<M: Maps> Host<M> {
 
     fn reconcile(&mut self) -> Round {
         let round = self.engine.reconcile(&mut self.maps, self.now);
+        let stamp = Stamp { at: self.now.0, to_kernel: 0 };
+        round.events.iter().for_each(|event| drop(self.history.add(event.clone(), stamp)));
         self.rounds.push(round.clone());
         round
     }

@@ -34,6 +34,8 @@ mod credentials;
 mod failover;
 #[path = "netns/health.rs"]
 mod health;
+#[path = "netns/history.rs"]
+mod history;
 #[path = "netns/incident.rs"]
 mod incident;
 #[path = "netns/limits.rs"]

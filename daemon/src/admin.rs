@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::Snapshot;
+use nodelb_core::history::History;
 use nodelb_core::state::MapState;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::latency::Latencies;
 use crate::moves::MovesReport;
 
 pub mod age;
@@ -21,6 +23,7 @@ mod answer;
 pub mod apiservers;
 mod guard;
 pub mod health;
+pub mod history;
 pub mod maps;
 pub mod metrics;
 mod openapi;
@@ -57,6 +60,10 @@ pub struct AdminState {
     pub health: watch::Receiver<Arc<Health>>,
     /// Sockets that moved on; `None` where nothing sees to it.
     pub moves: Option<watch::Receiver<Arc<MovesReport>>>,
+    /// What happened, from the recorder.
+    pub history: watch::Receiver<Arc<History>>,
+    /// How long changes and rounds take; `None` where nothing observes it.
+    pub latencies: Option<Latencies>,
     /// What the kernel holds now.
     pub maps: ReadMaps,
     /// How much it can hold.

@@ -61,6 +61,8 @@ enum Command {
     Backends(Places),
     /// Show what the kernel holds now, read back from it
     Maps(Places),
+    /// Show what became of services and their backends: when, by whose hand, and when the kernel had it
+    History(Places),
     /// Show every place services are read from, and what is wrong with it
     Sources(Asking),
     /// Show every address an apiserver may have, which one is in use and why
@@ -121,6 +123,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::Frontends(rows) => rows.ask("/frontends"),
         Command::Backends(places) => places.ask("/backends"),
         Command::Maps(places) => places.ask("/maps"),
+        Command::History(places) => places.ask("/history"),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),

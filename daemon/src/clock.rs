@@ -29,6 +29,32 @@ impl Clock {
     }
 }
 
+/// When something began, on the clock of the world and on one that never goes back: what latencies are counted from.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// In milliseconds since 1970.
+    pub unix_millis: u64,
+    at: Instant,
+}
+
+impl Taken {
+    /// It begins now.
+    pub fn now() -> Self {
+        Self { unix_millis: unix_millis(), at: Instant::now() }
+    }
+
+    /// How long ago that was.
+    pub fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+}
+
+/// The time now in milliseconds since 1970.
+pub fn unix_millis() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The time in seconds since 1970.
 pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())

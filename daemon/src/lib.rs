@@ -16,6 +16,7 @@ pub mod document;
 pub mod exit;
 #[cfg(test)]
 mod generated;
+pub mod latency;
 pub mod lb_health;
 pub mod log;
 pub mod moves;
@@ -24,6 +25,7 @@ pub mod node;
 pub mod notify;
 pub mod reaper;
 pub mod reconcile;
+pub mod recorder;
 pub mod run;
 pub mod sock_diag;
 pub mod source;

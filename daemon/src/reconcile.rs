@@ -26,8 +26,9 @@ use tokio::time::Interval;
 use tracing::{info, warn};
 
 use crate::admin::{Check, Health};
-use crate::clock::{Clock, at, ticking};
+use crate::clock::{Clock, Taken, at, ticking};
 use crate::notify::Notifier;
+use crate::recorder::Reporter;
 
 /// How many batches of changes may wait for the owner before a source has to.
 pub const QUEUE: usize = 64;
@@ -60,6 +61,8 @@ pub struct Owner<D> {
     pub snapshot: watch::Sender<Arc<Snapshot>>,
     /// For readers.
     pub health: watch::Sender<Arc<Health>>,
+    /// Told what every round did.
+    pub reporter: Reporter,
     /// To systemd.
     pub notifier: Arc<Notifier>,
     /// Proof of life of the datapath; the checks of the memory datapath are empty.
@@ -86,16 +89,20 @@ impl<D: Datapath> Owner<D> {
         let mut canary = ticking(CANARY_EVERY);
         let mut watchdog = self.notifier.watchdog_interval().map(ticking);
         tokio::pin!(shutdown);
-        self.round(&mut standing);
+        self.round(&mut standing, Taken::now());
         loop {
             let retry = self.engine.next_round().map(|at| self.clock.instant_of(at));
             tokio::select! {
                 () = &mut shutdown => return,
                 Some(batch) = self.changes.recv() => {
+                    let taken = Taken::now();
                     self.take(batch);
-                    self.round(&mut standing);
+                    self.round(&mut standing, taken);
                 }
-                () = at(retry) => self.round(&mut standing),
+                () = at(retry) => {
+                    self.reporter.count_retry();
+                    self.round(&mut standing, Taken::now());
+                }
                 _ = canary.tick() => {
                     self.try_canary(&mut standing);
                     self.publish_health(&standing);
@@ -122,9 +129,10 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    fn round(&mut self, standing: &mut Standing) {
-        let now = self.clock.now();
-        let round = self.engine.reconcile(&mut self.datapath, now);
+    fn round(&mut self, standing: &mut Standing, taken: Taken) {
+        let (now, began) = (self.clock.now(), Taken::now());
+        let mut round = self.engine.reconcile(&mut self.datapath, now);
+        self.reporter.report(&mut round, taken, began.elapsed());
         report(&round);
         report_losses(&round, &mut standing.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
@@ -283,7 +291,7 @@ fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
         let (key, text) = (&port.key, &port.text);
         warn!(service = %key.service, port = %key.port, %object, %resource_version, %writer, "{key} is {text}");
     }
-    for Release { port, is_deleted } in &round.released {
+    for Release { port, is_deleted, .. } in &round.released {
         let key = &port.key;
         let why = if *is_deleted { "it was deleted" } else { "it has backends again" };
         info!(service = %key.service, port = %key.port, "{key} is not held any more: {why}");

@@ -15,6 +15,7 @@ use nodelb_core::change::Change;
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
+use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
 use nodelb_datapath::KernelDatapath;
@@ -29,12 +30,14 @@ use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::{self, Clock};
 use crate::config::{Config, Mode};
 use crate::exit::{self, Code, Failure};
+use crate::latency::Latencies;
 use crate::lb_health::{self, LocalEntry, View};
 use crate::log::{self, LevelControl};
 use crate::moves::{Means, Mover};
 use crate::node;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
+use crate::recorder;
 
 mod files;
 mod kernel;
@@ -162,6 +165,9 @@ async fn serve<D: Datapath + Send + 'static>(
     let settings = config.kubernetes_settings();
     let engine = Engine::new(engine_config(&config, limits.services), realised);
 
+    let latencies = Latencies::default();
+    let recorder = start_recorder(&config, latencies.clone(), expected);
+
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(clock.now())));
     let (health_in, health) = watch::channel(Arc::new(Health::default()));
@@ -191,6 +197,8 @@ async fn serve<D: Datapath + Send + 'static>(
         checks: files.checks,
         health,
         moves,
+        history: recorder.history,
+        latencies: Some(latencies),
         maps: maps(snapshot),
         limits,
         clock: Arc::new(now),
@@ -204,6 +212,7 @@ async fn serve<D: Datapath + Send + 'static>(
         changes,
         snapshot: snapshot_in,
         health: health_in,
+        reporter: recorder.reporter,
         notifier: Arc::clone(&notifier),
         probe,
         clock,
@@ -215,7 +224,17 @@ async fn serve<D: Datapath + Send + 'static>(
     reload.until_told_to_end(signals).await;
     stop_in.send_replace(true);
     last_words(kubernetes.into_iter().map(|started| started.task).chain([files.checker])).await;
-    owner.await.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+    let owner = owner.await;
+    last_words(std::iter::once(recorder.task)).await;
+    owner.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+}
+
+/// What is recorded of all runs begins anew with this one.
+fn start_recorder(config: &Config, latencies: Latencies, expected: usize) -> recorder::Started {
+    let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
+    let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
+    let started = Event::of_daemon(What::Started, detail);
+    recorder::start(config.state.directory.clone(), latencies, started, recorder::Timing::default())
 }
 
 /// Without it services go on, but load balancers take the node for dead.

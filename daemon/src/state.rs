@@ -22,6 +22,18 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
+/// Opens a file to be appended to and read, or makes it; the same refusals. May block.
+///
+/// # Errors
+/// When it cannot be opened or made, or is no regular file.
+pub(crate) fn append(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let mut options = File::options();
+    let options = options.read(true).append(true).create(true).mode(0o600).custom_flags(flags.bits());
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
+}
+
 /// Replaces the file at `path`, whole or not at all: `write` fills `new`, which then takes its place. May block.
 ///
 /// # Errors

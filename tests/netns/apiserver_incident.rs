@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nodelb_apiserver::{Cluster, Patch, Replica};
 use nodelb_prober::{Plan, Probe, Transport};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cloud::{Door, own};
 use crate::cluster::{NODE, apply, cluster, configure, is_held, serve, service, slice, version};
-use crate::host::{Daemon, Host, eventually, is_done, socket};
+use crate::host::{Daemon, Host, eventually, history, is_done, socket};
 use crate::sandbox;
 
 /// Where the platform answers for the apiservers; the one endpoint of both services.
@@ -138,6 +138,21 @@ fn assert_said(host: &Host, told: &[String; 3]) {
     assert!(log.lines().any(is_said), "{told:?} is not said in\n{log}");
 }
 
+/// The flight recorder names the object that emptied the service, its version, who wrote it and what is held.
+fn assert_recorded(service: &str, [object, version, writer]: &[String; 3]) {
+    let rows = history(service);
+    let is_it = |row: &Value| {
+        row["what"] == "Held"
+            && row["object"] == format!("EndpointSlice {object}")
+            && row["resource_version"] == version.as_str()
+            && row["writer"] == writer.as_str()
+            && row["held"] == json!([format!("{DIRECT}/TCP")])
+            && row["removed"] == json!([])
+            && row["source"] == "kubernetes"
+    };
+    assert!(rows.iter().any(is_it), "{rows:#?}");
+}
+
 fn held(told: &[String; 3]) -> [&str; 3] {
     told.each_ref().map(String::as_str)
 }
@@ -157,6 +172,8 @@ fn no_connection_fails_while_the_apiservers_take_themselves_away() {
         platform.touch("kubernetes-intranet");
         platform.settle();
         assert!(HELD.iter().all(|at| is_done(at, &[&format!("{DIRECT}/TCP")])), "nobody touched the intranet's slice");
+        assert_recorded("default/kubernetes", &kubernetes);
+        assert_eq!(history("default/kubernetes-intranet"), [] as [Value; 0], "an annotation changes no backend");
         let intranet = platform.empty("kubernetes-intranet");
         eventually("the intranet is held", || HELD.iter().all(|address| is_held(address, &held(&intranet))));
         platform.touch("kubernetes-intranet");
@@ -178,6 +195,8 @@ fn no_connection_fails_while_the_apiservers_take_themselves_away() {
         daemon.kill();
         let daemon = host.start();
         clients.assert_unharmed("restarted while the slices are empty");
+        assert_recorded("default/kubernetes", &kubernetes);
+        assert_recorded("default/kubernetes-intranet", &intranet);
         eventually("kubernetes is held again", || is_held("198.51.100.1:443/TCP", &held(&kubernetes)));
         for told in [&kubernetes, &intranet] {
             assert_said(&host, told);
@@ -186,6 +205,7 @@ fn no_connection_fails_while_the_apiservers_take_themselves_away() {
         platform.fill("kubernetes");
         platform.fill("kubernetes-intranet");
         eventually("all is as before", all_done);
+        eventually("the end of the hold", || history("default/kubernetes").last().is_some_and(|row| row["what"] == "Released"));
         daemon.stop();
         clients.finish();
     });

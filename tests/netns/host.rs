@@ -49,8 +49,13 @@ impl Host {
 
     /// Writes the configuration, with these lines added to its `[datapath]` section.
     pub(crate) fn configure(&self, datapath: &str) {
+        // What is remembered is remembered in the sandbox, wherever a test wants it there.
+        let state = match datapath.contains("[state]") {
+            true => String::new(),
+            false => format!("[state]\ndirectory = {:?}\n", self.dir.join("state")),
+        };
         let text = format!(
-            "[files]\ndirectory = {:?}\n[datapath]\ncgroup = {:?}\npin-directory = {:?}\n{datapath}\n",
+            "{state}[files]\ndirectory = {:?}\n[datapath]\ncgroup = {:?}\npin-directory = {:?}\n{datapath}\n",
             self.dir.join("services.d"),
             self.cgroup,
             self.pins
@@ -280,6 +285,12 @@ pub(crate) fn frontend(address: &str) -> Option<Value> {
     let answer = get("/frontends")?;
     let rows = answer["frontends"].as_array().unwrap();
     rows.iter().find(|row| row["address"] == address).cloned()
+}
+
+/// The rows of `/history` of a service, oldest first.
+pub(crate) fn history(service: &str) -> Vec<Value> {
+    let answer = get(&format!("/history?service={service}")).unwrap_or_default();
+    answer["history"].as_array().cloned().unwrap_or_default()
 }
 
 /// Whether the address is served by exactly these backends.

@@ -15,6 +15,7 @@ use nodelb_core::change::{Change, NodeFacts, NodeObject};
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::{Outranked, Snapshot, Takeover};
+use nodelb_core::history::Event;
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::local_entry::Claimants;
 use nodelb_core::nodeport::NodePortAddress;
@@ -129,6 +130,8 @@ impl<W: World> Stage<W> {
             ["problems"] => self.problems(),
             ["health-check-nodeports"] => health_check_nodeports(&snapshot),
             ["journal"] => self.journal(),
+            ["history"] => self.history(None),
+            ["history", service] => self.history(Some(service.parse().map_err(|error| format!("{error}"))?)),
             _ => return Err("no such step; see tests/scenarios/README.md".into()),
         })
     }
@@ -361,6 +364,26 @@ impl<W: World> Stage<W> {
         if lines.is_empty() { "none\n".into() } else { lines }
     }
 
+    /// What the flight recorder has of the story; when that was is left out.
+    fn history(&self, service: Option<ServiceName>) -> String {
+        let filter = Filter { service, ..Filter::default() };
+        let records = self.host.history.select(&filter, &BTreeSet::new());
+        let mut text = String::new();
+        for record in records {
+            let Event { port, source: _, what, cause, added, removed, held, refused, frontends, kernel, detail } =
+                &record.event;
+            let port = port.as_ref().map_or_else(|| "nodelb".into(), ToString::to_string);
+            _ = write!(text, "{} {port} {what}", record.sequence);
+            let lists = [("added", added), ("removed", removed), ("held", held), ("refused", refused)];
+            for (name, list) in lists.into_iter().chain([("frontends", frontends)]).filter(|(_, list)| !list.is_empty()) {
+                let shown = list.shown.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                _ = write!(text, " {name} {shown}{}", if list.more > 0 { " and more" } else { "" });
+            }
+            _ = writeln!(text, "; {cause} {kernel:?}{}", detail.iter().map(|it| format!("; {it}")).collect::<String>());
+        }
+        text
+    }
+
     /// What an operator is told of the last step.
     fn journal(&self) -> String {
         let mut text = String::new();
@@ -368,7 +391,7 @@ impl<W: World> Stage<W> {
             for port in &round.held {
                 _ = writeln!(text, "{} {}", port.key, port.text);
             }
-            for Release { port, is_deleted } in &round.released {
+            for Release { port, is_deleted, .. } in &round.released {
                 _ = writeln!(
                     text,
                     "{} released: {}",

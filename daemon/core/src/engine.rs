@@ -21,6 +21,7 @@ use crate::claims::Row;
 use crate::compile::Guard;
 use crate::datapath::{Datapath, MapError, Moment};
 use crate::diff::{self, Touched};
+use crate::history::Event;
 use crate::hold::{Emptied, HeldPort, Release};
 use crate::ids::{BackendIds, ServiceIds};
 use crate::nodeport::NodePortAddress;
@@ -29,6 +30,7 @@ use crate::stale::Moves;
 use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::table::{Effect, Table};
 use contest::Line;
+use tell::Teller;
 
 pub use crate::snapshot::Snapshot;
 
@@ -36,6 +38,7 @@ mod contest;
 mod desire;
 mod hold;
 mod round;
+mod tell;
 
 pub use contest::{Outranked, Takeover};
 pub(crate) use hold::Holds;
@@ -98,6 +101,11 @@ pub struct Round {
     pub takeovers: Vec<Takeover>,
     /// Entries the kernel held and nobody wanted: removed now that every source has told all it has.
     pub pruned: usize,
+    /// The same for the flight recorder.
+    pub events: Vec<Event>,
+    /// When what the round has brought to the kernel happened, in milliseconds since 1970, as far as slices say so and
+    /// since their source has told all it had at the start.
+    pub triggers: Vec<u64>,
 }
 
 /// See the module.
@@ -139,6 +147,7 @@ pub struct Engine {
     is_pruned: bool,
     is_ready: bool,
     moves: Moves,
+    teller: Teller,
     round: Round,
 }
 
@@ -162,6 +171,7 @@ impl Engine {
             node_addrs_at_start,
             inherited,
             at_start: realised.clone(),
+            teller: Teller::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
             config: Arc::new(config),
@@ -239,6 +249,7 @@ impl Engine {
 
     /// Notes that the services must be compiled again, and why.
     fn soil(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
+        self.teller.note_trigger(trigger);
         for name in names {
             match self.dirty.entry(name) {
                 Entry::Occupied(mut known) => known.get_mut().add(trigger.clone()),

@@ -50,6 +50,8 @@ impl HeldPort {
 pub struct Release {
     /// What was held.
     pub port: Arc<HeldPort>,
+    /// What gave it backends again; nothing in particular if it was deleted.
+    pub cause: Cause,
     /// Whether the service or the port was deleted; otherwise it has backends again.
     pub is_deleted: bool,
 }

@@ -22,6 +22,7 @@ pub mod diff;
 pub mod dump;
 pub mod engine;
 pub mod health_check;
+pub mod history;
 pub mod hold;
 pub mod ids;
 pub mod local_entry;

@@ -31,6 +31,16 @@ pub fn human(millis: u64) -> String {
     }
 }
 
+/// `350us`, `12.3ms`, `4.2s`; beyond two minutes as [`human`] has it.
+pub fn short(micros: u64) -> String {
+    match micros {
+        ..1_000 => format!("{micros}us"),
+        1_000..1_000_000 => format!("{}.{}ms", micros / 1_000, micros % 1_000 / 100),
+        1_000_000..120_000_000 => format!("{}.{}s", micros / 1_000_000, micros % 1_000_000 / 100_000),
+        _ => human(micros / 1_000),
+    }
+}
+
 fn two_units((large, large_unit): (u64, &str), (small, small_unit): (u64, &str)) -> String {
     match small {
         0 => format!("{large}{large_unit}"),

@@ -14,6 +14,7 @@ use super::apiservers::PoolReport;
 use super::sources::{SourceReport, SourceState};
 use super::{AdminState, Health, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
+use crate::latency::Latencies;
 use crate::moves::MovesReport;
 
 pub(super) mod family;
@@ -51,6 +52,9 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if let Some(moves) = &state.moves {
         self::moves(&mut exposition, &Arc::clone(&moves.borrow()), now);
     }
+    if let Some(latencies) = &state.latencies {
+        changes(&mut exposition, latencies);
+    }
     exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
     process::process(&mut exposition);
     exposition.text()
@@ -72,6 +76,17 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
     exposition.one(&table::LOCAL_ENTRY_PORTS, facts.health_check_ports().len());
     exposition.one(&table::LOCAL_ENTRY_PORTS_FAILED, facts.entry_errors());
     exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
+}
+
+fn changes(exposition: &mut Exposition, latencies: &Latencies) {
+    exposition.histogram(&table::EVENT_TO_KERNEL, &latencies.event_to_kernel);
+    exposition.histogram(&table::RECONCILE, &latencies.reconcile);
+    exposition.one(&table::RECONCILES, latencies.rounds.get());
+    let operations = [(["done"], latencies.done.get()), (["failed"], latencies.failed.get())];
+    exposition.each(&table::RECONCILE_OPERATIONS, operations);
+    exposition.one(&table::RECONCILE_RETRIES, latencies.retries.get());
+    exposition.histogram(&table::NETWORK_PROGRAMMING, &latencies.network_programming);
+    exposition.histogram(&table::SYNC_PROXY_RULES, &latencies.sync_proxy_rules);
 }
 
 fn health(exposition: &mut Exposition, health: &Health, now: Now) {

@@ -127,6 +127,7 @@ fn cell(kind: Kind) -> Value {
         Kind::Number => json!({ "type": ["integer", "null"], "minimum": 0 }),
         Kind::Flag => json!({ "type": ["boolean", "null"] }),
         Kind::List => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Took => json!({ "type": ["number", "null"], "minimum": 0, "description": "Seconds." }),
         Kind::Age => json!({ "type": ["integer", "null"], "minimum": 0, "description": "Seconds." }),
     }
 }

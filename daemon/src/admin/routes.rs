@@ -11,7 +11,7 @@ use super::answer::internal;
 use super::query::{self, ADDRESS, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, apiservers, health, maps, metrics, openapi, sources, tables};
+use super::{AdminState, Now, apiservers, health, history, maps, metrics, openapi, sources, tables};
 
 /// A status and what to say, or why there is nothing to say.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -111,6 +111,17 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Tables(&[&maps::FRONTENDS, &maps::SERVICES, &maps::SLOTS, &maps::NODE_ADDRESSES, &maps::LIMITS]),
         long: true,
         answer: read_maps,
+    },
+    Route {
+        path: "/history",
+        parameters: PLACES,
+        shows: "what became of services and their backends: when, by whose hand, and when the kernel had it",
+        form: Form::Tables(&[&history::HISTORY]),
+        long: true,
+        answer: |state, query, now| {
+            let (history, snapshot) = (latest(&state.history), latest(&state.snapshot));
+            ok(history::history(&history::select(&history, &snapshot, &query.filter), now.unix))
+        },
     },
     Route {
         path: "/sources",

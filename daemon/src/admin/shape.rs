@@ -37,6 +37,8 @@ pub enum Kind {
     List,
     /// How long something has lasted; seconds in JSON.
     Age,
+    /// How long something took; seconds in JSON, not only whole ones.
+    Took,
 }
 
 impl Column {
@@ -73,6 +75,11 @@ impl Column {
     /// A column of times that have passed.
     pub const fn age(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Age }
+    }
+
+    /// A column of times that something took.
+    pub const fn took(heading: &'static str) -> Self {
+        Self { heading, kind: Kind::Took }
     }
 
     /// Its key in JSON: the heading in lower case with `_` for `-`.

@@ -28,6 +28,8 @@ pub enum Cell {
     List(Vec<String>),
     /// How long something has lasted, in milliseconds: `4m20s` in text, seconds in JSON.
     Age(u64),
+    /// How long something took, in microseconds: `350us` in text, seconds in JSON.
+    Took(u64),
 }
 
 impl Cell {
@@ -72,6 +74,7 @@ impl Serialize for Cell {
             Self::Flag(flag) => serializer.serialize_bool(*flag),
             Self::List(values) => values.serialize(serializer),
             Self::Age(millis) => serializer.serialize_u64(millis / 1000),
+            Self::Took(micros) => serializer.serialize_f64(*micros as f64 / 1e6),
         }
     }
 }

@@ -3,11 +3,14 @@ use std::os::unix::net::UnixDatagram;
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::EngineConfig;
+use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
 
 use super::*;
+use crate::latency::Latencies;
 use crate::notify::Environment;
+use crate::recorder;
 
 const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
 
@@ -26,7 +29,11 @@ async fn heard_after(seconds: u64, maps: MemoryDatapath) -> (String, Check) {
     let (_changes, changes) = mpsc::channel(1);
     let notifier = Arc::new(Notifier::connect(&environment).unwrap());
     let (probe, clock) = (Box::new(|_: &mut MemoryDatapath| Vec::new()), Clock::start());
-    let owner = Owner { engine, datapath: maps, changes, snapshot, health, notifier, probe, clock };
+    let started = Event::of_daemon(What::Started, "");
+    let state = directory.path().join("state");
+    let recorder = recorder::start(state, Latencies::default(), started, recorder::Timing::default());
+    let reporter = recorder.reporter;
+    let owner = Owner { engine, datapath: maps, changes, snapshot, health, reporter, notifier, probe, clock };
     owner.run(tokio::time::sleep(Duration::from_secs(seconds))).await;
     let mut buffer = [0; 1024];
     let length = supervisor.recv(&mut buffer).unwrap_or(0);

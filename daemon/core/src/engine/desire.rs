@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::contest::Line;
 use super::hold::spare_cluster_ips;
+use super::tell::{Draft, refusals};
 use super::{Compiled, CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
 use crate::cause::{Dirt, Trigger};
@@ -75,7 +76,7 @@ impl Engine {
                 new.ports.push(port);
             }
         }
-        self.retire_ports(&old, &new);
+        self.retire_ports(&old, &new, dirt);
         // A slice may have lost what no list of the kernel has had for a while: a backend that was terminating.
         old.ports.iter().for_each(|port| self.moves.note(port.key.protocol));
         for port in &old.ports {
@@ -142,7 +143,14 @@ impl Engine {
                 self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
             }
         }
-        self.desired.services.insert(id, Arc::new(entry));
+        let entry = Arc::new(entry);
+        let source = subject.service.source;
+        if self.teller.is_recorded(source) {
+            let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger.clone());
+            let empties = before.is_some() && !entry.has_backends;
+            self.teller.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
+        }
+        self.desired.services.insert(id, entry);
         self.touched.services.push(id);
     }
 
@@ -159,7 +167,7 @@ impl Engine {
         slots.into()
     }
 
-    fn retire_ports(&mut self, old: &Compiled, new: &Compiled) {
+    fn retire_ports(&mut self, old: &Compiled, new: &Compiled, dirt: &Dirt) {
         let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
         for port in old.ports.iter().filter(|port| !is_kept(port)) {
             self.forget_port(port);
@@ -169,6 +177,12 @@ impl Engine {
                 self.backends.release(&entry.cluster);
                 self.backends.release(&entry.local);
                 self.touched.services.push(id);
+                let owner = self.owners.get(&id).filter(|owner| self.teller.is_recorded(owner.source));
+                if let Some(IdOwner { source, .. }) = owner.cloned() {
+                    let (key, trigger) = (Arc::clone(&port.key), dirt.trigger.clone());
+                    let draft = move || Draft { id, key, source, before: Some(entry), after: None, trigger };
+                    self.teller.note(draft, false);
+                }
             }
         }
     }
@@ -177,6 +191,7 @@ impl Engine {
     fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
         let row = Arc::make_mut(self.rows.entry(address).or_default());
         let was_owned = row.owner().is_some();
+        let refused = refusals(row, name);
         if row.claims().len() > 1 {
             self.contested.entry(address).or_insert_with(|| Line::of(row));
         }
@@ -185,6 +200,7 @@ impl Engine {
             // One claim before: nobody waited.
             self.contested.entry(address).or_default();
         }
+        let is_refused = !refused.is_empty() || row.claims().iter().any(|claim| claim.target.is_err());
         let entry = row.entry();
         if entry.is_some() && !was_owned {
             row.status = RowStatus::done(now);
@@ -204,6 +220,9 @@ impl Engine {
         }
         if entry.is_some_and(|entry| self.is_held(entry.service)) {
             self.unsettled.insert(address);
+        }
+        if is_refused {
+            self.note_refusals(name, address, refused);
         }
     }
 }

@@ -9,7 +9,7 @@ use imbl::{OrdMap, OrdSet};
 use super::desire::Subject;
 use super::{CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
-use crate::cause::Cause;
+use crate::cause::{Cause, Dirt};
 use crate::compile::{PortPlan, Refusal};
 use crate::datapath::Moment;
 use crate::hold::{HeldPort, Known, MAX_REMEMBERED, Release, Remembered};
@@ -91,7 +91,7 @@ impl Engine {
             if self.holds.is_empty() && !subject.is_protected {
                 return;
             }
-            self.end_hold(id, false);
+            self.end_hold(id, Some(subject.dirt));
             self.holds.forget(key);
             self.set_protected(id, subject.is_protected);
             return;
@@ -199,13 +199,14 @@ impl Engine {
         is_unknown && subject.dirt.trigger.is_slice() && self.holds.unannounced.contains(&id)
     }
 
-    /// The hold is over, if there is one: the port has backends, or is gone.
-    pub(super) fn end_hold(&mut self, id: ServiceId, is_deleted: bool) {
+    /// The hold is over, if there is one: the port has backends since this happened, or is gone.
+    pub(super) fn end_hold(&mut self, id: ServiceId, has_backends: Option<&Dirt>) {
         if self.is_held(id)
             && let Some(port) = self.holds.held.remove(&id)
             && self.holds.unannounced.remove(&id).is_none()
         {
-            self.round.released.push(Release { port, is_deleted });
+            let cause = has_backends.map(|dirt| dirt.trigger.cause()).unwrap_or_default();
+            self.round.released.push(Release { port, cause, is_deleted: has_backends.is_none() });
         }
     }
 
@@ -213,7 +214,7 @@ impl Engine {
     pub(super) fn forget_port(&mut self, port: &CompiledPort) {
         self.holds.forget(&port.key);
         if let Some(id) = port.id {
-            self.end_hold(id, true);
+            self.end_hold(id, None);
             self.set_protected(id, false);
         }
     }

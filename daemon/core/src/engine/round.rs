@@ -132,6 +132,9 @@ impl Engine {
             match result {
                 Ok(()) => {
                     self.note_move(op);
+                    if let MapOp::PutService(id, entry) = op {
+                        self.note_inherited(*id, entry);
+                    }
                     self.count_references(op);
                     self.realised.apply(op);
                     if let MapOp::PutService(id, _) = op {
@@ -209,6 +212,7 @@ impl Engine {
             }
         }
         self.tell_contests();
+        self.tell();
         self.schedule_retry(now);
         self.is_ready |= self.unsynced().is_empty();
         std::mem::take(&mut self.round)

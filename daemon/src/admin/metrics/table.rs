@@ -48,6 +48,20 @@ metrics! {
     NODEPORTS_BOUND: Services, Gauge, "nodelb_nodeports_bound", [],
         "NodePorts that a process of the node has bound, so that what comes from outside reaches it, not the service";
 
+    EVENT_TO_KERNEL: Changes, Histogram, "nodelb_event_to_kernel_duration_seconds", [],
+        "From when nodelb took up a change of a service port until the kernel had it; with retries, if it needed any";
+    RECONCILE: Changes, Histogram, "nodelb_reconcile_duration_seconds", [],
+        "How long a round took that brings the kernel to what the sources say";
+    RECONCILES: Changes, Counter, "nodelb_reconciles_total", [], "Rounds that brought the kernel to what the sources say";
+    RECONCILE_OPERATIONS<1>: Changes, Counter, "nodelb_reconcile_operations_total", [result = "done, failed"],
+        "Operations on the kernel's maps by what came of them";
+    RECONCILE_RETRIES: Changes, Counter, "nodelb_reconcile_retries_total", [],
+        "Rounds only because something had failed, or had to wait, before";
+    NETWORK_PROGRAMMING: Changes, Histogram, "kubeproxy_network_programming_duration_seconds", [],
+        "From when a pod or service changed, as its EndpointSlice says, until the kernel had it; kube-proxy's name for it";
+    SYNC_PROXY_RULES: Changes, Histogram, "kubeproxy_sync_proxy_rules_duration_seconds", [],
+        "The same as `nodelb_reconcile_duration_seconds` under kube-proxy's name and with its buckets";
+
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
         "1 while every program is attached and the canary is refused, else 0: connections are not translated";
 

@@ -26,6 +26,8 @@ fn state(report: PoolReport) -> AdminState {
         apiservers: watch::channel(Arc::new(report)).1,
         checks: watch::channel(Arc::default()).1,
         moves: None,
+        history: watch::channel(Arc::default()).1,
+        latencies: None,
         health: watch::channel(Arc::new(Health::default())).1,
         maps: Arc::new(|| Err("none".into())),
         limits: LIMITS,

@@ -37,6 +37,8 @@ async fn served(bounds: Bounds) -> Served {
         apiservers: watch::channel(Arc::default()).1,
         checks: watch::channel(Arc::default()).1,
         moves: None,
+        history: watch::channel(Arc::default()).1,
+        latencies: None,
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone()),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },

@@ -209,6 +209,7 @@ fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
         Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
         Cell::List(values) => push_list(out, values, shown),
         Cell::Age(millis) => out.push_str(&age::human(*millis)),
+        Cell::Took(micros) => out.push_str(&age::short(*micros)),
     }
     if out.len() == start {
         out.push_str(NOTHING);

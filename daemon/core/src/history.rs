@@ -1,0 +1,151 @@
+//! The flight recorder: what became of backend lists, when, by whose hand, and when the kernel had it. Bounded, per
+//! service and altogether; a reader's copy costs a few reference counts. What is worth an [`Event`] is the engine's
+//! business (`engine/tell.rs`), keeping records over a restart the daemon's.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::report::Filter;
+use crate::service::ServiceName;
+
+mod event;
+
+pub use event::{Addresses, Event, Kernel, MAX_SHOWN, Record, What};
+
+/// The most records kept of one service.
+pub const MAX_OF_SERVICE: usize = 32;
+
+/// The most records kept.
+pub const MAX_RECORDS: usize = 4_096;
+
+/// Records by number. A service's oldest goes when it has more than [`MAX_OF_SERVICE`], else the oldest of all.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    records: OrdMap<u64, Arc<Record>>,
+    by_service: OrdMap<ServiceName, Arc<VecDeque<u64>>>,
+    last: u64,
+}
+
+/// When an event was taken notice of, and how long its steps took: see [`Record`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// See [`Record::at`].
+    pub at: u64,
+    /// See [`Record::to_kernel`].
+    pub to_kernel: u64,
+}
+
+impl History {
+    /// Takes in what has just happened.
+    pub fn add(&mut self, event: Event, stamp: Stamp) -> Arc<Record> {
+        let to_owner = event.cause.origin.triggered.map(|triggered| stamp.at.saturating_sub(triggered));
+        let to_kernel = match event.kernel {
+            Kernel::Done if event.what == What::Healed => {
+                Some(self.tried_at(&event).map_or(0, |at| stamp.at.saturating_sub(at) * 1_000) + stamp.to_kernel)
+            }
+            Kernel::Done => Some(stamp.to_kernel),
+            Kernel::Untouched | Kernel::Deferred | Kernel::Failed(_) => None,
+        };
+        let sequence = self.last + 1;
+        let record = Arc::new(Record { sequence, at: stamp.at, to_owner, to_kernel, is_from_before: false, event });
+        self.insert(Arc::clone(&record));
+        record
+    }
+
+    /// Takes in a record of an earlier run, unless it is implausible or out of order.
+    pub fn restore(&mut self, mut record: Record) {
+        if record.sequence > self.last && record.is_plausible() {
+            record.is_from_before = true;
+            self.insert(Arc::new(record));
+        }
+    }
+
+    fn insert(&mut self, record: Arc<Record>) {
+        self.last = record.sequence;
+        if let Some(port) = &record.event.port {
+            let sequences = Arc::make_mut(self.by_service.entry(port.service.clone()).or_default());
+            sequences.push_back(record.sequence);
+            if sequences.len() > MAX_OF_SERVICE
+                && let Some(oldest) = sequences.pop_front()
+            {
+                self.records.remove(&oldest);
+            }
+        }
+        self.records.insert(record.sequence, record);
+        if self.records.len() > MAX_RECORDS
+            && let Some(oldest) = self.records.get_min().map(|(sequence, _)| *sequence)
+        {
+            self.forget(oldest);
+        }
+    }
+
+    /// Of one service, the oldest record of all is its first.
+    fn forget(&mut self, sequence: u64) {
+        let Some(record) = self.records.remove(&sequence) else { return };
+        let Some(name) = record.event.port.as_ref().map(|port| &port.service) else { return };
+        if let Some(sequences) = self.by_service.get_mut(name) {
+            let sequences = Arc::make_mut(sequences);
+            sequences.retain(|known| *known != sequence);
+            if sequences.is_empty() {
+                self.by_service.remove(name);
+            }
+        }
+    }
+
+    /// When the kernel was first asked for what it has taken only now.
+    fn tried_at(&self, event: &Event) -> Option<u64> {
+        let port = event.port.as_ref()?;
+        let sequences = self.by_service.get(&port.service)?;
+        let of_port = |sequence: &u64| self.records.get(sequence).filter(|record| record.event.port == event.port);
+        let waits =
+            |record: &&Arc<Record>| matches!(record.event.kernel, Kernel::Failed(_) | Kernel::Deferred);
+        let waiting = sequences.iter().rev().filter_map(of_port).filter(|record| !record.is_from_before);
+        waiting.take_while(waits).last().map(|record| record.at)
+    }
+
+    /// Every record after that of this number, oldest first. A reader that comes back with the number of the last one it
+    /// has read misses nothing but what had to be forgotten meanwhile.
+    pub fn after(&self, sequence: u64) -> impl Iterator<Item = &Arc<Record>> {
+        self.records.range((std::ops::Bound::Excluded(sequence), std::ops::Bound::Unbounded)).map(|(_, record)| record)
+    }
+
+    /// The records the filter lets through, oldest first. An address lets through records that name it, and those of the
+    /// services in `behind`: who can be reached at it.
+    pub fn select(&self, filter: &Filter, behind: &BTreeSet<ServiceName>) -> Vec<Arc<Record>> {
+        let is_meant = |record: &Arc<Record>| {
+            let service = record.event.port.as_ref().map(|port| &port.service);
+            filter.service.as_ref().is_none_or(|wanted| service == Some(wanted))
+                && filter.address.is_none_or(|addr| {
+                    record.event.names(addr) || service.is_some_and(|service| behind.contains(service))
+                })
+        };
+        match &filter.service {
+            Some(name) => {
+                let sequences = self.by_service.get(name).map(Arc::as_ref);
+                let records = sequences.into_iter().flatten().filter_map(|sequence| self.records.get(sequence));
+                records.filter(|record| is_meant(record)).cloned().collect()
+            }
+            None => self.records.values().filter(|record| is_meant(record)).cloned().collect(),
+        }
+    }
+
+    /// The number of the latest record there ever was; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

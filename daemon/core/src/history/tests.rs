@@ -1,0 +1,147 @@
+use super::*;
+use crate::addr::{Family, L4Addr, Protocol};
+use crate::cause::Cause;
+use crate::service::{Origin, PortKey, Source};
+
+fn key(service: &str) -> Arc<PortKey> {
+    let service = service.parse().expect("valid in a test");
+    Arc::new(PortKey { service, port: "http".into(), protocol: Protocol::Tcp, family: Family::Ipv4 })
+}
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn event(service: &str, what: What, kernel: Kernel) -> Event {
+    Event { kernel, ..Event::of_port(&key(service), Some(Source::Files), what, Cause::default()) }
+}
+
+fn changed(service: &str) -> Event {
+    event(service, What::Changed, Kernel::Done)
+}
+
+fn at(at: u64) -> Stamp {
+    Stamp { at, to_kernel: 7 }
+}
+
+fn sequences<'a>(records: impl IntoIterator<Item = &'a Arc<Record>>) -> Vec<u64> {
+    records.into_iter().map(|record| record.sequence).collect()
+}
+
+fn of_service(history: &History, name: &str) -> Vec<u64> {
+    let filter = Filter::of_service(&name.parse().expect("valid in a test"));
+    sequences(&history.select(&filter, &BTreeSet::new()))
+}
+
+#[test]
+fn a_busy_service_forgets_its_own_oldest_and_nobody_elses() {
+    let mut history = History::default();
+    history.add(changed("shop/quiet"), at(1));
+    history.add(Event::of_daemon(What::Started, "for a test"), at(1));
+    for _ in 0..1_000 {
+        history.add(changed("shop/busy"), at(2));
+    }
+    assert_eq!(of_service(&history, "shop/quiet"), [1]);
+    assert_eq!(of_service(&history, "shop/busy"), (971..=1_002).collect::<Vec<_>>());
+    assert_eq!((history.len(), history.last()), (MAX_OF_SERVICE + 2, 1_002));
+}
+
+#[test]
+fn the_oldest_of_all_goes_when_there_are_too_many() {
+    let mut history = History::default();
+    let services = MAX_RECORDS + 10;
+    for number in 0..services {
+        history.add(changed(&format!("shop/s{number}")), at(1));
+    }
+    assert_eq!(history.len(), MAX_RECORDS);
+    assert!(of_service(&history, "shop/s9").is_empty());
+    assert_eq!(of_service(&history, "shop/s10"), [11]);
+    assert_eq!(history.by_service.len(), MAX_RECORDS, "no name stays behind");
+}
+
+#[test]
+fn whoever_comes_back_misses_nothing_that_is_there() {
+    let mut history = History::default();
+    for _ in 0..3 {
+        history.add(changed("shop/web"), at(1));
+    }
+    let before = history.clone();
+    history.add(changed("shop/web"), at(2));
+    assert_eq!(sequences(before.after(0)), [1, 2, 3]);
+    assert_eq!(sequences(history.after(before.last())), [4]);
+    assert!(sequences(history.after(4)).is_empty() && sequences(history.after(u64::MAX)).is_empty());
+}
+
+#[test]
+fn an_address_finds_who_names_it_and_who_is_behind_it() {
+    let mut history = History::default();
+    let removed = [l4("192.0.2.1:8080")].into_iter().collect();
+    history.add(Event { removed, ..changed("shop/web") }, at(1));
+    history.add(changed("shop/web"), at(1));
+    history.add(changed("shop/other"), at(1));
+    let filter = |addr: &str| Filter { address: Some(addr.parse().expect("valid in a test")), ..Filter::default() };
+    assert_eq!(sequences(&history.select(&filter("192.0.2.1"), &BTreeSet::new())), [1]);
+    assert!(history.select(&filter("192.0.2.10"), &BTreeSet::new()).is_empty());
+    let behind = BTreeSet::from([key("shop/web").service.clone()]);
+    assert_eq!(sequences(&history.select(&filter("198.51.100.1"), &behind)), [1, 2]);
+}
+
+#[test]
+fn what_had_to_be_tried_again_counts_from_the_first_try() {
+    let mut history = History::default();
+    let failed = || Kernel::Failed("map slots is full".into());
+    history.add(event("shop/web", What::Changed, failed()), at(1_000));
+    history.add(event("shop/other", What::Changed, Kernel::Done), at(1_500));
+    history.add(event("shop/web", What::Changed, failed()), at(2_000));
+    let healed = history.add(event("shop/web", What::Healed, Kernel::Done), at(3_000));
+    assert_eq!(healed.to_kernel, Some(2_000_007));
+    history.add(event("shop/web", What::Changed, failed()), at(4_000));
+    let healed = history.add(event("shop/web", What::Healed, Kernel::Done), at(4_001));
+    assert_eq!(healed.to_kernel, Some(1_007));
+    let untouched = history.add(event("shop/web", What::Held, Kernel::Untouched), at(5_000));
+    assert_eq!((untouched.to_kernel, untouched.to_owner), (None, None));
+}
+
+#[test]
+fn the_way_from_the_source_is_never_less_than_nothing() {
+    let mut history = History::default();
+    let origin = |triggered| Origin { triggered: Some(triggered), ..Origin::default() };
+    let triggered = |at| Event { cause: Cause { origin: origin(at), is_removed: false }, ..changed("shop/web") };
+    assert_eq!(history.add(triggered(900), at(1_000)).to_owner, Some(100));
+    assert_eq!(history.add(triggered(2_000), at(1_000)).to_owner, Some(0));
+}
+
+#[test]
+fn numbers_go_on_where_an_earlier_run_ended() {
+    let mut before = History::default();
+    before.add(changed("shop/web"), at(1));
+    let written: Vec<Record> = before.after(0).map(|record| Record::clone(record)).collect();
+    let mut history = History::default();
+    for record in written.iter().chain(&written) {
+        history.restore(record.clone());
+    }
+    history.add(changed("shop/web"), at(2));
+    let found: Vec<(u64, bool)> = history.after(0).map(|it| (it.sequence, it.is_from_before)).collect();
+    assert_eq!(found, [(1, true), (2, false)]);
+}
+
+#[test]
+fn what_no_nodelb_can_have_written_is_left_out() {
+    let mut history = History::default();
+    let record = |sequence, event| Record { sequence, at: 1, to_owner: None, to_kernel: None, is_from_before: false, event };
+    let shown = vec![l4("192.0.2.1:1"); MAX_SHOWN + 1];
+    let long: Arc<str> = "x".repeat(10_000).into();
+    history.restore(record(0, changed("shop/web")));
+    history.restore(record(u64::MAX, changed("shop/web")));
+    history.restore(record(1, Event { added: Addresses { shown, more: 0 }, ..changed("shop/web") }));
+    history.restore(record(2, Event { detail: Some(Arc::clone(&long)), ..changed("shop/web") }));
+    history.restore(record(3, Event { kernel: Kernel::Failed(long), ..changed("shop/web") }));
+    assert!(history.is_empty() && history.last() == 0);
+}
+
+#[test]
+fn a_list_names_some_and_counts_the_others() {
+    let addresses = (1..=40).map(|number| l4(&format!("192.0.2.{number}:80")));
+    let list: Addresses = addresses.collect();
+    assert_eq!((list.shown.len(), list.more), (MAX_SHOWN, 8));
+}

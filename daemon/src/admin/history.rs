@@ -1,0 +1,135 @@
+//! The columns of `/history`, defined here and nowhere else.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nodelb_core::calendar::utc;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::history::{Addresses, History, Kernel, Record, What};
+use nodelb_core::report::Filter;
+use nodelb_core::service::{PortKey, ServiceName};
+
+use super::shape::{Column, Shape};
+use super::table::{Cell, Table};
+
+/// The columns of `/history`.
+pub static HISTORY: Shape<[Column; 20]> = Shape {
+    name: "history",
+    columns: [
+        Column::number("Sequence"),
+        Column::name("Time"),
+        Column::age("Age"),
+        Column::name("Service"),
+        Column::name("Port"),
+        Column::one_of("What", &What::NAMES),
+        Column::text("Object"),
+        Column::name("Resource-Version"),
+        Column::number("Generation"),
+        Column::text("Writer"),
+        Column::name("Written"),
+        Column::list("Added"),
+        Column::list("Removed"),
+        Column::list("Held"),
+        Column::list("Refused"),
+        Column::took("To-Nodelb"),
+        Column::took("To-Kernel"),
+        Column::text("Kernel"),
+        Column::name("Source"),
+        Column::text("Detail"),
+    ],
+};
+
+/// The records the filter lets through, oldest first. An address means the records that name it, and those of every
+/// service that is reached at it.
+pub fn select(history: &History, snapshot: &Snapshot, filter: &Filter) -> Vec<Arc<Record>> {
+    let at_address = Filter { address: filter.address, ..Filter::default() };
+    let behind: BTreeSet<ServiceName> = match filter.address {
+        Some(_) => snapshot.frontends(&at_address).into_iter().map(|row| row.service).collect(),
+        None => BTreeSet::new(),
+    };
+    history.select(filter, &behind)
+}
+
+/// One row per record. `now` is what ages are counted to, in seconds since 1970.
+pub fn history(records: &[Arc<Record>], now: u64) -> Table {
+    Table::new(&HISTORY, records.iter().map(|record| cells(record, now)))
+}
+
+/// One row.
+pub fn cells(record: &Record, now: u64) -> [Cell; 20] {
+    let event = &record.event;
+    let origin = &event.cause.origin;
+    let object = match (event.cause.is_removed, origin.object.is_empty()) {
+        (true, false) => Cell::Text(format!("{} (removed)", origin.object)),
+        _ => Cell::Shared(Arc::clone(&origin.object)),
+    };
+    let generation = (origin.generation > 0).then_some(origin.generation);
+    [
+        Cell::Number(record.sequence),
+        Cell::optional(time(record.at)),
+        Cell::Age(now.saturating_mul(1_000).saturating_sub(record.at)),
+        Cell::optional(event.port.as_ref().map(|port| &port.service)),
+        Cell::optional(event.port.as_deref().map(port)),
+        Cell::text(&event.what),
+        object,
+        Cell::Shared(Arc::clone(&origin.resource_version)),
+        Cell::optional_number(generation),
+        Cell::Shared(Arc::clone(&origin.writer)),
+        Cell::optional(origin.written.and_then(utc)),
+        list(&event.added),
+        list(&event.removed),
+        list(&event.held),
+        list(&event.refused),
+        took(record.to_owner.map(|millis| millis.saturating_mul(1_000))),
+        took(record.to_kernel),
+        kernel(&event.kernel),
+        Cell::optional(event.source),
+        detail(record),
+    ]
+}
+
+/// `http/TCP/IPv4`
+fn port(key: &PortKey) -> String {
+    let separator = if key.port.is_empty() { "" } else { "/" };
+    format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
+}
+
+/// `2026-11-20T12:03:04.123Z` of milliseconds since 1970.
+fn time(millis: u64) -> Option<String> {
+    let seconds = utc(millis / 1_000)?;
+    Some(format!("{}.{:03}Z", seconds.trim_end_matches('Z'), millis % 1_000))
+}
+
+fn list(addresses: &Addresses) -> Cell {
+    let more = (addresses.more > 0).then(|| format!("{} more", addresses.more));
+    Cell::list(addresses.shown.iter().map(ToString::to_string).chain(more))
+}
+
+fn took(micros: Option<u64>) -> Cell {
+    micros.map_or(Cell::None, Cell::Took)
+}
+
+/// Whether the kernel has it, or why it has not.
+fn kernel(kernel: &Kernel) -> Cell {
+    match kernel {
+        Kernel::Untouched => Cell::None,
+        Kernel::Done => Cell::Text("done".into()),
+        Kernel::Deferred => Cell::Text("waits until every source has told all".into()),
+        Kernel::Failed(error) => Cell::Shared(Arc::clone(error)),
+    }
+}
+
+fn detail(record: &Record) -> Cell {
+    let event = &record.event;
+    let frontends = event.detail.is_none().then(|| event.frontends.shown.iter().map(ToString::to_string));
+    let named = frontends.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let said = event.detail.as_deref().unwrap_or(&named);
+    Cell::Text(match record.is_from_before {
+        true if said.is_empty() => "before the last start".into(),
+        true => format!("{said} (before the last start)"),
+        false => said.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! The records in the state directory: one JSON object per line, only ever appended to. A file that has grown large takes
+//! the place of the one before it, so that there are two at most. Whatever of them can be read is of use: a line that was
+//! cut off by a crash, or makes no sense, costs that record and no other.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nodelb_core::history::Record;
+
+use crate::state;
+
+/// A file larger than this is not appended to any more.
+const MAX_FILE: u64 = 4 << 20;
+
+/// The most bytes read of a file, from its end: more than one batch beyond [`MAX_FILE`].
+const MAX_READ: u64 = 16 << 20;
+
+/// The most bytes of a line; ten times the longest record.
+const MAX_LINE: usize = 128 << 10;
+
+/// Where the latest records are.
+pub(super) fn path(state_directory: &Path) -> PathBuf {
+    state_directory.join("history.jsonl")
+}
+
+fn old_path(state_directory: &Path) -> PathBuf {
+    state_directory.join("history.old.jsonl")
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// In order of their numbers, each once.
+    pub(super) records: Vec<Record>,
+    /// How many lines make no sense.
+    pub(super) unreadable: usize,
+}
+
+/// Reads what there is. May block.
+///
+/// # Errors
+/// When a file is there and cannot be read, or the directory cannot be made.
+pub(super) fn read(directory: &Path) -> io::Result<Found> {
+    fs::create_dir_all(directory)?;
+    let mut found = Found::default();
+    for path in [old_path(directory), path(directory)] {
+        match state::open(&path) {
+            Ok(file) => read_file(file, &mut found)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    found.records.sort_by_key(|record| record.sequence);
+    found.records.dedup_by_key(|record| record.sequence);
+    Ok(found)
+}
+
+fn read_file(mut file: File, found: &mut Found) -> io::Result<()> {
+    let skipped = file.metadata()?.len().saturating_sub(MAX_READ);
+    file.seek(SeekFrom::Start(skipped))?;
+    let mut reader = BufReader::new(file.take(MAX_READ));
+    let mut line = Vec::new();
+    // Where the beginning is left out, the first line may be half of one.
+    let mut is_whole = skipped == 0;
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        let record = (line.len() <= MAX_LINE).then(|| serde_json::from_slice(&line).ok()).flatten();
+        match record {
+            Some(record) => found.records.push(record),
+            None if is_whole && !line.trim_ascii().is_empty() => found.unreadable += 1,
+            None => {}
+        }
+        is_whole = true;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Writes the records behind what is there. May block.
+///
+/// # Errors
+/// When they cannot be written. Some of them may have been, the last one in part: they may be written again.
+pub(super) fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    for record in records {
+        serde_json::to_writer(&mut bytes, &**record)?;
+        bytes.push(b'\n');
+    }
+    let path = path(directory);
+    let mut file = state::append(&path)?;
+    let mut length = file.metadata()?.len();
+    if length > MAX_FILE {
+        fs::rename(&path, old_path(directory))?;
+        file = state::append(&path)?;
+        length = 0;
+    }
+    let mut last = [b'\n'];
+    if length > 0 {
+        file.read_exact_at(&mut last, length - 1)?;
+    }
+    if last != *b"\n" {
+        bytes.insert(0, b'\n');
+    }
+    file.write_all(&bytes)?;
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests;
