@@ -8,12 +8,13 @@
 
 use std::sync::Arc;
 
+use nodelb_core::compare::Content;
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::Snapshot;
-use nodelb_core::state::MapState;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::drift::DriftReport;
 use crate::moves::MovesReport;
 
 pub mod age;
@@ -40,7 +41,25 @@ pub use sources::{SourceReport, SourceState};
 pub use crate::checks::CheckReport;
 
 /// Reads the maps back from whatever holds them; may block. The error says what could not be read.
-pub type ReadMaps = Arc<dyn Fn() -> Result<MapState, String> + Send + Sync>;
+pub type ReadMaps = Arc<dyn Fn() -> Result<Content, String> + Send + Sync>;
+
+/// Tells what is wrong with each hook's link now; may block. Nothing, usually.
+pub type ReadLinks = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
+
+/// What `/diff` asks beside the maps.
+#[derive(Clone)]
+pub struct Reality {
+    /// The hooks.
+    pub links: ReadLinks,
+    /// What somebody else did to maps and links, and what was put right.
+    pub drift: watch::Receiver<Arc<DriftReport>>,
+}
+
+impl Default for Reality {
+    fn default() -> Self {
+        Self { links: Arc::new(Vec::new), drift: watch::channel(Arc::default()).1 }
+    }
+}
 
 /// Everything the API can tell, as others publish it.
 #[derive(Clone)]
@@ -59,6 +78,8 @@ pub struct AdminState {
     pub moves: Option<watch::Receiver<Arc<MovesReport>>>,
     /// What the kernel holds now.
     pub maps: ReadMaps,
+    /// What else there is to compare with it.
+    pub reality: Reality,
     /// How much it can hold.
     pub limits: Limits,
     /// What time it is.

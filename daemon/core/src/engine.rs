@@ -18,6 +18,7 @@ use crate::addr::{Addr, L4Addr, Protocol};
 use crate::cause::{Dirt, Trigger};
 use crate::change::Change;
 use crate::claims::Row;
+use crate::compare::{Drift, EntryKey};
 use crate::compile::Guard;
 use crate::datapath::{Datapath, MapError, Moment};
 use crate::diff::{self, Touched};
@@ -34,6 +35,7 @@ pub use crate::snapshot::Snapshot;
 
 mod contest;
 mod desire;
+mod drift;
 mod hold;
 mod round;
 
@@ -98,6 +100,8 @@ pub struct Round {
     pub takeovers: Vec<Takeover>,
     /// Entries the kernel held and nobody wanted: removed now that every source has told all it has.
     pub pruned: usize,
+    /// Entries that somebody else had deleted, overwritten or added, and that are as they should be again.
+    pub repaired: Vec<Drift>,
 }
 
 /// See the module.
@@ -135,6 +139,8 @@ pub struct Engine {
     failed_services: BTreeMap<ServiceId, MapError>,
     failed_frontends: BTreeMap<L4Addr, MapError>,
     failed_node_addrs: BTreeMap<Addr, MapError>,
+    /// What somebody else did to the maps and is not put right yet.
+    drift: BTreeMap<EntryKey, Drift>,
     retry: Option<Retry>,
     is_pruned: bool,
     is_ready: bool,
@@ -182,6 +188,7 @@ impl Engine {
             failed_services: BTreeMap::new(),
             failed_frontends: BTreeMap::new(),
             failed_node_addrs: BTreeMap::new(),
+            drift: BTreeMap::new(),
             retry: None,
             is_pruned: false,
             is_ready: false,

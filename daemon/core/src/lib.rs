@@ -16,6 +16,7 @@ pub mod calendar;
 pub mod cause;
 pub mod change;
 mod claims;
+pub mod compare;
 pub mod compile;
 pub mod datapath;
 pub mod diff;

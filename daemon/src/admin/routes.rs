@@ -191,7 +191,7 @@ fn read_maps(state: &AdminState, query: &Query, _: Now) -> Answer {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let snapshot = latest(&state.snapshot);
-    ok(maps::maps(&held, &|id| snapshot.service_of(id), state.limits, &query.filter))
+    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), state.limits, &query.filter))
 }
 
 /// The rows of every source, in the order of the sources.

@@ -26,7 +26,8 @@ async fn heard_after(seconds: u64, maps: MemoryDatapath) -> (String, Check) {
     let (_changes, changes) = mpsc::channel(1);
     let notifier = Arc::new(Notifier::connect(&environment).unwrap());
     let (probe, clock) = (Box::new(|_: &mut MemoryDatapath| Vec::new()), Clock::start());
-    let owner = Owner { engine, datapath: maps, changes, snapshot, health, notifier, probe, clock };
+    let drift = Findings { suspects: mpsc::channel(1).1, reports: watch::channel(Arc::default()).0 };
+    let owner = Owner { engine, datapath: maps, changes, drift, snapshot, health, notifier, probe, clock };
     owner.run(tokio::time::sleep(Duration::from_secs(seconds))).await;
     let mut buffer = [0; 1024];
     let length = supervisor.recv(&mut buffer).unwrap_or(0);

@@ -28,6 +28,7 @@ fn state(report: PoolReport) -> AdminState {
         moves: None,
         health: watch::channel(Arc::new(Health::default())).1,
         maps: Arc::new(|| Err("none".into())),
+        reality: Reality::default(),
         limits: LIMITS,
         clock: Arc::new(Now::default),
     }

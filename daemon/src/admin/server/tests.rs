@@ -39,6 +39,7 @@ async fn served(bounds: Bounds) -> Served {
         moves: None,
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone()),
+        reality: Reality::default(),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
     };
