@@ -20,6 +20,7 @@ use crate::moves::MovesReport;
 pub mod age;
 mod answer;
 pub mod apiservers;
+pub mod diff;
 mod guard;
 pub mod health;
 pub mod maps;

@@ -20,6 +20,7 @@ pub mod compare;
 pub mod compile;
 pub mod datapath;
 pub mod diff;
+pub mod differences;
 pub mod dump;
 pub mod engine;
 pub mod health_check;

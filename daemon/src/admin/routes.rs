@@ -11,7 +11,7 @@ use super::answer::internal;
 use super::query::{self, ADDRESS, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, apiservers, health, maps, metrics, openapi, sources, tables};
+use super::{AdminState, Now, apiservers, diff, health, maps, metrics, openapi, sources, tables};
 
 /// A status and what to say, or why there is nothing to say.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -111,6 +111,14 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Tables(&[&maps::FRONTENDS, &maps::SERVICES, &maps::SLOTS, &maps::NODE_ADDRESSES, &maps::LIMITS]),
         long: true,
         answer: read_maps,
+    },
+    Route {
+        path: "/diff",
+        parameters: PLACES,
+        shows: "where source, memory and kernel differ, with the likely cause",
+        form: Form::Tables(&[&diff::DIFFERENCES, &diff::COMPARED]),
+        long: true,
+        answer: |state, query, now| ok(diff::diff(state, &query.filter, now)?),
     },
     Route {
         path: "/sources",

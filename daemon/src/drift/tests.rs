@@ -15,7 +15,8 @@ struct Rig {
 fn rig(is_ready: bool, read: fn() -> Result<Content, String>) -> Rig {
     let reports = Reports::default();
     let asked = Arc::new(Notify::new());
-    let snapshot = Snapshot { is_ready, ..Snapshot::default() };
+    let mut snapshot = Snapshot::default();
+    snapshot.is_ready = is_ready;
     let checker = Checker {
         read: Arc::new(read),
         snapshot: watch::channel(Arc::new(snapshot)).1,
