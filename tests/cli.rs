@@ -53,9 +53,18 @@ fn answering(rows: String) -> (SocketAddr, std::thread::JoinHandle<String>) {
 fn help_and_version_are_answers() {
     let help = nodelb(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
-    for command in
-        ["run", "check-config", "services", "frontends", "backends", "maps", "history", "sources", "apiservers", "cleanup"]
-    {
+    for command in [
+        "run",
+        "check-config",
+        "services",
+        "frontends",
+        "backends",
+        "maps",
+        "history",
+        "sources",
+        "apiservers",
+        "cleanup",
+    ] {
         assert!(help.stdout.contains(&format!("  {command} ")), "{command} in {}", help.stdout);
         let help = nodelb(&[command, "--help"]);
         assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command}");

@@ -8,6 +8,8 @@ mod continuity;
 #[path = "properties/convergence.rs"]
 mod convergence;
 mod dice;
+#[path = "properties/drift.rs"]
+mod drift;
 #[path = "properties/exactness.rs"]
 mod exactness;
 #[path = "properties/faults.rs"]

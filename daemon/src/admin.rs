@@ -8,19 +8,21 @@
 
 use std::sync::Arc;
 
+use nodelb_core::compare::Content;
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::Snapshot;
 use nodelb_core::history::History;
-use nodelb_core::state::MapState;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::drift::DriftReport;
 use crate::latency::Latencies;
 use crate::moves::MovesReport;
 
 pub mod age;
 mod answer;
 pub mod apiservers;
+pub mod diff;
 mod guard;
 pub mod health;
 pub mod history;
@@ -43,7 +45,25 @@ pub use sources::{SourceReport, SourceState};
 pub use crate::checks::CheckReport;
 
 /// Reads the maps back from whatever holds them; may block. The error says what could not be read.
-pub type ReadMaps = Arc<dyn Fn() -> Result<MapState, String> + Send + Sync>;
+pub type ReadMaps = Arc<dyn Fn() -> Result<Content, String> + Send + Sync>;
+
+/// Tells what is wrong with each hook's link now; may block. Nothing, usually.
+pub type ReadLinks = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
+
+/// What `/diff` asks beside the maps.
+#[derive(Clone)]
+pub struct Reality {
+    /// The hooks.
+    pub links: ReadLinks,
+    /// What somebody else did to maps and links, and what was put right.
+    pub drift: watch::Receiver<Arc<DriftReport>>,
+}
+
+impl Default for Reality {
+    fn default() -> Self {
+        Self { links: Arc::new(Vec::new), drift: watch::channel(Arc::default()).1 }
+    }
+}
 
 /// Everything the API can tell, as others publish it.
 #[derive(Clone)]
@@ -66,6 +86,8 @@ pub struct AdminState {
     pub latencies: Option<Latencies>,
     /// What the kernel holds now.
     pub maps: ReadMaps,
+    /// What else there is to compare with it.
+    pub reality: Reality,
     /// How much it can hold.
     pub limits: Limits,
     /// What time it is.

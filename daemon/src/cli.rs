@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 pub mod ask;
 pub mod client;
+mod diff;
 mod options;
 mod print;
 
@@ -23,6 +24,7 @@ use crate::log;
 const EXIT_CODES: &str = "\
 Exit codes:
   0   done
+  1   diff: there are differences
   64  wrong command line
   65  a service file, or an answer, has a problem
   69  the daemon does not answer, or something it needs is missing
@@ -61,6 +63,10 @@ enum Command {
     Backends(Places),
     /// Show what the kernel holds now, read back from it
     Maps(Places),
+    /// Show where source, memory and kernel differ, with the likely cause
+    ///
+    /// Ends with 1 if they do.
+    Diff(diff::DiffOptions),
     /// Show what became of services and their backends: when, by whose hand, and when the kernel had it
     History(Places),
     /// Show every place services are read from, and what is wrong with it
@@ -123,6 +129,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::Frontends(rows) => rows.ask("/frontends"),
         Command::Backends(places) => places.ask("/backends"),
         Command::Maps(places) => places.ask("/maps"),
+        Command::Diff(options) => diff::diff(options),
         Command::History(places) => places.ask("/history"),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
+    /// What was compared differs. Not of sysexits.h: as diff(1) has it.
+    Differences = 1,
     /// Wrong command line.
     Usage = 64,
     /// A service file, or an answer, has a problem.

@@ -54,7 +54,8 @@ impl Default for Latencies {
 
 /// As in Kubernetes v1.36, `pkg/proxy/metrics/metrics.go`.
 fn network_programming_buckets() -> impl Iterator<Item = f64> {
-    let seconds = linear_buckets(1.0, 1.0, 59).chain(linear_buckets(60.0, 5.0, 12)).chain(linear_buckets(120.0, 30.0, 7));
+    let seconds =
+        linear_buckets(1.0, 1.0, 59).chain(linear_buckets(60.0, 5.0, 12)).chain(linear_buckets(120.0, 30.0, 7));
     [0.25, 0.5].into_iter().chain(seconds)
 }
 

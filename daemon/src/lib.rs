@@ -13,6 +13,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod document;
+pub mod drift;
 pub mod exit;
 #[cfg(test)]
 mod generated;

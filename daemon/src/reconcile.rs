@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
+use nodelb_core::compare::EntryKey;
 use nodelb_core::datapath::{Datapath, Moment};
 use nodelb_core::engine::{Engine, Outranked, Round, Snapshot, Takeover};
 use nodelb_core::hold::{Emptied, Release};
@@ -27,6 +28,7 @@ use tracing::{info, warn};
 
 use crate::admin::{Check, Health};
 use crate::clock::{Clock, Taken, at, ticking};
+use crate::drift::{self, Findings};
 use crate::notify::Notifier;
 use crate::recorder::Reporter;
 
@@ -57,6 +59,8 @@ pub struct Owner<D> {
     pub datapath: D,
     /// From the sources and the node.
     pub changes: mpsc::Receiver<Vec<Change>>,
+    /// What somebody else may have done to the maps.
+    pub drift: Findings,
     /// For readers.
     pub snapshot: watch::Sender<Arc<Snapshot>>,
     /// For readers.
@@ -103,6 +107,7 @@ impl<D: Datapath> Owner<D> {
                     self.reporter.count_retry();
                     self.round(&mut standing, Taken::now());
                 }
+                Some(suspects) = self.drift.suspects.recv() => self.look_again(&suspects, &mut standing),
                 _ = canary.tick() => {
                     self.try_canary(&mut standing);
                     self.publish_health(&standing);
@@ -129,11 +134,22 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
+    /// Reads the entries once more: now nothing is in flight. What differs then is put right.
+    fn look_again(&mut self, suspects: &[EntryKey], standing: &mut Standing) {
+        match self.datapath.read(suspects) {
+            Ok(content) if self.engine.found(&content, suspects) > 0 => self.round(standing, Taken::now()),
+            Ok(_as_believed) => {}
+            Err(error) => warn!("what somebody else may have changed in the maps cannot be read: {error}"),
+        }
+    }
+
     fn round(&mut self, standing: &mut Standing, taken: Taken) {
         let (now, began) = (self.clock.now(), Taken::now());
         let mut round = self.engine.reconcile(&mut self.datapath, now);
         self.reporter.report(&mut round, taken, began.elapsed());
         report(&round);
+        drift::tell(&round.repaired);
+        drift::count_round(&self.drift.reports, &round.repaired);
         report_losses(&round, &mut standing.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         if self.engine.is_ready() && !standing.was_ready {

@@ -189,7 +189,9 @@ impl Recorder {
                 self.written = self.history.last();
                 self.keeps = true;
             }
-            Ok(Err(error)) => warn!("{shown} cannot be read: {error}; /history begins with this start, and ends with it"),
+            Ok(Err(error)) => {
+                warn!("{shown} cannot be read: {error}; /history begins with this start, and ends with it")
+            }
             Err(_elapsed) => {
                 warn!("{shown} is not read within {patience:?}; /history begins with this start, and ends with it");
             }

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::addr::Addr;
 use nodelb_core::change::Change;
+use nodelb_core::compare::Content;
 use nodelb_core::compile::Guard;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
@@ -19,16 +20,17 @@ use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
 use nodelb_datapath::KernelDatapath;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, Health, Now, ReadMaps};
+use crate::admin::{self, AdminState, Health, Now, ReadLinks, ReadMaps, Reality};
 use crate::apiserver::dial::Register;
 use crate::bound::Lookout;
 use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::{self, Clock};
 use crate::config::{Config, Mode};
+use crate::drift::{Checker, Reports};
 use crate::exit::{self, Code, Failure};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LocalEntry, View};
@@ -95,10 +97,14 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let sockets = datapath.own_sockets();
     let register: Register = Arc::new(move |socket| sockets.register(socket));
-    let maps: ReadMaps = Arc::new(move || reader.dump().map_err(|error| error.to_string()));
+    let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
+    let attached = datapath.links();
+    let links: ReadLinks = Arc::new(move || attached.faults().iter().map(ToString::to_string).collect());
+    let drift = Reports::default();
+    let reports = drift.clone();
     let probe: Probe<KernelDatapath> =
-        Box::new(move |datapath| vec![kernel::probe_links(datapath), kernel::probe_canary(&own)]);
-    start_runtime(|| serve(ground, datapath, |_| maps, Own { probe, register, means }))
+        Box::new(move |datapath| vec![kernel::probe_links(datapath, &reports), kernel::probe_canary(&own)]);
+    start_runtime(|| serve(ground, datapath, |_| maps, Own { probe, register, means, links, drift }))
 }
 
 fn run_memory(ground: Ground) -> Result<(), Failure> {
@@ -106,9 +112,15 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
     let datapath = MemoryDatapath::new(ground.config.datapath.limits());
     // What the memory holds is what the engine knows to be realised.
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
-        Arc::new(move || Ok(snapshot.borrow().realised.clone()))
+        Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), broken: Vec::new() }))
     };
-    let own = Own { probe: Box::new(|_| Vec::new()), register: Arc::new(|_| Ok(())), means: None };
+    let own = Own {
+        probe: Box::new(|_| Vec::new()),
+        register: Arc::new(|_| Ok(())),
+        means: None,
+        links: Arc::new(Vec::new),
+        drift: Reports::default(),
+    };
     start_runtime(|| serve(ground, datapath, maps, own))
 }
 
@@ -148,13 +160,17 @@ struct Own<D> {
     register: Register,
     /// Ends sockets whose backend is gone, if that is wanted and possible.
     means: Option<Means>,
+    /// What is wrong with its hooks.
+    links: ReadLinks,
+    /// Where is told what somebody else did to it.
+    drift: Reports,
 }
 
 async fn serve<D: Datapath + Send + 'static>(
     ground: Ground,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    Own { probe, register, means }: Own<D>,
+    Own { probe, register, means, links, drift }: Own<D>,
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, listeners, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
@@ -189,6 +205,16 @@ async fn serve<D: Datapath + Send + 'static>(
     start_lb_health(view, changes_in.clone(), &config, stop.clone());
 
     tokio::spawn(Lookout::new(snapshot.clone(), changes_in.clone()).run(stopped(stop.clone())));
+    let (read, check) = (maps(snapshot.clone()), Arc::new(Notify::new()));
+    let checker = Checker {
+        read: Arc::clone(&read),
+        snapshot: snapshot.clone(),
+        reports: drift,
+        asked: Arc::clone(&check),
+        clock,
+    };
+    let reality = Reality { links, drift: checker.reports.subscribe() };
+    let drift = checker.start(stopped(stop.clone()));
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
     let state = AdminState {
         snapshot: snapshot.clone(),
@@ -199,7 +225,8 @@ async fn serve<D: Datapath + Send + 'static>(
         moves,
         history: recorder.history,
         latencies: Some(latencies),
-        maps: maps(snapshot),
+        maps: read,
+        reality,
         limits,
         clock: Arc::new(now),
     };
@@ -210,6 +237,7 @@ async fn serve<D: Datapath + Send + 'static>(
         engine,
         datapath,
         changes,
+        drift,
         snapshot: snapshot_in,
         health: health_in,
         reporter: recorder.reporter,
@@ -219,8 +247,8 @@ async fn serve<D: Datapath + Send + 'static>(
     };
     let owner = tokio::spawn(owner.run(stopped(stop)));
 
-    let reload =
-        Reload { config, config_path, level, identity, directory: files.directory, notifier: Arc::clone(&notifier) };
+    let notifier = Arc::clone(&notifier);
+    let reload = Reload { config, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_told_to_end(signals).await;
     stop_in.send_replace(true);
     last_words(kubernetes.into_iter().map(|started| started.task).chain([files.checker])).await;

@@ -205,7 +205,9 @@ fn no_connection_fails_while_the_apiservers_take_themselves_away() {
         platform.fill("kubernetes");
         platform.fill("kubernetes-intranet");
         eventually("all is as before", all_done);
-        eventually("the end of the hold", || history("default/kubernetes").last().is_some_and(|row| row["what"] == "Released"));
+        eventually("the end of the hold", || {
+            history("default/kubernetes").last().is_some_and(|row| row["what"] == "Released")
+        });
         daemon.stop();
         clients.finish();
     });
@@ -228,7 +230,7 @@ fn a_reboot_without_an_apiserver_starts_from_the_state_directory() {
         host.cleanup();
         let mut daemon = host.spawn(None);
         eventually("served from the state directory", || {
-            let leads_on = |row: serde_json::Value| row["backends"] == json!([format!("{DIRECT}/TCP")]);
+            let leads_on = |row: Value| row["backends"] == json!([format!("{DIRECT}/TCP")]);
             HELD.iter().chain(&["198.51.100.1:443/TCP"]).all(|at| crate::host::frontend(at).is_some_and(leads_on))
         });
         let clients = Clients::start();

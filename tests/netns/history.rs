@@ -65,7 +65,10 @@ fn what_was_recorded_outlives_the_daemon() {
         eventually("what changed while nobody was there", || whats().len() == 4);
         let after = rows();
         for (old, row) in before.iter().zip(&after) {
-            assert_eq!((&old["sequence"], &old["time"], &old["added"]), (&row["sequence"], &row["time"], &row["added"]));
+            assert_eq!(
+                (&old["sequence"], &old["time"], &old["added"]),
+                (&row["sequence"], &row["time"], &row["added"])
+            );
             assert!(row["detail"].to_string().contains("before the last start"), "{row}");
         }
         assert!(sequences()[3] > numbers[2], "{:?}", sequences());

@@ -375,7 +375,8 @@ impl<W: World> Stage<W> {
             let port = port.as_ref().map_or_else(|| "nodelb".into(), ToString::to_string);
             _ = write!(text, "{} {port} {what}", record.sequence);
             let lists = [("added", added), ("removed", removed), ("held", held), ("refused", refused)];
-            for (name, list) in lists.into_iter().chain([("frontends", frontends)]).filter(|(_, list)| !list.is_empty()) {
+            for (name, list) in lists.into_iter().chain([("frontends", frontends)]).filter(|(_, list)| !list.is_empty())
+            {
                 let shown = list.shown.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 _ = write!(text, " {name} {shown}{}", if list.more > 0 { " and more" } else { "" });
             }

@@ -1,5 +1,6 @@
 //! What nodelb asks of whatever holds the maps: the kernel, or memory ([`crate::memory`]).
 
+use crate::compare::{Content, EntryKey};
 use crate::state::{MapOp, Realised};
 
 /// Milliseconds on a clock that never goes back. The caller's clock: the core reads none.
@@ -62,4 +63,13 @@ pub trait Datapath {
     /// # Errors
     /// When a map cannot be read.
     fn dump(&self) -> Result<Realised, MapError>;
+
+    /// What the maps hold under these keys, and possibly under others.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
+        let _ = keys;
+        Ok(Content { state: self.dump()?, broken: Vec::new() })
+    }
 }

@@ -18,6 +18,7 @@ use crate::addr::{Addr, L4Addr, Protocol};
 use crate::cause::{Dirt, Trigger};
 use crate::change::Change;
 use crate::claims::Row;
+use crate::compare::{Drift, EntryKey};
 use crate::compile::Guard;
 use crate::datapath::{Datapath, MapError, Moment};
 use crate::diff::{self, Touched};
@@ -36,6 +37,7 @@ pub use crate::snapshot::Snapshot;
 
 mod contest;
 mod desire;
+mod drift;
 mod hold;
 mod round;
 mod tell;
@@ -106,6 +108,8 @@ pub struct Round {
     /// When what the round has brought to the kernel happened, in milliseconds since 1970, as far as slices say so and
     /// since their source has told all it had at the start.
     pub triggers: Vec<u64>,
+    /// Entries that somebody else had deleted, overwritten or added, and that are as they should be again.
+    pub repaired: Vec<Drift>,
 }
 
 /// See the module.
@@ -143,6 +147,8 @@ pub struct Engine {
     failed_services: BTreeMap<ServiceId, MapError>,
     failed_frontends: BTreeMap<L4Addr, MapError>,
     failed_node_addrs: BTreeMap<Addr, MapError>,
+    /// What somebody else did to the maps and is not put right yet.
+    drift: BTreeMap<EntryKey, Drift>,
     retry: Option<Retry>,
     is_pruned: bool,
     is_ready: bool,
@@ -192,6 +198,7 @@ impl Engine {
             failed_services: BTreeMap::new(),
             failed_frontends: BTreeMap::new(),
             failed_node_addrs: BTreeMap::new(),
+            drift: BTreeMap::new(),
             retry: None,
             is_pruned: false,
             is_ready: false,

@@ -99,8 +99,7 @@ impl History {
         let port = event.port.as_ref()?;
         let sequences = self.by_service.get(&port.service)?;
         let of_port = |sequence: &u64| self.records.get(sequence).filter(|record| record.event.port == event.port);
-        let waits =
-            |record: &&Arc<Record>| matches!(record.event.kernel, Kernel::Failed(_) | Kernel::Deferred);
+        let waits = |record: &&Arc<Record>| matches!(record.event.kernel, Kernel::Failed(_) | Kernel::Deferred);
         let waiting = sequences.iter().rev().filter_map(of_port).filter(|record| !record.is_from_before);
         waiting.take_while(waits).last().map(|record| record.at)
     }

@@ -166,13 +166,13 @@ impl Snapshot {
     }
 
     /// The addresses the service claims, by whichever source's description counts.
-    fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
+    pub(crate) fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
         let ports = self.facts.owner(name).into_iter().flat_map(|(service, _)| &service.ports);
         ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
     }
 
     /// The names a report is about, in order.
-    fn names(&self, filter: &Filter) -> Vec<&ServiceName> {
+    pub(crate) fn names(&self, filter: &Filter) -> Vec<&ServiceName> {
         match &filter.service {
             Some(name) => self.facts.claims(name).first().map(|service| &service.name).into_iter().collect(),
             None => self.facts.names().collect(),

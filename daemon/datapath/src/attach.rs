@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use libbpf_rs::Program;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
@@ -89,7 +90,7 @@ impl Attachment {
     }
 
     /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
-    pub(crate) fn faults(&self, pins: &Pins) -> Vec<LinkFault> {
+    pub(crate) fn faults(&self, pins: &Path) -> Vec<LinkFault> {
         let cgroup = match Cgroup::open(&self.cgroup) {
             Ok(cgroup) => cgroup,
             Err(error) => {
@@ -98,10 +99,25 @@ impl Attachment {
         };
         let each = HOOKS.iter().zip(&self.programs);
         each.filter_map(|(hook, program)| {
-            let reason = fault(*hook, program.as_fd(), &cgroup, &pins.link(hook.name))?;
+            let reason = fault(*hook, program.as_fd(), &cgroup, &pins.join(hook.name))?;
             Some(LinkFault { hook: hook.name, reason })
         })
         .collect()
+    }
+}
+
+/// Asks after the hooks, any time and from any thread, without a word to the datapath's owner.
+#[derive(Clone, Debug)]
+pub struct Links {
+    pub(crate) attachment: Arc<Attachment>,
+    /// Where the links are pinned.
+    pub(crate) directory: PathBuf,
+}
+
+impl Links {
+    /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
+    pub fn faults(&self) -> Vec<LinkFault> {
+        self.attachment.faults(&self.directory)
     }
 }
 

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use libbpf_rs::OpenObject;
+use nodelb_core::compare::{Content, EntryKey};
 use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
 use nodelb_core::state::{MapOp, Realised};
 
-use crate::attach::{Attachment, LinkFault, LinkState};
+use crate::attach::{Attachment, LinkFault, LinkState, Links};
 use crate::crash::CrashPoint;
 use crate::error::OpenError;
 use crate::flows::FlowReader;
@@ -18,7 +19,7 @@ use crate::load;
 use crate::own::{self, OwnSockets};
 use crate::pins::Pins;
 use crate::probe::{self, Features};
-use crate::read::KernelReader;
+use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
 use crate::write::Writer;
 
@@ -81,7 +82,7 @@ pub struct StartReport {
 #[derive(Debug)]
 pub struct KernelDatapath {
     writer: Writer,
-    attachment: Attachment,
+    attachment: Arc<Attachment>,
     own: OwnSockets,
     flows: Option<FlowReader>,
     pins: Pins,
@@ -111,6 +112,7 @@ impl KernelDatapath {
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
         let Opened { writer, attachment, own, .. } = opened;
+        let attachment = Arc::new(attachment);
         Ok((Self { writer, attachment, own, flows: flows.ok(), pins }, report))
     }
 
@@ -129,9 +131,14 @@ impl KernelDatapath {
         self.flows.clone()
     }
 
+    /// For asking after the hooks from other threads.
+    pub fn links(&self) -> Links {
+        Links { attachment: Arc::clone(&self.attachment), directory: self.pins.links() }
+    }
+
     /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
     pub fn verify_links(&self) -> Vec<LinkFault> {
-        self.attachment.faults(&self.pins)
+        self.attachment.faults(&self.pins.links())
     }
 
     /// Attaches what is not attached as it should be, and tells what that was.
@@ -139,7 +146,7 @@ impl KernelDatapath {
     /// # Errors
     /// When a hook cannot be attached; the others are left as they are.
     pub fn ensure_attached(&mut self) -> Result<Vec<LinkFault>, OpenError> {
-        let faults = self.attachment.faults(&self.pins);
+        let faults = self.verify_links();
         if !faults.is_empty() {
             self.attachment.attach(&self.pins)?;
         }
@@ -168,5 +175,9 @@ impl Datapath for KernelDatapath {
 
     fn dump(&self) -> Result<Realised, MapError> {
         self.reader().dump()
+    }
+
+    fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
+        read::read(&self.writer.maps, keys)
     }
 }

@@ -28,7 +28,7 @@ mod start;
 mod sys;
 mod write;
 
-pub use attach::{LinkFault, LinkState};
+pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use crash::CrashPoint;
 pub use error::OpenError;

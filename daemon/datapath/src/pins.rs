@@ -72,8 +72,12 @@ impl Pins {
         self.root.join(name)
     }
 
+    pub(crate) fn links(&self) -> PathBuf {
+        self.root.join("links")
+    }
+
     pub(crate) fn link(&self, hook: &str) -> PathBuf {
-        self.root.join("links").join(hook)
+        self.links().join(hook)
     }
 
     pub(crate) fn generation(&self, number: u32) -> PathBuf {

@@ -6,21 +6,16 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use libbpf_rs::{MapCore, MapFlags};
+use nodelb_core::addr::L4Addr;
+use nodelb_core::compare::{Broken, Content, EntryKey};
 use nodelb_core::datapath::MapError;
 use nodelb_core::runs::{Run, Runs};
 use nodelb_core::state::{MapState, ServiceEntry, ServiceId, Slot};
 
 use crate::layout;
-use crate::maps::{Maps, Which};
+use crate::maps::{Maps, Which, into_io};
 use crate::sys;
-
-/// The content of a generation's maps.
-#[derive(Debug, Default)]
-pub(crate) struct Content {
-    pub(crate) state: MapState,
-    /// Entries that nodelb cannot have written, and what is wrong with each.
-    pub(crate) corrupt: Vec<String>,
-}
 
 /// How much of a map is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +41,15 @@ impl KernelReader {
     /// # Errors
     /// When a map cannot be read.
     pub fn dump(&self) -> Result<MapState, MapError> {
-        Ok(content(&self.maps)?.state)
+        Ok(self.content()?.state)
+    }
+
+    /// The same, with what nodelb cannot have written.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn content(&self) -> Result<Content, MapError> {
+        content(&self.maps)
     }
 
     /// How full each map is.
@@ -72,39 +75,77 @@ impl KernelReader {
 pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     let mut content = Content::default();
     for id in 0..maps.limits.services {
-        let policy = maps.policy(id);
-        if !policy.in_use {
-            continue;
-        }
-        let lists = [Which::Cluster, Which::Local].map(|which| list(maps, id, which));
-        let [cluster, local] = match lists {
-            [Ok(cluster), Ok(local)] => [cluster, local],
-            [Err(wrong), _] | [_, Err(wrong)] => {
-                content.corrupt.push(format!("service {id}: {wrong}"));
-                continue;
-            }
-        };
-        let entry = ServiceEntry {
-            cluster,
-            local,
-            has_backends: policy.has_backends,
-            affinity_seconds: policy.affinity_seconds,
-        };
-        content.state.services.insert(ServiceId(id), Arc::new(entry));
+        add_service(maps, id, &mut content);
     }
     for (key, value) in sys::entries(&maps.frontends).map_err(failed("frontends"))? {
-        let addr = layout::parse_frontend_key(&key);
-        match addr.and_then(|addr| Some((addr, layout::parse_frontend(&addr, &value)?))) {
-            Some((addr, entry)) => {
-                content.state.frontends.insert(addr, entry);
+        match layout::parse_frontend_key(&key) {
+            Some(addr) => add_frontend(addr, &value, &mut content),
+            None => {
+                let text = format!("frontend with the key {key:02x?}: it is not of nodelb's making");
+                content.broken.push(Broken { key: None, text });
             }
-            None => content.corrupt.push(format!("frontend with the key {key:02x?}: it is not of nodelb's making")),
         }
     }
     for (key, _) in sys::entries::<16, 4>(&maps.node_addrs).map_err(failed("node_addrs"))? {
         content.state.node_addrs.insert(layout::parse_node_addr(&key));
     }
     Ok(content)
+}
+
+/// What is under these keys, by a system call for each that is not in shared memory.
+pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> {
+    let mut content = Content::default();
+    for key in keys {
+        match key {
+            EntryKey::Service(id) if id.0 < maps.limits.services => add_service(maps, id.0, &mut content),
+            EntryKey::Service(_) => {}
+            EntryKey::Frontend(addr) => {
+                let found = maps.frontends.lookup(&layout::frontend_key(addr), MapFlags::ANY).map_err(into_io);
+                if let Some(value) = found.map_err(failed("frontends"))? {
+                    let value = value.first_chunk().expect("invariant: a value has the map's size");
+                    add_frontend(*addr, value, &mut content);
+                }
+            }
+            EntryKey::NodeAddress(addr) => {
+                let found = maps.node_addrs.lookup(&layout::node_addr(*addr), MapFlags::ANY).map_err(into_io);
+                if found.map_err(failed("node_addrs"))?.is_some() {
+                    content.state.node_addrs.insert(*addr);
+                }
+            }
+        }
+    }
+    Ok(content)
+}
+
+fn add_frontend(addr: L4Addr, value: &layout::FrontendBytes, content: &mut Content) {
+    match layout::parse_frontend(&addr, value) {
+        Some(entry) => {
+            content.state.frontends.insert(addr, entry);
+        }
+        None => {
+            let text = format!("frontend {addr}: its value {value:02x?} is not of nodelb's making");
+            content.broken.push(Broken { key: Some(EntryKey::Frontend(addr)), text });
+        }
+    }
+}
+
+fn add_service(maps: &Maps, id: u32, content: &mut Content) {
+    let policy = maps.policy(id);
+    if !policy.in_use {
+        return;
+    }
+    let (has_backends, affinity_seconds) = (policy.has_backends, policy.affinity_seconds);
+    match [Which::Cluster, Which::Local].map(|which| list(maps, id, which)) {
+        [Ok(cluster), Ok(local)] => {
+            let entry = ServiceEntry { cluster, local, has_backends, affinity_seconds };
+            content.state.services.insert(ServiceId(id), Arc::new(entry));
+        }
+        [Err(wrong), _] | [_, Err(wrong)] => content.broken.push(broken_service(ServiceId(id), &wrong)),
+    }
+}
+
+fn broken_service(id: ServiceId, wrong: &dyn fmt::Display) -> Broken {
+    Broken { key: Some(EntryKey::Service(id)), text: format!("service {id}: {wrong}") }
 }
 
 /// A list is trusted if its view was still the same after reading it: then it was published all the time.
@@ -154,7 +195,7 @@ pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     shared.dedup();
     for id in shared {
         content.state.services.remove(&id);
-        content.corrupt.push(format!("service {id}: its slots are another's too"));
+        content.broken.push(broken_service(id, &"its slots are another's too"));
     }
     runs
 }

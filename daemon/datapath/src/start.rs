@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
+use nodelb_core::compare::Content;
 use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::Runs;
 use nodelb_core::state::MapOp;
@@ -17,9 +18,9 @@ use crate::load::{LASTING, Loaded, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
 use crate::own::OwnSockets;
 use crate::pins::Pins;
-use crate::read::{self, Content};
+use crate::read;
 use crate::sys;
-use crate::write::Writer;
+use crate::write::{Placed, Writer};
 
 /// The generation that is the truth when nodelb starts.
 struct Old {
@@ -109,7 +110,7 @@ impl<'p> Start<'p> {
         let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
         let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
         let runs = read::runs(&maps, &mut content);
-        if !content.corrupt.is_empty() {
+        if !content.broken.is_empty() {
             return self.rebuild(prepared, Some(old));
         }
         let loaded = prepared.load(Some(&old.handles), &self.lasting)?;
@@ -164,7 +165,8 @@ impl<'p> Start<'p> {
         [.., epoch]: &[MapHandle; LASTING.len()],
     ) -> Result<Writer, OpenError> {
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
-        Ok(Writer { maps, runs, epoch, crash: self.pins.crash().clone() })
+        let placed = Placed::of(&maps);
+        Ok(Writer { maps, runs, placed, epoch, crash: self.pins.crash().clone() })
     }
 
     /// Fills the new maps, which nobody reads yet; returns what was corrupt and left out.
@@ -173,7 +175,8 @@ impl<'p> Start<'p> {
         let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
         let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
         read::runs(&maps, &mut content);
-        let Content { state, mut corrupt } = content;
+        let Content { state, broken } = content;
+        let mut corrupt: Vec<String> = broken.into_iter().map(|broken| broken.text).collect();
 
         let mut ops: Vec<MapOp> = Vec::new();
         ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));

@@ -27,8 +27,41 @@ const BATCH_MAX: usize = 1024;
 pub(crate) struct Writer {
     pub(crate) maps: Arc<Maps>,
     pub(crate) runs: Runs,
+    pub(crate) placed: Placed,
     pub(crate) epoch: Epoch,
     pub(crate) crash: CrashPoint,
+}
+
+/// Where this writer has put each service's two lists. The maps say so too, but to whoever may write them.
+#[derive(Debug, Default)]
+pub(crate) struct Placed(Vec<[Run; 2]>);
+
+/// No slots, and no room taken.
+const NOWHERE: Run = Run { first: 0, len: 0 };
+
+impl Placed {
+    /// As maps have it that are trusted.
+    pub(crate) fn of(maps: &Maps) -> Self {
+        let mut placed = Self::default();
+        for id in (0..maps.limits.services).filter(|id| maps.policy(*id).in_use) {
+            for which in [Which::Cluster, Which::Local] {
+                placed.set(ServiceId(id), which, maps.view(id, which).run);
+            }
+        }
+        placed
+    }
+
+    fn get(&self, id: ServiceId, which: Which) -> Run {
+        self.0.get(id.0 as usize).map_or(NOWHERE, |runs| runs[which as usize])
+    }
+
+    fn set(&mut self, id: ServiceId, which: Which, run: Run) {
+        let index = id.0 as usize;
+        if index >= self.0.len() {
+            self.0.resize(index + 1, [NOWHERE; 2]);
+        }
+        self.0[index][which as usize] = run;
+    }
 }
 
 impl Writer {
@@ -116,7 +149,7 @@ impl Writer {
         let local = match self.place(id, Which::Local, &entry.local, now) {
             Ok(local) => local,
             Err(error) => {
-                self.runs.free_unpublished(cluster.unwrap_or(Run { first: 0, len: 0 }));
+                self.runs.free_unpublished(cluster.unwrap_or(NOWHERE));
                 return Err(error);
             }
         };
@@ -145,8 +178,10 @@ impl Writer {
                 return Err(MapError::Failed { map: "services", reason });
             }
         };
-        let Run { first, len: old } = self.maps.view(id.0, which).run;
-        if old == len && (first..).zip(list).all(|(at, slot)| self.maps.slot(at) == layout::slot_words(slot)) {
+        let placed = self.placed.get(id, which);
+        let Run { first, len: old } = placed;
+        let is_in_place = old == len && self.maps.view(id.0, which).run == placed;
+        if is_in_place && (first..).zip(list).all(|(at, slot)| self.maps.slot(at) == layout::slot_words(slot)) {
             return Ok(None);
         }
         let full = MapError::Full { map: "slots", limit: self.maps.limits.slots };
@@ -162,20 +197,26 @@ impl Writer {
 
     /// Publishes the run and lays the old one to rest.
     fn switch(&mut self, id: ServiceId, which: Which, run: Run, now: Moment) {
-        let old = self.maps.view(id.0, which);
-        self.maps.publish(id.0, which, View { run, generation: old.generation.wrapping_add(1) });
-        self.runs.free(old.run, now);
+        let generation = self.maps.view(id.0, which).generation.wrapping_add(1);
+        self.maps.publish(id.0, which, View { run, generation });
+        self.runs.free(self.placed.get(id, which), now);
+        self.placed.set(id, which, run);
         self.crash.pass();
     }
 
     fn delete_service(&mut self, id: ServiceId, now: Moment) -> Result<(), MapError> {
-        if id.0 >= self.maps.limits.services || !self.maps.policy(id.0).in_use {
+        if id.0 >= self.maps.limits.services {
             return Ok(());
         }
+        let mut is_there = self.maps.policy(id.0).in_use;
         for which in [Which::Cluster, Which::Local] {
-            if self.maps.view(id.0, which).run.len > 0 {
-                self.switch(id, which, Run { first: 0, len: 0 }, now);
+            if self.maps.view(id.0, which).run.len > 0 || self.placed.get(id, which).len > 0 {
+                self.switch(id, which, NOWHERE, now);
+                is_there = true;
             }
+        }
+        if !is_there {
+            return Ok(());
         }
         self.maps.set_policy(id.0, Policy::default());
         self.crash.pass();

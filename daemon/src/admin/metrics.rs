@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use nodelb_core::compare::DriftKind;
 use nodelb_core::datapath::Moment;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::report::Status;
@@ -14,6 +15,7 @@ use super::apiservers::PoolReport;
 use super::sources::{SourceReport, SourceState};
 use super::{AdminState, Health, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
+use crate::drift::{DriftReport, LINK};
 use crate::latency::Latencies;
 use crate::moves::MovesReport;
 
@@ -49,6 +51,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
     }
+    drift(&mut exposition, &Arc::clone(&state.reality.drift.borrow()), now);
     if let Some(moves) = &state.moves {
         self::moves(&mut exposition, &Arc::clone(&moves.borrow()), now);
     }
@@ -144,6 +147,16 @@ fn moves(exposition: &mut Exposition, report: &MovesReport, now: Now) {
     exposition.one(&table::SOCKET_REAPER_UP, report.is_working);
     if let Some(last) = report.last_pass {
         exposition.one(&table::SOCKET_LAST_PASS, seconds_since(last, now));
+    }
+}
+
+fn drift(exposition: &mut Exposition, report: &DriftReport, now: Now) {
+    let kinds = DriftKind::ALL.map(DriftKind::label).into_iter().chain([LINK]);
+    let number = |kind| report.repaired.get(kind).copied().unwrap_or_default();
+    exposition.each(&table::DRIFT_REPAIRED, kinds.map(|kind| ([kind], number(kind))));
+    exposition.one(&table::DRIFT_CHECKS, report.checks);
+    if let Some(last) = report.last_check {
+        exposition.one(&table::DRIFT_LAST_CHECK_AGE, seconds_since(last, now));
     }
 }
 

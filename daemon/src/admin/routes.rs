@@ -11,7 +11,7 @@ use super::answer::internal;
 use super::query::{self, ADDRESS, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, apiservers, health, history, maps, metrics, openapi, sources, tables};
+use super::{AdminState, Now, apiservers, diff, health, history, maps, metrics, openapi, sources, tables};
 
 /// A status and what to say, or why there is nothing to say.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -124,6 +124,14 @@ pub(super) static ROUTES: &[Route] = &[
         },
     },
     Route {
+        path: "/diff",
+        parameters: PLACES,
+        shows: "where source, memory and kernel differ, with the likely cause",
+        form: Form::Tables(&[&diff::DIFFERENCES, &diff::COMPARED]),
+        long: true,
+        answer: |state, query, now| ok(diff::diff(state, &query.filter, now)?),
+    },
+    Route {
         path: "/sources",
         parameters: &[],
         shows: "every place services are read from, and what is wrong with it",
@@ -202,7 +210,7 @@ fn read_maps(state: &AdminState, query: &Query, _: Now) -> Answer {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let snapshot = latest(&state.snapshot);
-    ok(maps::maps(&held, &|id| snapshot.service_of(id), state.limits, &query.filter))
+    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), state.limits, &query.filter))
 }
 
 /// The rows of every source, in the order of the sources.

@@ -84,13 +84,32 @@ impl Serialize for Cell {
 pub struct Table {
     shape: &'static Shape,
     cells: Vec<Cell>,
+    /// What text says in place of the headings where there is no row.
+    instead: Option<String>,
+    /// Whether text leaves it out.
+    is_for_programs: bool,
 }
 
 impl Table {
     /// A table of the rows in the order given.
     pub fn new<const N: usize>(shape: &'static Shape<[Column; N]>, rows: impl IntoIterator<Item = [Cell; N]>) -> Self {
         const { assert!(N > 0, "a table has columns") };
-        Self { shape, cells: rows.into_iter().flatten().collect() }
+        let cells = rows.into_iter().flatten().collect();
+        Self { shape, cells, instead: None, is_for_programs: false }
+    }
+
+    /// Says this, and nothing else, where text would be headings without a row.
+    #[must_use]
+    pub fn or_say(mut self, text: String) -> Self {
+        self.instead = Some(text);
+        self
+    }
+
+    /// Leaves it out of text.
+    #[must_use]
+    pub fn for_programs(mut self) -> Self {
+        self.is_for_programs = true;
+        self
     }
 
     /// How many rows.
@@ -148,11 +167,12 @@ impl Page {
     /// For people. A single table stands alone; of several, each has its name as a heading.
     pub fn to_styled_text(&self, style: &Style) -> String {
         let mut out = String::new();
-        for (position, table) in self.0.iter().enumerate() {
+        let shown: Vec<&Table> = self.0.iter().filter(|table| !table.is_for_programs).collect();
+        for (position, table) in shown.iter().enumerate() {
             if position > 0 {
                 out.push('\n');
             }
-            if self.0.len() > 1 {
+            if shown.len() > 1 {
                 out.push_str(table.shape.name);
                 out.push_str(":\n");
             }

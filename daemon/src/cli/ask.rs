@@ -64,7 +64,7 @@ impl Places {
         self.asking.ask(route, &self.parameters())
     }
 
-    fn parameters(&self) -> Vec<Parameter> {
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
         let service = self.service.as_ref().map(|service| ("service", service.to_string()));
         let address = self.address.map(|address| ("address", address.to_string()));
         service.into_iter().chain(address).collect()

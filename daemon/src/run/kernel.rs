@@ -10,6 +10,7 @@ use crate::admin::Check;
 use crate::bound::ephemeral;
 use crate::canary;
 use crate::config::{Config, Disconnect};
+use crate::drift::{self, Reports};
 use crate::exit::{Code, Failure};
 use crate::moves::{Means, ReadFlows, STUCK};
 use crate::reaper::Reaper;
@@ -111,10 +112,11 @@ pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
 }
 
 /// Links that are gone are put back; saying so once is the loop's business.
-pub(super) fn probe_links(datapath: &mut KernelDatapath) -> Check {
+pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Check {
     match datapath.ensure_attached() {
         Ok(faults) if faults.is_empty() => Check::passed("links", "every program is attached"),
         Ok(faults) => {
+            drift::count(drift, drift::LINK, faults.len() as u64);
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             warn!("links were not as they should be and are attached again: {}", faults.join("; "));
             Check::passed("links", "every program is attached again")

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 
 use crate::config::Config;
@@ -38,6 +38,8 @@ pub(super) struct Reload {
     pub(super) level: LevelControl,
     pub(super) identity: watch::Sender<Arc<Identity>>,
     pub(super) directory: watch::Sender<PathBuf>,
+    /// Has the maps compared with what they should hold.
+    pub(super) check: Arc<Notify>,
     pub(super) notifier: Arc<Notifier>,
 }
 
@@ -89,6 +91,7 @@ impl Reload {
         // Also where it is the same: a reload reads every file again.
         self.directory.send_replace(config.files.directory.clone());
         self.identity.send_replace(Arc::new(identity));
+        self.check.notify_one();
         // What needs a restart stays in force as it was, so that the next reload compares with that.
         let Config { kubernetes, state, admin, datapath, .. } = self.config.clone();
         self.config = Config { kubernetes, state, admin, datapath, ..config };

@@ -7,6 +7,7 @@
 mod cidrs;
 pub mod decode;
 pub mod objects;
+mod page;
 pub(crate) mod printable;
 pub mod remember;
 mod report;

@@ -174,7 +174,7 @@ impl Engine {
     }
 
     /// Keeps the count; an entry nobody wants may go once the last frontend has left it.
-    fn count_references(&mut self, op: &MapOp) {
+    pub(super) fn count_references(&mut self, op: &MapOp) {
         let (address, now_at) = match op {
             MapOp::PutFrontend(address, entry) => (address, Some(entry.service)),
             MapOp::DeleteFrontend(address) => (address, None),
@@ -212,6 +212,7 @@ impl Engine {
             }
         }
         self.tell_contests();
+        self.tell_repaired();
         self.tell();
         self.schedule_retry(now);
         self.is_ready |= self.unsynced().is_empty();

@@ -148,7 +148,8 @@ impl Engine {
         let Some(owner) = self.owners.get(&id) else { return };
         let Some((service, slices)) = self.table.owner(&owner.key.service) else { return };
         let latest = slices.iter().max_by_key(|slice| slice.origin.written);
-        let trigger = latest.map_or_else(|| Trigger::Service(Arc::clone(service)), |slice| Trigger::Slice(Arc::clone(slice)));
+        let trigger =
+            latest.map_or_else(|| Trigger::Service(Arc::clone(service)), |slice| Trigger::Slice(Arc::clone(slice)));
         let draft = Draft {
             id,
             key: Arc::clone(&owner.key),
@@ -289,7 +290,8 @@ impl Engine {
             self.teller.recorded.insert(source);
             let (services, slices) = (self.table.services_of(source).count(), self.table.slices_of(source).count());
             let incomplete = self.table.incomplete(source).map(|what| format!("; not read: {what}"));
-            let detail = format!("{services} services and {slices} slices at the start{}", incomplete.unwrap_or_default());
+            let detail =
+                format!("{services} services and {slices} slices at the start{}", incomplete.unwrap_or_default());
             let kernel = if self.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
             events.push(Event { source: Some(source), kernel, ..Event::of_daemon(What::Synced, detail) });
         }
@@ -308,7 +310,8 @@ impl Engine {
             return;
         }
         let is_owed = |name: &ServiceName| self.teller.owed.values().any(|key| key.service == *name);
-        let (waiting, done) = std::mem::take(&mut self.teller.triggers).into_iter().partition(|(name, _)| is_owed(name));
+        let (waiting, done) =
+            std::mem::take(&mut self.teller.triggers).into_iter().partition(|(name, _)| is_owed(name));
         self.teller.triggers = waiting;
         self.round.triggers = <Vec<(ServiceName, u64)>>::into_iter(done).map(|(_, triggered)| triggered).collect();
     }

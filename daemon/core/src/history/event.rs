@@ -58,8 +58,23 @@ pub enum What {
 impl What {
     /// In the order of the variants.
     pub const NAMES: [&'static str; 17] = [
-        "Started", "Synced", "Added", "Changed", "Emptied", "Held", "Released", "Removed", "Conflict", "TakenOver",
-        "Refused", "Admitted", "Failed", "Healed", "Repaired", "Pruned", "More",
+        "Started",
+        "Synced",
+        "Added",
+        "Changed",
+        "Emptied",
+        "Held",
+        "Released",
+        "Removed",
+        "Conflict",
+        "TakenOver",
+        "Refused",
+        "Admitted",
+        "Failed",
+        "Healed",
+        "Repaired",
+        "Pruned",
+        "More",
     ];
 }
 

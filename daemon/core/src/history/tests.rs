@@ -128,7 +128,8 @@ fn numbers_go_on_where_an_earlier_run_ended() {
 #[test]
 fn what_no_nodelb_can_have_written_is_left_out() {
     let mut history = History::default();
-    let record = |sequence, event| Record { sequence, at: 1, to_owner: None, to_kernel: None, is_from_before: false, event };
+    let record =
+        |sequence, event| Record { sequence, at: 1, to_owner: None, to_kernel: None, is_from_before: false, event };
     let shown = vec![l4("192.0.2.1:1"); MAX_SHOWN + 1];
     let long: Arc<str> = "x".repeat(10_000).into();
     history.restore(record(0, changed("shop/web")));

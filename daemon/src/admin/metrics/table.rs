@@ -65,6 +65,13 @@ metrics! {
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
         "1 while every program is attached and the canary is refused, else 0: connections are not translated";
 
+    DRIFT_REPAIRED<1>: Kernel, Counter, "nodelb_drift_repaired_total", [kind = "frontend, service, slots, node_address, link"],
+        "Entries of the maps, and links, that somebody else had changed and that were put right";
+    DRIFT_CHECKS: Kernel, Counter, "nodelb_drift_checks_total", [],
+        "How often the maps were compared with what they should hold";
+    DRIFT_LAST_CHECK_AGE: Kernel, Gauge, "nodelb_drift_last_check_age_seconds", [],
+        "Time since that was last done; missing before";
+
     SOURCE_SYNCED<1>: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
         "1 once the source has told all it had at the start, else 0: until then nothing is removed";
     SOURCE_PLACES<2>: Sources, Gauge, "nodelb_source_places", [source = "files, kubernetes", state = "Ok, LastGood, Error"],

@@ -13,7 +13,7 @@ use nodelb_core::service::{
 use tokio::sync::watch;
 
 use super::*;
-use crate::admin::Check;
+use crate::admin::{Check, Reality};
 
 pub(crate) mod openmetrics;
 
@@ -30,6 +30,7 @@ fn state(report: PoolReport) -> AdminState {
         latencies: None,
         health: watch::channel(Arc::new(Health::default())).1,
         maps: Arc::new(|| Err("none".into())),
+        reality: Reality::default(),
         limits: LIMITS,
         clock: Arc::new(Now::default),
     }
@@ -117,6 +118,26 @@ fn sockets_that_moved_on_are_counted() {
     expect(&samples_of(&AdminState { moves, ..state(PoolReport::default()) }, "socket"), expected);
 }
 
+fn drifted() -> Reality {
+    let repaired = [("frontend", 4), ("link", 2)].into();
+    let report = DriftReport { checks: 7, last_check: Some(Moment(20_000)), error: None, repaired };
+    Reality { drift: watch::channel(Arc::new(report)).1, ..Reality::default() }
+}
+
+#[test]
+fn what_was_put_right_is_counted_by_kind() {
+    let expected = [
+        "nodelb_drift_checks_total 7",
+        "nodelb_drift_last_check_age_seconds 1.5",
+        "nodelb_drift_repaired_total{kind=\"frontend\"} 4",
+        "nodelb_drift_repaired_total{kind=\"link\"} 2",
+        "nodelb_drift_repaired_total{kind=\"node_address\"} 0",
+        "nodelb_drift_repaired_total{kind=\"service\"} 0",
+        "nodelb_drift_repaired_total{kind=\"slots\"} 0",
+    ];
+    expect(&samples_of(&AdminState { reality: drifted(), ..state(PoolReport::default()) }, "drift"), expected);
+}
+
 fn rows() -> Vec<SourceReport> {
     let row = |source, path: &str, kind, state, heard| SourceReport {
         source,
@@ -186,6 +207,7 @@ fn full() -> AdminState {
         checks: watch::channel(Arc::new(check_report())).1,
         moves: Some(watch::channel(Arc::new(moves_report())).1),
         health: health(Check::passed("canary", "refused")),
+        reality: drifted(),
         ..state(crate::admin::apiservers::tests::report())
     }
 }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::compare::Content;
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::Snapshot;
 use nodelb_core::state::{FrontendEntry, MapState, ServiceId};
@@ -12,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::{Bounds, serve};
-use crate::admin::{AdminState, Check, Health, Now, answer};
+use crate::admin::{AdminState, Check, Health, Now, Reality, answer};
 
 /// A server on a free port, with its clock standing at one minute. Stops when dropped.
 struct Served {
@@ -40,7 +41,8 @@ async fn served(bounds: Bounds) -> Served {
         history: watch::channel(Arc::default()).1,
         latencies: None,
         health: health_seen,
-        maps: Arc::new(move || held.borrow().clone()),
+        maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, broken: Vec::new() })),
+        reality: Reality::default(),
         limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
     };
@@ -93,6 +95,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/frontends",
         "/backends",
         "/maps",
+        "/diff",
         "/sources",
         "/apiservers",
         "/openapi.json",

@@ -30,6 +30,11 @@ pub struct Style {
 
 /// Appends the table: the headings, then one line per row.
 pub(super) fn write(table: &Table, style: &Style, out: &mut String) {
+    if let (true, Some(text)) = (table.is_empty(), &table.instead) {
+        push_printable(out, text);
+        out.push('\n');
+        return;
+    }
     let cells = Texts::of(table, style);
     let layout = Layout::of(table, &cells, style);
     let headings: Vec<&str> = table.shape.columns.iter().map(|column| column.heading).collect();

@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
 
 use self::batch::Batch;
-use super::decode::{Decoder, Heard, Kind, Version, shell};
+use super::decode::{Decoder, Heard, Kind, Shell, Version};
+use super::page::{Page, too_long};
 use super::request::{self, Query};
 use super::splitter::{Form, Piece, Splitter};
 use crate::apiserver::link::{Body, LinkError};
@@ -395,33 +396,13 @@ impl Watcher {
         }
     }
 
-    async fn read_page(&mut self, session: &Session, mut body: Body) -> Result<super::decode::Shell, LinkError> {
-        let mut splitter = Splitter::new(Form::List);
-        let mut page = None;
-        while let Some(frame) = timeout(self.timing.list_silence, body.frame())
-            .await
-            .map_err(|_elapsed| LinkError::TimedOut("the rest of a list".into()))?
-        {
-            let Ok(data) = frame?.into_data() else { continue };
-            let mut heard = Vec::new();
-            let (decoder, newest) = (&mut self.decoder, &mut self.newest);
-            let split = splitter.feed(&data, |piece| match piece {
-                Piece::Object(bytes) => {
-                    let (item, version) = decoder.item(bytes);
-                    *newest = version.max(*newest);
-                    heard.push(item);
-                }
-                Piece::TooLong(length) => heard.push(too_long(length)),
-                Piece::Shell(bytes) => page = Some(shell(bytes)),
-            });
-            split.map_err(|error| LinkError::Broken(error.to_string()))?;
-            self.hear(session, heard).await;
+    async fn read_page(&mut self, session: &Session, body: Body) -> Result<Shell, LinkError> {
+        let mut page = Page::new(body);
+        while let Some(arrived) = page.more(&mut self.decoder, self.timing.list_silence).await? {
+            self.newest = self.newest.max(arrived.newest);
+            self.hear(session, arrived.heard).await;
         }
-        match page {
-            Some(Ok(page)) if splitter.is_between_objects() => Ok(page),
-            Some(Err(error)) => Err(LinkError::Broken(error)),
-            _ => Err(LinkError::Broken("the list ended before it was complete".into())),
-        }
+        page.end()
     }
 
     async fn hear(&mut self, session: &Session, heard: Vec<Heard>) {
@@ -477,9 +458,4 @@ impl Watcher {
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
         doubled.mul_f64(request::jitter())
     }
-}
-
-fn too_long(length: usize) -> Heard {
-    let reason = format!("an object of {length} bytes; no more than {} are read", super::splitter::MAX_OBJECT);
-    Heard::Skipped { key: None, reason }
 }

@@ -101,7 +101,8 @@ fn only(round: Round) -> Event {
 #[test]
 fn a_start_is_one_event_however_many_services_there_are() {
     let mut host = Host::new(MemoryDatapath::new(LIMITS));
-    let services = (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:80", n / 250, n % 250 + 1)));
+    let services =
+        (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:80", n / 250, n % 250 + 1)));
     assert_eq!(host.tell(services.map(upsert).collect::<Vec<_>>()).events, []);
     let event = only(host.tell([synced()]));
     assert_eq!((event.what, event.source, event.port), (What::Synced, Some(Source::Files), None));
@@ -230,7 +231,8 @@ fn large_changes_are_bounded() {
     let many = (0..10_000_u16).map(|n| L4Addr { port: n + 1, ..l4("192.0.2.7:1") });
     let event = only(host.tell([Change::UpsertSlice(slice_of("shop/web", many))]));
     assert_eq!((event.added.shown.len(), event.added.more), (MAX_SHOWN, 10_000 - MAX_SHOWN));
-    let services = (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:81", n / 250, n % 250 + 1)));
+    let services =
+        (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:81", n / 250, n % 250 + 1)));
     let mut changes: Vec<Change> = services.map(upsert).collect();
     changes.push(slice(&[]));
     let events = host.tell(changes).events;

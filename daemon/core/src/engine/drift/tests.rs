@@ -1,0 +1,169 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::addr::{L4Addr, Protocol};
+use crate::change::Change;
+use crate::compare::{Broken, Content, DriftKind, EntryKey, Fault, differing};
+use crate::datapath::{Datapath, Limits, Moment};
+use crate::engine::{Engine, EngineConfig};
+use crate::memory::MemoryDatapath;
+use crate::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+};
+use crate::state::{FrontendEntry, MapOp, MapState, ServiceId};
+
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+const FRONTEND: &str = "198.51.100.10:80";
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+/// What a file says of one service.
+fn facts() -> [Change; 2] {
+    let (name, port) = ("a/s".parse().expect("valid in a test"), "http".into());
+    let L4Addr { addr, port: number, .. } = l4(FRONTEND);
+    let frontends = vec![FrontendSpec { addr, port: number, kind: FrontendKind::Static }];
+    let service = Service {
+        ports: vec![ServicePort { name: Arc::clone(&port), protocol: Protocol::Tcp, frontends }],
+        ..Service::new(name, Source::Files)
+    };
+    let slice = Slice {
+        name: SliceName::new("a", "s"),
+        service: service.name.clone(),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort {
+            name: port,
+            protocol: Protocol::Tcp,
+            backends: vec![Backend::new(l4("192.0.2.1:80").addr, 80)],
+        }],
+    };
+    [Change::UpsertService(service), Change::UpsertSlice(slice)]
+}
+
+fn engine(realised: MapState) -> Engine {
+    let config = EngineConfig {
+        sources: BTreeSet::from([Source::Files]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    Engine::new(config, realised)
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+/// An engine that has done all there is to do.
+fn settled() -> (Engine, MemoryDatapath) {
+    let (mut engine, mut maps) = (engine(MapState::default()), MemoryDatapath::new(LIMITS));
+    facts().into_iter().chain([synced()]).for_each(|change| engine.change(change));
+    engine.reconcile(&mut maps, Moment(0));
+    (engine, maps)
+}
+
+/// What the checker and the owner do.
+fn check(engine: &mut Engine, maps: &MemoryDatapath) -> usize {
+    let content = Content { state: maps.dump().expect("memory can be read"), broken: Vec::new() };
+    let suspects = differing(&content, &engine.snapshot(Moment(1)).realised);
+    engine.found(&content, &suspects)
+}
+
+#[test]
+fn a_deleted_frontend_is_put_back_and_told_once() {
+    let (mut engine, mut maps) = settled();
+    let before = maps.dump().expect("memory can be read");
+    maps.apply(&[MapOp::DeleteFrontend(l4(FRONTEND))], Moment(1));
+    assert_eq!(check(&mut engine, &maps), 1);
+    let round = engine.reconcile(&mut maps, Moment(1));
+    assert_eq!((round.done, round.repaired.len()), (1, 1));
+    let drift = &round.repaired[0];
+    assert_eq!((drift.kind, drift.fault), (DriftKind::Frontend, Fault::Missing));
+    assert_eq!(maps.dump().expect("memory can be read"), before);
+    assert_eq!(check(&mut engine, &maps), 0);
+    assert!(engine.reconcile(&mut maps, Moment(2)).repaired.is_empty());
+}
+
+#[test]
+fn what_could_not_be_put_right_is_told_when_it_is() {
+    let (mut engine, mut maps) = settled();
+    maps.apply(&[MapOp::DeleteFrontend(l4(FRONTEND))], Moment(1));
+    let mut maps = maps.with_fault(Box::new(|op| matches!(op, MapOp::PutFrontend(..))));
+    check(&mut engine, &maps);
+    let round = engine.reconcile(&mut maps, Moment(1));
+    assert_eq!((round.failed, round.repaired.len()), (1, 0));
+    maps.clear_fault();
+    let due = engine.next_round().expect("a retry is due");
+    assert_eq!(engine.reconcile(&mut maps, due).repaired.len(), 1);
+}
+
+#[test]
+fn foreign_frontends_go_and_leave_no_reference() {
+    let (mut engine, mut maps) = settled();
+    let (before, holdings) = (maps.dump().expect("memory can be read"), engine.holdings());
+    for (n, service) in [(1, ServiceId(1)), (2, ServiceId(20))] {
+        let entry = FrontendEntry { service, inside_local: false, outside_local: false };
+        maps.apply(&[MapOp::PutFrontend(l4(&format!("198.51.100.9{n}:80")), entry)], Moment(1));
+    }
+    check(&mut engine, &maps);
+    let round = engine.reconcile(&mut maps, Moment(1));
+    assert!(round.repaired.iter().all(|drift| drift.fault == Fault::Foreign));
+    assert_eq!((maps.dump().expect("memory can be read"), engine.holdings()), (before, holdings));
+}
+
+/// The memory holds no broken entries: what is broken is written over where it is wanted, and deleted where it is not.
+#[test]
+fn broken_entries_are_written_over_or_deleted() {
+    let (mut engine, mut maps) = settled();
+    let (wanted, foreign) = (l4(FRONTEND), l4("198.51.100.99:80"));
+    let mut content = Content { state: maps.dump().expect("memory can be read"), broken: Vec::new() };
+    content.state.frontends.remove(&wanted);
+    content.state.services.remove(&ServiceId(1));
+    let keys = [
+        EntryKey::Frontend(wanted),
+        EntryKey::Frontend(foreign),
+        EntryKey::Service(ServiceId(1)),
+        EntryKey::Service(ServiceId(30)),
+    ];
+    content.broken = keys.map(|key| Broken { key: Some(key), text: String::new() }).into();
+    assert_eq!(engine.found(&content, &keys), 4);
+    let log = &mut Vec::new();
+    let round = {
+        struct Log<'a>(&'a mut MemoryDatapath, &'a mut Vec<MapOp>);
+        impl Datapath for Log<'_> {
+            fn limits(&self) -> Limits {
+                self.0.limits()
+            }
+            fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), crate::datapath::MapError>> {
+                self.1.extend(ops.iter().cloned());
+                self.0.apply(ops, now)
+            }
+            fn dump(&self) -> Result<MapState, crate::datapath::MapError> {
+                self.0.dump()
+            }
+        }
+        engine.reconcile(&mut Log(&mut maps, log), Moment(1))
+    };
+    assert_eq!(round.repaired.len(), 4);
+    let named: Vec<String> =
+        log.iter().map(|op| format!("{op:?}").split(['(', ')']).next().unwrap_or_default().into()).collect();
+    assert_eq!(named, ["PutService", "PutFrontend", "DeleteFrontend", "DeleteService"]);
+}
+
+/// Until then what the kernel holds is not for the engine to judge.
+#[test]
+fn nothing_is_taken_over_before_every_source_has_told_what_it_has() {
+    let (_, mut maps) = settled();
+    let mut engine = engine(maps.dump().expect("memory can be read"));
+    let foreign = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };
+    maps.apply(&[MapOp::PutFrontend(l4("198.51.100.99:80"), foreign)], Moment(1));
+    let before = maps.dump().expect("memory can be read");
+    assert_eq!(check(&mut engine, &maps), 0);
+    engine.reconcile(&mut maps, Moment(1));
+    assert_eq!(maps.dump().expect("memory can be read"), before);
+    facts().into_iter().chain([synced()]).for_each(|change| engine.change(change));
+    engine.reconcile(&mut maps, Moment(2));
+    assert_eq!(check(&mut engine, &maps), 1);
+    assert_eq!(engine.reconcile(&mut maps, Moment(3)).repaired.len(), 1);
+}

@@ -1,0 +1,134 @@
+//! `/diff`: where source, memory and kernel differ, with the likely cause and what is done about it. Owns the columns and
+//! how often the kernel is asked; what differs is the core's to say.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use nodelb_core::differences::{Between, Difference, NextCheck};
+use nodelb_core::report::Filter;
+
+use super::query::Problem;
+use super::shape::{Column, Shape};
+use super::table::{Cell, Page, Table};
+use super::{AdminState, Now, SourceReport};
+use crate::drift::CHECK_EVERY;
+
+/// Which two disagree.
+const PAIRS: [&str; 3] = ["source/memory", "memory/kernel", "kernel/connect"];
+
+/// The differences, also those that the command line finds.
+pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
+    name: "differences",
+    columns: [
+        Column::one_of("Between", &PAIRS),
+        Column::name("What"),
+        Column::name("Service"),
+        Column::text("Source"),
+        Column::text("Memory"),
+        Column::text("Kernel"),
+        Column::text("Likely-Cause"),
+        Column::text("What-Happens"),
+    ],
+};
+
+/// What was compared; text says it only where there is no difference.
+pub static COMPARED: Shape<[Column; 2]> =
+    Shape { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
+
+/// How long what is under way is given to be done with.
+const UNDER_WAY: Duration = Duration::from_millis(100);
+
+/// The rows.
+pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {
+    let cells = |row: Difference| {
+        [
+            Cell::text(&row.between),
+            Cell::Text(row.what),
+            Cell::optional(row.service),
+            Cell::optional(row.source),
+            Cell::optional(row.memory),
+            Cell::optional(row.kernel),
+            Cell::Text(row.cause),
+            Cell::Text(row.action),
+        ]
+    };
+    Table::new(&DIFFERENCES, rows.into_iter().map(cells))
+}
+
+/// The answer of `/diff`.
+pub(super) fn diff(state: &AdminState, filter: &Filter, now: Now) -> Result<Page, Problem> {
+    let mut rows = compare(state, filter, now)?;
+    if rows.iter().any(|row| row.between == Between::MemoryKernel) {
+        // Between the maps and the picture of them the owner may have gone on: what is still so later is so.
+        thread::sleep(UNDER_WAY);
+        let before = rows;
+        rows = compare(state, filter, now)?;
+        rows.retain(|row| row.between != Between::MemoryKernel || before.contains(row));
+    }
+    if *filter == Filter::default() {
+        let sources = state.sources.iter().flat_map(|rows| rows.borrow().to_vec());
+        rows.splice(0..0, sources.filter_map(told_with_problems));
+        rows.extend((state.reality.links)().into_iter().map(unattached));
+    }
+    let counts = Arc::clone(&state.snapshot.borrow()).counts();
+    let frontends: usize = counts.frontends.values().sum();
+    let agree = agreement(*filter == Filter::default(), counts.services as u64, frontends as u64);
+    let compared = Table::new(&COMPARED, [[Cell::count(counts.services), Cell::count(frontends)]]);
+    Ok(Page(vec![differences(rows).or_say(agree), compared.for_programs()]))
+}
+
+/// What there is to say where nothing differs.
+pub fn agreement(is_whole: bool, services: u64, frontends: u64) -> String {
+    let about = if is_whole { "" } else { " about what was asked for" };
+    format!("source, memory and kernel agree{about}: {services} services, {frontends} frontends; compared just now")
+}
+
+fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
+    let held = (state.maps)().map_err(|reason| {
+        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    let snapshot = Arc::clone(&state.snapshot.borrow());
+    let last = state.reality.drift.borrow().last_check.unwrap_or_default();
+    let since = Duration::from_millis(now.moment.0.saturating_sub(last.0));
+    let next = NextCheck { seconds: Some(CHECK_EVERY.saturating_sub(since).as_secs()) };
+    Ok(snapshot.differences(&held, next, filter))
+}
+
+/// What a source says of itself that is not what is served.
+fn told_with_problems(report: SourceReport) -> Option<Difference> {
+    let cause = report.problems.first()?;
+    let more = match report.problems.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more: see /sources)"),
+    };
+    Some(Difference {
+        between: Between::SourceMemory,
+        what: format!("{} {}", report.source, report.path),
+        service: None,
+        source: Some("has problems".into()),
+        memory: Some(report.state.to_string()),
+        kernel: None,
+        cause: format!("{cause}{more}"),
+        action: "what could be read is served, and what was read before where it could not; read again when it changes"
+            .into(),
+    })
+}
+
+fn unattached(fault: String) -> Difference {
+    Difference {
+        between: Between::MemoryKernel,
+        what: "hooks".into(),
+        service: None,
+        source: None,
+        memory: Some("attached".into()),
+        kernel: Some(fault),
+        cause: "detached or unpinned by somebody else than nodelb: bpftool, a clean-up of /sys/fs/bpf".into(),
+        action: "attached again within 10 s; until then connections may pass through untranslated".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+use nodelb_core::compare::Content;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::service::Source;
+use nodelb_core::state::ServiceId;
+use tokio::sync::watch;
+
+use super::*;
+use crate::admin::{Health, Reality, SourceState};
+
+fn state(content: Result<Content, String>) -> AdminState {
+    AdminState {
+        snapshot: watch::channel(Arc::new(Snapshot::default())).1,
+        sources: Vec::new(),
+        apiservers: watch::channel(Arc::default()).1,
+        checks: watch::channel(Arc::default()).1,
+        moves: None,
+        health: watch::channel(Arc::new(Health::default())).1,
+        history: watch::channel(Arc::default()).1,
+        latencies: None,
+        maps: Arc::new(move || content.clone()),
+        reality: Reality::default(),
+        limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
+        clock: Arc::new(Now::default),
+    }
+}
+
+fn text(state: &AdminState, filter: &Filter) -> String {
+    diff(state, filter, Now::default()).unwrap().to_text()
+}
+
+#[test]
+fn agreement_is_one_line() {
+    let state = state(Ok(Content::default()));
+    assert_eq!(
+        text(&state, &Filter::default()),
+        "source, memory and kernel agree: 0 services, 0 frontends; compared just now\n"
+    );
+    let narrow = Filter { service: Some("shop/web".parse().unwrap()), ..Filter::default() };
+    assert!(text(&state, &narrow).starts_with("source, memory and kernel agree about what was asked for: "));
+}
+
+#[test]
+fn maps_sources_and_hooks_each_have_their_rows() {
+    let mut content = Content::default();
+    content.state.services.insert(ServiceId(7), Arc::default());
+    let report = SourceReport {
+        source: Source::Files,
+        path: "/etc/nodelb/services.d/a.toml".into(),
+        state: SourceState::LastGood,
+        kind: None,
+        heard: None,
+        services: 1,
+        slices: 1,
+        notices: Vec::new(),
+        problems: vec!["line 3: no".into(), "line 4: no".into()],
+        since: 0,
+    };
+    let mut state = state(Ok(content));
+    state.sources.push(watch::channel(Arc::new(vec![report])).1);
+    state.reality.links = Arc::new(|| vec!["hook connect4: it is gone".into()]);
+    let shown = text(&state, &Filter::default());
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 4, "{shown}");
+    assert!(
+        lines[1].contains("files /etc/nodelb/services.d/a.toml") && lines[1].contains("(and 1 more: see /sources)")
+    );
+    assert!(lines[2].contains("service id 7") && lines[2].contains("added by somebody else"), "{shown}");
+    assert!(lines[3].contains("hook connect4: it is gone"), "{shown}");
+    let narrow = Filter { service: Some("shop/web".parse().unwrap()), ..Filter::default() };
+    assert!(text(&state, &narrow).starts_with("source, memory and kernel agree"));
+}
+
+#[test]
+fn maps_that_cannot_be_read_are_a_problem_with_its_reason() {
+    let problem = diff(&state(Err("map frontends: no".into())), &Filter::default(), Now::default()).unwrap_err();
+    assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(problem.message.contains("map frontends: no"), "{}", problem.message);
+}

@@ -1,0 +1,67 @@
+//! `nodelb diff`: prints where source, memory and kernel differ, and ends with a code of its own if they do.
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::ask::{Output, Places};
+use super::print::print;
+use crate::admin::diff::{COMPARED, DIFFERENCES, agreement};
+use crate::admin::table::{Cell, Page, Style, Table};
+use crate::exit::{Code, Failure};
+
+/// What `nodelb diff` was asked for.
+#[derive(Debug, Args)]
+pub(super) struct DiffOptions {
+    #[command(flatten)]
+    places: Places,
+}
+
+/// The daemon's answer, row by row.
+#[derive(Deserialize)]
+struct Answer {
+    differences: Vec<serde_json::Map<String, serde_json::Value>>,
+    compared: [Compared; 1],
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Compared {
+    services: u64,
+    frontends: u64,
+}
+
+/// Asks the daemon and prints the answer.
+///
+/// # Errors
+/// [`Code::Differences`] when there are any.
+pub(super) fn diff(options: &DiffOptions) -> Result<(), Failure> {
+    let parameters = [&[("output", "json".to_owned())], options.places.parameters().as_slice()].concat();
+    let answer = options.places.asking.get("/diff", &parameters)?;
+    let answer: Answer = serde_json::from_slice(&answer).map_err(|error| Failure::new(Code::Data, error))?;
+    let count = answer.differences.len();
+    let page = page(answer, options.places.service.is_none() && options.places.address.is_none());
+    let text = match options.places.asking.output {
+        Output::Text => page.to_styled_text(&Style::default()),
+        Output::Json => page.to_json().map_err(|error| Failure::new(Code::Internal, error))?,
+    };
+    print(text.as_bytes())?;
+    match count {
+        0 => Ok(()),
+        1 => Err(Failure::message(Code::Differences, "1 difference")),
+        count => Err(Failure::message(Code::Differences, format!("{count} differences"))),
+    }
+}
+
+fn page(answer: Answer, is_whole: bool) -> Page {
+    let cell = |row: &serde_json::Map<String, serde_json::Value>, key: &str| match row.get(key) {
+        Some(serde_json::Value::String(text)) => Cell::text(text),
+        _ => Cell::None,
+    };
+    let cells = |row| DIFFERENCES.columns.each_ref().map(|column| cell(row, &column.key()));
+    let [Compared { services, frontends }] = answer.compared;
+    let differences = Table::new(&DIFFERENCES, answer.differences.iter().map(cells));
+    let compared = Table::new(&COMPARED, [[Cell::Number(services), Cell::Number(frontends)]]);
+    Page(vec![differences.or_say(agreement(is_whole, services, frontends)), compared.for_programs()])
+}
+
+#[cfg(test)]
+mod tests;

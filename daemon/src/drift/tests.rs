@@ -1,0 +1,74 @@
+use nodelb_core::compare::Content;
+use nodelb_core::state::ServiceId;
+use tokio::sync::oneshot;
+
+use super::*;
+
+/// A checker of maps that hold one service too many, or cannot be read, beside an engine that is ready or not.
+struct Rig {
+    asked: Arc<Notify>,
+    owner: mpsc::Receiver<Vec<EntryKey>>,
+    seen: watch::Receiver<Arc<DriftReport>>,
+    _stop: oneshot::Sender<()>,
+}
+
+fn rig(is_ready: bool, read: fn() -> Result<Content, String>) -> Rig {
+    let reports = Reports::default();
+    let asked = Arc::new(Notify::new());
+    let mut snapshot = Snapshot::default();
+    snapshot.is_ready = is_ready;
+    let checker = Checker {
+        read: Arc::new(read),
+        snapshot: watch::channel(Arc::new(snapshot)).1,
+        reports: reports.clone(),
+        asked: Arc::clone(&asked),
+        clock: Clock::start(),
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (to_owner, owner) = mpsc::channel(1);
+    tokio::spawn(checker.run(to_owner, CHECK_EVERY, async move { drop(stopped.await) }));
+    Rig { asked, owner, seen: reports.subscribe(), _stop: stop }
+}
+
+fn one_too_many() -> Result<Content, String> {
+    let mut content = Content::default();
+    content.state.services.insert(ServiceId(7), Arc::default());
+    Ok(content)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_looks_wrong_is_handed_to_the_owner_every_few_minutes_or_on_demand() {
+    let mut rig = rig(true, one_too_many);
+    let begin = tokio::time::Instant::now();
+    assert_eq!(rig.owner.recv().await.unwrap(), [EntryKey::Service(ServiceId(7))]);
+    assert_eq!(begin.elapsed().as_secs(), CHECK_EVERY.as_secs());
+    rig.asked.notify_one();
+    assert!(rig.owner.recv().await.is_some());
+    rig.seen.wait_for(|report| report.checks == 2).await.unwrap();
+    assert!(begin.elapsed() < CHECK_EVERY * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_looked_for_before_every_source_has_told_what_it_has() {
+    let rig = rig(false, one_too_many);
+    tokio::time::sleep(CHECK_EVERY * 3).await;
+    assert_eq!(rig.seen.borrow().checks, 0);
+    assert!(rig.owner.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn maps_that_cannot_be_read_are_no_drift_and_no_check() {
+    let mut rig = rig(true, || Err("map frontends: no".into()));
+    let seen = rig.seen.wait_for(|report| report.error.is_some()).await.unwrap().clone();
+    assert_eq!((seen.checks, seen.last_check), (0, None));
+    assert!(rig.owner.is_empty());
+}
+
+#[test]
+fn repairs_are_counted_by_kind() {
+    let reports = Reports::default();
+    count(&reports, LINK, 2);
+    count(&reports, LINK, 1);
+    count(&reports, "frontend", 4);
+    assert_eq!(reports.borrow().repaired, BTreeMap::from([("frontend", 4), (LINK, 3)]));
+}

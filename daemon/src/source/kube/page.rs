@@ -1,0 +1,69 @@
+//! One page of a list, read while it arrives.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use tokio::time::timeout;
+
+use super::decode::{Decoder, Heard, Shell, Version, shell};
+use super::splitter::{Form, MAX_OBJECT, Piece, Splitter};
+use crate::apiserver::link::{Body, LinkError};
+
+/// What has arrived at once: objects, and the greatest version among them.
+#[derive(Default)]
+pub(super) struct Arrived {
+    pub(super) heard: Vec<Heard>,
+    pub(super) newest: Version,
+}
+
+/// See the module.
+pub(super) struct Page {
+    body: Body,
+    splitter: Splitter,
+    shell: Option<Result<Shell, String>>,
+}
+
+impl Page {
+    pub(super) fn new(body: Body) -> Self {
+        Self { body, splitter: Splitter::new(Form::List), shell: None }
+    }
+
+    /// What arrives next, which may be nothing whole; `None` at the end. Waits at most `silence` for it.
+    pub(super) async fn more(
+        &mut self,
+        decoder: &mut Decoder,
+        silence: Duration,
+    ) -> Result<Option<Arrived>, LinkError> {
+        let frame = timeout(silence, self.body.frame());
+        let Some(frame) = frame.await.map_err(|_elapsed| LinkError::TimedOut("the rest of a list".into()))? else {
+            return Ok(None);
+        };
+        let mut arrived = Arrived::default();
+        let Ok(data) = frame?.into_data() else { return Ok(Some(arrived)) };
+        let split = self.splitter.feed(&data, |piece| match piece {
+            Piece::Object(bytes) => {
+                let (item, version) = decoder.item(bytes);
+                arrived.newest = version.max(arrived.newest);
+                arrived.heard.push(item);
+            }
+            Piece::TooLong(length) => arrived.heard.push(too_long(length)),
+            Piece::Shell(bytes) => self.shell = Some(shell(bytes)),
+        });
+        split.map_err(|error| LinkError::Broken(error.to_string()))?;
+        Ok(Some(arrived))
+    }
+
+    /// What the list says of itself, if all of it has arrived.
+    pub(super) fn end(self) -> Result<Shell, LinkError> {
+        match self.shell {
+            Some(Ok(shell)) if self.splitter.is_between_objects() => Ok(shell),
+            Some(Err(error)) => Err(LinkError::Broken(error)),
+            _ => Err(LinkError::Broken("the list ended before it was complete".into())),
+        }
+    }
+}
+
+pub(super) fn too_long(length: usize) -> Heard {
+    let reason = format!("an object of {length} bytes; no more than {MAX_OBJECT} are read");
+    Heard::Skipped { key: None, reason }
+}

@@ -1,0 +1,136 @@
+//! Somebody else writes into the maps: one look at them and one round, and they are as they were.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nodelb_core::compare::{Content, EntryKey, differing};
+use nodelb_core::datapath::Datapath;
+use nodelb_core::state::{BackendId, FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::cases;
+use crate::model::Host;
+use crate::world::{changes, host, l4};
+
+/// What somebody does to one entry: to an existing one, picked by an index, or to one of their own.
+#[derive(Clone, Debug)]
+enum Meddling {
+    DeleteFrontend(usize),
+    RedirectFrontend(usize, u32, bool),
+    AddFrontend(&'static str, u32),
+    DeleteService(usize),
+    OverwriteService(usize, u8),
+    AddService(u32),
+    DeleteNodeAddr(usize),
+    AddNodeAddr,
+}
+
+fn meddling() -> impl Strategy<Value = Meddling> {
+    prop_oneof![
+        any::<usize>().prop_map(Meddling::DeleteFrontend),
+        (any::<usize>(), 0..30_u32, any::<bool>())
+            .prop_map(|(index, id, is_local)| Meddling::RedirectFrontend(index, id, is_local)),
+        (select(&["198.51.100.77:80", "198.51.100.1:81", "[2001:db8::77]:80"]), 0..30_u32)
+            .prop_map(|(address, id)| Meddling::AddFrontend(address, id)),
+        any::<usize>().prop_map(Meddling::DeleteService),
+        (any::<usize>(), 0..4_u8).prop_map(|(index, slots)| Meddling::OverwriteService(index, slots)),
+        (0..900_u32).prop_map(Meddling::AddService),
+        any::<usize>().prop_map(Meddling::DeleteNodeAddr),
+        Just(Meddling::AddNodeAddr),
+    ]
+}
+
+impl Meddling {
+    /// The same as an operation on these maps; `None` where there is nothing to pick.
+    fn op(&self, held: &MapState) -> Option<MapOp> {
+        let frontend = |index: &usize| held.frontends.keys().nth(index % held.frontends.len().max(1)).copied();
+        let service = |index: &usize| held.services.keys().nth(index % held.services.len().max(1)).copied();
+        let node_addr = |index: &usize| held.node_addrs.iter().nth(index % held.node_addrs.len().max(1)).copied();
+        let entry =
+            |id: u32, inside_local| FrontendEntry { service: ServiceId(id), inside_local, outside_local: false };
+        Some(match self {
+            Self::DeleteFrontend(index) => MapOp::DeleteFrontend(frontend(index)?),
+            Self::RedirectFrontend(index, id, is_local) => MapOp::PutFrontend(frontend(index)?, entry(*id, *is_local)),
+            Self::AddFrontend(address, id) => MapOp::PutFrontend(l4(address), entry(*id, false)),
+            Self::DeleteService(index) => MapOp::DeleteService(service(index)?),
+            Self::OverwriteService(index, slots) => MapOp::PutService(service(index)?, list(*slots)),
+            Self::AddService(id) => MapOp::PutService(ServiceId(*id), list(1)),
+            Self::DeleteNodeAddr(index) => MapOp::DeleteNodeAddr(node_addr(index)?),
+            Self::AddNodeAddr => MapOp::PutNodeAddr(l4("203.0.113.99:80").addr),
+        })
+    }
+}
+
+fn list(slots: u8) -> Arc<ServiceEntry> {
+    let slot = |n| Slot { backend: BackendId(n), addr: l4(&format!("203.0.113.{n}:80")) };
+    let cluster = (100..100 + u32::from(slots)).map(slot).collect();
+    Arc::new(ServiceEntry { cluster, has_backends: slots > 0, ..ServiceEntry::default() })
+}
+
+fn key(op: &MapOp) -> EntryKey {
+    match op {
+        MapOp::PutService(id, _) | MapOp::DeleteService(id) => EntryKey::Service(*id),
+        MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => EntryKey::Frontend(*address),
+        MapOp::PutNodeAddr(addr) | MapOp::DeleteNodeAddr(addr) => EntryKey::NodeAddress(*addr),
+    }
+}
+
+/// What the daemon does when a check is due.
+fn look(host: &mut Host) -> BTreeSet<EntryKey> {
+    let content = Content { state: host.held(), broken: Vec::new() };
+    let suspects = differing(&content, &host.engine.snapshot(host.now).realised);
+    assert_eq!(host.engine.found(&content, &suspects), suspects.len());
+    suspects.into_iter().collect()
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn whatever_was_done_to_the_maps_is_put_right_in_one_round(
+        changes in changes(24),
+        done in prop::collection::vec(meddling(), 1..12),
+    ) {
+        let mut host = host();
+        host.tell(changes);
+        host.tell_synced();
+        host.settle();
+        let (before, holdings) = (host.held(), host.engine.holdings());
+        for meddling in &done {
+            let now = host.now;
+            if let Some(op) = meddling.op(&host.held()) {
+                host.maps.maps.apply(&[op], now);
+            }
+        }
+        let suspects = look(&mut host);
+        let round = host.round();
+        prop_assert_eq!(&host.held(), &before);
+        prop_assert_eq!(round.repaired.iter().map(|drift| drift.key).collect::<BTreeSet<_>>(), suspects.clone());
+        let touched: BTreeSet<EntryKey> = host.maps.log.iter().map(|(op, _)| key(op)).collect();
+        prop_assert_eq!(touched, suspects, "nothing else is touched");
+        prop_assert_eq!(host.engine.holdings(), holdings);
+        prop_assert!(look(&mut host).is_empty());
+        prop_assert_eq!(host.engine.next_round(), None);
+    }
+
+    /// The checker reads while the owner writes: what it takes for drift is none when the owner looks.
+    #[test]
+    fn what_is_in_flight_is_no_drift(changes in changes(24), at in any::<usize>()) {
+        let mut host = host();
+        let (first, then) = changes.split_at(at % changes.len());
+        host.tell(first.iter().cloned());
+        host.tell_synced();
+        host.settle();
+        let (believed, early) = (host.engine.snapshot(host.now).realised, host.held());
+        host.tell(then.iter().cloned());
+        host.settle();
+        let late = host.held();
+        for (seen, believed) in [(early, host.engine.snapshot(host.now).realised), (late, believed)] {
+            let suspects = differing(&Content { state: seen, broken: Vec::new() }, &believed);
+            let now = host.maps.read(&suspects).expect("memory can be read");
+            prop_assert_eq!(host.engine.found(&now, &suspects), 0);
+        }
+        prop_assert!(host.round().repaired.is_empty());
+    }
+}
