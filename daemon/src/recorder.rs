@@ -54,6 +54,7 @@ impl Reporter {
 
     /// Records what has happened since then, and the kernel has by now. Never waits.
     pub fn tell(&mut self, mut events: Vec<Event>, taken: Taken) {
+        let count = events.len();
         if self.lost > 0 {
             let detail = format!("{} more changes are not recorded: there was no room for them", self.lost);
             events.push(Event::of_daemon(What::More, detail));
@@ -63,12 +64,10 @@ impl Reporter {
         }
         let to_kernel = u64::try_from(taken.elapsed().as_micros()).unwrap_or(u64::MAX);
         let batch = Batch { events, stamp: Stamp { at: taken.unix_millis, to_kernel } };
-        match self.to.try_send(batch) {
-            Ok(()) => self.lost = 0,
-            Err(mpsc::error::TrySendError::Full(batch) | mpsc::error::TrySendError::Closed(batch)) => {
-                self.lost += batch.events.len();
-            }
-        }
+        self.lost = match self.to.try_send(batch) {
+            Ok(()) => 0,
+            Err(_no_room) => self.lost + count,
+        };
     }
 }
 

@@ -101,8 +101,7 @@ fn time(millis: u64) -> Option<String> {
 }
 
 fn list(addresses: &Addresses) -> Cell {
-    let more = (addresses.more > 0).then(|| format!("{} more", addresses.more));
-    Cell::list(addresses.shown.iter().map(ToString::to_string).chain(more))
+    Cell::list(&addresses.shown)
 }
 
 fn took(micros: Option<u64>) -> Cell {
@@ -119,16 +118,21 @@ fn kernel(kernel: &Kernel) -> Cell {
     }
 }
 
+/// What else there is to say, piece by piece.
 fn detail(record: &Record) -> Cell {
     let event = &record.event;
-    let frontends = event.detail.is_none().then(|| event.frontends.shown.iter().map(ToString::to_string));
-    let named = frontends.into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let said = event.detail.as_deref().unwrap_or(&named);
-    Cell::Text(match record.is_from_before {
-        true if said.is_empty() => "before the last start".into(),
-        true => format!("{said} (before the last start)"),
-        false => said.into(),
-    })
+    let mut said: Vec<String> = event.detail.iter().map(ToString::to_string).collect();
+    if event.detail.is_none() && !event.frontends.is_empty() {
+        said.push(event.frontends.shown.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    }
+    let lists = [("added", &event.added), ("removed", &event.removed), ("held", &event.held)];
+    for (name, list) in lists.into_iter().chain([("refused", &event.refused)]).filter(|(_, list)| list.more > 0) {
+        said.push(format!("{} {name}", list.shown.len() + list.more));
+    }
+    if record.is_from_before {
+        said.push("before the last start".into());
+    }
+    Cell::Text(said.join("; "))
 }
 
 #[cfg(test)]

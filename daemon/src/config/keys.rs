@@ -149,8 +149,8 @@ section! {
     /// What outlives a reboot.
     State, "state", needs_restart = true;
 
-    /// Directory for what was learned: the apiserver addresses that worked, the services and this Node as last known, and
-    /// which backends failed their health checks.
+    /// Directory for what was learned: the apiserver addresses that worked, the services and this Node as last known,
+    /// which backends failed their health checks, and what became of services (`nodelb history`).
     directory: PathBuf = PathBuf::from("/var/lib/nodelb"), absolute;
 }
 

@@ -1,1 +1,133 @@
+use std::fs;
+use std::path::Path;
 
+use nodelb_core::cause::Cause;
+use nodelb_core::history::Kernel;
+use nodelb_core::service::{PortKey, Source};
+use tempfile::TempDir;
+
+use super::*;
+
+/// Files are quick here, and waited for long.
+const TIMING: Timing =
+    Timing { every: Duration::from_millis(1), retry: Duration::from_millis(1), patience: Duration::from_secs(60) };
+
+struct Daemon {
+    started: Started,
+    latencies: Latencies,
+}
+
+impl Daemon {
+    fn start(directory: &Path) -> Self {
+        let latencies = Latencies::default();
+        let event = Event::of_daemon(What::Started, "for a test");
+        Self { started: start(directory.into(), latencies.clone(), event, TIMING), latencies }
+    }
+
+    /// Waits until so much has been recorded in all runs.
+    async fn reaches(&mut self, last: u64) -> Arc<History> {
+        self.started.history.wait_for(|history| history.last() >= last).await.unwrap().clone()
+    }
+
+    async fn end(self) {
+        drop(self.started.reporter);
+        self.started.task.await.unwrap();
+    }
+}
+
+fn directory() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn changed() -> Event {
+    let (port, protocol) = ("http".into(), nodelb_core::addr::Protocol::Tcp);
+    let service = "shop/web".parse().unwrap();
+    let key = PortKey { service, port, protocol, family: nodelb_core::addr::Family::Ipv4 };
+    let event = Event::of_port(&Arc::new(key), Some(Source::Files), What::Changed, Cause::default());
+    Event { kernel: Kernel::Done, ..event }
+}
+
+fn whats(history: &History) -> Vec<(u64, What, bool)> {
+    history.after(0).map(|record| (record.sequence, record.event.what, record.is_from_before)).collect()
+}
+
+#[tokio::test]
+async fn a_restart_goes_on_where_the_last_run_ended() {
+    let directory = directory();
+    let mut daemon = Daemon::start(directory.path());
+    let mut round = Round { events: vec![changed()], done: 1, ..Round::default() };
+    daemon.started.reporter.report(&mut round, Taken::now(), Duration::from_millis(1));
+    let history = daemon.reaches(2).await;
+    assert_eq!(whats(&history), [(1, What::Started, false), (2, What::Changed, false)]);
+    assert!(history.after(1).all(|record| record.to_kernel.is_some()));
+    assert_eq!((daemon.latencies.rounds.get(), daemon.latencies.done.get()), (1, 1));
+    daemon.end().await;
+
+    let mut daemon = Daemon::start(directory.path());
+    let history = daemon.reaches(3).await;
+    assert_eq!(whats(&history), [(1, What::Started, true), (2, What::Changed, true), (3, What::Started, false)]);
+    daemon.end().await;
+}
+
+/// Whoever kills the daemon at any time finds what it had published a moment before.
+#[tokio::test]
+async fn records_are_written_while_it_runs() {
+    let directory = directory();
+    let mut daemon = Daemon::start(directory.path());
+    for number in 0..3 {
+        daemon.started.reporter.tell(vec![changed()], Taken::now());
+        daemon.reaches(number + 2).await;
+        while file::read(directory.path()).unwrap().records.len() < usize::try_from(number + 2).unwrap() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_keeps_nobody_from_reading() {
+    let directory = directory();
+    let state = directory.path().join("state");
+    let mut daemon = Daemon::start(&state);
+    daemon.reaches(1).await;
+    while !file::path(&state).exists() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    fs::remove_dir_all(&state).unwrap();
+    fs::write(&state, "a file where the directory was").unwrap();
+    daemon.started.reporter.tell(vec![changed()], Taken::now());
+    daemon.reaches(2).await;
+    fs::remove_file(&state).unwrap();
+    fs::create_dir(&state).unwrap();
+    while file::read(&state).unwrap().records.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    daemon.end().await;
+    let numbers: Vec<u64> = file::read(&state).unwrap().records.iter().map(|record| record.sequence).collect();
+    assert_eq!(numbers, [2]);
+}
+
+#[tokio::test]
+async fn a_directory_of_no_use_costs_the_file_only() {
+    let directory = directory();
+    let blocked = directory.path().join("file");
+    fs::write(&blocked, "not a directory").unwrap();
+    let mut daemon = Daemon::start(&blocked.join("state"));
+    daemon.started.reporter.tell(vec![changed()], Taken::now());
+    assert_eq!(whats(&*daemon.reaches(2).await).len(), 2);
+    daemon.end().await;
+}
+
+/// The recorder is busy with a disk that hangs: the owner goes on, and what is lost is counted.
+#[tokio::test]
+async fn the_owner_never_waits() {
+    let (to, mut from) = mpsc::channel(1);
+    let mut reporter = Reporter { to, latencies: Latencies::default(), lost: 0 };
+    for _ in 0..4 {
+        reporter.tell(vec![changed(), changed()], Taken::now());
+    }
+    assert_eq!(from.recv().await.unwrap().events.len(), 2);
+    reporter.tell(vec![changed()], Taken::now());
+    let events = from.recv().await.unwrap().events;
+    let said: Vec<Option<&str>> = events.iter().map(|event| event.detail.as_deref()).collect();
+    assert_eq!(said, [None, Some("6 more changes are not recorded: there was no room for them")]);
+}

@@ -23,6 +23,9 @@ use crate::state::{Realised, ServiceEntry, ServiceId, Slot};
 /// The most events of one round, and the most changed lists it compares; what is beyond them is counted.
 const MAX_EVENTS: usize = 512;
 
+/// The most entries that are waited for, to tell when the kernel has them.
+const MAX_OWED: usize = 4_096;
+
 /// The most times of slices that wait for the end of a round.
 const MAX_TRIGGERS: usize = 4_096;
 
@@ -211,9 +214,9 @@ impl Engine {
                     event.detail = Some("changed while nodelb was not there, or had not heard all".into());
                 }
             }
-            if is_owed {
+            if is_owed && self.teller.owed.len() < MAX_OWED {
                 self.teller.owed.insert(id, Arc::clone(key));
-            } else {
+            } else if !is_owed {
                 self.teller.owed.remove(&id);
             }
         }
@@ -266,12 +269,12 @@ impl Engine {
                 event.kernel = Kernel::Failed(Arc::clone(error));
             }
         }
-        let owed = std::mem::take(&mut self.teller.owed);
-        for (id, key) in owed {
-            if matches!(self.kernel_of(id), Kernel::Done) {
+        if self.round.done > 0 {
+            let owed = std::mem::take(&mut self.teller.owed);
+            let (done, owed): (Vec<_>, Vec<_>) = owed.into_iter().partition(|(id, _)| self.is_realised(*id));
+            self.teller.owed.extend(owed);
+            for (_, key) in done {
                 events.of(&key, || self.healed(&key));
-            } else {
-                self.teller.owed.insert(id, key);
             }
         }
         for address in &self.round.healed {
@@ -309,7 +312,8 @@ impl Engine {
         if self.teller.triggers.is_empty() {
             return;
         }
-        let is_owed = |name: &ServiceName| self.teller.owed.values().any(|key| key.service == *name);
+        let owed: BTreeSet<&ServiceName> = self.teller.owed.values().map(|key| &key.service).collect();
+        let is_owed = |name: &ServiceName| owed.contains(name);
         let (waiting, done) =
             std::mem::take(&mut self.teller.triggers).into_iter().partition(|(name, _)| is_owed(name));
         self.teller.triggers = waiting;
@@ -320,9 +324,13 @@ impl Engine {
     fn kernel_of(&self, id: ServiceId) -> Kernel {
         match self.failed_services.get(&id) {
             Some(error) => Kernel::Failed(error.to_string().into()),
-            None if self.realised.services.get(&id) == self.desired.services.get(&id) => Kernel::Done,
+            None if self.is_realised(id) => Kernel::Done,
             None => Kernel::Deferred,
         }
+    }
+
+    fn is_realised(&self, id: ServiceId) -> bool {
+        self.realised.services.get(&id) == self.desired.services.get(&id)
     }
 
     /// The backends that the port's slices name and no connection may be sent to.

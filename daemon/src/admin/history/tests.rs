@@ -1,1 +1,95 @@
+use nodelb_core::addr::{Family, L4Addr, Protocol};
+use nodelb_core::cause::Cause;
+use nodelb_core::history::{Event, Stamp};
+use nodelb_core::service::{Origin, Source};
 
+use super::*;
+use crate::admin::table::Page;
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().unwrap()
+}
+
+fn key(name: &str) -> Arc<PortKey> {
+    let service = "shop/web".parse().unwrap();
+    Arc::new(PortKey { service, port: name.into(), protocol: Protocol::Tcp, family: Family::Ipv4 })
+}
+
+fn origin() -> Origin {
+    Origin {
+        object: "EndpointSlice shop/web-x".into(),
+        resource_version: "1234".into(),
+        generation: 7,
+        writer: "kube-controller-manager".into(),
+        written: Some(1_795_176_184),
+        triggered: Some(1_795_176_184_000),
+    }
+}
+
+fn of(records: impl IntoIterator<Item = (Event, Stamp)>) -> Table {
+    let mut history = History::default();
+    records.into_iter().for_each(|(event, stamp)| drop(history.add(event, stamp)));
+    let records = select(&history, &Snapshot::default(), &Filter::default());
+    super::history(&records, 1_795_176_190)
+}
+
+fn changed() -> (Event, Stamp) {
+    let event = Event::of_port(
+        &key("http"),
+        Some(Source::Kubernetes),
+        What::Changed,
+        Cause { origin: origin(), is_removed: false },
+    );
+    let many = (1..=40).map(|n| l4(&format!("10.1.0.{n}:80"))).collect();
+    let event = Event { added: many, removed: [l4("10.1.1.1:80")].into_iter().collect(), ..event };
+    (Event { kernel: Kernel::Done, ..event }, Stamp { at: 1_795_176_184_250, to_kernel: 350 })
+}
+
+#[test]
+fn programs_get_every_figure() {
+    let json = Page::from(of([changed()])).to_json().unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let row = &json["history"][0];
+    assert_eq!(row["sequence"], 1);
+    assert_eq!((&row["time"], &row["age"]), (&"2026-11-20T12:03:04.250Z".into(), &5.into()));
+    assert_eq!((&row["service"], &row["port"]), (&"shop/web".into(), &"http/TCP/IPv4".into()));
+    assert_eq!((&row["what"], &row["object"]), (&"Changed".into(), &"EndpointSlice shop/web-x".into()));
+    assert_eq!((&row["resource_version"], &row["generation"]), (&"1234".into(), &7.into()));
+    assert_eq!((&row["writer"], &row["written"]), (&"kube-controller-manager".into(), &"2026-11-20T12:03:04Z".into()));
+    assert_eq!((&row["to_nodelb"], &row["to_kernel"]), (&0.25.into(), &0.000_35.into()));
+    assert_eq!((&row["kernel"], &row["source"]), (&"done".into(), &"kubernetes".into()));
+    assert_eq!((row["added"].as_array().unwrap().len(), &row["detail"]), (32, &"40 added".into()));
+    assert_eq!(row["removed"], serde_json::json!(["10.1.1.1:80/TCP"]));
+}
+
+#[test]
+fn people_read_the_same() {
+    let text = Page::from(of([changed()])).to_text();
+    for part in ["2026-11-20T12:03:04.250Z", "5s", "http/TCP/IPv4", "250.0ms", "350us", "10.1.0.1:80/TCP", "1234"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn what_the_kernel_will_not_take_is_said_in_its_words() {
+    let removed = Cause { origin: origin(), is_removed: true };
+    let failed = Event::of_port(&key(""), None, What::Removed, removed);
+    let failed = Event { kernel: Kernel::Failed("map slots is full".into()), ..failed };
+    let waits = Event { kernel: Kernel::Deferred, ..Event::of_daemon(What::Synced, "3 services\u{1b}[31m") };
+    let text = Page::from(of([(failed, Stamp::default()), (waits, Stamp::default())])).to_text();
+    assert!(text.contains("map slots is full") && text.contains("EndpointSlice shop/web-x (removed)"), "{text}");
+    assert!(text.contains("waits until every source has told all") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.lines().nth(1).unwrap().contains("  TCP/IPv4  "), "{text}");
+}
+
+#[test]
+fn rows_of_earlier_runs_say_so() {
+    let mut before = History::default();
+    let (event, stamp) = changed();
+    before.add(event, stamp);
+    let mut history = History::default();
+    before.after(0).for_each(|record| history.restore(Record::clone(record)));
+    let rows = select(&history, &Snapshot::default(), &Filter::default());
+    let text = Page::from(super::history(&rows, 0)).to_text();
+    assert!(text.trim_end().ends_with("before the last start"), "{text}");
+}

@@ -138,6 +138,31 @@ fn what_was_put_right_is_counted_by_kind() {
     expect(&samples_of(&AdminState { reality: drifted(), ..state(PoolReport::default()) }, "drift"), expected);
 }
 
+#[test]
+fn changes_tell_how_long_they_take() {
+    let latencies = Latencies::default();
+    latencies.event_to_kernel.observe(0.000_35);
+    latencies.rounds.inc();
+    latencies.done.inc_by(3);
+    let state = AdminState { latencies: Some(latencies), ..state(PoolReport::default()) };
+    let is_bucket = |line: &String| line.contains("_bucket{");
+    let found: BTreeSet<String> = samples_of(&state, "reconcile").into_iter().filter(|line| !is_bucket(line)).collect();
+    let expected = [
+        "nodelb_reconcile_duration_seconds_count 0",
+        "nodelb_reconcile_duration_seconds_sum 0.0",
+        "nodelb_reconcile_operations_total{result=\"done\"} 3",
+        "nodelb_reconcile_operations_total{result=\"failed\"} 0",
+        "nodelb_reconcile_retries_total 0",
+        "nodelb_reconciles_total 1",
+    ];
+    expect(&found, expected);
+    assert!(samples_of(&state, "event_to_kernel").contains("nodelb_event_to_kernel_duration_seconds_count 1"));
+    for (name, buckets) in [("network_programming", 81), ("sync_proxy_rules", 16)] {
+        let samples = samples_of(&state, &format!("kubeproxy_{name}_duration_seconds"));
+        assert_eq!(samples.iter().filter(|line| is_bucket(line)).count(), buckets, "{name}");
+    }
+}
+
 fn rows() -> Vec<SourceReport> {
     let row = |source, path: &str, kind, state, heard| SourceReport {
         source,
@@ -208,6 +233,7 @@ fn full() -> AdminState {
         moves: Some(watch::channel(Arc::new(moves_report())).1),
         health: health(Check::passed("canary", "refused")),
         reality: drifted(),
+        latencies: Some(Latencies::default()),
         ..state(crate::admin::apiservers::tests::report())
     }
 }

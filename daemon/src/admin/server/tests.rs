@@ -96,6 +96,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/backends",
         "/maps",
         "/diff",
+        "/history",
         "/sources",
         "/apiservers",
         "/openapi.json",

@@ -199,7 +199,7 @@ fn colour(column: &Column, text: &str) -> Option<&'static str> {
     match text {
         "Done" | "ok" | "Ok" | "Healthy" => Some(GREEN),
         "Held" | "Pending" | "LastGood" | "Recovering" => Some(YELLOW),
-        "Error" | "failed" | "Failed" => Some(RED),
+        "Error" | "failed" | "Failed" | "Emptied" => Some(RED),
         _ => None,
     }
 }
