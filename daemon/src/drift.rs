@@ -46,6 +46,11 @@ pub fn count(reports: &Reports, kind: &'static str, number: u64) {
     reports.send_modify(|report| *Arc::make_mut(report).repaired.entry(kind).or_default() += number);
 }
 
+/// How many links were put right so far.
+pub(crate) fn links(reports: &Reports) -> u64 {
+    reports.borrow().repaired.get(LINK).copied().unwrap_or(0)
+}
+
 /// Counts what a round put right.
 pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
     repaired.iter().for_each(|drift| count(reports, drift.kind.label(), 1));

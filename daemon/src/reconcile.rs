@@ -20,6 +20,7 @@ use nodelb_core::change::Change;
 use nodelb_core::compare::EntryKey;
 use nodelb_core::datapath::{Datapath, Moment};
 use nodelb_core::engine::{Engine, Outranked, Round, Snapshot, Takeover};
+use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::hold::{Emptied, Release};
 use nodelb_core::service::{Origin, Source};
 use tokio::sync::{mpsc, watch};
@@ -181,15 +182,26 @@ impl<D: Datapath> Owner<D> {
 
     /// Logs only what changed: a hook that stays broken is one line, not one every ten seconds.
     fn try_canary(&mut self, standing: &mut Standing) {
+        let (taken, links) = (Taken::now(), drift::links(&self.drift.reports));
         let checks = (self.probe)(&mut self.datapath);
+        let mut events = Vec::new();
         for check in &checks {
             let before = standing.probes.iter().find(|before| before.name == check.name);
+            let said = format!("{}: {}", check.name, check.detail);
             if !check.passed && before.is_none_or(|before| before != check) {
-                warn!("{}: {}", check.name, check.detail);
+                warn!("{said}");
+                events.push(Event::of_daemon(What::Failed, said));
             } else if check.passed && before.is_some_and(|before| !before.passed) {
-                info!("{}: {}", check.name, check.detail);
+                info!("{said}");
+                events.push(Event::of_daemon(What::Healed, said));
             }
         }
+        let links = drift::links(&self.drift.reports) - links;
+        if links > 0 {
+            let detail = format!("{links} links were not as they should be and are attached again");
+            events.push(Event { kernel: Kernel::Done, ..Event::of_daemon(What::Repaired, detail) });
+        }
+        self.reporter.tell(events, taken);
         standing.probes = checks;
     }
 

@@ -95,6 +95,8 @@ pub struct Started {
     pub reporter: Reporter,
     /// For readers.
     pub history: watch::Receiver<Arc<History>>,
+    /// For readers; as it was given.
+    pub latencies: Latencies,
     /// For whoever ends the daemon: done when everything is written, or cannot be.
     pub task: JoinHandle<()>,
 }
@@ -108,7 +110,7 @@ pub fn start(directory: PathBuf, latencies: Latencies, start: Event, timing: Tim
     let recorder = Recorder {
         from,
         publish,
-        latencies,
+        latencies: latencies.clone(),
         history: History::default(),
         directory,
         timing,
@@ -118,7 +120,7 @@ pub fn start(directory: PathBuf, latencies: Latencies, start: Event, timing: Tim
         next_write: None,
         has_failed: false,
     };
-    Started { reporter, history, task: tokio::spawn(recorder.run()) }
+    Started { reporter, history, latencies, task: tokio::spawn(recorder.run()) }
 }
 
 /// See the module.
@@ -189,7 +191,7 @@ impl Recorder {
                 self.keeps = true;
             }
             Ok(Err(error)) => {
-                warn!("{shown} cannot be read: {error}; /history begins with this start, and ends with it")
+                warn!("{shown} cannot be read: {error}; /history begins with this start, and ends with it");
             }
             Err(_elapsed) => {
                 warn!("{shown} is not read within {patience:?}; /history begins with this start, and ends with it");

@@ -181,8 +181,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let settings = config.kubernetes_settings();
     let engine = Engine::new(engine_config(&config, limits.services), realised);
 
-    let latencies = Latencies::default();
-    let recorder = start_recorder(&config, latencies.clone(), expected);
+    let recorder = start_recorder(&config, expected);
 
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(clock.now())));
@@ -206,16 +205,10 @@ async fn serve<D: Datapath + Send + 'static>(
 
     tokio::spawn(Lookout::new(snapshot.clone(), changes_in.clone()).run(stopped(stop.clone())));
     let (read, check) = (maps(snapshot.clone()), Arc::new(Notify::new()));
-    let checker = Checker {
-        read: Arc::clone(&read),
-        snapshot: snapshot.clone(),
-        reports: drift,
-        asked: Arc::clone(&check),
-        clock,
-    };
+    let asked = Arc::clone(&check);
+    let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
     let reality = Reality { links, drift: checker.reports.subscribe() };
     let drift = checker.start(stopped(stop.clone()));
-    let now = move || Now { moment: clock.now(), unix: unix_seconds() };
     let state = AdminState {
         snapshot: snapshot.clone(),
         sources: [files.sources].into_iter().chain(kubernetes.iter().map(|it| it.sources.clone())).collect(),
@@ -224,15 +217,13 @@ async fn serve<D: Datapath + Send + 'static>(
         health,
         moves,
         history: recorder.history,
-        latencies: Some(latencies),
+        latencies: Some(recorder.latencies),
         maps: read,
         reality,
         limits,
-        clock: Arc::new(now),
+        clock: Arc::new(move || Now { moment: clock.now(), unix: unix_seconds() }),
     };
-    let listeners = listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<Result<_, _>>();
-    let listeners = listeners.map_err(system("listening for the admin API"))?;
-    tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
+    serve_admin(listeners, state, stop.clone())?;
     let owner = Owner {
         engine,
         datapath,
@@ -253,16 +244,24 @@ async fn serve<D: Datapath + Send + 'static>(
     stop_in.send_replace(true);
     last_words(kubernetes.into_iter().map(|started| started.task).chain([files.checker])).await;
     let owner = owner.await;
+    // It hears of everything that the owner did.
     last_words(std::iter::once(recorder.task)).await;
     owner.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
 }
 
+fn serve_admin(listeners: Vec<TcpListener>, state: AdminState, stop: watch::Receiver<bool>) -> Result<(), Failure> {
+    let listeners = listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<Result<_, _>>();
+    let listeners = listeners.map_err(system("listening for the admin API"))?;
+    tokio::spawn(admin::serve(listeners, state, stopped(stop)));
+    Ok(())
+}
+
 /// What is recorded of all runs begins anew with this one.
-fn start_recorder(config: &Config, latencies: Latencies, expected: usize) -> recorder::Started {
+fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
     let started = Event::of_daemon(What::Started, detail);
-    recorder::start(config.state.directory.clone(), latencies, started, recorder::Timing::default())
+    recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::Timing::default())
 }
 
 /// Without it services go on, but load balancers take the node for dead.

@@ -3,7 +3,6 @@ use std::os::unix::net::UnixDatagram;
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::EngineConfig;
-use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
 

@@ -14,14 +14,12 @@ const TIMING: Timing =
 
 struct Daemon {
     started: Started,
-    latencies: Latencies,
 }
 
 impl Daemon {
     fn start(directory: &Path) -> Self {
-        let latencies = Latencies::default();
         let event = Event::of_daemon(What::Started, "for a test");
-        Self { started: start(directory.into(), latencies.clone(), event, TIMING), latencies }
+        Self { started: start(directory.into(), Latencies::default(), event, TIMING) }
     }
 
     /// Waits until so much has been recorded in all runs.
@@ -60,7 +58,7 @@ async fn a_restart_goes_on_where_the_last_run_ended() {
     let history = daemon.reaches(2).await;
     assert_eq!(whats(&history), [(1, What::Started, false), (2, What::Changed, false)]);
     assert!(history.after(1).all(|record| record.to_kernel.is_some()));
-    assert_eq!((daemon.latencies.rounds.get(), daemon.latencies.done.get()), (1, 1));
+    assert_eq!((daemon.started.latencies.rounds.get(), daemon.started.latencies.done.get()), (1, 1));
     daemon.end().await;
 
     let mut daemon = Daemon::start(directory.path());

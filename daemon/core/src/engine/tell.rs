@@ -15,6 +15,7 @@ use super::Engine;
 use crate::addr::L4Addr;
 use crate::cause::{Cause, Trigger};
 use crate::claims::Row;
+use crate::compare::EntryKey;
 use crate::compile::Refusal;
 use crate::history::{Addresses, Event, Kernel, What};
 use crate::service::{PortKey, Service, ServiceName, Source};
@@ -185,6 +186,7 @@ impl Engine {
         self.tell_holds(&mut events);
         self.tell_claims(&mut events);
         self.tell_kernel(&mut events);
+        self.tell_repairs(&mut events);
         self.tell_sources(&mut events);
         let untold = events.untold + self.teller.untold;
         let mut events = events.events;
@@ -282,6 +284,23 @@ impl Engine {
             if let Some(event) = events.of(key, || self.healed(key)) {
                 event.frontends.push(*address);
             }
+        }
+    }
+
+    /// What somebody else had done to the maps.
+    fn tell_repairs(&self, events: &mut Events) {
+        for drift in &self.round.repaired {
+            let frontend = match drift.key {
+                EntryKey::Frontend(address) => Some(address),
+                EntryKey::Service(_) | EntryKey::NodeAddress(_) => None,
+            };
+            let owner = drift.owner.as_ref().or_else(|| self.owner_of(frontend?));
+            let event = match owner {
+                Some(key) => Event::of_port(key, self.source_of(key), What::Repaired, Cause::default()),
+                None => Event::of_daemon(What::Repaired, ""),
+            };
+            let detail = Some(format!("{drift}: somebody else did that").into());
+            events.push(Event { frontends: frontend.into_iter().collect(), kernel: Kernel::Done, detail, ..event });
         }
     }
 

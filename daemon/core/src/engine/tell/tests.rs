@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use crate::addr::{L4Addr, Protocol};
 use crate::change::{Change, NodeFacts};
+use crate::compare::{Content, EntryKey};
 use crate::compile::Guard;
 use crate::datapath::{Datapath, Limits, Moment};
 use crate::engine::{Engine, EngineConfig, Round};
@@ -258,4 +259,17 @@ fn times_of_slices_come_out_when_the_kernel_has_what_they_say() {
     assert_eq!(host.tell([triggered(19, &["192.0.2.2:80", "192.0.2.3:80"])]).triggers, []);
     host.datapath.clear_fault();
     assert_eq!(host.tell([]).triggers, [19], "the kernel has it now");
+}
+
+#[test]
+fn what_somebody_else_did_to_the_maps_is_told_with_whose_it_was() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let at = l4("198.51.100.1:80");
+    let keys = [EntryKey::Frontend(at)];
+    host.datapath.apply(&[MapOp::DeleteFrontend(at)], host.now);
+    let state = host.datapath.dump().expect("memory can be read");
+    assert_eq!(host.engine.found(&Content { state, broken: Vec::new() }, &keys), 1);
+    let event = only(host.tell([]));
+    assert_eq!((event.what, &event.kernel, &event.frontends.shown[..]), (What::Repaired, &Kernel::Done, &[at][..]));
+    assert_eq!(event.port.map(|port| port.service.to_string()), Some("shop/web".into()));
 }
