@@ -207,7 +207,8 @@ async fn serve<D: Datapath + Send + 'static>(
         asked: Arc::clone(&check),
         clock,
     };
-    let reality = Reality { links, drift: checker.reports.subscribe() };
+    let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
+    let reality = Reality { links, drift: checker.reports.subscribe(), live };
     let drift = checker.start(stopped(stop.clone()));
     let now = move || Now { moment: clock.now(), unix: unix_seconds() };
     let state = AdminState {
