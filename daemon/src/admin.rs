@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use nodelb_core::compare::Content;
 use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::differences::Difference;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::history::History;
+use nodelb_core::service::ServiceName;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -50,6 +52,9 @@ pub type ReadMaps = Arc<dyn Fn() -> Result<Content, String> + Send + Sync>;
 /// Tells what is wrong with each hook's link now; may block. Nothing, usually.
 pub type ReadLinks = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
+/// Tells where the table differs from what an apiserver says now, of one service or of all; may block for seconds.
+pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
+
 /// What `/diff` asks beside the maps.
 #[derive(Clone)]
 pub struct Reality {
@@ -57,11 +62,13 @@ pub struct Reality {
     pub links: ReadLinks,
     /// What somebody else did to maps and links, and what was put right.
     pub drift: watch::Receiver<Arc<DriftReport>>,
+    /// An apiserver; `None` where no Kubernetes is configured.
+    pub live: Option<AskLive>,
 }
 
 impl Default for Reality {
     fn default() -> Self {
-        Self { links: Arc::new(Vec::new), drift: watch::channel(Arc::default()).1 }
+        Self { links: Arc::new(Vec::new), drift: watch::channel(Arc::default()).1, live: None }
     }
 }
 

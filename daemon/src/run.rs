@@ -207,7 +207,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let (read, check) = (maps(snapshot.clone()), Arc::new(Notify::new()));
     let asked = Arc::clone(&check);
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
-    let reality = Reality { links, drift: checker.reports.subscribe() };
+    let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
+    let reality = Reality { links, drift: checker.reports.subscribe(), live };
     let drift = checker.start(stopped(stop.clone()));
     let state = AdminState {
         snapshot: snapshot.clone(),

@@ -427,7 +427,7 @@ fn share_names(record: &Record, slice: &mut Slice) {
 }
 
 /// Equal in everything a connection depends on. Written out so that a new field must be thought about here.
-fn same_service(a: &Service, b: &Service) -> bool {
+pub fn same_service(a: &Service, b: &Service) -> bool {
     let Service { name, source, origin: _, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
     let Service { source_ranges: _, health_check_port: _, health_check, .. } = a;
     (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
@@ -435,7 +435,8 @@ fn same_service(a: &Service, b: &Service) -> bool {
         && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)
 }
 
-fn same_slice(a: &Slice, b: &Slice) -> bool {
+/// As [`same_service`].
+pub fn same_slice(a: &Slice, b: &Slice) -> bool {
     let Slice { name, service, source, origin: _, ports } = a;
     (name, service, source, ports) == (&b.name, &b.service, &b.source, &b.ports)
 }

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use nodelb_core::differences::{Between, Difference, NextCheck};
 use nodelb_core::report::Filter;
 
-use super::query::Problem;
+use super::query::{Problem, Query};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
 use super::{AdminState, Now, SourceReport};
@@ -58,7 +58,9 @@ pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {
 }
 
 /// The answer of `/diff`.
-pub(super) fn diff(state: &AdminState, filter: &Filter, now: Now) -> Result<Page, Problem> {
+pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, Problem> {
+    let filter = &query.filter;
+    let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
     let mut rows = compare(state, filter, now)?;
     if rows.iter().any(|row| row.between == Between::MemoryKernel) {
         // Between the maps and the picture of them the owner may have gone on: what is still so later is so.
@@ -72,6 +74,7 @@ pub(super) fn diff(state: &AdminState, filter: &Filter, now: Now) -> Result<Page
         rows.splice(0..0, sources.filter_map(told_with_problems));
         rows.extend((state.reality.links)().into_iter().map(unattached));
     }
+    rows.splice(0..0, live);
     let counts = Arc::clone(&state.snapshot.borrow()).counts();
     let frontends: usize = counts.frontends.values().sum();
     let agree = agreement(*filter == Filter::default(), counts.services as u64, frontends as u64);
@@ -83,6 +86,21 @@ pub(super) fn diff(state: &AdminState, filter: &Filter, now: Now) -> Result<Page
 pub fn agreement(is_whole: bool, services: u64, frontends: u64) -> String {
     let about = if is_whole { "" } else { " about what was asked for" };
     format!("source, memory and kernel agree{about}: {services} services, {frontends} frontends; compared just now")
+}
+
+/// Of the service that is asked for, or has the address that is asked for, or of all.
+fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Problem> {
+    let Some(ask) = &state.reality.live else {
+        let message = "there is no apiserver to ask: no Kubernetes is configured, see [kubernetes] in nodelb.toml(5); \
+                       files are read again whenever they change";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, message));
+    };
+    let at_address = || {
+        filter.address?;
+        Arc::clone(&state.snapshot.borrow()).frontends(filter).into_iter().next().map(|row| row.service)
+    };
+    let service = filter.service.clone().or_else(at_address);
+    Ok(ask(service.as_ref()))
 }
 
 fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {

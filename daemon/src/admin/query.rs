@@ -81,6 +81,13 @@ pub(super) static OUTPUT: Parameter = Parameter {
     set: |query, value| put(&mut query.output, value),
 };
 
+pub(super) static LIVE: Parameter = Parameter {
+    name: "live",
+    values: Values::Flag,
+    about: "Asks an apiserver what it says now, too.",
+    set: |query, value| flag(value).map(|live| query.live = live),
+};
+
 pub(super) static WIDTH: Parameter = Parameter {
     name: "width",
     values: Values::Number(40, 10_000),
@@ -199,6 +206,8 @@ pub(super) struct Query {
     pub(super) output: Option<Output>,
     /// How text is to look.
     pub(super) style: Style,
+    /// Whether an apiserver is asked, too.
+    pub(super) live: bool,
 }
 
 impl Query {

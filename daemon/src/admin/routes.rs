@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use tokio::sync::watch;
 
 use super::answer::internal;
-use super::query::{self, ADDRESS, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
+use super::query::{self, ADDRESS, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
 use super::{AdminState, Now, apiservers, diff, health, history, maps, metrics, openapi, sources, tables};
@@ -125,11 +125,11 @@ pub(super) static ROUTES: &[Route] = &[
     },
     Route {
         path: "/diff",
-        parameters: PLACES,
+        parameters: &[&SERVICE, &ADDRESS, &LIVE],
         shows: "where source, memory and kernel differ, with the likely cause",
         form: Form::Tables(&[&diff::DIFFERENCES, &diff::COMPARED]),
         long: true,
-        answer: |state, query, now| ok(diff::diff(state, &query.filter, now)?),
+        answer: |state, query, now| ok(diff::diff(state, query, now)?),
     },
     Route {
         path: "/sources",

@@ -14,6 +14,9 @@ use crate::exit::{Code, Failure};
 pub(super) struct DiffOptions {
     #[command(flatten)]
     places: Places,
+    /// Ask an apiserver what it says now, too
+    #[arg(long)]
+    live: bool,
 }
 
 /// The daemon's answer, row by row.
@@ -34,7 +37,11 @@ struct Compared {
 /// # Errors
 /// [`Code::Differences`] when there are any.
 pub(super) fn diff(options: &DiffOptions) -> Result<(), Failure> {
-    let parameters = [&[("output", "json".to_owned())], options.places.parameters().as_slice()].concat();
+    let mut parameters = vec![("output", "json".to_owned())];
+    parameters.extend(options.places.parameters());
+    if options.live {
+        parameters.push(("live", "true".to_owned()));
+    }
     let answer = options.places.asking.get("/diff", &parameters)?;
     let answer: Answer = serde_json::from_slice(&answer).map_err(|error| Failure::new(Code::Data, error))?;
     let count = answer.differences.len();

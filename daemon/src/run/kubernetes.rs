@@ -8,11 +8,13 @@ use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::trace::Verdict;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::{stopped, unix_seconds};
+use crate::admin::AskLive;
 use crate::apiserver::credentials::{self, Credentials};
 use crate::apiserver::dial::{self, Register};
 use crate::apiserver::pool::PoolReport;
@@ -21,6 +23,7 @@ use crate::apiserver::timing::Timing as PoolTiming;
 use crate::apiserver::{self, Parts};
 use crate::clock::Clock;
 use crate::source::SourceReport;
+use crate::source::kube::live::{Live, LiveTiming};
 use crate::source::kube::watch::Timing;
 use crate::source::kube::{self, KubernetesSource, Memory};
 use crate::state;
@@ -51,6 +54,8 @@ pub(super) struct Kubernetes {
     pub(super) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     pub(super) pool: watch::Receiver<Arc<PoolReport>>,
     pub(super) task: JoinHandle<()>,
+    /// Asks an apiserver what it says now.
+    pub(super) live: AskLive,
 }
 
 /// What there is to show of the apiservers, also where there are none.
@@ -89,9 +94,16 @@ pub(super) async fn start(
     let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone()))?;
     let (reports, sources) = watch::channel(Arc::new(Vec::new()));
     let timing = Timing::default();
+    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTiming::default()));
     let source = KubernetesSource { apiservers, changes, reports, snapshot, memory, node, expected, timing };
     let task = tokio::spawn(kube::run(source, stopped(stop)));
-    Ok(Some(Kubernetes { sources, pool, task }))
+    Ok(Some(Kubernetes { sources, pool, task, live }))
+}
+
+/// To be called from a thread that may block.
+fn ask_live(live: Live) -> AskLive {
+    let runtime = Handle::current();
+    Arc::new(move |service| runtime.block_on(live.differences(service)))
 }
 
 /// Makes the state directory. One that blocks keeps nobody from starting.

@@ -6,6 +6,7 @@
 
 mod cidrs;
 pub mod decode;
+pub mod live;
 pub mod objects;
 mod page;
 pub(crate) mod printable;

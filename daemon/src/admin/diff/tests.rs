@@ -26,7 +26,8 @@ fn state(content: Result<Content, String>) -> AdminState {
 }
 
 fn text(state: &AdminState, filter: &Filter) -> String {
-    diff(state, filter, Now::default()).unwrap().to_text()
+    let query = Query { filter: filter.clone(), ..Query::default() };
+    diff(state, &query, Now::default()).unwrap().to_text()
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn maps_sources_and_hooks_each_have_their_rows() {
 
 #[test]
 fn maps_that_cannot_be_read_are_a_problem_with_its_reason() {
-    let problem = diff(&state(Err("map frontends: no".into())), &Filter::default(), Now::default()).unwrap_err();
+    let problem = diff(&state(Err("map frontends: no".into())), &Query::default(), Now::default()).unwrap_err();
     assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(problem.message.contains("map frontends: no"), "{}", problem.message);
 }

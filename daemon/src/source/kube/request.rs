@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use nodelb_core::service::ServiceName;
+
 use super::decode::{Kind, Version};
 use crate::apiserver::link::LinkError;
+
+/// The label by which a slice names its service.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// The longest a server may tell us to wait.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -24,6 +29,9 @@ pub struct Query {
     pub kind: Kind,
     /// Whether streaming lists are tried.
     pub streams: bool,
+    /// Only in this namespace.
+    namespace: Option<String>,
+    labels: Option<String>,
     fields: Option<String>,
     /// Whether the fields only spare traffic.
     fields_can_go: bool,
@@ -34,13 +42,31 @@ impl Query {
     pub fn all(kind: Kind) -> Self {
         // Headless services, which no proxy serves.
         let fields = (kind == Kind::Service).then(|| "spec.clusterIP!=None".to_owned());
-        Self { kind, streams: true, fields, fields_can_go: true }
+        let labels = labels(kind).map(ToOwned::to_owned);
+        Self { kind, streams: true, namespace: None, labels, fields, fields_can_go: true }
+    }
+
+    /// Of one Service, or of its EndpointSlices.
+    pub fn of_service(kind: Kind, service: &ServiceName) -> Self {
+        let mut query = Self::all(kind);
+        query.namespace = Some(service.namespace.to_string());
+        match kind {
+            Kind::EndpointSlice => {
+                let of_it = format!("{SERVICE_LABEL}={}", service.name);
+                query.labels = Some(query.labels.map_or_else(|| of_it.clone(), |labels| format!("{labels},{of_it}")));
+            }
+            Kind::Service | Kind::Node => {
+                (query.fields, query.fields_can_go) = (Some(format!("metadata.name={}", service.name)), false);
+            }
+        }
+        query
     }
 
     /// Of one Node.
     pub fn node(name: &str) -> Self {
         let fields = Some(format!("metadata.name={name}"));
-        Self { kind: Kind::Node, streams: true, fields, fields_can_go: false }
+        let labels = labels(Kind::Node).map(ToOwned::to_owned);
+        Self { kind: Kind::Node, streams: true, namespace: None, labels, fields, fields_can_go: false }
     }
 
     /// Gives up what the server refuses; whether there was something to give up.
@@ -93,8 +119,12 @@ impl Query {
     }
 
     fn base(&self) -> Text {
-        let mut query = Text(format!("{}?", self.kind.path()));
-        if let Some(labels) = labels(self.kind) {
+        let path = self.kind.path();
+        let mut query = match (&self.namespace, path.rsplit_once('/')) {
+            (Some(namespace), Some((group, resource))) => Text(format!("{group}/namespaces/{namespace}/{resource}?")),
+            _ => Text(format!("{path}?")),
+        };
+        if let Some(labels) = &self.labels {
             query.add("labelSelector", labels);
         }
         if let Some(fields) = &self.fields {
