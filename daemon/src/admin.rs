@@ -11,7 +11,6 @@ use std::sync::Arc;
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::Snapshot;
 use nodelb_core::state::MapState;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::moves::MovesReport;
@@ -19,6 +18,7 @@ use crate::moves::MovesReport;
 pub mod age;
 mod answer;
 pub mod apiservers;
+mod follow;
 mod guard;
 pub mod health;
 pub mod maps;
@@ -28,12 +28,14 @@ mod query;
 mod routes;
 mod server;
 pub mod shape;
+pub mod socket;
 pub mod sources;
 pub mod table;
 pub mod tables;
 
 pub use apiservers::PoolReport;
 pub use health::{Check, Health};
+pub use server::Listener;
 pub(crate) use server::http1;
 pub use sources::{SourceReport, SourceState};
 
@@ -75,6 +77,6 @@ pub struct Now {
 }
 
 /// Serves the API on every listener until `shutdown` resolves.
-pub async fn serve(listeners: Vec<TcpListener>, state: AdminState, shutdown: impl Future<Output = ()>) {
-    server::serve(listeners, answer::router(state), server::Bounds::default(), shutdown).await;
+pub async fn serve(listeners: Vec<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {
+    server::serve(listeners, state, server::Bounds::default(), shutdown).await;
 }

@@ -30,7 +30,7 @@ use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEnt
 use crate::table::{Effect, Table};
 use contest::Line;
 
-pub use crate::snapshot::Snapshot;
+pub use crate::snapshot::{Differs, Snapshot};
 
 mod contest;
 mod desire;

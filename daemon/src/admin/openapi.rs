@@ -73,6 +73,9 @@ fn forms(route: &Route) -> Vec<(&'static str, Value)> {
         Form::Tables(tables) | Form::Verdict(tables) => {
             vec![("text/plain", text), ("application/json", page(tables))]
         }
+        Form::Followed(tables, _) => {
+            vec![("text/plain", text.clone()), ("application/json", page(tables)), ("text/event-stream", text)]
+        }
     }
 }
 

@@ -81,6 +81,13 @@ pub(super) static OUTPUT: Parameter = Parameter {
     set: |query, value| put(&mut query.output, value),
 };
 
+pub(super) static WATCH: Parameter = Parameter {
+    name: "watch",
+    values: Values::Flag,
+    about: "Go on with every change, until the reader has seen enough.",
+    set: |query, value| flag(value).map(|watch| query.watch = watch),
+};
+
 pub(super) static WIDTH: Parameter = Parameter {
     name: "width",
     values: Values::Number(40, 10_000),
@@ -148,22 +155,29 @@ pub(super) enum Output {
     Text,
     /// For programs.
     Json,
+    /// For programs that follow changes: Server-Sent Events.
+    Sse,
 }
 
 impl Output {
-    const ALL: [Self; 2] = [Self::Text, Self::Json];
-    const NAMES: [&'static str; 2] = ["text", "json"];
+    const ALL: [Self; 3] = [Self::Text, Self::Json, Self::Sse];
+    const NAMES: [&'static str; 3] = ["text", "json", "sse"];
 
-    /// What the `Accept` header asks for, unless the query string says otherwise: JSON if it is named, else text.
+    /// What the `Accept` header asks for, unless the query string says otherwise: JSON or events if they are named, else
+    /// text.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
-        let names_json = |value: &str| {
-            value.split(',').any(|range| {
+        let named = |wanted: &str| {
+            let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            values.flat_map(|value| value.split(',')).any(|range| {
                 let media = range.split(';').next().unwrap_or_default().trim();
-                media.eq_ignore_ascii_case("application/json")
+                media.eq_ignore_ascii_case(wanted)
             })
         };
-        let named = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).any(names_json);
-        if named { Self::Json } else { Self::Text }
+        match () {
+            () if named("text/event-stream") => Self::Sse,
+            () if named("application/json") => Self::Json,
+            () => Self::Text,
+        }
     }
 }
 
@@ -197,6 +211,8 @@ pub(super) struct Query {
     pub(super) filter: Filter,
     /// In which form, if the query string says so.
     pub(super) output: Option<Output>,
+    /// Whether to go on with changes.
+    pub(super) watch: bool,
     /// How text is to look.
     pub(super) style: Style,
 }
