@@ -32,6 +32,7 @@ pub mod socket;
 pub mod sources;
 pub mod table;
 pub mod tables;
+mod trace;
 
 pub use apiservers::PoolReport;
 pub use health::{Check, Health};

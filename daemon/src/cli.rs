@@ -12,10 +12,12 @@ pub mod ask;
 pub mod client;
 mod options;
 mod print;
+mod trace;
 
 use ask::{Asking, Places, Rows};
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, ReaperOptions, RunOptions};
 use print::tell;
+use trace::Trace;
 
 use crate::exit::{Code, Failure};
 use crate::log;
@@ -61,6 +63,8 @@ enum Command {
     Backends(Places),
     /// Show what the kernel holds now, read back from it
     Maps(Places),
+    /// Tell what happens to a connection to an address, and why
+    Trace(Trace),
     /// Show every place services are read from, and what is wrong with it
     Sources(Asking),
     /// Show every address an apiserver may have, which one is in use and why
@@ -121,6 +125,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::Frontends(rows) => rows.ask("/frontends"),
         Command::Backends(places) => places.ask("/backends"),
         Command::Maps(places) => places.ask("/maps"),
+        Command::Trace(trace) => trace.ask(),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),

@@ -19,8 +19,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Lets a request pass or answers in its place; either way sets the headers every answer carries.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
     let is_local = request.extensions().get::<Caller>().is_some_and(|caller| caller.is_local);
-    let host = if is_local { Ok(()) } else { check_hosts(request.version(), request.uri(), request.headers()) };
-    let mut response = match host.and_then(|()| check_page(request.headers())) {
+    let mut response = match check(is_local, request.version(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => answer::problem_response(&problem, Output::accepted(request.headers())),
     };
@@ -28,6 +27,13 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+fn check(is_local: bool, version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    if !is_local {
+        check_hosts(version, uri, headers)?;
+    }
+    check_page(headers)
 }
 
 fn check_hosts(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {

@@ -9,10 +9,10 @@ use tokio::sync::watch;
 
 use super::answer::internal;
 use super::follow::Feed;
-use super::query::{self, ADDRESS, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
+use super::query::{self, ADDRESS, FROM, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, apiservers, health, maps, metrics, openapi, sources, tables};
+use super::{AdminState, Now, apiservers, health, maps, metrics, openapi, sources, tables, trace};
 
 /// A status and what to say, or why there is nothing to say.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -115,6 +115,14 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Tables(&[&maps::FRONTENDS, &maps::SERVICES, &maps::SLOTS, &maps::NODE_ADDRESSES, &maps::LIMITS]),
         long: true,
         answer: read_maps,
+    },
+    Route {
+        path: "/trace",
+        parameters: &[&TO, &FROM],
+        shows: "what happens to a connection to an address, and why",
+        form: Form::Tables(&[&trace::VERDICT, &trace::TRACE, &trace::BACKENDS]),
+        long: true,
+        answer: |state, query, now| ok(trace::trace(&latest(&state.snapshot), query, now)?),
     },
     Route {
         path: "/sources",
