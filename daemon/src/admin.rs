@@ -14,7 +14,6 @@ use nodelb_core::differences::Difference;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::history::History;
 use nodelb_core::service::ServiceName;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::drift::DriftReport;
@@ -25,6 +24,7 @@ pub mod age;
 mod answer;
 pub mod apiservers;
 pub mod diff;
+mod follow;
 mod guard;
 pub mod health;
 pub mod history;
@@ -35,12 +35,15 @@ mod query;
 mod routes;
 mod server;
 pub mod shape;
+pub mod socket;
 pub mod sources;
 pub mod table;
 pub mod tables;
+mod trace;
 
 pub use apiservers::PoolReport;
 pub use health::{Check, Health};
+pub use server::Listener;
 pub(crate) use server::http1;
 pub use sources::{SourceReport, SourceState};
 
@@ -111,6 +114,6 @@ pub struct Now {
 }
 
 /// Serves the API on every listener until `shutdown` resolves.
-pub async fn serve(listeners: Vec<TcpListener>, state: AdminState, shutdown: impl Future<Output = ()>) {
-    server::serve(listeners, answer::router(state), server::Bounds::default(), shutdown).await;
+pub async fn serve(listeners: Vec<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {
+    server::serve(listeners, state, server::Bounds::default(), shutdown).await;
 }

@@ -13,10 +13,12 @@ pub mod client;
 mod diff;
 mod options;
 mod print;
+mod trace;
 
 use ask::{Asking, Places, Rows};
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, ReaperOptions, RunOptions};
 use print::tell;
+use trace::Trace;
 
 use crate::exit::{Code, Failure};
 use crate::log;
@@ -69,6 +71,8 @@ enum Command {
     Diff(diff::DiffOptions),
     /// Show what became of services and their backends: when, by whose hand, and when the kernel had it
     History(Places),
+    /// Tell what happens to a connection to an address, and why
+    Trace(Trace),
     /// Show every place services are read from, and what is wrong with it
     Sources(Asking),
     /// Show every address an apiserver may have, which one is in use and why
@@ -131,6 +135,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::Maps(places) => places.ask("/maps"),
         Command::Diff(options) => diff::diff(options),
         Command::History(places) => places.ask("/history"),
+        Command::Trace(trace) => trace.ask(),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),

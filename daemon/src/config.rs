@@ -155,6 +155,13 @@ fn read_section<S: Section>(top: &mut Fields<'_, '_>, problems: &mut Problems) -
     }
 }
 
+impl Admin {
+    /// Where the unix socket is to be; `None` for nowhere.
+    pub fn socket(&self) -> Option<&Path> {
+        Some(self.socket.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+}
+
 impl Datapath {
     /// The map sizes.
     pub fn limits(&self) -> Limits {

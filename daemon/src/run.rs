@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -41,11 +39,13 @@ use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::recorder;
 
+mod doors;
 mod files;
 mod kernel;
 mod kubernetes;
 mod reload;
 
+use doors::Doors;
 pub(crate) use kernel::{crash_after, refused};
 use reload::{Reload, Signals};
 
@@ -60,7 +60,7 @@ struct Ground {
     config: Config,
     config_path: Option<PathBuf>,
     level: LevelControl,
-    listeners: Vec<TcpListener>,
+    doors: Doors,
     identity: node::Identity,
     notifier: Arc<Notifier>,
 }
@@ -74,7 +74,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
-    let listeners = config.admin.listen.iter().map(bind).collect::<Result<_, _>>()?;
+    let doors = Doors::open(&config.admin)?;
     let identity = node::Identity::of(&config.node).map_err(system("asking for the node's name"))?;
     let mode = match options.datapath {
         Some(DatapathChoice::Kernel) => Mode::Kernel,
@@ -82,7 +82,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
         None => config.datapath.mode,
     };
     info!(version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
-    let ground = Ground { config, config_path: options.config.clone(), level, listeners, identity, notifier };
+    let ground = Ground { config, config_path: options.config.clone(), level, doors, identity, notifier };
     match mode {
         Mode::Kernel => run_kernel(ground),
         Mode::Memory => run_memory(ground),
@@ -124,22 +124,6 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
     start_runtime(|| serve(ground, datapath, maps, own))
 }
 
-fn bind(address: &SocketAddr) -> Result<TcpListener, Failure> {
-    let listener = TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    match listener {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Failure::message(
-            Code::Unavailable,
-            format!("{address} is in use: another nodelb runs, or something else has the port; see admin.listen"),
-        )),
-        other => other.map_err(|error| {
-            Failure::message(Code::Unavailable, format!("listening on {address} of admin.listen: {error}"))
-        }),
-    }
-}
-
 fn start_runtime<F: Future<Output = Result<(), Failure>>>(main: impl FnOnce() -> F) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -172,7 +156,7 @@ async fn serve<D: Datapath + Send + 'static>(
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
     Own { probe, register, means, links, drift }: Own<D>,
 ) -> Result<(), Failure> {
-    let Ground { config, config_path, level, listeners, identity, notifier } = ground;
+    let Ground { config, config_path, level, mut doors, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let clock = Clock::start();
     let limits = datapath.limits();
@@ -224,7 +208,8 @@ async fn serve<D: Datapath + Send + 'static>(
         limits,
         clock: Arc::new(move || Now { moment: clock.now(), unix: unix_seconds() }),
     };
-    serve_admin(listeners, state, stop.clone())?;
+    let listeners = doors.listeners().map_err(system("listening for the admin API"))?;
+    tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
     let owner = Owner {
         engine,
         datapath,
@@ -248,13 +233,6 @@ async fn serve<D: Datapath + Send + 'static>(
     // It hears of everything that the owner did.
     last_words(std::iter::once(recorder.task)).await;
     owner.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
-}
-
-fn serve_admin(listeners: Vec<TcpListener>, state: AdminState, stop: watch::Receiver<bool>) -> Result<(), Failure> {
-    let listeners = listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<Result<_, _>>();
-    let listeners = listeners.map_err(system("listening for the admin API"))?;
-    tokio::spawn(admin::serve(listeners, state, stopped(stop)));
-    Ok(())
 }
 
 /// What is recorded of all runs begins anew with this one.

@@ -84,7 +84,7 @@ impl Precedence {
 }
 
 /// A frontend address: its claims in line, and how the kernel stands to the first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     claims: SmallVec<[Claim; 1]>,
     pub(crate) status: RowStatus,

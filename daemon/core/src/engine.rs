@@ -33,7 +33,7 @@ use crate::table::{Effect, Table};
 use contest::Line;
 use tell::Teller;
 
-pub use crate::snapshot::Snapshot;
+pub use crate::snapshot::{Differs, Snapshot};
 
 mod contest;
 mod desire;

@@ -38,6 +38,8 @@ pub mod service;
 mod snapshot;
 pub mod stale;
 pub mod state;
+pub mod story;
+
 pub mod table;
 pub mod trace;
 mod weight;

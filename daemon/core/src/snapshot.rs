@@ -21,6 +21,10 @@ use crate::state::{CANARIES, Desired, Realised, ServiceId, Slot};
 use crate::table::{Facts, Quarantine};
 use crate::trace::{Verdict, trace};
 
+mod differs;
+
+pub use differs::Differs;
+
 /// An immutable picture of everything the owner knows, cheap to take and to keep.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {

@@ -9,6 +9,7 @@ use std::ops::Deref;
 
 use foldhash::fast::RandomState;
 use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use smallvec::{SmallVec, smallvec};
 
 use crate::addr::{Addr, L4Addr};
@@ -60,7 +61,7 @@ impl Deref for Table {
 pub type Quarantine = BTreeMap<(Addr, u16), Arc<str>>;
 
 /// All that the sources say under one service name, the slices of a service nobody describes included.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Record {
     /// One description per source, the one that counts first.
     claims: SmallVec<[Arc<Service>; 1]>,
@@ -295,6 +296,12 @@ impl Table {
     }
 }
 
+fn key_of<'a, K, V>(item: DiffItem<'a, 'a, K, V>) -> &'a K {
+    match item {
+        DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
+    }
+}
+
 impl Facts {
     /// The description of the service that counts, and the slices of the same source in name order.
     pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
@@ -403,6 +410,17 @@ impl Facts {
         let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
         is_default_kubernetes(&service.name)
             || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
+    }
+
+    /// The services of which the sources, or nodelb's own checks, say something else than they did in `before`.
+    pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
+        let records = before.records.diff(&self.records).map(key_of);
+        records.chain(before.quarantine.diff(&self.quarantine).map(key_of)).cloned().collect()
+    }
+
+    /// Whether anything differs from `before` that every service's frontends may depend on.
+    pub(crate) fn differs_for_all(&self, before: &Self) -> bool {
+        self.node != before.node || self.bound != before.bound || self.apiservers != before.apiservers
     }
 
     /// Whether the source has told everything it had at the start.

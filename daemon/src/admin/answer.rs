@@ -4,18 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use nodelb_core::report::Filter;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::follow::{self, Feed};
 use super::query::{Output, Problem, Query};
 use super::routes::{Content, Form, ROUTES, Route};
+use super::table::Style;
 use super::{AdminState, guard};
 
 /// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
@@ -25,6 +27,17 @@ const SMALL_KIB: u32 = 64;
 /// How long an answer may take to render, waiting for its turn included.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
+/// Whoever asks, as the connection knows it.
+#[derive(Clone)]
+pub(super) struct Caller {
+    /// Over the unix socket, which no browser reaches.
+    pub(super) is_local: bool,
+    /// The places for those who follow a stream.
+    pub(super) streams: Arc<Semaphore>,
+    /// Tells the connection that its answer has no end.
+    pub(super) follow: Arc<dyn Fn() + Send + Sync>,
+}
+
 /// What every request shares.
 #[derive(Clone)]
 struct Shared {
@@ -33,21 +46,26 @@ struct Shared {
     /// neither the cores from the work itself nor an operator from a narrow question.
     whole: Arc<Semaphore>,
     narrow: Arc<Semaphore>,
+    /// One stream looks for news at a time.
+    following: Arc<Semaphore>,
     unread: Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
 }
 
-/// The routes over `state`, behind the guard.
-pub(super) fn router(state: AdminState) -> Router {
+/// The routes over `state`, behind the guard. Streams end when `stop` says so.
+pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
     let shared = Shared {
         state: Arc::new(state),
         whole: Arc::new(Semaphore::new(1)),
         narrow: Arc::new(Semaphore::new(1)),
+        following: Arc::new(Semaphore::new(1)),
         unread: Arc::new(Semaphore::new(UNREAD_KIB as usize)),
+        stop,
     };
     let mut router = Router::new();
     for route in ROUTES {
-        let answering = move |State(shared): State<Shared>, uri: Uri, headers: HeaderMap| async move {
-            respond(route, shared, &uri, &headers).await
+        let answering = move |State(shared): State<Shared>, caller: Extension<Caller>, uri: Uri, headers: HeaderMap| async move {
+            respond(route, shared, &caller, (&uri, &headers)).await
         };
         router = router.route(route.path, get(answering));
     }
@@ -69,13 +87,28 @@ async fn wrong_method(method: Method, headers: HeaderMap) -> Response {
     problem_response(&Problem::new(StatusCode::METHOD_NOT_ALLOWED, message), Output::accepted(&headers))
 }
 
-async fn respond(route: &'static Route, shared: Shared, uri: &Uri, headers: &HeaderMap) -> Response {
+async fn respond(
+    route: &'static Route,
+    shared: Shared,
+    caller: &Caller,
+    (uri, headers): (&Uri, &HeaderMap),
+) -> Response {
     let accepted = Output::accepted(headers);
     let query = match Query::parse(uri, &route.takes()) {
         Ok(query) => query,
         Err(problem) => return problem_response(&problem, accepted),
     };
     let output = query.output.unwrap_or(accepted);
+    if let (Form::Followed(_, feed), true) = (&route.form, query.watch) {
+        return match followed(route, &shared, caller, (feed(&shared.state, &query), query.style, output)) {
+            Ok(response) => response,
+            Err(problem) => problem_response(&problem, output),
+        };
+    }
+    if query.output == Some(Output::Sse) {
+        let message = "output=sse goes with watch: events are of something that goes on";
+        return problem_response(&Problem::new(StatusCode::BAD_REQUEST, message), accepted);
+    }
     let answer = match tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await {
         Ok(answer) => answer,
         Err(_elapsed) => Err(busy(route)),
@@ -84,6 +117,30 @@ async fn respond(route: &'static Route, shared: Shared, uri: &Uri, headers: &Hea
         Ok((status, form, body)) => (status, [(CONTENT_TYPE, form)], Body::from(body)).into_response(),
         Err(problem) => problem_response(&problem, output),
     }
+}
+
+/// An answer without end.
+fn followed(
+    route: &Route,
+    shared: &Shared,
+    caller: &Caller,
+    (feed, style, output): (Feed, Style, Output),
+) -> Result<Response, Problem> {
+    let place = Arc::clone(&caller.streams).try_acquire_owned().map_err(|_full| {
+        let message = format!("{} cannot be followed by more readers: end another, or ask without watch", route.path);
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    let clock = Arc::clone(&shared.state.clock);
+    let limits =
+        follow::Limits { turn: Arc::clone(&shared.following), unread: Arc::clone(&shared.unread), _place: place };
+    let body = follow::body(feed, follow::Manner { output, style, clock }, limits, shared.stop.clone());
+    (caller.follow)();
+    let form = match output {
+        Output::Text => "text/plain; charset=utf-8",
+        Output::Json => "application/jsonl",
+        Output::Sse => "text/event-stream",
+    };
+    Ok((StatusCode::OK, [(CONTENT_TYPE, form)], body).into_response())
 }
 
 /// Short answers are given at once; long ones are rendered beside the workers, few at a time.
@@ -105,12 +162,18 @@ async fn answer(
         render(route, &state, &query, output)
     });
     let (status, form, text) = rendered.await.map_err(|error| internal(route.path, &error.to_string()))??;
+    let body = with_room(text, &shared.unread).ok_or_else(|| unread(route))?;
+    Ok((status, form, body))
+}
+
+/// What takes up room until it is read; `None` where there is no room for it.
+pub(super) fn with_room(text: String, unread: &Arc<Semaphore>) -> Option<Bytes> {
     let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
     if kib <= SMALL_KIB {
-        return Ok((status, form, text.into()));
+        return Some(text.into());
     }
-    let room = Arc::clone(&shared.unread).try_acquire_many_owned(kib).map_err(|_full| unread(route))?;
-    Ok((status, form, Bytes::from_owner(Unread { text, _room: room })))
+    let room = Arc::clone(unread).try_acquire_many_owned(kib).ok()?;
+    Some(Bytes::from_owner(Unread { text, _room: room }))
 }
 
 async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
@@ -158,9 +221,9 @@ fn render(
             _ => return Err(internal(route.path, "it has no form of its own")),
         },
         (Content::Page(page), Output::Text) => (content_type(output), page.to_styled_text(&query.style)),
-        (Content::Page(page), Output::Json) => {
+        (Content::Page(page), Output::Json | Output::Sse) => {
             let json = page.to_json().map_err(|error| internal(route.path, &error.to_string()))?;
-            (content_type(output), json)
+            (content_type(Output::Json), json)
         }
     };
     Ok((status, form, text))
@@ -174,7 +237,7 @@ pub(super) fn internal(path: &str, reason: &str) -> Problem {
 fn content_type(output: Output) -> HeaderValue {
     HeaderValue::from_static(match output {
         Output::Text => "text/plain; charset=utf-8",
-        Output::Json => "application/json",
+        Output::Json | Output::Sse => "application/json",
     })
 }
 
@@ -182,7 +245,7 @@ fn content_type(output: Output) -> HeaderValue {
 pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
     let body = match output {
         Output::Text => format!("{}\n", problem.message.escape_debug()),
-        Output::Json => format!("{}\n", serde_json::json!({ "error": problem.message })),
+        Output::Json | Output::Sse => format!("{}\n", serde_json::json!({ "error": problem.message })),
     };
     (problem.status, [(CONTENT_TYPE, content_type(output))], body).into_response()
 }

@@ -1,5 +1,6 @@
 //! Who may ask. The API listens on loopback only, but a browser on this host can be led there by a foreign page (DNS
-//! rebinding), so a request must name a loopback host and must not come from a page of another site. Owns these checks
+//! rebinding), so a request must name a loopback host and must not come from a page of another site. No page reaches a
+//! unix socket, and who may open it is a matter of its mode: there, any host will do. Owns these checks
 //! and the headers every answer carries.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,14 +11,15 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::answer;
+use super::answer::{self, Caller};
 use super::query::{Output, Problem};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Lets a request pass or answers in its place; either way sets the headers every answer carries.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
-    let mut response = match check(request.version(), request.uri(), request.headers()) {
+    let is_local = request.extensions().get::<Caller>().is_some_and(|caller| caller.is_local);
+    let mut response = match check(is_local, request.version(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => answer::problem_response(&problem, Output::accepted(request.headers())),
     };
@@ -27,7 +29,14 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+fn check(is_local: bool, version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    if !is_local {
+        check_hosts(version, uri, headers)?;
+    }
+    check_page(headers)
+}
+
+fn check_hosts(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => check_host(host.to_str().unwrap_or_default())?,
@@ -39,9 +48,10 @@ fn check(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem
         }
     }
     // `GET http://name/ HTTP/1.1`: the name in the request line counts as much as the header.
-    if let Some(authority) = uri.authority() {
-        check_host(authority.as_str())?;
-    }
+    uri.authority().map_or(Ok(()), |authority| check_host(authority.as_str()))
+}
+
+fn check_page(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key(ORIGIN) {
         return Err(forbidden("requests of web pages are refused (the request has an Origin header)"));
     }

@@ -73,6 +73,9 @@ fn forms(route: &Route) -> Vec<(&'static str, Value)> {
         Form::Tables(tables) | Form::Verdict(tables) => {
             vec![("text/plain", text), ("application/json", page(tables))]
         }
+        Form::Followed(tables, _) => {
+            vec![("text/plain", text.clone()), ("application/json", page(tables)), ("text/event-stream", text)]
+        }
     }
 }
 
@@ -80,11 +83,11 @@ fn parameter(parameter: &Parameter) -> Value {
     json!({
         "name": parameter.name,
         "in": "query",
-        "required": false,
+        "required": matches!(parameter.values, Values::Needed(..)),
         "allowEmptyValue": matches!(parameter.values, Values::Flag),
         "description": parameter.about,
         "schema": match parameter.values {
-            Values::Text(_, pattern) => json!({ "type": "string", "pattern": pattern }),
+            Values::Text(_, pattern) | Values::Needed(_, pattern) => json!({ "type": "string", "pattern": pattern }),
             Values::OneOf(names) => json!({ "type": "string", "enum": names }),
             Values::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
             Values::Flag => json!({ "type": "string", "enum": ["", "true", "false"] }),

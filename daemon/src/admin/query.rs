@@ -8,11 +8,13 @@ use std::str::FromStr;
 use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
+use nodelb_core::addr::L4Addr;
 use nodelb_core::names::NoSuchName;
 use nodelb_core::report::{Filter, Status};
 use nodelb_core::service::FrontendKind;
 
 use super::table::Style;
+use super::trace::Dialler;
 
 /// What every route takes that answers with tables.
 pub(super) static FORM: [&Parameter; 4] = [&OUTPUT, &WIDTH, &WIDE, &COLOR];
@@ -35,6 +37,8 @@ pub(super) struct Parameter {
 pub(super) enum Values {
     /// Words of this form, which a regular expression describes.
     Text(&'static str, &'static str),
+    /// The same, and the question makes no sense without.
+    Needed(&'static str, &'static str),
     /// One of these.
     OneOf(&'static [&'static str]),
     /// A whole number between these two.
@@ -88,6 +92,28 @@ pub(super) static LIVE: Parameter = Parameter {
     set: |query, value| flag(value).map(|live| query.live = live),
 };
 
+pub(super) static TO: Parameter = Parameter {
+    name: "to",
+    values: Values::Needed("ADDRESS:PORT[/PROTOCOL]", "^.+:[0-9]+(/(TCP|UDP|SCTP))?$"),
+    about: "What is dialled; TCP unless it says otherwise.",
+    set: |query, value| put(&mut query.to, value),
+};
+
+pub(super) static FROM: Parameter = Parameter {
+    name: "from",
+    values: Values::Text("host|pod|outside|ADDRESS|INODE", "^(host|pod|outside|[0-9A-Fa-f:.]+)$"),
+    about: "Who dials: a process in the node's own network namespace or in another, or somebody elsewhere; or whoever has \
+            this address, or is in the network namespace with this inode number.",
+    set: |query, value| put(&mut query.from, value),
+};
+
+pub(super) static WATCH: Parameter = Parameter {
+    name: "watch",
+    values: Values::Flag,
+    about: "Go on with every change, until the reader has seen enough.",
+    set: |query, value| flag(value).map(|watch| query.watch = watch),
+};
+
 pub(super) static WIDTH: Parameter = Parameter {
     name: "width",
     values: Values::Number(40, 10_000),
@@ -139,7 +165,7 @@ impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
         match self.values {
-            Values::Text(form, _) => write!(f, "={form}"),
+            Values::Text(form, _) | Values::Needed(form, _) => write!(f, "={form}"),
             Values::OneOf(names) => write!(f, "={}", names.join("|")),
             Values::Number(least, most) => write!(f, "={least}..{most}"),
             Values::Flag => Ok(()),
@@ -155,22 +181,29 @@ pub(super) enum Output {
     Text,
     /// For programs.
     Json,
+    /// For programs that follow changes: Server-Sent Events.
+    Sse,
 }
 
 impl Output {
-    const ALL: [Self; 2] = [Self::Text, Self::Json];
-    const NAMES: [&'static str; 2] = ["text", "json"];
+    const ALL: [Self; 3] = [Self::Text, Self::Json, Self::Sse];
+    const NAMES: [&'static str; 3] = ["text", "json", "sse"];
 
-    /// What the `Accept` header asks for, unless the query string says otherwise: JSON if it is named, else text.
+    /// What the `Accept` header asks for, unless the query string says otherwise: JSON or events if they are named, else
+    /// text.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
-        let names_json = |value: &str| {
-            value.split(',').any(|range| {
+        let named = |wanted: &str| {
+            let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            values.flat_map(|value| value.split(',')).any(|range| {
                 let media = range.split(';').next().unwrap_or_default().trim();
-                media.eq_ignore_ascii_case("application/json")
+                media.eq_ignore_ascii_case(wanted)
             })
         };
-        let named = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).any(names_json);
-        if named { Self::Json } else { Self::Text }
+        match () {
+            () if named("text/event-stream") => Self::Sse,
+            () if named("application/json") => Self::Json,
+            () => Self::Text,
+        }
     }
 }
 
@@ -204,6 +237,12 @@ pub(super) struct Query {
     pub(super) filter: Filter,
     /// In which form, if the query string says so.
     pub(super) output: Option<Output>,
+    /// What is dialled.
+    pub(super) to: Option<L4Addr>,
+    /// By whom.
+    pub(super) from: Option<Dialler>,
+    /// Whether to go on with changes.
+    pub(super) watch: bool,
     /// How text is to look.
     pub(super) style: Style,
     /// Whether an apiserver is asked, too.
@@ -230,7 +269,13 @@ impl Query {
                 bad(format!("parameter `{name}`: {reason}; {} takes {}", uri.path(), list(allowed)))
             })?;
         }
-        Ok(query)
+        let needed = allowed.iter().filter(|parameter| matches!(parameter.values, Values::Needed(..)));
+        match needed.into_iter().find(|parameter| !seen.contains(parameter.name)) {
+            Some(missing) => {
+                Err(bad(format!("parameter `{}` is missing: {} needs {missing}", missing.name, uri.path())))
+            }
+            None => Ok(query),
+        }
     }
 }
 

@@ -8,10 +8,11 @@ use axum::http::StatusCode;
 use tokio::sync::watch;
 
 use super::answer::internal;
-use super::query::{self, ADDRESS, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
+use super::follow::Feed;
+use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, apiservers, diff, health, history, maps, metrics, openapi, sources, tables};
+use super::{AdminState, Now, apiservers, diff, health, history, maps, metrics, openapi, sources, tables, trace};
 
 /// A status and what to say, or why there is nothing to say.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -50,6 +51,8 @@ pub(super) struct Route {
 pub(super) enum Form {
     /// These tables, as text or JSON.
     Tables(&'static [&'static Shape]),
+    /// The same, and `?watch` goes on with what this feed tells.
+    Followed(&'static [&'static Shape], fn(&AdminState, &Query) -> Feed),
     /// A table that says whether something is so: 200, or 503 if it is not.
     Verdict(&'static [&'static Shape]),
     /// Something of this content type, whatever form is asked for.
@@ -59,8 +62,9 @@ pub(super) enum Form {
 impl Route {
     /// Everything the query string may say.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
+        let watch: &[&Parameter] = if matches!(self.form, Form::Followed(..)) { &[&query::WATCH] } else { &[] };
         let form: &[&Parameter] = if matches!(self.form, Form::Own(_)) { &[] } else { &query::FORM };
-        [self.parameters, form].concat()
+        [self.parameters, watch, form].concat()
     }
 }
 
@@ -92,7 +96,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/frontends",
         parameters: ROWS,
         shows: "every address a client may dial, whom it reaches and since when",
-        form: Form::Tables(&[&tables::FRONTENDS]),
+        form: Form::Followed(&[&tables::FRONTENDS], Feed::frontends),
         long: true,
         answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now.moment)),
     },
@@ -130,6 +134,14 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Tables(&[&diff::DIFFERENCES, &diff::COMPARED]),
         long: true,
         answer: |state, query, now| ok(diff::diff(state, query, now)?),
+    },
+    Route {
+        path: "/trace",
+        parameters: &[&TO, &FROM],
+        shows: "what happens to a connection to an address, and why",
+        form: Form::Tables(&[&trace::VERDICT, &trace::TRACE, &trace::BACKENDS]),
+        long: true,
+        answer: |state, query, now| ok(trace::trace(&latest(&state.snapshot), query, now)?),
     },
     Route {
         path: "/sources",

@@ -7,7 +7,7 @@ use nodelb_core::datapath::Moment;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::shape::{Column, Shape};
-pub use text::Style;
+pub use text::{Lines, Style};
 
 mod text;
 
@@ -122,6 +122,16 @@ impl Table {
         text::write(self, &Style::default(), out);
     }
 
+    /// The same in this style; what is returned writes further rows into the same columns.
+    pub fn write_lines(&self, style: &Style, out: &mut String) -> Lines {
+        text::write(self, style, out)
+    }
+
+    /// The columns.
+    pub fn shape(&self) -> &'static Shape {
+        self.shape
+    }
+
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
@@ -141,6 +151,15 @@ impl Serialize for Table {
         }
         rows.end()
     }
+}
+
+/// A row of these columns as an object on one line.
+///
+/// # Errors
+/// As [`Page::to_json`].
+pub fn row_to_json(shape: &Shape, cells: &[Cell]) -> serde_json::Result<String> {
+    let keys: Vec<String> = shape.columns.iter().map(Column::key).collect();
+    serde_json::to_string(&Row { keys: &keys, cells })
 }
 
 struct Row<'a> {

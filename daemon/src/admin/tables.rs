@@ -64,20 +64,22 @@ const POLICIES: [&str; 2] = ["Cluster", "Local"];
 
 /// One row per claim of a service to an address. `now` is what ages are counted to.
 pub fn frontends(rows: Vec<FrontendReport>, now: Moment) -> Table {
-    let cells = |row: FrontendReport| {
-        [
-            Cell::text(&row.address),
-            Cell::text(&row.kind),
-            Cell::text(&row.service),
-            Cell::Shared(row.port),
-            Cell::list(row.backends),
-            Cell::List(row.flags),
-            Cell::text(&row.status),
-            Cell::age(row.since, now),
-            Cell::optional(row.error),
-        ]
-    };
-    Table::new(&FRONTENDS, rows.into_iter().map(cells))
+    Table::new(&FRONTENDS, rows.into_iter().map(|row| frontend(row, now)))
+}
+
+/// One row of `/frontends`.
+pub fn frontend(row: FrontendReport, now: Moment) -> [Cell; 9] {
+    [
+        Cell::text(&row.address),
+        Cell::text(&row.kind),
+        Cell::text(&row.service),
+        Cell::Shared(row.port),
+        Cell::list(row.backends),
+        Cell::List(row.flags),
+        Cell::text(&row.status),
+        Cell::age(row.since, now),
+        Cell::optional(row.error),
+    ]
 }
 
 /// One row per service.

@@ -10,6 +10,7 @@ use nodelb_core::nodeport::NodePortAddress;
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
     Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, reachable,
+    socket_path,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
@@ -160,6 +161,10 @@ section! {
 
     /// Where the read-only admin API listens. Loopback addresses only.
     listen: Vec<SocketAddr> = vec![([127, 0, 0, 1], 9890).into(), ([0, 0, 0, 0, 0, 0, 0, 1], 9890).into()], loopback;
+
+    /// Unix socket on which it is answered, too: the command line asks there first. For root and the daemon's group only.
+    /// Where its directory does not exist it is left out. Empty: none.
+    socket: PathBuf = PathBuf::from("/run/nodelb/nodelb.sock"), socket_path;
 }
 
 section! {

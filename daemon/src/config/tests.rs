@@ -60,6 +60,7 @@ fn every_key_can_be_set_and_printed_again() {
         directory = "/srv/state"
         [admin]
         listen = ["127.0.0.5:1"]
+        socket = "/run/nodelb/test.sock"
         [datapath]
         mode = "memory"
         cgroup = "/sys/fs/cgroup/test"

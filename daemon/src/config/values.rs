@@ -230,6 +230,17 @@ pub(super) fn absolute_or_empty(path: &Path) -> Check {
     if path.as_os_str().is_empty() { Ok(()) } else { absolute(path) }
 }
 
+/// What fits into a `sockaddr_un`, with the zero at its end (unix(7)).
+const MAX_SOCKET_PATH: usize = 107;
+
+pub(super) fn socket_path(path: &Path) -> Check {
+    absolute_or_empty(path)?;
+    match path.as_os_str().len() {
+        0..=MAX_SOCKET_PATH => Ok(()),
+        len => Err(format!("`{}` has {len} bytes, a socket's path has at most {MAX_SOCKET_PATH}", path.display())),
+    }
+}
+
 pub(super) fn between<const MIN: u32, const MAX: u32>(value: &u32) -> Check {
     if (MIN..=MAX).contains(value) { Ok(()) } else { Err(format!("{value} is not in {MIN}..={MAX}")) }
 }

@@ -53,7 +53,7 @@ impl Snapshot {
                 (addr.to_string(), text(&self.desired), text(&held.state))
             }
         };
-        let (cause, action) = self.why(held, key, next);
+        let (cause, action) = self.likely_cause(held, key, next);
         let or_absent = |text: Option<String>| Some(text.unwrap_or_else(|| ABSENT.into()));
         Difference {
             between: Between::MemoryKernel,
@@ -68,7 +68,7 @@ impl Snapshot {
     }
 
     /// Why an entry differs, and what is done about it.
-    fn why(&self, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
+    fn likely_cause(&self, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
         if let Some((_, fault)) = judge(held, &self.realised, key) {
             let what = match fault {
                 Fault::Missing => "the entry was deleted by somebody else than nodelb",

@@ -7,7 +7,7 @@ fn status(version: Version, uri: &'static str, headers: &[(&'static str, &'stati
     for (name, value) in headers {
         map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
-    check(version, &Uri::from_static(uri), &map).err().map(|problem| problem.status)
+    check(false, version, &Uri::from_static(uri), &map).err().map(|problem| problem.status)
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn refuses_what_it_does_not_understand_by_name() {
             "parameter `type`: `Nodeport2` is not a type (expected ClusterIP, NodePort, ExternalIP, LoadBalancer, Static)",
         ),
         ("/frontends?status=Ok", "parameter `status`: `Ok` is not a status (expected Pending, Done, Held, Error)"),
-        ("/frontends?output=xml", "parameter `output`: `xml` is not a form (expected text, json)"),
+        ("/frontends?output=xml", "parameter `output`: `xml` is not a form (expected text, json, sse)"),
         ("/frontends?output=text&output=json", "parameter `output` is given twice"),
         ("/frontends?SERVICE=a/b", "unknown parameter `SERVICE`"),
     ];
@@ -47,7 +47,7 @@ fn refuses_what_it_does_not_understand_by_name() {
 #[test]
 fn a_route_takes_only_its_own_parameters() {
     let problem = Query::parse(&Uri::from_static("/?service=a/b"), &[&OUTPUT]).unwrap_err();
-    assert_eq!(problem.message, "unknown parameter `service`: / takes output=text|json");
+    assert_eq!(problem.message, "unknown parameter `service`: / takes output=text|json|sse");
 }
 
 #[test]
@@ -64,5 +64,6 @@ fn accept_names_json_or_gets_text() {
     assert_eq!(accepted(&["text/html,application/xhtml+xml"]), Output::Text);
     assert_eq!(accepted(&["application/json"]), Output::Json);
     assert_eq!(accepted(&["text/plain", "Application/JSON; charset=utf-8"]), Output::Json);
+    assert_eq!(accepted(&["text/event-stream"]), Output::Sse);
     assert_eq!(accepted(&["application/json-patch+json"]), Output::Text);
 }

@@ -1,86 +1,18 @@
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::compare::Content;
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::engine::Snapshot;
-use nodelb_core::state::{FrontendEntry, MapState, ServiceId};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{oneshot, watch};
-use tokio::task::JoinHandle;
+use nodelb_core::datapath::Moment;
+use nodelb_core::service::FrontendKind;
+use tokio::net::TcpStream;
 
-use super::{Bounds, serve};
-use crate::admin::{AdminState, Check, Health, Now, Reality, answer};
+use super::Bounds;
+use crate::admin::{Check, Health};
 
-/// A server on a free port, with its clock standing at one minute. Stops when dropped.
-struct Served {
-    address: SocketAddr,
-    health: watch::Sender<Arc<Health>>,
-    maps: watch::Sender<Result<MapState, String>>,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
-}
+mod hostile;
+mod rig;
+mod streams;
 
-const NOW: Moment = Moment(60_000);
-
-async fn served(bounds: Bounds) -> Served {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let healthy = Health { beat: NOW, checks: vec![Check::passed("canary", "refused at once")] };
-    let (health, health_seen) = watch::channel(Arc::new(healthy));
-    let (maps, held) = watch::channel(Ok(MapState::default()));
-    let state = AdminState {
-        snapshot: watch::channel(Arc::new(Snapshot::default())).1,
-        sources: vec![watch::channel(Arc::new(Vec::new())).1],
-        apiservers: watch::channel(Arc::default()).1,
-        checks: watch::channel(Arc::default()).1,
-        moves: None,
-        history: watch::channel(Arc::default()).1,
-        latencies: None,
-        health: health_seen,
-        maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, broken: Vec::new() })),
-        reality: Reality::default(),
-        limits: Limits { frontends: 1, services: 2, slots: 3, affinity: 4 },
-        clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
-    };
-    let (stop, stopped) = oneshot::channel::<()>();
-    let shutdown = async move {
-        let _ = stopped.await;
-    };
-    let task = tokio::spawn(serve(vec![listener], answer::router(state), bounds, shutdown));
-    Served { address, health, maps, stop: Some(stop), task }
-}
-
-impl Served {
-    /// Sends the bytes and returns everything that comes back until the server closes.
-    async fn raw(&self, request: &str) -> String {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let _ = stream.write_all(request.as_bytes()).await;
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await;
-        String::from_utf8(answer).unwrap()
-    }
-
-    async fn get(&self, target: &str) -> String {
-        self.with(target, "").await
-    }
-
-    async fn with(&self, target: &str, headers: &str) -> String {
-        self.raw(&format!("GET {target} HTTP/1.1\r\nHost: localhost:9890\r\n{headers}\r\n")).await
-    }
-
-    async fn stop(mut self) {
-        self.stop.take().map(|stop| stop.send(()));
-        self.task.await.unwrap();
-    }
-}
-
-fn status(answer: &str) -> &str {
-    answer.split(' ').nth(1).unwrap_or("none")
-}
+use rig::{NOW, served, status};
 
 #[tokio::test]
 async fn the_list_names_every_route_and_each_answers_in_both_forms() {
@@ -215,76 +147,6 @@ async fn a_header_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn slow_and_silent_clients_lose_their_place_and_others_get_it() {
-    let header_time = Duration::from_millis(300);
-    let server = served(Bounds { connections: 4, header_time, ..Bounds::default() }).await;
-    let mut held = Vec::new();
-    for n in 0..8 {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        if n % 2 == 0 {
-            stream.write_all(b"GET / HTTP/1.1\r\nHost: loc").await.unwrap();
-        }
-        held.push(stream);
-    }
-    let start = Instant::now();
-    assert_eq!(status(&server.get("/healthz").await), "200");
-    assert!(start.elapsed() < 10 * header_time, "{:?}", start.elapsed());
-    drop(held);
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn a_client_that_drips_its_header_is_cut_in_time() {
-    let header_time = Duration::from_millis(300);
-    let server = served(Bounds { header_time, ..Bounds::default() }).await;
-    let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let start = Instant::now();
-    while stream.write_all(b"G").await.is_ok() && start.elapsed() < 20 * header_time {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert!(start.elapsed() < 10 * header_time, "{:?}", start.elapsed());
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn many_clients_at_once_are_all_answered() {
-    let server = Arc::new(served(Bounds { connections: 8, ..Bounds::default() }).await);
-    let clients: Vec<_> = (0..200)
-        .map(|_| {
-            let server = Arc::clone(&server);
-            tokio::spawn(async move { status(&server.get("/frontends").await).to_owned() })
-        })
-        .collect();
-    for client in clients {
-        assert_eq!(client.await.unwrap(), "200");
-    }
-    Arc::into_inner(server).unwrap().stop().await;
-}
-
-/// 4 MB of answer each, asked for and never read.
-#[tokio::test]
-async fn readers_that_do_not_read_stall_nobody() {
-    let server = served(Bounds::default()).await;
-    let entry = FrontendEntry { service: ServiceId(0), inside_local: false, outside_local: false };
-    let address = |n: u32| L4Addr::new(Addr::from(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n))), 80, Protocol::Tcp);
-    let frontends = (0..80_000).map(|n| (address(n), entry)).collect();
-    let _ = server.maps.send_replace(Ok(MapState { frontends, ..Default::default() }));
-    let mut held = Vec::new();
-    for _ in 0..40 {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-        held.push(stream);
-    }
-    let start = Instant::now();
-    assert_eq!(status(&server.get("/healthz").await), "200");
-    let narrow = server.get("/maps?address=10.0.0.7").await;
-    assert!(narrow.contains("10.0.0.7:80/TCP"), "{narrow}");
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    drop(held);
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn stop_does_not_wait_for_a_silent_client() {
     let server = served(Bounds { stop_time: Duration::from_millis(200), ..Bounds::default() }).await;
     let silent = TcpStream::connect(server.address).await.unwrap();
@@ -293,4 +155,54 @@ async fn stop_does_not_wait_for_a_silent_client() {
     server.stop().await;
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     drop(silent);
+}
+
+/// What `/openapi.json` says of an answer holds for it: the very keys, and values of the kinds it names.
+#[tokio::test]
+async fn every_answer_is_as_openapi_describes_it() {
+    let mut server = served(Bounds::default()).await;
+    let taken = rig::service("shop/late", "10.96.7.7:80", FrontendKind::Static);
+    let web = rig::service("shop/web", "10.96.7.7:80", FrontendKind::ClusterIP);
+    server.apply([web, rig::backends("shop/web", &["10.1.0.1:8080"]), taken, rig::synced()]);
+    let body = |answer: String| -> serde_json::Value {
+        serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+    };
+    let document = body(server.get("/openapi.json").await);
+    let mut tables = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let schema = &item["get"]["responses"]["200"]["content"]["application/json"]["schema"];
+        let Some(described) = schema["properties"].as_object() else { continue };
+        let required = item["get"]["parameters"].as_array().unwrap().iter().any(|it| it["required"] == true);
+        let query = if required { "&to=10.96.7.7:80" } else { "" };
+        let answer = body(server.get(&format!("{path}?output=json{query}")).await);
+        let answer = answer.as_object().unwrap();
+        assert!(answer.keys().eq(described.keys()), "{path}: {answer:?}");
+        for (name, table) in described {
+            for row in answer[name].as_array().unwrap() {
+                tables += 1;
+                fits(row, &table["items"], path);
+            }
+        }
+    }
+    assert!(tables > 10);
+    server.stop().await;
+}
+
+fn fits(row: &serde_json::Value, schema: &serde_json::Value, path: &str) {
+    let (row, columns) = (row.as_object().unwrap(), schema["properties"].as_object().unwrap());
+    assert!(row.keys().eq(columns.keys()), "{path}: {row:?}");
+    for (key, value) in row {
+        let kind = match value {
+            serde_json::Value::Null => "null",
+            serde_json::Value::Bool(_) => "boolean",
+            serde_json::Value::Number(_) => "integer",
+            serde_json::Value::String(_) => "string",
+            serde_json::Value::Array(_) => "array",
+            serde_json::Value::Object(_) => "object",
+        };
+        let column = &columns[key];
+        let is_named = column["enum"].as_array().is_some_and(|words| words.contains(value));
+        let types = column["type"].as_array().cloned().unwrap_or_else(|| vec![column["type"].clone()]);
+        assert!(is_named || types.contains(&kind.into()), "{path}: {key} is {value}, described as {column}");
+    }
 }

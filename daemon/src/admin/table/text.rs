@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use super::{Cell, Table};
 use crate::admin::age;
-use crate::admin::shape::{Column, Kind};
+use crate::admin::shape::{Column, Kind, Shape};
 
 /// How many elements of a list are shown unless all are asked for; JSON shows all.
 const SHOWN: usize = 5;
@@ -28,26 +28,43 @@ pub struct Style {
     pub colour: bool,
 }
 
-/// Appends the table: the headings, then one line per row.
-pub(super) fn write(table: &Table, style: &Style, out: &mut String) {
+/// Appends the table: the headings, then one line per row. What follows may be written in the same columns.
+pub(super) fn write(table: &Table, style: &Style, out: &mut String) -> Lines {
+    let cells = Texts::of(&table.cells, table.shape.columns.len(), style);
+    let lines = Lines { layout: Layout::of(table, &cells, style), style: *style, shape: table.shape };
     if let (true, Some(text)) = (table.is_empty(), &table.instead) {
         push_printable(out, text);
         out.push('\n');
-        return;
+        return lines;
     }
-    let cells = Texts::of(table, style);
-    let layout = Layout::of(table, &cells, style);
     let headings: Vec<&str> = table.shape.columns.iter().map(|column| column.heading).collect();
-    layout.push_line(&headings, &mut Vec::new(), out);
-    let mut colours = vec![None; headings.len()];
-    cells.for_each_row(|row| {
-        if style.colour {
-            let painted = table.shape.columns.iter().zip(row).map(|(column, text)| colour(column, text));
-            colours.splice(.., painted);
-        }
-        layout.push_line(row, &mut colours, out);
-        layout.push_below(row, out);
-    });
+    lines.layout.push_line(&headings, &[], out);
+    cells.for_each_row(|row| lines.push(row, out));
+    lines
+}
+
+/// Lines in the columns of a table that has been written.
+#[derive(Debug)]
+pub struct Lines {
+    shape: &'static Shape,
+    layout: Layout,
+    style: Style,
+}
+
+impl Lines {
+    /// Appends one more row.
+    pub fn push_row(&self, row: &[Cell], out: &mut String) {
+        Texts::of(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
+    }
+
+    fn push(&self, row: &[&str], out: &mut String) {
+        let colours: Vec<Option<&str>> = match self.style.colour {
+            true => self.shape.columns.iter().zip(row).map(|(column, text)| colour(column, text)).collect(),
+            false => Vec::new(),
+        };
+        self.layout.push_line(row, &colours, out);
+        self.layout.push_below(row, out);
+    }
 }
 
 /// The cells of a table, printed, in one string.
@@ -58,13 +75,9 @@ struct Texts {
 }
 
 impl Texts {
-    fn of(table: &Table, style: &Style) -> Self {
-        let mut texts = Self {
-            plain: String::new(),
-            ends: Vec::with_capacity(table.cells.len()),
-            columns: table.shape.columns.len(),
-        };
-        for cell in &table.cells {
+    fn of(cells: &[Cell], columns: usize, style: &Style) -> Self {
+        let mut texts = Self { plain: String::new(), ends: Vec::with_capacity(cells.len()), columns };
+        for cell in cells {
             push_cell(&mut texts.plain, cell, if style.wide { usize::MAX } else { SHOWN });
             texts.ends.push(texts.plain.len());
         }
@@ -87,8 +100,11 @@ impl Texts {
 }
 
 /// How wide each column is.
+#[derive(Debug)]
 struct Layout {
     widths: Vec<usize>,
+    /// Which columns were made narrower than what is in them.
+    narrowed: Vec<bool>,
     /// The heading of the last column, and the width of a line, where that column is written below its row.
     below: Option<(&'static str, usize)>,
 }
@@ -102,7 +118,8 @@ impl Layout {
                 *width = (*width).max(text.chars().count());
             }
         });
-        let mut layout = Self { widths, below: None };
+        let narrowed = vec![false; widths.len()];
+        let mut layout = Self { widths, narrowed, below: None };
         let Some(width) = style.width.filter(|_| !style.wide) else { return layout };
         if layout.excess(width) == 0 {
             return layout;
@@ -132,28 +149,27 @@ impl Layout {
                 return;
             };
             self.widths[widest] -= 1;
+            self.narrowed[widest] = true;
             excess -= 1;
         }
     }
 
     /// No spaces after the last column.
-    fn push_line(&self, row: &[&str], colours: &mut Vec<Option<&'static str>>, out: &mut String) {
-        colours.resize(row.len(), None);
+    fn push_line(&self, row: &[&str], colours: &[Option<&str>], out: &mut String) {
         for (position, (&width, text)) in self.widths.iter().zip(row).enumerate() {
             if position > 0 {
                 out.push_str(GAP);
             }
-            let is_last = position + 1 == self.widths.len();
             let length = text.chars().count();
-            let painted = colours[position];
+            let painted = colours.get(position).copied().flatten();
             out.push_str(painted.unwrap_or_default());
-            if length > width {
+            if length > width && self.narrowed[position] {
                 out.extend(text.chars().take(width.saturating_sub(1)).chain([CUT]));
             } else {
                 out.push_str(text);
             }
             out.push_str(painted.map_or("", |_| RESET));
-            if !is_last {
+            if position + 1 < self.widths.len() {
                 out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
             }
         }

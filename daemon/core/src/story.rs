@@ -1,0 +1,333 @@
+//! What happens to a connection, told in full: who sees it, which frontend it meets or just misses, which view and why,
+//! what becomes of each backend, and how it ends. [`crate::trace`] decides; this says on what grounds. Facts only, no
+//! prose: the words are whoever's that shows them.
+
+use std::fmt;
+
+use crate::addr::{Addr, Family, L4Addr, Protocol};
+use crate::engine::Snapshot;
+use crate::report::{BackendReport, Choice, Filter, FrontendReport};
+use crate::service::{FrontendKind, ServiceName, TrafficPolicy};
+use crate::state::{FrontendEntry, ServiceEntry};
+use crate::trace::{Errno, Verdict, wildcard};
+
+/// Who dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A process in the node's own network namespace.
+    Host,
+    /// A process of this node in another network namespace.
+    Pod,
+    /// A host elsewhere: its packets come in over a device.
+    Outside,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Host => "host",
+            Self::Pod => "pod",
+            Self::Outside => "outside",
+        })
+    }
+}
+
+/// The whole story.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Story {
+    /// What is dialled.
+    pub to: L4Addr,
+    /// By whom.
+    pub from: Client,
+    /// The programs that see the client dial; none for packets from outside and for SCTP.
+    pub hooks: &'static [&'static str],
+    /// The frontend that answers, or would answer.
+    pub found: Option<Found>,
+    /// Every claim to the address, also of those that wait or were refused, in line.
+    pub claims: Vec<FrontendReport>,
+    /// What comes close, if no frontend answers.
+    pub near: Vec<Near>,
+    /// Every backend of the frontend's service port, by address.
+    pub backends: Vec<Candidate>,
+    /// How it ends.
+    pub end: End,
+}
+
+/// The frontend an address leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The address it is kept under: the one dialled, or the unspecified one of a NodePort.
+    pub at: L4Addr,
+    /// Which view the client gets.
+    pub view: View,
+    /// Why that one.
+    pub why: Why,
+    /// Seconds for which a client keeps its backend; 0 for none.
+    pub affinity_seconds: u32,
+    /// Whether the kernel has, as far as successful operations tell, what the sources ask for.
+    pub is_in_kernel: bool,
+}
+
+/// The views of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Every selected backend.
+    Cluster,
+    /// Those on this node.
+    Local,
+}
+
+/// Why a client gets a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The internal traffic policy, which holds at addresses of the cluster's inside.
+    InternalPolicy(TrafficPolicy),
+    /// At an external address, a client on the node takes the short cut to every backend, whatever the external policy.
+    ShortCut,
+    /// The external traffic policy, which holds for clients from outside.
+    ExternalPolicy(TrafficPolicy),
+}
+
+/// A backend, and what the view the client gets makes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// As `/backends` shows it.
+    pub row: BackendReport,
+    /// Its places in the view, and how many there are; each is as likely as any other.
+    pub share: (usize, usize),
+    /// Whether it would be chosen if it were on this node.
+    pub is_elsewhere: bool,
+}
+
+/// What comes close to an address that no frontend answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Near {
+    /// The address is served, but at these ports and protocols.
+    OtherPorts(Vec<L4Addr>),
+    /// The port is a NodePort of this service, but NodePorts are not answered on the address.
+    NotAnsweredOn(ServiceName),
+    /// NodePorts are answered at this loopback address for the node's own processes only, and the client is none.
+    NodesLoopback(ServiceName),
+    /// NodePorts are answered on the address, and there is none of this number.
+    NoSuchNodePort,
+    /// It lies between these two ClusterIPs, which begin alike: it looks like a service's that is not known.
+    Between(L4Addr, L4Addr),
+    /// SCTP is not translated.
+    Sctp,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Goes to one of so many backends.
+    Forwarded(usize),
+    /// Fails at once.
+    Refused(Errno),
+    /// Goes where the address says.
+    PassedThrough,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Forwarded(_) => Self::NAMES[0],
+            Self::Refused(_) => Self::NAMES[1],
+            Self::PassedThrough => Self::NAMES[2],
+        })
+    }
+}
+
+impl End {
+    /// How they print.
+    pub const NAMES: [&'static str; 3] = ["Forwarded", "Refused", "PassedThrough"];
+}
+
+impl View {
+    /// How they print.
+    pub const NAMES: [&'static str; 2] = ["cluster", "local"];
+}
+
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+impl Snapshot {
+    /// Who an address stands for: this node, a pod of this node that is some service's backend, or somebody elsewhere.
+    pub fn client_at(&self, addr: Addr) -> Client {
+        let node = self.facts.node();
+        if addr.is_loopback() || node.addresses.contains(&addr) {
+            return Client::Host;
+        }
+        let is_here = |row: &BackendReport| *row.node == *node.name && !node.name.is_empty();
+        let rows = self.backends(&Filter { address: Some(addr), ..Filter::default() });
+        if rows.iter().any(is_here) { Client::Pod } else { Client::Outside }
+    }
+
+    /// What happens when this client dials this address, and why.
+    pub fn story(&self, to: L4Addr, from: Client) -> Story {
+        let at = self.answering(to).filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
+        let entry = at.and_then(|at| Some((at, *self.desired.frontends.get(&at)?)));
+        let claims_at = at.unwrap_or(to);
+        let claims = self.claims_to(claims_at);
+        let found = entry.map(|(at, entry)| self.found(at, &entry, (claims.first(), from)));
+        let backends = match (&found, claims.first()) {
+            (Some(found), Some(owner)) => self.candidates(owner, found, entry.map(|(_, entry)| entry)),
+            _ => Vec::new(),
+        };
+        let near = if found.is_some() { Vec::new() } else { self.near(to, from) };
+        let end = self.end(to, from, found.is_some());
+        Story { to, from, hooks: hooks(to, from), found, claims, near, backends, end }
+    }
+
+    /// Under which address the frontend is kept that answers.
+    fn answering(&self, to: L4Addr) -> Option<L4Addr> {
+        if to.protocol == Protocol::Sctp {
+            return None;
+        }
+        if self.desired.frontends.contains_key(&to) {
+            return Some(to);
+        }
+        let is_node_port = self.config.guard.nodeport_range.contains(&to.port);
+        let is_answered = is_node_port && self.desired.node_addrs.contains(&to.addr);
+        Some(wildcard(to)).filter(|at| is_answered && self.desired.frontends.contains_key(at))
+    }
+
+    fn claims_to(&self, at: L4Addr) -> Vec<FrontendReport> {
+        let mut rows = self.frontends(&Filter { address: Some(at.addr), ..Filter::default() });
+        rows.retain(|row| row.address == at);
+        rows
+    }
+
+    fn found(&self, at: L4Addr, entry: &FrontendEntry, (owner, from): (Option<&FrontendReport>, Client)) -> Found {
+        let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
+        let service = self.desired.services.get(&entry.service);
+        let is_same = self.realised.frontends.get(&at) == Some(entry)
+            && self.realised.services.get(&entry.service) == service
+            && (!at.addr.is_unspecified() || self.realised.node_addrs == self.desired.node_addrs);
+        Found {
+            at,
+            view: if is_local { View::Local } else { View::Cluster },
+            why: self.why(owner, from),
+            affinity_seconds: service.map_or(0, |service| service.affinity_seconds),
+            is_in_kernel: is_same,
+        }
+    }
+
+    fn why(&self, owner: Option<&FrontendReport>, from: Client) -> Why {
+        let kind = owner.map_or(FrontendKind::Static, |row| row.kind);
+        let service = owner.and_then(|row| self.facts.owner(&row.service));
+        let policies = service.map(|(service, _)| (service.internal_policy, service.external_policy));
+        let (internal, external) = policies.unwrap_or_default();
+        match from {
+            Client::Outside if kind == FrontendKind::ClusterIP => Why::InternalPolicy(internal),
+            Client::Outside => Why::ExternalPolicy(external),
+            Client::Host | Client::Pod if kind.is_external() => Why::ShortCut,
+            Client::Host | Client::Pod => Why::InternalPolicy(internal),
+        }
+    }
+
+    fn candidates(&self, owner: &FrontendReport, found: &Found, entry: Option<FrontendEntry>) -> Vec<Candidate> {
+        let empty = ServiceEntry::default();
+        let entry = entry.and_then(|entry| self.desired.services.get(&entry.service));
+        let entry = entry.map_or(&empty, |entry| &**entry);
+        let slots = match found.view {
+            View::Cluster => &entry.cluster,
+            View::Local => &entry.local,
+        };
+        let mut rows = self.backends(&Filter::of_service(&owner.service));
+        let (family, protocol) = (owner.address.addr.family(), owner.address.protocol);
+        rows.retain(|row| {
+            row.port == owner.port && row.address.protocol == protocol && row.address.addr.family() == family
+        });
+        let candidate = |row: BackendReport| {
+            let places = slots.iter().filter(|slot| slot.addr == row.address).count();
+            let is_chosen = matches!(row.choice, Choice::Selected | Choice::Held);
+            let is_elsewhere = found.view == View::Local && is_chosen && places == 0;
+            Candidate { share: (places, slots.len()), is_elsewhere, row }
+        };
+        rows.into_iter().map(candidate).collect()
+    }
+
+    fn end(&self, to: L4Addr, from: Client, is_found: bool) -> End {
+        if from == Client::Outside || !is_found {
+            return End::PassedThrough;
+        }
+        match self.trace(to) {
+            Verdict::Forwarded(_, slots) => {
+                End::Forwarded(slots.chunk_by(|left, right| left.addr == right.addr).count())
+            }
+            Verdict::Refused(_, errno) => End::Refused(errno),
+            Verdict::PassedThrough => End::PassedThrough,
+        }
+    }
+
+    fn near(&self, to: L4Addr, from: Client) -> Vec<Near> {
+        if to.protocol == Protocol::Sctp {
+            return vec![Near::Sctp];
+        }
+        let mut near = Vec::new();
+        let others = self.desired.frontends.range(first_of(to.addr)..=last_of(to.addr));
+        let others: Vec<L4Addr> = others.map(|(at, _)| *at).collect();
+        if !others.is_empty() {
+            near.push(Near::OtherPorts(others));
+        }
+        near.extend(self.near_node_port(to, from));
+        if near.is_empty() {
+            near.extend(self.neighbours(to));
+        }
+        near
+    }
+
+    fn near_node_port(&self, to: L4Addr, from: Client) -> Option<Near> {
+        let is_answered_on = self.desired.node_addrs.contains(&to.addr);
+        let owner = self.rows.get(&wildcard(to)).and_then(|row| row.claims().first());
+        match owner.map(|claim| claim.key.service.clone()) {
+            Some(service) if is_answered_on && from == Client::Pod => Some(Near::NodesLoopback(service)),
+            Some(service) if !is_answered_on => {
+                self.facts.node().addresses.contains(&to.addr).then_some(Near::NotAnsweredOn(service))
+            }
+            None if is_answered_on && self.config.guard.nodeport_range.contains(&to.port) => Some(Near::NoSuchNodePort),
+            _ => None,
+        }
+    }
+
+    /// The ClusterIPs before and after the address, if all three begin alike: 16 bits of IPv4, 64 of IPv6.
+    fn neighbours(&self, to: L4Addr) -> Option<Near> {
+        let prefix = |addr: Addr| match addr.family() {
+            Family::Ipv4 => addr.octets()[..14].to_vec(),
+            Family::Ipv6 => addr.octets()[..8].to_vec(),
+        };
+        let is_one = |at: &L4Addr| {
+            let claims = self.rows.get(at).map(|row| row.claims()).unwrap_or_default();
+            claims.first().is_some_and(|claim| claim.kind == FrontendKind::ClusterIP)
+                && prefix(at.addr) == prefix(to.addr)
+        };
+        let before = self.rows.range(..first_of(to.addr)).next_back().map(|(at, _)| *at).filter(is_one)?;
+        let after = self.rows.range(last_of(to.addr)..).next().map(|(at, _)| *at).filter(is_one)?;
+        Some(Near::Between(before, after))
+    }
+}
+
+fn first_of(addr: Addr) -> L4Addr {
+    L4Addr::new(addr, 0, Protocol::Tcp)
+}
+
+fn last_of(addr: Addr) -> L4Addr {
+    L4Addr::new(addr, u16::MAX, Protocol::Sctp)
+}
+
+/// A UDP socket dials by connect() or names its peer at each sendmsg().
+fn hooks(to: L4Addr, from: Client) -> &'static [&'static str] {
+    match (from, to.protocol, to.addr.family()) {
+        (Client::Outside, ..) | (_, Protocol::Sctp, _) => &[],
+        (_, Protocol::Tcp, Family::Ipv4) => &["connect4"],
+        (_, Protocol::Tcp, Family::Ipv6) => &["connect6"],
+        (_, Protocol::Udp, Family::Ipv4) => &["connect4", "sendmsg4"],
+        (_, Protocol::Udp, Family::Ipv6) => &["connect6", "sendmsg6"],
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! What streams tell: the rows of a table as they are, then what becomes of them. Holds no rows: what has changed is found
+//! by comparing the snapshot last told with the newest, and costs what has changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodelb_core::addr::L4Addr;
+use nodelb_core::engine::{Differs, Snapshot};
+use nodelb_core::report::{Filter, FrontendReport};
+use nodelb_core::service::{FrontendKind, ServiceName};
+use tokio::sync::watch;
+
+use super::Cells;
+use crate::admin::query::Query;
+use crate::admin::shape::Shape;
+use crate::admin::table::Table;
+use crate::admin::{AdminState, Now, tables};
+
+/// What became of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::admin) enum Mark {
+    Added,
+    Changed,
+    Removed,
+}
+
+impl Mark {
+    /// Before a line.
+    pub(super) fn sign(self) -> char {
+        match self {
+            Self::Added => '+',
+            Self::Changed => '~',
+            Self::Removed => '-',
+        }
+    }
+
+    /// Of an event.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Changed => "changed",
+            Self::Removed => "removed",
+        }
+    }
+}
+
+/// A row that is new, reads differently, or is gone: then as it was.
+#[derive(Debug)]
+pub(in crate::admin) struct Change {
+    pub(super) mark: Mark,
+    /// The number it has wherever it is told; `None` where changes have none.
+    pub(super) number: Option<u64>,
+    pub(super) row: Cells,
+}
+
+/// What a stream follows.
+pub(in crate::admin) enum Feed {
+    /// `/frontends`.
+    Frontends(Frontends),
+}
+
+impl Feed {
+    /// The rows of `/frontends` that the query lets through.
+    pub(in crate::admin) fn frontends(state: &AdminState, query: &Query) -> Self {
+        let snapshots = state.snapshot.clone();
+        let told = Arc::clone(&snapshots.borrow());
+        Self::Frontends(Frontends { snapshots, told, filter: query.filter.clone() })
+    }
+
+    /// The columns.
+    pub(super) fn shape(&self) -> &'static Shape {
+        match self {
+            Self::Frontends(_) => &tables::FRONTENDS,
+        }
+    }
+
+    /// Waits until there may be something new; `false` if there never will.
+    pub(super) async fn news(&mut self) -> bool {
+        match self {
+            Self::Frontends(frontends) => frontends.snapshots.changed().await.is_ok(),
+        }
+    }
+
+    /// Everything there is.
+    pub(super) fn table(&mut self, now: Now) -> Table {
+        match self {
+            Self::Frontends(frontends) => frontends.table(now),
+        }
+    }
+
+    /// What has changed since everything, or changes, were last told.
+    pub(super) fn changes(&mut self, now: Now) -> Vec<Change> {
+        match self {
+            Self::Frontends(frontends) => frontends.changes(now),
+        }
+    }
+
+    /// The number of the last change that [`Self::table`] tells of, where changes have one.
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Frontends(_) => None,
+        }
+    }
+}
+
+/// Follows the rows of `/frontends`.
+pub(in crate::admin) struct Frontends {
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    told: Arc<Snapshot>,
+    filter: Filter,
+}
+
+type Key = (L4Addr, ServiceName, Arc<str>, FrontendKind);
+
+impl Frontends {
+    fn table(&mut self, now: Now) -> Table {
+        self.told = Arc::clone(&self.snapshots.borrow_and_update());
+        tables::frontends(self.told.frontends(&self.filter), now.moment)
+    }
+
+    fn changes(&mut self, now: Now) -> Vec<Change> {
+        let newest = Arc::clone(&self.snapshots.borrow_and_update());
+        let before = std::mem::replace(&mut self.told, newest);
+        let differs = self.told.differs_since(&before);
+        let mut old = self.rows(&before, &differs);
+        let mut changes = Vec::new();
+        for (key, row) in self.rows(&self.told, &differs) {
+            let mark = match old.remove(&key) {
+                None => Mark::Added,
+                Some(was) if reads_the_same(&was, &row) => continue,
+                Some(_) => Mark::Changed,
+            };
+            changes.push((key, mark, row));
+        }
+        changes.extend(old.into_iter().map(|(key, row)| (key, Mark::Removed, row)));
+        changes.sort_by(|(left, ..), (right, ..)| left.cmp(right));
+        let cells = |row| tables::frontend(row, now.moment).into();
+        changes.into_iter().map(|(_, mark, row)| Change { mark, number: None, row: cells(row) }).collect()
+    }
+
+    /// The rows that may have changed, by what they are about.
+    fn rows(&self, snapshot: &Snapshot, differs: &Differs) -> BTreeMap<Key, FrontendReport> {
+        let rows = match differs {
+            Differs::All => snapshot.frontends(&self.filter),
+            Differs::Services(names) => {
+                let meant = |name: &&ServiceName| self.filter.service.as_ref().is_none_or(|wanted| wanted == *name);
+                let filters = names.iter().filter(meant).map(|name| {
+                    let service = Some(name.clone());
+                    Filter { service, ..self.filter.clone() }
+                });
+                filters.flat_map(|filter| snapshot.frontends(&filter)).collect()
+            }
+        };
+        rows.into_iter().map(|row| ((row.address, row.service.clone(), Arc::clone(&row.port), row.kind), row)).collect()
+    }
+}
+
+/// Time passes for every row.
+fn reads_the_same(was: &FrontendReport, is: &FrontendReport) -> bool {
+    FrontendReport { since: is.since, ..was.clone() } == *is
+}

@@ -1,0 +1,158 @@
+//! A server in a box: what it serves is an engine's, which the test drives.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nodelb_core::change::Change;
+use nodelb_core::compare::Content;
+use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
+};
+use nodelb_core::state::MapState;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::admin::server::{Bounds, Listener, serve};
+use crate::admin::{AdminState, Check, Health, Now, Reality};
+
+/// The server's clock stands still.
+pub(super) const NOW: Moment = Moment(60_000);
+const LIMITS: Limits = Limits { frontends: 100_000, services: 100_000, slots: 100_000, affinity: 4 };
+
+/// A server on a free port and on a unix socket.
+pub(super) struct Served {
+    pub(super) address: SocketAddr,
+    socket: tempfile::TempDir,
+    pub(super) health: watch::Sender<Arc<Health>>,
+    pub(super) maps: watch::Sender<Result<MapState, String>>,
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    engine: Engine,
+    datapath: MemoryDatapath,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+pub(super) async fn served(bounds: Bounds) -> Served {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = tempfile::tempdir().unwrap();
+    let unix = UnixListener::bind(socket.path().join("nodelb.sock")).unwrap();
+    let healthy = Health { beat: NOW, checks: vec![Check::passed("canary", "refused at once")] };
+    let (health, health_seen) = watch::channel(Arc::new(healthy));
+    let (maps, held) = watch::channel(Ok(MapState::default()));
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 100_000, ..EngineConfig::default() };
+    let engine = Engine::new(config, MapState::default());
+    let (snapshot, shown) = watch::channel(Arc::new(engine.snapshot(NOW)));
+    let state = AdminState {
+        snapshot: shown,
+        sources: vec![watch::channel(Arc::new(Vec::new())).1],
+        apiservers: watch::channel(Arc::default()).1,
+        checks: watch::channel(Arc::default()).1,
+        moves: None,
+        history: watch::channel(Arc::default()).1,
+        latencies: None,
+        health: health_seen,
+        maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, broken: Vec::new() })),
+        reality: Reality::default(),
+        limits: LIMITS,
+        clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async move {
+        let _ = stopped.await;
+    };
+    let listeners = vec![Listener::Tcp(listener), Listener::Unix(unix)];
+    let task = tokio::spawn(serve(listeners, state, bounds, shutdown));
+    let datapath = MemoryDatapath::new(LIMITS);
+    Served { address, socket, health, maps, snapshot, engine, datapath, stop: Some(stop), task }
+}
+
+impl Served {
+    pub(super) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    pub(super) async fn connect_unix(&self) -> UnixStream {
+        UnixStream::connect(self.socket.path().join("nodelb.sock")).await.unwrap()
+    }
+
+    /// Sends the bytes and returns everything that comes back until the server closes.
+    pub(super) async fn raw(&self, request: &str) -> String {
+        whole(self.connect().await, request).await
+    }
+
+    pub(super) async fn get(&self, target: &str) -> String {
+        self.with(target, "").await
+    }
+
+    pub(super) async fn with(&self, target: &str, headers: &str) -> String {
+        self.raw(&format!("GET {target} HTTP/1.1\r\nHost: localhost:9890\r\n{headers}\r\n")).await
+    }
+
+    /// Over the unix socket.
+    pub(super) async fn get_unix(&self, target: &str) -> String {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: whatever\r\n\r\n");
+        whole(self.connect_unix().await, &request).await
+    }
+
+    /// A round of the owner's.
+    pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.engine.reconcile(&mut self.datapath, NOW);
+        self.snapshot.send_replace(Arc::new(self.engine.snapshot(NOW)));
+    }
+
+    pub(super) async fn stop(mut self) {
+        self.stop.take().map(|stop| stop.send(()));
+        self.task.await.unwrap();
+    }
+}
+
+async fn whole(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+pub(super) fn status(answer: &str) -> &str {
+    answer.split(' ').nth(1).unwrap_or("none")
+}
+
+/// One service with one address.
+pub(super) fn service(name: &str, address: &str, kind: FrontendKind) -> Change {
+    let name: ServiceName = name.parse().unwrap();
+    let address: nodelb_core::addr::L4Addr = address.parse().unwrap();
+    let frontends = vec![FrontendSpec { addr: address.addr, port: address.port, kind }];
+    let port = ServicePort { name: "http".into(), protocol: address.protocol, frontends };
+    Change::UpsertService(Service { ports: vec![port], ..Service::new(name, Source::Files) })
+}
+
+/// Its backends.
+pub(super) fn backends(name: &str, backends: &[&str]) -> Change {
+    let service: ServiceName = name.parse().unwrap();
+    let backend = |text: &&str| {
+        let address: nodelb_core::addr::L4Addr = text.parse().unwrap();
+        Backend::new(address.addr, address.port)
+    };
+    Change::UpsertSlice(Slice {
+        name: SliceName::new(&service.namespace, &service.name),
+        service,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort {
+            name: "http".into(),
+            protocol: nodelb_core::addr::Protocol::Tcp,
+            backends: backends.iter().map(backend).collect(),
+        }],
+    })
+}
+
+pub(super) fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}

@@ -1,0 +1,169 @@
+//! `/trace`: the story of a connection in words, and as columns for programs. What happens and why the core tells
+//! ([`nodelb_core::story`]); owns how it is said.
+
+use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
+
+use axum::http::StatusCode;
+use nodelb_core::addr::Addr;
+use nodelb_core::datapath::Moment;
+use nodelb_core::engine::Snapshot;
+use nodelb_core::report::Choice;
+use nodelb_core::service::BackendState;
+use nodelb_core::story::{Client, End, Story, View};
+
+use super::Now;
+use super::query::{Problem, Query};
+use super::shape::{Column, Shape};
+use super::table::{Cell, Page, Table};
+
+mod words;
+
+/// How it ends.
+pub(super) static VERDICT: Shape<[Column; 10]> = Shape {
+    name: "verdict",
+    columns: [
+        Column::name("To"),
+        Column::text("From"),
+        Column::one_of("Verdict", &End::NAMES),
+        Column::text("Errno"),
+        Column::name("Service"),
+        Column::name("Port"),
+        Column::name("Frontend"),
+        Column::one_of("View", &View::NAMES),
+        Column::number("Backends"),
+        Column::flag("In-Kernel"),
+    ],
+};
+
+/// Step by step.
+pub(super) static TRACE: Shape<[Column; 2]> =
+    Shape { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
+
+/// Every backend, and what becomes of it.
+pub(super) static BACKENDS: Shape<[Column; 8]> = Shape {
+    name: "backends",
+    columns: [
+        Column::name("Address"),
+        Column::one_of("State", &BackendState::NAMES),
+        Column::one_of("Choice", &Choice::NAMES),
+        Column::text("Share"),
+        Column::text("Node"),
+        Column::text("Zone"),
+        Column::text("Origin"),
+        Column::text("Reason"),
+    ],
+};
+
+/// Who dials, as the question says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialler {
+    /// One of these.
+    Client(Client),
+    /// Whoever has this address.
+    At(Addr),
+    /// Whoever is in the network namespace with this inode number.
+    Namespace(u64),
+}
+
+impl FromStr for Dialler {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let clients = [Client::Host, Client::Pod, Client::Outside];
+        if let Some(client) = clients.into_iter().find(|client| client.to_string() == text) {
+            return Ok(Self::Client(client));
+        }
+        if let Ok(inode) = text.parse() {
+            return Ok(Self::Namespace(inode));
+        }
+        text.parse().map(Self::At).map_err(|_no_address| {
+            format!(
+                "`{text}` is nobody who could dial (expected host, pod, outside, an IP address, or the inode number of a \
+                 network namespace)"
+            )
+        })
+    }
+}
+
+impl Dialler {
+    /// # Errors
+    /// When it cannot be told which namespace is the node's.
+    fn client(self, snapshot: &Snapshot) -> Result<Client, Problem> {
+        match self {
+            Self::Client(client) => Ok(client),
+            Self::At(addr) => Ok(snapshot.client_at(addr)),
+            Self::Namespace(inode) => {
+                let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
+                    let message =
+                        format!("which network namespace is the node's cannot be told: {error}; say host or pod");
+                    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+                })?;
+                Ok(if own.ino() == inode { Client::Host } else { Client::Pod })
+            }
+        }
+    }
+}
+
+/// The answer of `/trace`.
+///
+/// # Errors
+/// When it cannot be told who dials.
+pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page, Problem> {
+    let Some(to) = query.to else {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "say what is dialled: to=ADDRESS:PORT"));
+    };
+    let dialler = query.from.unwrap_or(Dialler::Client(Client::Host));
+    let story = snapshot.story(to, dialler.client(snapshot)?);
+    Ok(page(&story, now.moment))
+}
+
+fn page(story: &Story, now: Moment) -> Page {
+    let steps = words::steps(story, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
+    Page(vec![verdict(story), Table::new(&TRACE, steps), backends(story)])
+}
+
+fn verdict(story: &Story) -> Table {
+    let owner = story.found.as_ref().and(story.claims.first());
+    let errno = match story.end {
+        End::Refused(errno) => Some(errno),
+        End::Forwarded(_) | End::PassedThrough => None,
+    };
+    let found = story.found.as_ref();
+    let row = [
+        Cell::text(&story.to),
+        Cell::text(&story.from),
+        Cell::text(&story.end),
+        Cell::optional(errno),
+        Cell::optional(owner.map(|row| &row.service)),
+        owner.map_or(Cell::None, |row| Cell::Shared(row.port.clone())),
+        Cell::optional(found.map(|found| found.at)),
+        Cell::optional(found.map(|found| found.view)),
+        match story.end {
+            End::Forwarded(backends) => Cell::count(backends),
+            End::Refused(_) | End::PassedThrough => Cell::None,
+        },
+        found.map_or(Cell::None, |found| Cell::Flag(found.is_in_kernel)),
+    ];
+    Table::new(&VERDICT, [row])
+}
+
+fn backends(story: &Story) -> Table {
+    let rows = story.backends.iter().map(|candidate| {
+        let row = &candidate.row;
+        [
+            Cell::text(&row.address),
+            Cell::text(&row.state),
+            Cell::text(&row.choice),
+            Cell::Text(words::share(candidate)),
+            Cell::Shared(row.node.clone()),
+            Cell::Shared(row.zone.clone()),
+            Cell::Shared(row.origin.clone()),
+            Cell::optional(words::reason(candidate)),
+        ]
+    });
+    Table::new(&BACKENDS, rows)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! The sentences of `/trace`.
+
+use nodelb_core::addr::L4Addr;
+use nodelb_core::datapath::Moment;
+use nodelb_core::report::{FrontendReport, Status};
+use nodelb_core::service::{FrontendKind, TrafficPolicy};
+use nodelb_core::story::{Candidate, Client, End, Found, Near, Story, View, Why};
+use nodelb_core::trace::Errno;
+
+use crate::admin::age;
+
+/// Name and sentence of each step, in the order in which they happen.
+pub(super) fn steps(story: &Story, now: Moment) -> Vec<(&'static str, String)> {
+    let mut steps = vec![("client", client(story)), ("hook", hook(story))];
+    match (&story.found, story.claims.first()) {
+        (Some(found), Some(owner)) => {
+            steps.push(("frontend", frontend(story, found, owner)));
+            steps.extend(others(&story.claims[1..]));
+            steps.push(("view", view(found)));
+            steps.push(("affinity", affinity(found)));
+            steps.push(("backends", backends(story)));
+            steps.push(("status", status(found, owner, now)));
+        }
+        _ => {
+            steps.push(("frontend", format!("none: no service is answered at {}", story.to)));
+            steps.extend(others(&story.claims));
+            steps.extend(story.near.iter().map(|near| ("near", self::near(near, story.to))));
+        }
+    }
+    steps.push(("verdict", verdict(story)));
+    steps
+}
+
+fn client(story: &Story) -> String {
+    let who = match story.from {
+        Client::Host => "a process in the node's own network namespace",
+        Client::Pod => "a process of this node in another network namespace (a pod's)",
+        Client::Outside => "a host elsewhere, whose packets come in over a device",
+    };
+    format!("{who} dials {}", story.to)
+}
+
+fn hook(story: &Story) -> String {
+    if story.hooks.is_empty() {
+        return match story.from {
+            Client::Outside => "none: packets from outside are not handled by nodelb yet".into(),
+            Client::Host | Client::Pod => format!("none: {} has no hook that could translate it", story.to.protocol),
+        };
+    }
+    format!("{}; nodelb's own sockets are left alone there, and nobody else's", story.hooks.join(" or "))
+}
+
+fn frontend(story: &Story, found: &Found, owner: &FrontendReport) -> String {
+    let port = if owner.port.is_empty() { String::new() } else { format!(", port {}", owner.port) };
+    let whose = format!("{} of {}{port}", owner.kind, owner.service);
+    if found.at == story.to {
+        return format!("{} is the {whose}", found.at);
+    }
+    format!("{} is answered on {}, one of the node's addresses for it: {whose}", owner.address.port, story.to.addr)
+}
+
+/// Claims that do not count, each with its reason.
+fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, String)> {
+    claims.iter().map(|row| {
+        let why = row.error.as_deref().unwrap_or("it waits in line");
+        ("claim", format!("{} claims {} as {}, too: {why}", row.service, row.address, row.kind))
+    })
+}
+
+fn view(found: &Found) -> String {
+    let whom = match found.view {
+        View::Cluster => "cluster: every backend that is selected",
+        View::Local => "local: backends on this node only",
+    };
+    let why = match found.why {
+        Why::InternalPolicy(policy) => format!("internalTrafficPolicy is {}", name(policy)),
+        Why::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
+        Why::ShortCut => "from the node itself externalTrafficPolicy does not count".into(),
+    };
+    format!("{whom} ({why})")
+}
+
+fn name(policy: TrafficPolicy) -> &'static str {
+    match policy {
+        TrafficPolicy::Cluster => "Cluster",
+        TrafficPolicy::Local => "Local",
+    }
+}
+
+fn affinity(found: &Found) -> String {
+    match found.affinity_seconds {
+        0 => "none: each connection is chosen for by itself".into(),
+        seconds => format!(
+            "ClientIP, {seconds} s: a network namespace that has dialled this service less than {seconds} s ago gets the \
+             same backend again, while it is in the view"
+        ),
+    }
+}
+
+fn backends(story: &Story) -> String {
+    let chosen = story.backends.iter().filter(|candidate| candidate.share.0 > 0).count();
+    match story.backends.len() {
+        0 => "none is known: no slice, or file, names one for this port".into(),
+        known => format!("{known} known, {chosen} of them can be chosen"),
+    }
+}
+
+fn status(found: &Found, owner: &FrontendReport, now: Moment) -> String {
+    let since = age::human(now.0.saturating_sub(owner.since.0));
+    let kernel = match found.is_in_kernel {
+        true => "the kernel has taken it (compare with what it holds now: /diff)",
+        false => "the kernel has not taken it yet: this is what will happen, not what does",
+    };
+    let error = owner.error.as_ref().map(|error| format!("; {error}")).unwrap_or_default();
+    format!("{} for {since}: {kernel}{error}", owner.status)
+}
+
+fn near(near: &Near, to: L4Addr) -> String {
+    match near {
+        Near::OtherPorts(others) => {
+            let shown: Vec<String> = others.iter().take(5).map(ToString::to_string).collect();
+            let more = if others.len() > shown.len() { ", and more" } else { "" };
+            format!("{} is served at another port or protocol: {}{more}", to.addr, shown.join(", "))
+        }
+        Near::NotAnsweredOn(service) => format!(
+            "{} is a NodePort of {service}, which is not answered on {}: see node.nodeport-addresses",
+            to.port, to.addr
+        ),
+        Near::NodesLoopback(service) => {
+            format!("{} is a NodePort of {service}; {} is the node's for its own processes only", to.port, to.addr)
+        }
+        Near::NoSuchNodePort => format!("NodePorts are answered on {}, but no service has {}", to.addr, to.port),
+        Near::Between(before, after) => format!(
+            "it lies between {} and {}, which are ClusterIPs: it may be one of a service that is gone, or that no source \
+             has told of",
+            before.addr, after.addr
+        ),
+        Near::Sctp => "SCTP is not translated for sockets on this node".into(),
+    }
+}
+
+fn verdict(story: &Story) -> String {
+    match (story.end, story.from) {
+        (End::Forwarded(_), _) => forwarded(story),
+        (End::Refused(Errno::ConnectionRefused), _) => {
+            "refused at once with ECONNREFUSED (connection refused): nobody could answer".into()
+        }
+        (End::Refused(Errno::HostUnreachable), _) => {
+            "refused at once with EHOSTUNREACH (no route to host): the policy keeps the client on this node, and no \
+             usable backend is here"
+                .into()
+        }
+        (End::PassedThrough, Client::Outside) => outside(story),
+        (End::PassedThrough, Client::Host | Client::Pod) => {
+            format!("passes through: goes to {} itself, as if there were no nodelb", story.to)
+        }
+    }
+}
+
+fn forwarded(story: &Story) -> String {
+    let mut shares = story.backends.iter().filter(|candidate| candidate.share.0 > 0);
+    let held = story.claims.first().filter(|row| row.status == Status::Held);
+    let held = held.map_or("", |_| "; they are held: the source has taken them away");
+    match (shares.next(), shares.clone().count()) {
+        (Some(only), 0) => format!("forwarded to {}{held}", only.row.address),
+        (Some(first), more) => {
+            let is_equal = shares.all(|candidate| candidate.share.0 == first.share.0);
+            let how = if is_equal { "each as likely as the others" } else { "by the shares below" };
+            format!("forwarded to one of {} backends, {how}{held}", more + 1)
+        }
+        (None, _) => "forwarded to what the kernel holds".into(),
+    }
+}
+
+/// What reaches the node from elsewhere.
+fn outside(story: &Story) -> String {
+    let passes = "passes: packets from outside are not translated by nodelb yet";
+    match story.found.as_ref().and(story.claims.first()) {
+        Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
+            format!("{passes}; they reach whatever listens on {} here, or nobody", story.to)
+        }
+        Some(_) => format!("{passes}; a ClusterIP leads nowhere from there"),
+        None => passes.into(),
+    }
+}
+
+/// `2 of 5` places, or nothing.
+pub(super) fn share(candidate: &Candidate) -> String {
+    match candidate.share {
+        (0, _) => String::new(),
+        (own, all) => format!("{own} of {all}"),
+    }
+}
+
+/// Why it is not chosen, where its choice does not say all.
+pub(super) fn reason(candidate: &Candidate) -> Option<String> {
+    candidate
+        .row
+        .reason
+        .clone()
+        .or_else(|| candidate.is_elsewhere.then(|| "on another node: the policy is Local".into()))
+}
