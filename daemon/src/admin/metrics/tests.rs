@@ -283,6 +283,7 @@ fn services_are_counted_by_how_they_stand() {
 
 /// What a scrape costs where there are many: printed, for a look now and then.
 #[test]
+#[expect(clippy::print_stdout, reason = "a figure to look at, with --nocapture")]
 fn a_scrape_at_fifty_thousand_services_is_short() {
     let state = AdminState { snapshot: snapshot_of(50_000), ..full() };
     let start = Instant::now();
