@@ -240,7 +240,7 @@ fn service(number: u32) -> [Change; 2] {
     let (port, protocol): (Arc<str>, _) = ("http".into(), Protocol::Tcp);
     let frontends = vec![FrontendSpec { addr: addr(11), port: 80, kind: FrontendKind::ClusterIP }];
     let ports = vec![ServicePort { name: Arc::clone(&port), protocol, frontends }];
-    let awaits_load_balancer = number % 10 == 0;
+    let awaits_load_balancer = number.is_multiple_of(10);
     let service = Service { ports, awaits_load_balancer, ..Service::new(name.clone(), Source::Files) };
     // Every fifth has none.
     let backends = (0..number % 5).map(|_| Backend::new(addr(10), 8080)).take(1).collect();
