@@ -14,6 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::log::messages;
+
 /// What one server grants its clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -81,7 +83,10 @@ async fn accept_loop(listener: TcpListener, server: Arc<Server>) {
                     connections.spawn(connection(stream, Arc::clone(&server), place));
                 }
                 Err(error) => {
-                    tracing::warn!("admin API: a connection could not be accepted: {error}; trying again");
+                    tracing::warn!(
+                        message_id = %messages::ACCEPT_FAILED,
+                        "admin API: a connection could not be accepted: {error}; trying again"
+                    );
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
