@@ -19,6 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
+use crate::log::messages;
 use crate::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
 
 pub(crate) mod ephemeral;
@@ -109,7 +110,10 @@ impl Told {
             Err(error) => {
                 let trouble = error.to_string();
                 if self.trouble.as_ref() != Some(&trouble) {
-                    warn!("cannot find out whether a process has bound a NodePort (sock_diag: {trouble}); tried again");
+                    warn!(
+                        message_id = %messages::NODEPORTS_UNKNOWN,
+                        "cannot find out whether a process has bound a NodePort (sock_diag: {trouble}); tried again"
+                    );
                     self.trouble = Some(trouble);
                 }
                 return None;
@@ -118,12 +122,15 @@ impl Told {
         self.trouble = None;
         for (nodeport, who) in &bound {
             if self.bound.get(nodeport) != Some(who) {
-                warn!(frontend = %nodeport, "NodePort {nodeport}: {who}");
+                warn!(message_id = %messages::NODEPORT_BOUND, frontend = %nodeport, "NodePort {nodeport}: {who}");
             }
         }
         let gone = self.bound.keys().filter(|nodeport| !bound.contains_key(nodeport));
         for nodeport in gone.filter(|nodeport| served.frontends.contains_key(*nodeport)) {
-            info!(frontend = %nodeport, "NodePort {nodeport}: no process has it bound any more");
+            info!(
+                message_id = %messages::NODEPORT_FREE,
+                frontend = %nodeport, "NodePort {nodeport}: no process has it bound any more"
+            );
         }
         let is_news = self.bound != bound;
         self.bound.clone_from(&bound);

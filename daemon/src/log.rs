@@ -1,5 +1,6 @@
 //! Where log lines go: to the journal with fields (`SERVICE=`, `FRONTEND=`, `MESSAGE_ID=`) when stderr leads there, as
-//! plain lines to stderr otherwise. Owns the subscriber and its level; what is worth a line is for others to say.
+//! plain lines to stderr otherwise. Owns the subscriber, its level, and how many lines of a kind there may be in a minute
+//! ([`limit`]); what is worth a line is for others to say, what it means is said in [`messages`].
 //!
 //! A field of an event, such as `tracing::info!(service = %name, "...")`, becomes the journal field of the same name
 //! in capitals.
@@ -9,21 +10,36 @@ use std::os::fd::AsFd;
 
 use tracing::{Level, Subscriber, subscriber};
 use tracing_journald::{Priority, PriorityMappings};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry, reload};
 
-/// Changes the level of the running program.
-#[derive(Clone, Debug)]
-pub struct LevelControl(reload::Handle<Targets, Registry>);
+use fields::WithoutId;
+use limit::Limit;
 
-impl LevelControl {
+mod fields;
+pub mod limit;
+pub mod messages;
+
+/// Steers the log of the running program.
+#[derive(Clone, Debug)]
+pub struct Control {
+    level: reload::Handle<Targets, Registry>,
+    limit: Limit,
+}
+
+impl Control {
     /// From now on lines of this level and graver ones are logged.
     pub fn set(&self, level: Level) {
         // Fails only when the subscriber is gone, and then there is nothing left to log with.
-        let _ = self.0.reload(targets(level));
+        let _ = self.level.reload(targets(level));
+    }
+
+    /// Says how many lines were left out because there were too many like them, until `shutdown`.
+    pub async fn tell_left_out(self, shutdown: impl Future<Output = ()>) {
+        self.limit.tell(shutdown).await;
     }
 }
 
@@ -31,11 +47,12 @@ impl LevelControl {
 ///
 /// # Errors
 /// When logging has already been started.
-pub fn start(level: Level) -> anyhow::Result<LevelControl> {
+pub fn start(level: Level) -> anyhow::Result<Control> {
     let stderr = io::stderr();
     let to_journal = std::env::var("JOURNAL_STREAM").is_ok_and(|stream| leads_to(stderr.as_fd(), &stream));
     let journal = if to_journal { tracing_journald::layer().ok() } else { None };
-    let (filter, control) = reload::Layer::new(targets(level));
+    let (filter, level) = reload::Layer::new(targets(level));
+    let limit = Limit::default();
     let layer = match journal {
         Some(journal) => as_fields(journal).boxed(),
         None => {
@@ -43,8 +60,8 @@ pub fn start(level: Level) -> anyhow::Result<LevelControl> {
             plain(io::stderr, colour)
         }
     };
-    subscriber::set_global_default(Registry::default().with(layer.with_filter(filter)))?;
-    Ok(LevelControl(control))
+    subscriber::set_global_default(Registry::default().with(layer.with_filter(filter.and(limit.clone()))))?;
+    Ok(Control { level, limit })
 }
 
 /// nodelb's own lines at the level asked for; of the libraries underneath only what went wrong.
@@ -70,13 +87,18 @@ fn as_fields(journal: tracing_journald::Layer) -> tracing_journald::Layer {
     })
 }
 
-/// `TIME LEVEL message field=value`, one line each.
+/// `TIME LEVEL message field=value`, one line each. Without the id, which is for programs.
 fn plain<S, W>(writer: W, colour: bool) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
-    tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colour).with_target(false).boxed()
+    tracing_subscriber::fmt::layer()
+        .fmt_fields(WithoutId)
+        .with_writer(writer)
+        .with_ansi(colour)
+        .with_target(false)
+        .boxed()
 }
 
 /// Writes to stderr what cannot wait for a subscriber: why the program ends. The one place that does.

@@ -24,6 +24,7 @@ use tracing::warn;
 
 use crate::clock::{Clock, at, ticking};
 use crate::config::Disconnect;
+use crate::log::messages;
 use crate::reaper::wire::{BATCH, Order, Outcome};
 use crate::reaper::{Line, Reaper};
 
@@ -235,10 +236,11 @@ impl Mover {
 /// Learns what the reaper can do; `None` if that is nothing.
 async fn greet(reaper: Reaper) -> Option<Line> {
     match reaper.greet().await {
-        Err(error) => warn!("the reaper does not work ({error}): {STUCK}"),
+        Err(error) => warn!(message_id = %messages::SOCKETS_STAY, "the reaper does not work ({error}): {STUCK}"),
         Ok((_, hello)) if hello.errno != 0 => {
             let error = io::Error::from_raw_os_error(hello.errno);
             warn!(
+                message_id = %messages::SOCKETS_STAY,
                 "sockets cannot be ended here ({error}; it takes CAP_NET_ADMIN and a kernel with \
                  CONFIG_INET_DIAG_DESTROY): {STUCK}"
             );
@@ -246,6 +248,7 @@ async fn greet(reaper: Reaper) -> Option<Line> {
         Ok((line, hello)) => {
             if !hello.everywhere {
                 warn!(
+                    message_id = %messages::SOCKETS_STAY,
                     "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be ended in the host's network \
                      namespace only; those of pods stay connected to backends that are gone until they are closed"
                 );
@@ -291,9 +294,15 @@ impl Memory {
         let is_over = matches!(error, PassError::Reaper(_));
         if is_over {
             self.report.is_working = false;
-            warn!("{error}: UDP sockets stay connected to backends that are gone until nodelb is restarted");
+            warn!(
+                message_id = %messages::SOCKETS_STAY,
+                "{error}: UDP sockets stay connected to backends that are gone until nodelb is restarted"
+            );
         } else if !self.is_failing {
-            warn!("{error}; sockets that should move on wait for the next try");
+            warn!(
+                message_id = %messages::SOCKETS_UNREADABLE,
+                "{error}; sockets that should move on wait for the next try"
+            );
         }
         self.is_failing = true;
         is_over
@@ -307,7 +316,10 @@ impl Memory {
         if !self.report.has_told_error {
             self.report.has_told_error = true;
             let error = io::Error::from_raw_os_error(outcome.errno);
-            warn!("a socket that should move on cannot be ended: {error}; more of these are only counted");
+            warn!(
+                message_id = %messages::SOCKETS_UNREADABLE,
+                "a socket that should move on cannot be ended: {error}; more of these are only counted"
+            );
         }
     }
 }

@@ -30,6 +30,7 @@ use tracing::{info, warn};
 use crate::admin::{Check, Health};
 use crate::clock::{Clock, Taken, at, ticking};
 use crate::drift::{self, Findings};
+use crate::log::messages;
 use crate::notify::Notifier;
 use crate::recorder::Reporter;
 
@@ -157,7 +158,10 @@ impl<D: Datapath> Owner<D> {
             standing.was_ready = true;
             self.try_canary(standing);
             let services = self.engine.holdings().services;
-            info!(services, "every source is synced and the first full reconcile is done");
+            info!(
+                message_id = %messages::READY,
+                services, "every source is synced and the first full reconcile is done"
+            );
             self.notifier.ready(&format!("serving {services} services"));
         }
         self.publish_health(standing);
@@ -176,7 +180,7 @@ impl<D: Datapath> Owner<D> {
             services => format!("{services} services from before are served"),
         };
         let status = format!("no apiserver has answered yet; {served}");
-        info!("{status}");
+        info!(message_id = %messages::READY, "{status}");
         self.notifier.ready(&status);
     }
 
@@ -189,10 +193,10 @@ impl<D: Datapath> Owner<D> {
             let before = standing.probes.iter().find(|before| before.name == check.name);
             let said = format!("{}: {}", check.name, check.detail);
             if !check.passed && before.is_none_or(|before| before != check) {
-                warn!("{said}");
+                warn!(message_id = %messages::HOOKS_FAILED, "{said}");
                 events.push(Event::of_daemon(What::Failed, said));
             } else if check.passed && before.is_some_and(|before| !before.passed) {
-                info!("{said}");
+                info!(message_id = %messages::HOOKS_WORK, "{said}");
                 events.push(Event::of_daemon(What::Healed, said));
             }
         }
@@ -230,17 +234,23 @@ impl<D: Datapath> Owner<D> {
 fn report(round: &Round) {
     const SHOWN: usize = 8;
     for (address, error) in round.errors.iter().take(SHOWN) {
-        warn!(frontend = %address, "{address} cannot be served: {error}");
+        warn!(message_id = %messages::FRONTEND_REFUSED, frontend = %address, "{address} cannot be served: {error}");
     }
     if round.errors.len() > SHOWN {
-        warn!("{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN);
+        warn!(
+            message_id = %messages::FRONTEND_REFUSED,
+            "{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN
+        );
     }
     for address in round.healed.iter().take(SHOWN) {
-        info!(frontend = %address, "{address} is served again");
+        info!(message_id = %messages::FRONTEND_SERVED, frontend = %address, "{address} is served again");
     }
     report_contests(round, SHOWN);
     if round.pruned > 0 {
-        info!("{} frontends that no source asks for any more are removed", round.pruned);
+        info!(
+            message_id = %messages::PRUNED,
+            "{} frontends that no source asks for any more are removed", round.pruned
+        );
     }
     // Of backends that turn the checker tells.
     if round.done > 0 && round.compiled.len() > round.by_checks {
@@ -248,23 +258,38 @@ fn report(round: &Round) {
         let more = round.compiled.len().saturating_sub(SHOWN);
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        info!(operations = round.done, failed = round.failed, "applied: {names}{more}");
+        info!(
+            message_id = %messages::APPLIED,
+            operations = round.done, failed = round.failed, "applied: {names}{more}"
+        );
     }
 }
 
 /// Who has to do without an address because another service owns it, and who has to no longer.
 fn report_contests(round: &Round, shown: usize) {
     for Outranked { address, claimant, owner, text } in round.outranked.iter().take(shown) {
-        warn!(frontend = %address, service = %claimant.service, owner = %owner.service, "{claimant} waits: {text}");
+        warn!(
+            message_id = %messages::FRONTEND_OUTRANKED,
+            frontend = %address, service = %claimant.service, owner = %owner.service, "{claimant} waits: {text}"
+        );
     }
     if round.outranked.len() > shown {
-        warn!("{} more claims wait for another service's: see `nodelb frontends`", round.outranked.len() - shown);
+        warn!(
+            message_id = %messages::FRONTEND_OUTRANKED,
+            "{} more claims wait for another service's: see `nodelb frontends`", round.outranked.len() - shown
+        );
     }
     for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {
-        info!(frontend = %address, service = %owner.service, "{owner} takes over {address} from {before}");
+        info!(
+            message_id = %messages::FRONTEND_TAKEN_OVER,
+            frontend = %address, service = %owner.service, "{owner} takes over {address} from {before}"
+        );
     }
     if round.takeovers.len() > shown {
-        info!("{} more frontends have gone to a service that waited for them", round.takeovers.len() - shown);
+        info!(
+            message_id = %messages::FRONTEND_TAKEN_OVER,
+            "{} more frontends have gone to a service that waited for them", round.takeovers.len() - shown
+        );
     }
 }
 
@@ -299,7 +324,10 @@ impl Losses {
     fn report(&mut self, now: Moment) {
         match self.turn_over(now) {
             0 => {}
-            untold => warn!("{untold} more service ports have lost their last usable backend: see `nodelb services`"),
+            untold => warn!(
+                message_id = %messages::BACKENDS_LOST,
+                "{untold} more service ports have lost their last usable backend: see `nodelb services`"
+            ),
         }
     }
 }
@@ -310,6 +338,7 @@ fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
     for Emptied { key, cause } in &round.emptied[..losses.admit(round.emptied.len())] {
         let Origin { object, resource_version, writer, .. } = &cause.origin;
         warn!(
+            message_id = %messages::BACKENDS_LOST,
             service = %key.service, port = %key.port, %object, %resource_version, %writer,
             "{key} has lost its last usable backend: {cause} left it without backends; connections are refused"
         );
@@ -317,12 +346,18 @@ fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
     for port in &round.held {
         let Origin { object, resource_version, writer, .. } = &port.cause.origin;
         let (key, text) = (&port.key, &port.text);
-        warn!(service = %key.service, port = %key.port, %object, %resource_version, %writer, "{key} is {text}");
+        warn!(
+            message_id = %messages::SERVICE_HELD,
+            service = %key.service, port = %key.port, %object, %resource_version, %writer, "{key} is {text}"
+        );
     }
     for Release { port, is_deleted, .. } in &round.released {
         let key = &port.key;
         let why = if *is_deleted { "it was deleted" } else { "it has backends again" };
-        info!(service = %key.service, port = %key.port, "{key} is not held any more: {why}");
+        info!(
+            message_id = %messages::SERVICE_RELEASED,
+            service = %key.service, port = %key.port, "{key} is not held any more: {why}"
+        );
     }
 }
 

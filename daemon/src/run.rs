@@ -32,7 +32,7 @@ use crate::drift::{Checker, Reports};
 use crate::exit::{self, Code, Failure};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LocalEntry, View};
-use crate::log::{self, LevelControl};
+use crate::log::{self, messages};
 use crate::moves::{Means, Mover};
 use crate::node;
 use crate::notify::{Environment, Notifier};
@@ -59,7 +59,7 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 struct Ground {
     config: Config,
     config_path: Option<PathBuf>,
-    level: LevelControl,
+    level: log::Control,
     doors: Doors,
     identity: node::Identity,
     notifier: Arc<Notifier>,
@@ -81,7 +81,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
         Some(DatapathChoice::Memory) => Mode::Memory,
         None => config.datapath.mode,
     };
-    info!(version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
+    info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
     let ground = Ground { config, config_path: options.config.clone(), level, doors, identity, notifier };
     match mode {
         Mode::Kernel => run_kernel(ground),
@@ -108,7 +108,10 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
 }
 
 fn run_memory(ground: Ground) -> Result<(), Failure> {
-    warn!("the datapath is memory: everything works but the translation of connections");
+    warn!(
+        message_id = %messages::MEMORY_ONLY,
+        "the datapath is memory: everything works but the translation of connections"
+    );
     let datapath = MemoryDatapath::new(ground.config.datapath.limits());
     // What the memory holds is what the engine knows to be realised.
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
@@ -174,6 +177,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let mover = Mover::new(snapshot.clone(), changes_in.clone(), config.datapath.disconnect, clock);
     let moves = means.map(|means| mover.start(means, stopped(stop.clone())));
 
+    tokio::spawn(level.clone().tell_left_out(stopped(stop.clone())));
     let node = identity.name.to_string();
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let own = Arc::clone(&register);
@@ -251,7 +255,10 @@ fn start_lb_health(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Conf
     let (healthz_addresses, bounds) = (config.healthz_addresses(), lb_health::Bounds::within(files));
     let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN };
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
-        warn!("load balancers that ask after this node are not answered: {error}; restart nodelb");
+        warn!(
+            message_id = %messages::ENTRY_FAILED,
+            "load balancers that ask after this node are not answered: {error}; restart nodelb"
+        );
     }
 }
 

@@ -24,6 +24,7 @@ use super::AdminState;
 use super::answer::{self, Caller};
 use super::query::{Output, Problem};
 use crate::clock;
+use crate::log::messages;
 
 mod places;
 mod wire;
@@ -141,7 +142,10 @@ async fn accept_loop(listener: Listener, door: Arc<Door>) {
                     connections.spawn(connection(stream, Arc::clone(&door), Seat::new(place, leave)));
                 }
                 Err(error) => {
-                    tracing::warn!("admin API: a connection could not be accepted: {error}; trying again");
+                    tracing::warn!(
+                        message_id = %messages::ACCEPT_FAILED,
+                        "admin API: a connection could not be accepted: {error}; trying again"
+                    );
                     sleep(ACCEPT_PAUSE).await;
                 }
             },

@@ -17,6 +17,7 @@ use super::address::Server;
 pub use super::login::CredentialsError;
 use super::login::{self, Login, Material, Piece};
 use super::session::Settings;
+use crate::log::messages;
 
 /// How long things around credentials may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +111,10 @@ impl Credentials {
         };
         let trouble = outcome.err().map(|error| error.to_string());
         if let Some(trouble) = trouble.as_ref().filter(|trouble| state.warned.as_ref() != Some(trouble)) {
-            warn!("{trouble}; going on with the credentials from before, {}", login.identity);
+            warn!(
+                message_id = %messages::LOGIN_FAILED,
+                "{trouble}; going on with the credentials from before, {}", login.identity
+            );
         }
         state.warned = trouble;
         Ok(login)
@@ -174,7 +178,7 @@ impl Credentials {
             Some(Ok(inputs)) => {
                 let told = state.inputs.as_ref().map(|inputs| &inputs.notices);
                 if told != Some(&inputs.notices) {
-                    inputs.notices.iter().for_each(|notice| warn!("{notice}"));
+                    inputs.notices.iter().for_each(|notice| warn!(message_id = %messages::LOGIN_FAILED, "{notice}"));
                 }
                 state.unusable = None;
                 state.inputs = Some(inputs);

@@ -33,6 +33,7 @@ use super::remember;
 use super::session::{Apiservers, Report, Session, Settings};
 use super::timing::Timing;
 use crate::clock::Clock;
+use crate::log::messages;
 
 /// How many reports may wait for the supervisor before a reader has to.
 const QUEUE: usize = 256;
@@ -237,7 +238,10 @@ impl Supervisor {
             self.probe(server);
         }
         for address in self.pool.forget_stale(now) {
-            tracing::info!(apiserver = %address, "apiserver {address} failed for long and is not listed: forgotten");
+            tracing::info!(
+                message_id = %messages::APISERVER_KNOWN,
+                apiserver = %address, "apiserver {address} failed for long and is not listed: forgotten"
+            );
         }
         self.journal.lost(now, self.first_error().as_deref());
         self.announce(now);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use super::board::Turn;
+use crate::log::messages;
 
 /// So many turns are told by name between two beats.
 const BY_NAME: u32 = 5;
@@ -36,9 +37,15 @@ impl Journal {
         let Turn { service, backend, failure } = turn;
         match failure {
             Some(error) => {
-                warn!(%service, %backend, "{backend} of {service} is quarantined, its health check failed: {error}");
+                warn!(
+                    message_id = %messages::BACKEND_QUARANTINED,
+                    %service, %backend, "{backend} of {service} is quarantined, its health check failed: {error}"
+                );
             }
-            None => info!(%service, %backend, "{backend} of {service} passes its health check and is used again"),
+            None => info!(
+                message_id = %messages::BACKEND_PASSES,
+                %service, %backend, "{backend} of {service} passes its health check and is used again"
+            ),
         }
     }
 
@@ -55,12 +62,13 @@ impl Journal {
     /// To be called once a second: tells of what was counted.
     pub(super) fn beat(&mut self) {
         if let Some(summary) = self.summary() {
-            warn!("{summary}");
+            warn!(message_id = %messages::BACKEND_QUARANTINED, "{summary}");
         }
         match self.ability() {
-            Some(Ok(())) => info!("health checks can be made again"),
+            Some(Ok(())) => info!(message_id = %messages::CHECKS_POSSIBLE, "health checks can be made again"),
             Some(Err((count, why))) => {
                 warn!(
+                    message_id = %messages::CHECKS_IMPOSSIBLE,
                     "{count} health checks could not be made: {why}; their backends stay as they are until they can be"
                 );
             }

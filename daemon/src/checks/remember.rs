@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
+use crate::log::messages;
 use crate::state;
 
 /// In the state directory.
@@ -111,18 +112,22 @@ impl Memory {
         let saved = match timeout(timing.patience, reading).await {
             Ok(Ok(unhealthy)) => unhealthy,
             Ok(Err(error)) => {
-                warn!("{error}");
+                warn!(message_id = %messages::STATE_UNREADABLE, "{error}");
                 Unhealthy::new()
             }
             Err(_elapsed) => {
                 let (path, patience) = (directory.join(NAME), timing.patience);
-                warn!("{} is not read within {patience:?}; every backend is checked anew", path.display());
+                warn!(
+                    message_id = %messages::STATE_UNREADABLE,
+                    "{} is not read within {patience:?}; every backend is checked anew", path.display()
+                );
                 Unhealthy::new()
             }
         };
         let count: usize = saved.values().map(Quarantine::len).sum();
         if count > 0 {
             info!(
+                message_id = %messages::STATE_RECALLED,
                 "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
             );
         }
@@ -174,7 +179,10 @@ impl Memory {
             }
         };
         if timeout(patience, writing).await.is_err() {
-            warn!("{} is not written: not done within {patience:?}", path.display());
+            warn!(
+                message_id = %messages::STATE_UNWRITTEN,
+                "{} is not written: not done within {patience:?}", path.display()
+            );
         }
     }
 
@@ -184,10 +192,11 @@ impl Memory {
             Ok(()) => {
                 self.saved = written;
                 if std::mem::take(&mut self.has_failed) {
-                    info!("{} is written again", path.display());
+                    info!(message_id = %messages::STATE_WRITTEN, "{} is written again", path.display());
                 }
             }
             Err(error) if !std::mem::replace(&mut self.has_failed, true) => warn!(
+                message_id = %messages::STATE_UNWRITTEN,
                 "{} cannot be written: {error}; after a restart unhealthy backends would be used until their first check",
                 path.display()
             ),

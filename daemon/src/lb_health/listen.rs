@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::answer::Answer;
 use crate::admin;
+use crate::log::messages;
 
 /// What clients may take up.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +115,10 @@ async fn accept_all(listener: &TcpListener, places: &Places, reply: &Reply) {
                 Err(error) => {
                     if !is_told {
                         is_told = true;
-                        tracing::warn!("a load balancer's connection could not be accepted: {error}; trying again");
+                        tracing::warn!(
+                            message_id = %messages::ACCEPT_FAILED,
+                            "a load balancer's connection could not be accepted: {error}; trying again"
+                        );
                     }
                     sleep(ACCEPT_PAUSE).await;
                 }

@@ -14,6 +14,7 @@ use super::answer::Answer;
 use super::doors::Doors;
 use super::listen::{Places, Reply};
 use super::{LocalEntry, Standing, View, stamp};
+use crate::log::messages;
 
 /// Listens and answers for ever.
 pub(super) async fn run(entry: LocalEntry, places: Places) {
@@ -27,8 +28,11 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
         let error = doors.failed().next().map(|(at, (), error)| failure(at, error));
         if error != told {
             match &error {
-                Some(error) => warn!("{error}; trying again"),
-                None => info!("load balancers are answered at every address of kubernetes.healthz-addresses"),
+                Some(error) => warn!(message_id = %messages::ENTRY_FAILED, "{error}; trying again"),
+                None => info!(
+                    message_id = %messages::ENTRY_WORKS,
+                    "load balancers are answered at every address of kubernetes.healthz-addresses"
+                ),
             }
             told.clone_from(&error);
             // Without an owner the daemon ends.

@@ -18,6 +18,7 @@ use super::answer::Answer;
 use super::doors::Doors;
 use super::listen::{Places, Reply};
 use super::{LocalEntry, View};
+use crate::log::messages;
 
 /// How many services a journal line each is spent on at a time.
 const SHOWN: usize = 8;
@@ -111,20 +112,26 @@ impl Servers {
             }
             lines += 1;
             if lines <= SHOWN {
-                warn!(service = %name, "{name}: {error}; trying again");
+                warn!(message_id = %messages::ENTRY_FAILED, service = %name, "{name}: {error}; trying again");
             }
             changes.push(Change::EntryError(Some(name.clone()), Some(error.as_str().into())));
             self.told.insert(name.clone(), error.as_str().into());
         }
         if lines > SHOWN {
-            warn!("{} more services cannot answer load balancers: see `nodelb services`", lines - SHOWN);
+            warn!(
+                message_id = %messages::ENTRY_FAILED,
+                "{} more services cannot answer load balancers: see `nodelb services`", lines - SHOWN
+            );
         }
         let healed: Vec<ServiceName> = self.told.keys().filter(|name| !errors.contains_key(*name)).cloned().collect();
         for name in healed {
             self.told.remove(&name);
             let is_wanted = self.plan.doors.values().any(|owner| *owner == name);
             if is_wanted {
-                info!(service = %name, "{name}: load balancers are answered at its healthCheckNodePort");
+                info!(
+                    message_id = %messages::ENTRY_WORKS,
+                    service = %name, "{name}: load balancers are answered at its healthCheckNodePort"
+                );
             }
             changes.push(Change::EntryError(Some(name), None));
         }

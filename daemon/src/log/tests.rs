@@ -3,10 +3,12 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use tracing::Level;
+use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-use super::{LevelControl, leads_to, plain, targets};
+use super::limit::{BURST, Limit};
+use super::{Control, leads_to, messages, plain, targets};
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -33,9 +35,9 @@ fn lines_are_plain_and_the_level_changes_while_running() {
     let writer = lines.clone();
     let (filter, handle) = reload::Layer::new(targets(Level::INFO));
     let subscriber = Registry::default().with(plain(move || writer.clone(), false).with_filter(filter));
-    let control = LevelControl(handle);
+    let control = Control { level: handle, limit: Limit::default() };
     tracing::subscriber::with_default(subscriber, || {
-        tracing::info!(service = %"shop/web", "backends changed");
+        tracing::info!(message_id = %messages::APPLIED, service = %"shop/web", "backends changed");
         tracing::debug!("not yet");
         let line = lines.take();
         assert!(line.ends_with("INFO backends changed service=shop/web\n"), "{line:?}");
@@ -70,4 +72,25 @@ fn the_journal_is_recognised_by_device_and_inode() {
     assert!(leads_to(file.as_fd(), &format!("{}:{}", stat.st_dev, stat.st_ino)));
     assert!(!leads_to(file.as_fd(), &format!("{}:{}", stat.st_dev, stat.st_ino + 1)));
     assert!(!leads_to(file.as_fd(), ""));
+}
+
+#[test]
+fn a_storm_is_cut_short_and_other_lines_are_not() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let (filter, _handle) = reload::Layer::new(targets(Level::INFO));
+    let filter = filter.and(Limit::default());
+    let subscriber = Registry::default().with(plain(move || writer.clone(), false).with_filter(filter));
+    tracing::subscriber::with_default(subscriber, || {
+        for number in 0..BURST + 50 {
+            tracing::warn!(message_id = %messages::APISERVER_FAILED, "number {number}");
+        }
+        let told = lines.take();
+        assert_eq!(told.lines().count(), BURST as usize);
+        assert!(told.lines().next().unwrap().ends_with("number 0"), "{told}");
+        tracing::warn!(message_id = %messages::APISERVER_FAILED, more = 50, "50 more");
+        tracing::warn!(message_id = %messages::APPLIED, "another");
+        tracing::warn!("without an id");
+        assert_eq!(lines.take().lines().count(), 3);
+    });
 }

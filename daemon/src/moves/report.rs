@@ -6,6 +6,8 @@ use nodelb_core::addr::Protocol;
 use nodelb_core::datapath::Moment;
 use tracing::info;
 
+use crate::log::messages;
+
 /// Figures since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovesReport {
@@ -38,7 +40,10 @@ impl MovesReport {
 pub(super) fn tell_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
-        info!(sockets = total, "{total} {protocol} sockets whose backend is gone are ended, to dial again: {list}");
+        info!(
+            message_id = %messages::SOCKETS_ENDED,
+            sockets = total, "{total} {protocol} sockets whose backend is gone are ended, to dial again: {list}"
+        );
     }
 }
 
@@ -47,6 +52,7 @@ pub(super) fn tell_dialled(destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
         info!(
+            message_id = %messages::SOCKETS_ENDED,
             sockets = total,
             "{total} UDP sockets that dialled an address before it had a backend are ended, to dial again: {list}"
         );

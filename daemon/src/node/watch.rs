@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use super::Identity;
 use super::addresses::Addresses;
 use super::netlink::{self, Events};
+use crate::log::messages;
 
 /// How long things take.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +67,7 @@ pub async fn start(
     let events = Events::open()?;
     let addresses = read(timing.patience).await?;
     let Connections { identity, changes } = connections;
-    info!("addresses of this node: {addresses}");
+    info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {addresses}");
     let told = NodeFacts::default();
     let mut watch = Watch { events: Some(events), identity, changes, timing, addresses, told, wait: None };
     watch.tell().await;
@@ -155,10 +156,10 @@ impl Watch {
         };
         // A socket that was opened again has yet to last: until the next look the failure is not over.
         if !is_new_socket && self.wait.take().is_some() {
-            info!("the node's addresses are followed again");
+            info!(message_id = %messages::NODE_ADDRESSES, "the node's addresses are followed again");
         }
         if let Some(news) = addresses.news(&self.addresses) {
-            info!("addresses of this node: {news}");
+            info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {news}");
             self.addresses = addresses;
         }
         self.tell().await
@@ -168,7 +169,10 @@ impl Watch {
     fn fail(&mut self, error: &io::Error) {
         let (first, longest) = self.timing.retry;
         if self.wait.is_none() {
-            warn!("the node's addresses cannot be followed: {error}; those last known count, and it is tried again");
+            warn!(
+                message_id = %messages::NODE_UNKNOWN,
+                "the node's addresses cannot be followed: {error}; those last known count, and it is tried again"
+            );
         }
         self.wait = Some(self.wait.map_or(first, |wait| (wait * 2).min(longest)));
     }

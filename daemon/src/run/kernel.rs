@@ -12,6 +12,7 @@ use crate::canary;
 use crate::config::{Config, Disconnect};
 use crate::drift::{self, Reports};
 use crate::exit::{Code, Failure};
+use crate::log::messages;
 use crate::moves::{Means, ReadFlows, STUCK};
 use crate::reaper::Reaper;
 
@@ -33,8 +34,11 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
     tell(config, &report);
     let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
     match kept.capabilities.as_slice() {
-        [] => info!("every capability is dropped"),
-        kept => info!("every capability is dropped but {}, which this kernel asks for", kept.join(", ")),
+        [] => info!(message_id = %messages::ATTACHED, "every capability is dropped"),
+        kept => info!(
+            message_id = %messages::ATTACHED,
+            "every capability is dropped but {}, which this kernel asks for", kept.join(", ")
+        ),
     }
     Ok(datapath)
 }
@@ -46,21 +50,28 @@ fn tell(config: &Config, report: &StartReport) {
         Origin::Reused => "the maps of before",
         Origin::Rebuilt { .. } => "maps of other sizes with the content of before",
     };
-    info!(generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}");
+    info!(
+        message_id = %messages::ATTACHED,
+        generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}"
+    );
     for what in &report.corrupt {
-        warn!("left out of the new maps, since nodelb cannot have written it: {what}");
+        warn!(
+            message_id = %messages::MAP_ENTRY_CORRUPT,
+            "left out of the new maps, since nodelb cannot have written it: {what}"
+        );
     }
     for lack in report.features.missing() {
-        warn!("{lack}");
+        warn!(message_id = %messages::KERNEL_LACKS, "{lack}");
     }
     if config.datapath.protect_nodeports {
         let unprotected = report.features.nodeports_unprotected().map(ToOwned::to_owned);
         if let Some(text) = unprotected.or_else(|| ephemeral::overlap(&config.datapath.nodeport_range.into())) {
-            warn!("{text}");
+            warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
         }
     }
     if let (Err(reason), true) = (&report.flows, config.datapath.disconnect != Disconnect::None) {
         warn!(
+            message_id = %messages::SOCKETS_STAY,
             "the kernel cannot tell which sockets are connected to which backend ({reason}; it takes Linux 5.12 with \
              CONFIG_DEBUG_INFO_BTF): {STUCK}"
         );
@@ -73,7 +84,12 @@ pub(super) fn start_reaper(config: &Config) -> Option<Reaper> {
         return None;
     }
     Reaper::start(config.datapath.cgroup())
-        .inspect_err(|error| warn!("the reaper cannot be started ({error}): {STUCK}"))
+        .inspect_err(|error| {
+            warn!(
+                message_id = %messages::SOCKETS_STAY,
+                "the reaper cannot be started ({error}): {STUCK}"
+            )
+        })
         .ok()
 }
 
@@ -83,7 +99,10 @@ pub(super) fn means(datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option
     let flows = datapath.flows()?;
     // Without capabilities by now.
     if let Err(error) = flows.udp(&mut |_| ()) {
-        warn!("the kernel does not tell which sockets are connected to which backend ({error}): {STUCK}");
+        warn!(
+            message_id = %messages::SOCKETS_STAY,
+            "the kernel does not tell which sockets are connected to which backend ({error}): {STUCK}"
+        );
         return None;
     }
     let read: ReadFlows = Arc::new(move |protocol, see| match protocol {
@@ -118,7 +137,10 @@ pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Che
         Ok(faults) => {
             drift::count(drift, drift::LINK, faults.len() as u64);
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            warn!("links were not as they should be and are attached again: {}", faults.join("; "));
+            warn!(
+                message_id = %messages::LINKS_REPAIRED,
+                "links were not as they should be and are attached again: {}", faults.join("; ")
+            );
             Check::passed("links", "every program is attached again")
         }
         Err(error) => Check::failed("links", error.to_string()),

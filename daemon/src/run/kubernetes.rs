@@ -22,6 +22,7 @@ use crate::apiserver::session::Settings;
 use crate::apiserver::timing::Timing as PoolTiming;
 use crate::apiserver::{self, Parts};
 use crate::clock::Clock;
+use crate::log::messages;
 use crate::source::SourceReport;
 use crate::source::kube::live::{Live, LiveTiming};
 use crate::source::kube::watch::Timing;
@@ -115,7 +116,10 @@ async fn make_directory(directory: PathBuf) {
         Err(_elapsed) => Err(format!("not done within {STATE_PATIENCE:?}")),
     };
     if let Err(why) = made {
-        warn!("state.directory {shown} cannot be made: {why}; nothing is remembered");
+        warn!(
+            message_id = %messages::STATE_UNWRITTEN,
+            "state.directory {shown} cannot be made: {why}; nothing is remembered"
+        );
     }
 }
 

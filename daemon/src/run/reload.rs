@@ -9,7 +9,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 
 use crate::config::Config;
-use crate::log::LevelControl;
+use crate::log::{Control, messages};
 use crate::node::Identity;
 use crate::notify::Notifier;
 
@@ -35,7 +35,7 @@ impl Signals {
 pub(super) struct Reload {
     pub(super) config: Config,
     pub(super) config_path: Option<PathBuf>,
-    pub(super) level: LevelControl,
+    pub(super) level: Control,
     pub(super) identity: watch::Sender<Arc<Identity>>,
     pub(super) directory: watch::Sender<PathBuf>,
     /// Has the maps compared with what they should hold.
@@ -48,7 +48,7 @@ impl Reload {
     pub(super) async fn until_told_to_end(mut self, signals: Signals) {
         self.answer(signals).await;
         self.notifier.stopping("stopping; connections go on");
-        info!("told to end: maps and programs stay in place, connections go on");
+        info!(message_id = %messages::STOPPED, "told to end: maps and programs stay in place, connections go on");
     }
 
     async fn answer(&mut self, mut signals: Signals) {
@@ -77,15 +77,21 @@ impl Reload {
             Ok(loaded) => loaded,
             Err(problems) => {
                 for problem in problems.lines() {
-                    error!("{problem}");
+                    error!(message_id = %messages::CONFIG_REFUSED, "{problem}");
                 }
-                error!("the configuration has problems: it is refused whole, the old one stays in force");
+                error!(
+                    message_id = %messages::CONFIG_REFUSED,
+                    "the configuration has problems: it is refused whole, the old one stays in force"
+                );
                 return "reload refused, see the journal; the old configuration stays in force".into();
             }
         };
         let restart = self.config.restart_keys(&config);
         if !restart.is_empty() {
-            warn!("changed, but takes effect only after a restart: {}", restart.join(", "));
+            warn!(
+                message_id = %messages::CONFIG_NEEDS_RESTART,
+                "changed, but takes effect only after a restart: {}", restart.join(", ")
+            );
         }
         self.level.set(config.log.level);
         // Also where it is the same: a reload reads every file again.
@@ -95,7 +101,7 @@ impl Reload {
         // What needs a restart stays in force as it was, so that the next reload compares with that.
         let Config { kubernetes, state, admin, datapath, .. } = self.config.clone();
         self.config = Config { kubernetes, state, admin, datapath, ..config };
-        info!("the configuration is reloaded");
+        info!(message_id = %messages::CONFIG_APPLIED, "the configuration is reloaded");
         "configuration reloaded".into()
     }
 }

@@ -266,7 +266,7 @@ fn service(number: u32) -> [Change; 2] {
     let (port, protocol): (Arc<str>, _) = ("http".into(), Protocol::Tcp);
     let frontends = vec![FrontendSpec { addr: addr(11), port: 80, kind: FrontendKind::ClusterIP }];
     let ports = vec![ServicePort { name: Arc::clone(&port), protocol, frontends }];
-    let awaits_load_balancer = number % 10 == 0;
+    let awaits_load_balancer = number.is_multiple_of(10);
     let service = Service { ports, awaits_load_balancer, ..Service::new(name.clone(), Source::Files) };
     // Every fifth has none.
     let backends = (0..number % 5).map(|_| Backend::new(addr(10), 8080)).take(1).collect();
@@ -309,6 +309,7 @@ fn services_are_counted_by_how_they_stand() {
 
 /// What a scrape costs where there are many: printed, for a look now and then.
 #[test]
+#[expect(clippy::print_stdout, reason = "a figure to look at, with --nocapture")]
 fn a_scrape_at_fifty_thousand_services_is_short() {
     let state = AdminState { snapshot: snapshot_of(50_000), ..full() };
     let start = Instant::now();

@@ -17,6 +17,7 @@ use crate::apiserver::pool::{Origin, Outcome, Pool};
 use crate::apiserver::preflight::{Opened, outcome_of};
 use crate::apiserver::remember::Memory;
 use crate::apiserver::session::{Report, Session};
+use crate::log::messages;
 
 /// Requests in a row that a server fails to answer before another one is looked for.
 const MOST_COMPLAINTS: u32 = 3;
@@ -101,6 +102,7 @@ impl Supervisor {
         let Some(known) = self.keeper.cluster.replace(found.to_owned()) else { return };
         if known != found {
             info!(
+                message_id = %messages::CLUSTER_CHANGED,
                 "the Service default/kubernetes has the uid {found}, and had {known}: from now on remembered addresses \
                  must show the new one before they are used"
             );
@@ -167,7 +169,10 @@ impl Supervisor {
         match before {
             None => self.first_login(now, &login, memory),
             Some(before) if !Arc::ptr_eq(&before, &login) => {
-                info!("the credentials for the apiservers have changed: {}", login.identity);
+                info!(
+                    message_id = %messages::LOGIN_CHANGED,
+                    "the credentials for the apiservers have changed: {}", login.identity
+                );
                 self.pool.retry_refused(now);
             }
             Some(_) => {}
@@ -176,7 +181,10 @@ impl Supervisor {
             && self.pool.configure(server.clone(), now)
         {
             let address = &server.address;
-            info!(apiserver = %address, "the kubeconfig names another server: {address} is configured too from now on");
+            info!(
+                message_id = %messages::APISERVER_KNOWN,
+                apiserver = %address, "the kubeconfig names another server: {address} is configured too from now on"
+            );
         }
         self.renew(now, &login);
     }
@@ -191,7 +199,7 @@ impl Supervisor {
                 let remembered = self.keeper.loaded(memory, &login.authority);
                 self.pool.remember(remembered, now);
             }
-            Err(problem) => warn!("{problem}"),
+            Err(problem) => warn!(message_id = %messages::STATE_UNREADABLE, "{problem}"),
         }
     }
 
@@ -316,7 +324,10 @@ impl Supervisor {
 
     fn leave_out(&mut self, at: SocketAddr, why: &str) {
         if self.left_out.len() < MOST_LEFT_OUT && self.left_out.insert(at) {
-            warn!("{at}, which the endpoints of default/kubernetes list, is not used as an apiserver: {why}");
+            warn!(
+                message_id = %messages::APISERVER_LEFT_OUT,
+                "{at}, which the endpoints of default/kubernetes list, is not used as an apiserver: {why}"
+            );
         }
     }
 
@@ -333,6 +344,7 @@ impl Supervisor {
         let refused = self.pool.forget_refused(|at| learn::refusal(at, cidrs, &**is_frontend).is_some());
         for address in refused {
             warn!(
+                message_id = %messages::APISERVER_LEFT_OUT,
                 apiserver = %address,
                 "apiserver {address} is not used: it is an address of services, and has not worked as an apiserver"
             );
@@ -344,7 +356,10 @@ impl Supervisor {
             }
         }
         if let Some(at) = self.barred.iter().copied().find(|at| self.refusal(*at).is_none()) {
-            info!("{at}, which the endpoints of default/kubernetes list, is no address of services any more");
+            info!(
+                message_id = %messages::APISERVER_KNOWN,
+                "{at}, which the endpoints of default/kubernetes list, is no address of services any more"
+            );
             let listed = std::mem::take(&mut self.listed);
             self.learn(now, &listed);
             self.listed = listed;

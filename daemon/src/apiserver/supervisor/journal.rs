@@ -9,6 +9,7 @@ use tracing::{debug, info, warn};
 use crate::apiserver::address::Address;
 use crate::apiserver::pool::report::lasting;
 use crate::apiserver::timing::Timing;
+use crate::log::messages;
 
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -36,7 +37,7 @@ impl Journal {
         if is_told || matches!(self.down, Some((_, true))) {
             debug!(apiserver = %address, "{error}");
         } else {
-            warn!(apiserver = %address, "apiserver {address}: {error}");
+            warn!(message_id = %messages::APISERVER_FAILED, apiserver = %address, "apiserver {address}: {error}");
             self.errors.insert(address.clone(), (now, error.to_owned()));
         }
     }
@@ -51,10 +52,16 @@ impl Journal {
         match self.down.take() {
             Some((since, true)) => {
                 let lasted = lasting(now.0.saturating_sub(since.0));
-                info!(apiserver = %address, "an apiserver answers again after {lasted}: {address} is in use");
+                info!(
+                    message_id = %messages::APISERVER_IN_USE,
+                    apiserver = %address, "an apiserver answers again after {lasted}: {address} is in use"
+                );
             }
             _ if is_same => debug!(apiserver = %address, "apiserver {address} is connected to again"),
-            _ => info!(apiserver = %address, "apiserver {address} is in use: {why}"),
+            _ => info!(
+                message_id = %messages::APISERVER_IN_USE,
+                apiserver = %address, "apiserver {address} is in use: {why}"
+            ),
         }
         self.works(address);
     }
@@ -77,6 +84,7 @@ impl Journal {
             *is_said = true;
             let why = first_error.unwrap_or("none is known yet");
             warn!(
+                message_id = %messages::APISERVER_NONE,
                 "no apiserver can be reached; services stay as they are and connections go on, nodelb keeps trying. The \
                  first one: {why}. See `nodelb apiservers`"
             );
@@ -85,7 +93,7 @@ impl Journal {
 
     pub(super) fn credentials(&mut self, problem: Option<String>) {
         if let Some(problem) = problem.as_ref().filter(|problem| self.credentials.as_ref() != Some(problem)) {
-            warn!("no apiserver can be connected to: {problem}");
+            warn!(message_id = %messages::LOGIN_FAILED, "no apiserver can be connected to: {problem}");
         }
         self.credentials = problem;
     }
@@ -93,7 +101,10 @@ impl Journal {
     pub(super) fn saved(&mut self, outcome: Result<(), String>) {
         let problem = outcome.err();
         if let Some(problem) = problem.as_ref().filter(|problem| self.saving.as_ref() != Some(problem)) {
-            warn!("the apiserver addresses that work cannot be remembered for the next start: {problem}");
+            warn!(
+                message_id = %messages::STATE_UNWRITTEN,
+                "the apiserver addresses that work cannot be remembered for the next start: {problem}"
+            );
         }
         self.saving = problem;
     }

@@ -10,6 +10,7 @@ use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::pool::{Candidate, MOST_LEARNED, Pool, Remembered};
 use crate::apiserver::remember::{self, Memory};
 use crate::apiserver::timing::Timing;
+use crate::log::messages;
 
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -38,6 +39,7 @@ impl Keeper {
     pub(super) fn loaded(&mut self, memory: Memory, authority: &str) -> Vec<Remembered> {
         if memory.authority != authority {
             tracing::info!(
+                message_id = %messages::CLUSTER_CHANGED,
                 "the remembered apiserver addresses are not used: they are of a cluster with another certificate authority"
             );
             return Vec::new();

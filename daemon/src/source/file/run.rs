@@ -21,6 +21,7 @@ use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile};
 use super::watch::Watch;
 use crate::document::Problem;
+use crate::log::messages;
 use crate::source::SourceReport;
 
 /// An editor's last event is followed by nothing for this long.
@@ -70,7 +71,11 @@ impl Running {
     fn new(source: FileSource) -> Self {
         let watch = Watch::new().map_err(|error| {
             let every = LOOK_AGAIN.as_secs();
-            warn!(%error, "no inotify, so the services directory is looked at every {every} s; raise fs.inotify.max_user_instances");
+            warn!(
+                message_id = %messages::DIRECTORY_POLLED,
+                %error,
+                "no inotify, so the services directory is looked at every {every} s; raise fs.inotify.max_user_instances"
+            );
         });
         Self {
             source,
@@ -184,11 +189,12 @@ impl Running {
         let directory = directory.display();
         match &trouble {
             Some(error) => error!(
+                message_id = %messages::DIRECTORY_UNREADABLE,
                 %directory, error,
                 "the services directory cannot be read; what was read before stays served, and it is tried again every {} s",
                 LOOK_AGAIN.as_secs()
             ),
-            None => info!(%directory, "the services directory can be read again"),
+            None => info!(message_id = %messages::FILE_SERVED, %directory, "the services directory can be read again"),
         }
         self.trouble = trouble;
         self.since = SystemTime::now();
@@ -241,7 +247,10 @@ async fn wait_for_reason(watch: Option<&mut Watch>, pause: Duration) {
 
 fn log_file(path: &Path, file: &KnownFile) {
     if file.problems.is_empty() {
-        info!(file = %path.display(), "the file has no problems any more and is served");
+        info!(
+            message_id = %messages::FILE_SERVED,
+            file = %path.display(), "the file has no problems any more and is served"
+        );
     } else if file.content.is_some() {
         log_problems(path, &file.problems, "its last good content stays served");
     } else {
@@ -252,7 +261,10 @@ fn log_file(path: &Path, file: &KnownFile) {
 fn log_problems(path: &Path, problems: &[Problem], consequence: &str) {
     for problem in problems {
         let told = FileProblem { path: path.to_path_buf(), problem: problem.clone() };
-        warn!(file = %path.display(), line = problem.line, "{told}; {consequence}");
+        warn!(
+            message_id = %messages::FILE_PROBLEM,
+            file = %path.display(), line = problem.line, "{told}; {consequence}"
+        );
     }
 }
 

@@ -32,6 +32,7 @@ use super::trouble::{Trouble, Turn};
 use super::watch::{State, Timing, Told, Watcher};
 use crate::apiserver::session::{Apiservers, Report};
 use crate::clock::ticking;
+use crate::log::messages;
 use crate::source::SourceReport;
 
 /// How many pieces of news may wait for the store before a watch has to.
@@ -198,6 +199,7 @@ impl Running {
             if let Verdict::ListAgain { missing, known } = self.store.hear(kind, heard, &mut changes) {
                 if kind != Kind::Node {
                     warn!(
+                        message_id = %messages::LIST_DOUBTED,
                         "the list of {} lacks {missing} of {known} that are known, or of the service ports in the kernel: nothing is removed before a second list agrees",
                         kind.resource()
                     );
@@ -225,8 +227,14 @@ impl Running {
         let Some(leaving) = said.filter(|leaving| *leaving != self.leaving) else { return };
         let node = &self.source.node;
         match &leaving {
-            Some(why) => warn!("Node {node}: {why}; /healthz tells load balancers to turn away, services go on"),
-            None => info!("Node {node} stays: /healthz tells load balancers to come back"),
+            Some(why) => warn!(
+                message_id = %messages::NODE_LEAVES,
+                "Node {node}: {why}; /healthz tells load balancers to turn away, services go on"
+            ),
+            None => info!(
+                message_id = %messages::NODE_STAYS,
+                "Node {node} stays: /healthz tells load balancers to come back"
+            ),
         }
         self.leaving = leaving;
     }
@@ -292,8 +300,14 @@ impl Running {
         }
         let (before, now) = (report::permission(kind, &one.state), report::permission(kind, &state));
         match (before, now) {
-            (before, Some(now)) if before.as_ref() != Some(&now) => warn!("{now}; what is known stays served"),
-            (Some(_), None) if state == State::Watching => info!("{} can be watched", kind.resource()),
+            (before, Some(now)) if before.as_ref() != Some(&now) => warn!(
+                message_id = %messages::WATCH_FORBIDDEN,
+                "{now}; what is known stays served"
+            ),
+            (Some(_), None) if state == State::Watching => info!(
+                message_id = %messages::WATCH_WORKS,
+                "{} can be watched", kind.resource()
+            ),
             _ => {}
         }
         // One failure after the other is one trouble, since the first.
@@ -314,10 +328,14 @@ impl Running {
                     let consequence = report::consequence(*kind);
                     let resource = kind.resource();
                     warn!(
+                        message_id = %messages::WATCH_FAILED,
                         "{resource}: {failures} requests failed, so {consequence}: {error}; what is known stays served"
                     );
                 }
-                Some(Turn::Works) => info!("{} are watched again", kind.resource()),
+                Some(Turn::Works) => info!(
+                    message_id = %messages::WATCH_WORKS,
+                    "{} are watched again", kind.resource()
+                ),
                 None => {}
             }
         }

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::remember::{self, Remembered};
+use crate::log::messages;
 use crate::state::{aside, begin};
 
 /// So many identities are kept: a certificate authority that is rotated has two, or three if that is undone.
@@ -47,15 +48,24 @@ impl Memory {
         let Remembered { changes, unreadable } = match read {
             Ok(remembered) => remembered,
             Err(error) => {
-                warn!("{shown} is not used: {error}; the services are learned from an apiserver");
+                warn!(
+                    message_id = %messages::STATE_UNREADABLE,
+                    "{shown} is not used: {error}; the services are learned from an apiserver"
+                );
                 return Vec::new();
             }
         };
         if unreadable > 0 {
-            warn!("{shown}: {unreadable} lines make no sense and are not used");
+            warn!(
+                message_id = %messages::STATE_UNREADABLE,
+                "{shown}: {unreadable} lines make no sense and are not used"
+            );
         }
         if !changes.is_empty() {
-            info!("{} objects remembered from {shown}; they count until an apiserver says otherwise", changes.len());
+            info!(
+                message_id = %messages::STATE_RECALLED,
+                "{} objects remembered from {shown}; they count until an apiserver says otherwise", changes.len()
+            );
         }
         changes
     }
@@ -159,7 +169,10 @@ impl Saver {
                 Ok(result) => self.conclude(result.map_err(io::Error::other).flatten()),
                 Err(_elapsed) => {
                     let patience = self.memory.patience;
-                    warn!("{} is not written: not done within {patience:?}", self.path().display());
+                    warn!(
+                        message_id = %messages::STATE_UNWRITTEN,
+                        "{} is not written: not done within {patience:?}", self.path().display()
+                    );
                     return;
                 }
             }
@@ -201,7 +214,7 @@ impl Saver {
         match result {
             Ok(()) => {
                 if self.save_failed || was_told {
-                    info!("{} is written again", self.path().display());
+                    info!(message_id = %messages::STATE_WRITTEN, "{} is written again", self.path().display());
                 }
                 self.save_failed = false;
             }
@@ -229,6 +242,7 @@ impl Saver {
 
 fn unwritten(path: &Path, why: &str) {
     warn!(
+        message_id = %messages::STATE_UNWRITTEN,
         "{} cannot be written: {why}; after a reboot without an apiserver the services would be missing",
         path.display()
     );

@@ -23,6 +23,7 @@ use super::splitter::{Form, Piece, Splitter};
 use crate::apiserver::link::{Body, LinkError};
 use crate::apiserver::preflight;
 use crate::apiserver::session::{Apiservers, Report, Session};
+use crate::log::messages;
 
 /// How long everything may take.
 #[derive(Clone, Debug)]
@@ -239,6 +240,7 @@ impl Watcher {
         let kind = self.query.kind.resource();
         if self.newest.0 > revision {
             info!(
+                message_id = %messages::CLUSTER_CHANGED,
                 "{kind}: the cluster is at resourceVersion {} and was at {} before: it was restored, so everything is listed again",
                 revision, self.newest.0
             );

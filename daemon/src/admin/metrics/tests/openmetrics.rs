@@ -11,10 +11,13 @@ pub(crate) struct Family {
     pub(crate) samples: Vec<Sample>,
 }
 
+/// Names and values, in their order.
+pub(crate) type Labels = Vec<(String, String)>;
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) name: String,
-    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) labels: Labels,
     pub(crate) value: f64,
 }
 
@@ -137,7 +140,7 @@ fn sample(line: &str) -> Result<Sample, String> {
     Ok(Sample { name: name.to_owned(), labels, value })
 }
 
-fn read_labels(mut rest: &str) -> Result<(Vec<(String, String)>, &str), String> {
+fn read_labels(mut rest: &str) -> Result<(Labels, &str), String> {
     let mut labels = Vec::new();
     let mut names = BTreeSet::new();
     loop {
