@@ -25,12 +25,16 @@ use self::follow::Follower;
 use self::line::Line;
 use crate::apiserver::visit::{Nobody, Visit, Visitor};
 use crate::cli::{Output, WatchOptions, unwritten};
+use crate::clock::ticking;
 use crate::diagnose::means::Means;
 use crate::exit::{Code, Failure};
 use crate::source::kube::printable;
 
 /// Between two tries to reach an apiserver.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// Between two looks whether anybody reads any more while there is nothing to write.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How many lines may wait to be written.
 const QUEUE: usize = 256;
@@ -50,12 +54,14 @@ pub fn watch(options: &WatchOptions, told: &mut dyn Write) -> Result<(), Failure
     let done = runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+        let mut look = ticking(LOOK_EVERY);
         let (lines_in, mut lines) = mpsc::channel(QUEUE);
         let mut watching = std::pin::pin!(go_on(options, &means, lines_in));
         loop {
             tokio::select! {
                 ended = &mut watching => return ended,
                 Some(line) = lines.recv() => write(&line, options.output, told)?,
+                _ = look.tick() => told.flush().map_err(|error| unwritten(&error))?,
                 _ = interrupt.recv() => return Ok(()),
                 _ = terminate.recv() => return Ok(()),
             }

@@ -2,10 +2,12 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::service::ServiceName;
 
 use super::ask::Output;
@@ -90,8 +92,14 @@ impl Write for LineByLine {
         written.map(|()| bytes.len())
     }
 
+    /// Fails once the reader is gone, whether or not there is something to write.
     fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush()
+        let stdout = io::stdout();
+        let mut asked = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        poll(&mut asked, PollTimeout::ZERO)?;
+        let is_gone = asked[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR));
+        self.reader_is_gone |= is_gone;
+        if is_gone { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 }
 

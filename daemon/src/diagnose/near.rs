@@ -27,9 +27,9 @@ fn distance_of(wanted: &str, known: &str) -> Option<usize> {
     if name == other {
         return Some(apart);
     }
-    let few = name.len().min(other.len()) / 3;
+    let few = (name.len().min(other.len()) / 3).max(1);
     let letters = if name.len().max(other.len()) <= MAX_COMPARED { letters_apart(name, other) } else { usize::MAX };
-    if letters <= few.max(1) && few > 0 {
+    if letters <= few && name.len().min(other.len()) > 1 {
         return Some(letters + 2 * apart);
     }
     let contains = name.len().min(other.len()) >= 3 && (other.contains(name) || name.contains(other));

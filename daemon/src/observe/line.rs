@@ -49,7 +49,11 @@ impl Event {
         let object = after.or(before).unwrap_or(&Value::Null);
         let metadata = &object["metadata"];
         let text = |field: &str| printable::name(metadata[field].as_str().unwrap_or_default()).into_owned();
-        let (differences, more) = differences(before, after);
+        let (mut differences, more) = differences(before, after);
+        if before.is_none() || after.is_none() {
+            // Every object has a uid and the like.
+            differences.retain(|difference| !difference.field.starts_with("metadata."));
+        }
         Self {
             kind,
             namespace: text("namespace"),

@@ -70,7 +70,12 @@ fn is_emptied(service: &Service, slices: &[Slice], scene: &Scene<'_>, disagreeme
 fn emptied(scene: &Scene<'_>, slices: &[Slice]) -> Finding {
     let severity = if scene.is_held() { Severity::Warning } else { Severity::Critical };
     let names = some(slices.iter().map(|slice| shown(&slice.metadata.name)));
+    let cannot_tell = scene.pods.is_none() && scene.service.is_some_and(|service| !service.spec.selector.is_empty());
     let what = match slices.len() {
+        _ if cannot_tell => format!(
+            "its EndpointSlice {names} names no endpoint: somebody emptied it, or no ready pod has the labels its selector \
+             wants; only who may list pods can tell"
+        ),
         1 => format!("its EndpointSlice {names} has been emptied: it names no endpoint"),
         _ => format!("its EndpointSlices {names} have been emptied: none names an endpoint"),
     };

@@ -164,24 +164,26 @@ fn of_cluster(scene: &Scene<'_>) -> Vec<Finding> {
     let optional = [cluster.pods.as_ref().and_then(|pods| pods.as_ref().err()), cluster.events.as_ref().err()];
     let of_daemon = needed(scene).into_iter().filter(|denial| scene.daemon.is_some() || !denial.is_forbidden);
     let denials = optional.into_iter().flatten().chain(cluster.has_node.as_ref().err()).chain(of_daemon);
-    found.extend(denials.map(|denial| unanswered(denial, &cluster.identity)));
+    let (forbidden, unanswered): (Vec<&Denial>, Vec<&Denial>) = denials.partition(|denial| denial.is_forbidden);
+    found.extend(not_allowed(&forbidden, &cluster.identity));
+    found.extend(unanswered.iter().map(|Denial { question, why, .. }| {
+        let what = format!("no answer to `{question}`: what hangs on it was not looked at");
+        Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(why)]).remedy("try again")
+    }));
     found
 }
 
-fn unanswered(denial: &Denial, identity: &str) -> Finding {
-    let Denial { question, why, is_forbidden } = denial;
-    let (what, remedy) = if *is_forbidden {
-        let what = format!("{} may not {question}: what hangs on it was not looked at", shown(identity));
-        let (verb, resource) = question.split_once(' ').unwrap_or(("list", question));
-        let remedy = format!(
-            "use a kubeconfig that may (--kubeconfig FILE), or allow it: kubectl create clusterrole nodelb-diagnose \
-             --verb={verb} --resource={resource}, and a clusterrolebinding of it"
-        );
-        (what, remedy)
-    } else {
-        (format!("no answer to `{question}`: what hangs on it was not looked at"), "try again".into())
-    };
-    Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(why)]).remedy(remedy)
+fn not_allowed(denials: &[&Denial], identity: &str) -> Option<Finding> {
+    let first = denials.first()?;
+    let questions: Vec<&str> = denials.iter().map(|denial| denial.question).collect();
+    let resources: Vec<&str> = questions.iter().filter_map(|it| Some(it.split_once(' ')?.1)).collect();
+    let what = format!("{} may not {}: what hangs on it was not looked at", shown(identity), questions.join(", "));
+    let remedy = format!(
+        "use a kubeconfig that may (--kubeconfig FILE), or allow it: kubectl create clusterrole nodelb-diagnose --verb=list \
+         --resource={}, and a clusterrolebinding of it",
+        resources.join(",")
+    );
+    Some(Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(&first.why)]).remedy(remedy))
 }
 
 fn silent_cluster(scene: &Scene<'_>, why: &str) -> Option<Finding> {
