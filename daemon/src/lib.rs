@@ -15,6 +15,7 @@ pub mod config;
 pub mod diagnose;
 pub mod document;
 pub mod drift;
+pub mod events;
 pub mod exit;
 #[cfg(test)]
 mod generated;

@@ -16,6 +16,22 @@ pub(super) fn told(row: &Value) -> String {
     each.join(", ")
 }
 
+/// A row of `/history`: when, who, what was taken away.
+pub(super) fn step(row: &Value) -> String {
+    let column = |name: &str| row.get(name).filter(|value| !is_empty(value)).map(text);
+    let mut words: Vec<String> = ["time", "what"].into_iter().filter_map(column).collect();
+    let named = [
+        ("removed", "removed"),
+        ("held", "held"),
+        ("object", "by"),
+        ("resource_version", "resourceVersion"),
+        ("writer", "written by"),
+        ("kernel", "kernel"),
+    ];
+    words.extend(named.into_iter().filter_map(|(name, word)| Some(format!("{word} {}", column(name)?))));
+    words.join(", ")
+}
+
 /// Whether a row of `/history` tells of backends that went.
 pub(super) fn takes_away(row: &Value) -> bool {
     ["removed", "held"].iter().any(|column| row.get(column).is_some_and(|value| !is_empty(value)))

@@ -48,7 +48,7 @@ async fn a_statement_arrives_with_its_body_once() {
         let serving = Serving::start(&authority, &[protocol], move |request| {
             let header = |name| request.headers().get(name).map_or("-", |value| value.to_str().unwrap()).to_owned();
             let head = format!("{} {}", request.method(), header(CONTENT_TYPE));
-            let (length, uri) = (request.body().size_hint().exact(), request.uri().path().to_owned());
+            let (length, uri) = (hyper::body::Body::size_hint(request.body()).exact(), request.uri().path().to_owned());
             arrived.send((head, uri, length)).unwrap();
             whole(201, "{}")
         });

@@ -92,8 +92,8 @@ impl Asked {
             session: apiserver_rows("session").into_iter().next().and_then(|row| serde_json::from_value(row).ok()),
             apiservers: typed(apiserver_rows("apiservers")),
             maps: maps.as_ref().map(maps_of),
-            differences: differences.map(|answer| first_table(&answer)),
-            history: history.map(|answer| first_table(&answer)),
+            differences: differences.map(|answer| rows::of(&answer, "differences")),
+            history: history.map(|answer| rows::of(&answer, "history")),
             ..Daemon::default()
         };
         if daemon.services.is_empty() {
@@ -144,12 +144,6 @@ impl Asked {
 
 fn typed<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
     rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
-}
-
-/// The rows of the first table of an answer that has any.
-fn first_table(answer: &Value) -> Vec<Value> {
-    let tables = answer.as_object().into_iter().flat_map(serde_json::Map::values);
-    tables.filter_map(Value::as_array).find(|rows| !rows.is_empty()).cloned().unwrap_or_default()
 }
 
 fn maps_of(answer: &Value) -> Maps {

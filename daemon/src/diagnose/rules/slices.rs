@@ -85,7 +85,7 @@ fn emptied(scene: &Scene<'_>, slices: &[Slice]) -> Finding {
     });
     let history = scene.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
     let removals =
-        history.rev().filter(|row| rows::takes_away(row)).take(3).map(|row| format!("/history: {}", rows::told(row)));
+        history.rev().filter(|row| rows::takes_away(row)).take(3).map(|row| format!("/history: {}", rows::step(row)));
     let ready = scene.pods.into_iter().flatten().filter(|pod| pod.is_ready()).count();
     let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
     let held = scene.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
