@@ -115,7 +115,7 @@ pub struct Daemon {
     pub apiservers: Vec<ApiserverRow>,
     /// `/apiservers`, the session in use.
     pub session: Option<SessionRow>,
-    /// `/diff?service=`; `None` where there is no such route.
+    /// `/diff`: of the service, and of the hooks; `None` where there is no such route.
     pub differences: Option<Vec<Value>>,
     /// `/history?service=`, latest last; `None` where there is no such route.
     pub history: Option<Vec<Value>>,

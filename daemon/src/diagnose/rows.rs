@@ -37,6 +37,11 @@ pub(super) fn takes_away(row: &Value) -> bool {
     ["removed", "held"].iter().any(|column| row.get(column).is_some_and(|value| !is_empty(value)))
 }
 
+/// Whether a row of `/diff` says that a hook is not where it should be.
+pub(super) fn is_about_hooks(row: &Value) -> bool {
+    row["what"] == "hooks"
+}
+
 /// The rows of a table of an answer; none where there is no such table.
 pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
     answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default()

@@ -81,7 +81,8 @@ impl Asked {
             self.answer("/apiservers?output=json".into()),
             self.answer(of("/maps")),
         );
-        let (differences, history) = tokio::join!(self.answer(of("/diff")), self.answer(of("/history")));
+        // Hooks are nobody's in particular: only the whole answer has them.
+        let (differences, history) = tokio::join!(self.answer("/diff?output=json".into()), self.answer(of("/history")));
         let apiserver_rows = |table| apiservers.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
         let mut daemon = Daemon {
             checks,
@@ -92,7 +93,7 @@ impl Asked {
             session: apiserver_rows("session").into_iter().next().and_then(|row| serde_json::from_value(row).ok()),
             apiservers: typed(apiserver_rows("apiservers")),
             maps: maps.as_ref().map(maps_of),
-            differences: differences.map(|answer| rows::of(&answer, "differences")),
+            differences: differences.map(|answer| concerning(service, rows::of(&answer, "differences"))),
             history: history.map(|answer| rows::of(&answer, "history")),
             ..Daemon::default()
         };
@@ -144,6 +145,13 @@ impl Asked {
 
 fn typed<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
     rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
+}
+
+/// What differs about the service, and about what all of them need.
+fn concerning(service: &ServiceName, mut differences: Vec<Value>) -> Vec<Value> {
+    let name = service.to_string();
+    differences.retain(|row| row["service"] == name.as_str() || rows::is_about_hooks(row));
+    differences
 }
 
 fn maps_of(answer: &Value) -> Maps {

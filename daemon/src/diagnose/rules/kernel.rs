@@ -117,7 +117,8 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
     if evidence.is_empty() {
         return None;
     }
-    let told = daemon.differences.iter().flatten().take(5).map(|row| format!("/diff: {}", rows::told(row)));
+    let rows = daemon.differences.iter().flatten().filter(|row| !rows::is_about_hooks(row));
+    let told = rows.take(5).map(|row| format!("/diff: {}", rows::told(row)));
     let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what).seen(evidence).seen(told).remedy(

@@ -3,6 +3,7 @@
 use super::{Scene, age, quoted, shown};
 use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, SourceRow, Witness};
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::rows;
 
 /// The words of an answer that is a matter of permission.
 const FORBIDDEN: &str = "403 Forbidden";
@@ -36,10 +37,13 @@ fn of_daemon(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
     let (hooks, others): (Vec<_>, Vec<_>) = failed.partition(|check| ["canary", "links"].contains(&&*check.check));
     let told =
         |check: &&crate::diagnose::facts::CheckRow| format!("/readyz: {}: {}", check.check, quoted(&check.detail));
-    if !hooks.is_empty() {
+    let detached = daemon.differences.iter().flatten().filter(|row| rows::is_about_hooks(row));
+    let detached: Vec<String> = detached.map(|row| format!("/diff: {}", rows::told(row))).collect();
+    if !hooks.is_empty() || !detached.is_empty() {
         let what = "the hooks are not in effect: connections of this node's processes are not translated";
-        found.push(Finding::new(Severity::Critical, Kind::HooksNotInEffect, what).seen(hooks.iter().map(told)).remedy(
-            "systemctl restart nodelb attaches them again; then find out who detached them (bpftool cgroup tree)",
+        let finding = Finding::new(Severity::Critical, Kind::HooksNotInEffect, what);
+        found.push(finding.seen(detached).seen(hooks.iter().map(told)).remedy(
+            "the daemon attaches them again within seconds, systemctl restart nodelb at once; find out who detaches them",
         ));
     }
     if !others.is_empty() {

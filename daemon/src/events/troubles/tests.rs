@@ -8,7 +8,7 @@ fn row(service: &str, address: &str, status: Status, backends: &[&str]) -> Front
     let parse = |text: &&str| text.parse::<L4Addr>().unwrap();
     FrontendReport {
         address: parse(&address),
-        kind: FrontendKind::ClusterIp,
+        kind: FrontendKind::ClusterIP,
         service: service.parse().unwrap(),
         port: "http".into(),
         backends: backends.iter().map(parse).collect(),
