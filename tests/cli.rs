@@ -63,6 +63,8 @@ fn help_and_version_are_answers() {
         "history",
         "sources",
         "apiservers",
+        "diagnose",
+        "watch",
         "cleanup",
     ] {
         assert!(help.stdout.contains(&format!("  {command} ")), "{command} in {}", help.stdout);

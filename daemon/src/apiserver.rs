@@ -27,5 +27,6 @@ pub mod session;
 pub mod supervisor;
 pub mod timing;
 mod tls;
+pub mod visit;
 
 pub use supervisor::{Parts, start};

@@ -11,11 +11,15 @@ use clap::{Parser, Subcommand};
 pub mod ask;
 pub mod client;
 mod diff;
+mod look;
 mod options;
 mod print;
 mod trace;
 
+pub use ask::Output;
 use ask::{Asking, Places, Rows};
+pub(crate) use look::unwritten;
+pub use look::{DiagnoseOptions, Judging, WatchOptions, Whom};
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, ReaperOptions, RunOptions};
 use print::tell;
 use trace::Trace;
@@ -25,8 +29,9 @@ use crate::log;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0   done
-  1   diff: there are differences
+  0   done; of diagnose: nothing is wrong
+  1   diff: there are differences; diagnose: something is wrong, or will be
+  2   diagnose: connections to the service fail
   64  wrong command line
   65  a service file, or an answer, has a problem
   69  the daemon does not answer, or something it needs is missing
@@ -77,6 +82,15 @@ enum Command {
     Sources(Asking),
     /// Show every address an apiserver may have, which one is in use and why
     Apiservers(Asking),
+    /// Find out why a service does not work: findings, the most likely cause first
+    ///
+    /// Asks the daemon, an apiserver and, with connections made from here, the service itself, as far as each can be
+    /// reached. Ends with 0 when nothing is wrong, 1 for a warning, 2 when connections fail.
+    Diagnose(DiagnoseOptions),
+    /// Show every change of Services and EndpointSlices as an apiserver tells it, with the differences
+    ///
+    /// Needs no daemon. Ends when it is interrupted.
+    Watch(WatchOptions),
     /// Remove everything nodelb left in the kernel: service addresses stop working at once
     ///
     /// Stopping the daemon leaves its maps and programs in place, so that connections go on. This takes them away.
@@ -100,6 +114,10 @@ pub struct Actions {
     pub run: Action<RunOptions>,
     /// `check-config`.
     pub check_config: Telling<CheckOptions>,
+    /// `diagnose`: the exit code is the gravest finding's.
+    pub diagnose: Judging<DiagnoseOptions>,
+    /// `watch`: returns when it is interrupted.
+    pub watch: Telling<WatchOptions>,
     /// `cleanup`.
     pub cleanup: Telling<CleanupOptions>,
     /// `reaper`: returns when the daemon has ended.
@@ -117,7 +135,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
         }
     };
     match carry_out(&command, actions) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             log::last_words(&failure.to_string());
             failure.code.into()
@@ -125,8 +143,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
     }
 }
 
-fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
-    match command {
+fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
+    let done = match command {
         Command::Run(options) => (actions.run)(options),
         Command::CheckConfig(options) => tell(|told| (actions.check_config)(options, told)),
         Command::Services(rows) => rows.ask("/services"),
@@ -140,7 +158,10 @@ fn carry_out(command: &Command, actions: Actions) -> Result<(), Failure> {
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
         Command::Reaper(options) => (actions.reaper)(options),
-    }
+        Command::Diagnose(options) => return look::judge(actions.diagnose, options),
+        Command::Watch(options) => return look::follow(actions.watch, options),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ pub mod cleanup;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod diagnose;
 pub mod document;
 pub mod drift;
+pub mod events;
 pub mod exit;
 #[cfg(test)]
 mod generated;
@@ -24,6 +26,7 @@ pub mod moves;
 mod netlink;
 pub mod node;
 pub mod notify;
+pub mod observe;
 pub mod reaper;
 pub mod reconcile;
 pub mod recorder;

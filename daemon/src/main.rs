@@ -3,9 +3,16 @@
 use std::process::ExitCode;
 
 use nodelb::cli::{self, Actions};
-use nodelb::{check, cleanup, reaper, run};
+use nodelb::{check, cleanup, diagnose, observe, reaper, run};
 
 fn main() -> ExitCode {
-    let actions = Actions { run: run::run, check_config: check::check, cleanup: cleanup::cleanup, reaper: reaper::run };
+    let actions = Actions {
+        run: run::run,
+        check_config: check::check,
+        diagnose: diagnose::diagnose,
+        watch: observe::watch,
+        cleanup: cleanup::cleanup,
+        reaper: reaper::run,
+    };
     cli::main(std::env::args_os(), actions)
 }

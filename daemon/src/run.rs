@@ -184,7 +184,9 @@ async fn serve<D: Datapath + Send + 'static>(
     let connections = files::Connections { changes: changes_in.clone(), register: own, clock, expected };
     let files = files::start(&config, connections, stop.clone());
     let (to_owner, shown) = (changes_in.clone(), snapshot.clone());
-    let connections = kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected };
+    let events = config.kubernetes.events;
+    let connections =
+        kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected, events };
     let started = kubernetes::start(settings, connections, stop.clone()).await;
     let kubernetes = started.map_err(|error| Failure::new(Code::Config, error))?;
 

@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use http_body_util::Empty;
+use http_body_util::Full;
 use http_body_util::combinators::BoxBody;
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::{http1, http2};
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
-use hyper::{Request, Response, Uri};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::http::request;
+use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -52,7 +53,21 @@ pub struct Link {
 /// The body of an answer; ends with an error as soon as the link is cut.
 pub type Body = BoxBody<Bytes, LinkError>;
 
-type Nothing = Empty<Bytes>;
+/// The body of a question: empty, but for a [`Statement`].
+type Sent = Full<Bytes>;
+
+/// What an apiserver is told rather than asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// `POST` or `PATCH`.
+    pub method: Method,
+    /// Where to.
+    pub path_and_query: String,
+    /// What the body is: `application/json`, or one of the patch types.
+    pub content_type: &'static str,
+    /// JSON.
+    pub body: Bytes,
+}
 
 /// Where connections of the link go.
 #[derive(Debug)]
@@ -64,9 +79,9 @@ struct Target {
 }
 
 enum Transport {
-    Http2(http2::SendRequest<Nothing>),
+    Http2(http2::SendRequest<Sent>),
     /// With the connection that told that the server speaks no HTTP/2, until the first request takes it.
-    Http1(Mutex<Option<http1::SendRequest<Nothing>>>),
+    Http1(Mutex<Option<http1::SendRequest<Sent>>>),
 }
 
 impl fmt::Debug for Link {
@@ -137,12 +152,34 @@ impl Link {
     /// Everything but a 2xx status, with what the server says about it.
     pub async fn get(&self, path_and_query: &str, patience: Duration) -> Result<Response<Body>, LinkError> {
         let login = self.login();
-        let request = self.request(path_and_query, &login)?;
+        let request = self.request(Method::GET, path_and_query, &login)?.body(Sent::default());
+        self.exchange(request, path_and_query, (&login, patience)).await
+    }
+
+    /// Sends a statement in the same way. Whether the server has acted on one that is not answered is not known.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn tell(&self, statement: &Statement, patience: Duration) -> Result<Response<Body>, LinkError> {
+        let Statement { method, path_and_query, content_type, body } = statement;
+        let login = self.login();
+        let request = self.request(method.clone(), path_and_query, &login)?.header(CONTENT_TYPE, *content_type);
+        self.exchange(request.body(Sent::new(body.clone())), path_and_query, (&login, patience)).await
+    }
+
+    async fn exchange(
+        &self,
+        request: Result<Request<Sent>, hyper::http::Error>,
+        path_and_query: &str,
+        (login, patience): (&Login, Duration),
+    ) -> Result<Response<Body>, LinkError> {
+        let request = request.map_err(|error| bad_request(path_and_query, &error))?;
+        let method = request.method().clone();
         let answer = tokio::select! {
             biased;
-            answer = tokio::time::timeout(patience, self.send(request, &login)) => answer.unwrap_or_else(|_| {
+            answer = tokio::time::timeout(patience, self.send(request, login)) => answer.unwrap_or_else(|_| {
                 let at = self.target.at;
-                Err(LinkError::TimedOut(format!("{at} has not answered GET {path_and_query} within {patience:?}")))
+                Err(LinkError::TimedOut(format!("{at} has not answered {method} {path_and_query} within {patience:?}")))
             })?,
             error = self.ended() => return Err(error),
         };
@@ -150,7 +187,7 @@ impl Link {
             let identity = login.described(SystemTime::now());
             let user = login.user.as_deref();
             let (server, groups) = (self.target.at, login.groups.as_slice());
-            let asked = Asked { server, identity: &identity, user, groups, path_and_query };
+            let asked = Asked { server, identity: &identity, user, groups, method: &method, path_and_query };
             return Err(refusal::read(answer, &asked, self.target.dialer.timing.refusal).await);
         }
         let (at, sockets) = (self.target.at, Arc::clone(&self.sockets));
@@ -168,7 +205,7 @@ impl Link {
         self.sockets.ended().await
     }
 
-    fn request(&self, path_and_query: &str, login: &Login) -> Result<Request<Nothing>, LinkError> {
+    fn request(&self, method: Method, path_and_query: &str, login: &Login) -> Result<request::Builder, LinkError> {
         let host = self.target.address.to_string();
         let uri = match self.transport {
             Transport::Http2(_) => {
@@ -176,7 +213,9 @@ impl Link {
             }
             Transport::Http1(_) => Uri::builder().path_and_query(path_and_query).build(),
         };
-        let mut request = Request::get(uri.map_err(|error| bad_request(path_and_query, &error))?)
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri.map_err(|error| bad_request(path_and_query, &error))?)
             .header(USER_AGENT, AGENT)
             .header(ACCEPT, "application/json");
         if matches!(self.transport, Transport::Http1(_)) {
@@ -185,10 +224,10 @@ impl Link {
         if let Some(authorization) = &login.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        request.body(Nothing::new()).map_err(|error| bad_request(path_and_query, &error))
+        Ok(request)
     }
 
-    async fn send(&self, request: Request<Nothing>, login: &Login) -> Result<Response<Incoming>, LinkError> {
+    async fn send(&self, request: Request<Sent>, login: &Login) -> Result<Response<Incoming>, LinkError> {
         match &self.transport {
             Transport::Http2(sender) => sender.clone().send_request(request).await,
             Transport::Http1(spare) => {
@@ -222,7 +261,7 @@ impl Target {
         stream: TlsStream<TcpStream>,
         kept: Kept,
         sockets: &Arc<Sockets>,
-    ) -> Result<http2::SendRequest<Nothing>, LinkError> {
+    ) -> Result<http2::SendRequest<Sent>, LinkError> {
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
@@ -247,7 +286,7 @@ impl Target {
     }
 }
 
-async fn start_http1(stream: TlsStream<TcpStream>, kept: Kept) -> Result<http1::SendRequest<Nothing>, LinkError> {
+async fn start_http1(stream: TlsStream<TcpStream>, kept: Kept) -> Result<http1::SendRequest<Sent>, LinkError> {
     let (sender, connection) = http1::Builder::new()
         .handshake(TokioIo::new(stream))
         .await
@@ -261,7 +300,7 @@ async fn start_http1(stream: TlsStream<TcpStream>, kept: Kept) -> Result<http1::
 }
 
 /// The connection, unless the server has closed it meanwhile.
-async fn ready(spare: Option<http1::SendRequest<Nothing>>) -> Option<http1::SendRequest<Nothing>> {
+async fn ready(spare: Option<http1::SendRequest<Sent>>) -> Option<http1::SendRequest<Sent>> {
     let mut sender = spare?;
     sender.ready().await.is_ok().then_some(sender)
 }

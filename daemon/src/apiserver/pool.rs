@@ -362,7 +362,7 @@ impl Pool {
 }
 
 /// The name the first configured certificate carries; see [`DEFAULT_SERVER_NAME`].
-fn learned_name(configured: &[Server]) -> Arc<str> {
+pub(super) fn learned_name(configured: &[Server]) -> Arc<str> {
     let first = configured.first().and_then(|server| match (&server.tls_server_name, &server.address.host) {
         (Some(name), _) | (None, Host::Name(name)) => Some(Arc::clone(name)),
         (None, Host::Ip(_)) => None,

@@ -156,12 +156,12 @@ impl Attempt {
         }
     }
 
-    async fn is_ready(&self, at: SocketAddr, patience: Duration) -> Result<(), LinkError> {
+    async fn ready_link(&self, at: SocketAddr, patience: Duration) -> Result<Link, LinkError> {
         let link = Link::open(&self.dialer, at, &self.server, &self.login).await?;
         match link.get("/readyz", patience).await {
             // It answers us, which is what was asked: too many requests, or a path that it keeps to itself.
             Ok(_) | Err(LinkError::Status { .. } | LinkError::Forbidden(_) | LinkError::Busy { code: 429, .. }) => {
-                Ok(())
+                Ok(link)
             }
             Err(error) => Err(error),
         }
@@ -207,10 +207,20 @@ fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
 /// # Errors
 /// What is wrong with it.
 pub async fn probe(attempt: Attempt, patience: Duration) -> (Result<(), LinkError>, Vec<SocketAddr>) {
+    let (link, resolved) = greet(attempt, patience).await;
+    (link.map(drop), resolved)
+}
+
+/// The same, and leaves the connection open. Nothing is known of it but that somebody the certificate authority vouches for
+/// is ready at its other end.
+///
+/// # Errors
+/// What is wrong with it.
+pub async fn greet(attempt: Attempt, patience: Duration) -> (Result<Link, LinkError>, Vec<SocketAddr>) {
     let mut resolved = Vec::new();
     let asking = async {
         resolved = attempt.resolve().await?;
-        attempt.race(&resolved, move |attempt, at| async move { attempt.is_ready(at, patience).await }).await
+        attempt.race(&resolved, move |attempt, at| async move { attempt.ready_link(at, patience).await }).await
     };
     let answer = tokio::time::timeout(patience, asking).await.unwrap_or_else(|_elapsed| {
         let address = &attempt.server.address;

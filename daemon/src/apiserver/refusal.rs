@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::RETRY_AFTER;
-use hyper::{HeaderMap, Response, StatusCode};
+use hyper::{HeaderMap, Method, Response, StatusCode};
 use serde::Deserialize;
 
 use super::link::LinkError;
@@ -31,6 +31,8 @@ pub(super) struct Asked<'a> {
     pub(super) user: Option<&'a str>,
     /// Its groups, as far as the certificate tells.
     pub(super) groups: &'a [String],
+    /// How it was asked for.
+    pub(super) method: &'a Method,
     /// What was asked for.
     pub(super) path_and_query: &'a str,
 }
@@ -61,7 +63,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap, message: String, asked: &Ask
         401 => LinkError::Unauthorized(format!("{server} does not accept {identity}: {message}")),
         403 => LinkError::Forbidden(format!(
             "{server} knows {identity}, which may not do this: {message}; check with `{}`",
-            can_i(asked.path_and_query, asked.user, asked.groups)
+            can_i(asked)
         )),
         410 => LinkError::Gone(message),
         code @ (429 | 500..) => LinkError::Busy { code, message, retry_after: retry_after(headers) },
@@ -93,7 +95,8 @@ fn message(body: &[u8]) -> String {
 }
 
 /// The command that asks Kubernetes whether the request is allowed.
-fn can_i(path_and_query: &str, user: Option<&str>, groups: &[String]) -> String {
+fn can_i(asked: &Asked<'_>) -> String {
+    let Asked { user, groups, method, path_and_query, .. } = *asked;
     let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
     let mut segments = path.trim_matches('/').split('/');
     let group = match segments.next() {
@@ -117,6 +120,8 @@ fn can_i(path_and_query: &str, user: Option<&str>, groups: &[String]) -> String 
     };
     let name = rest.next().map(|name| format!("/{name}"));
     let verb = match &name {
+        _ if *method == Method::POST => "create",
+        _ if *method == Method::PATCH => "patch",
         Some(_) => "get",
         None if query.split('&').any(|pair| pair == "watch=1" || pair == "watch=true") => "watch",
         None => "list",

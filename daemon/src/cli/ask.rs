@@ -54,8 +54,10 @@ pub(super) struct Asking {
 
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
+pub enum Output {
+    /// For people.
     Text,
+    /// For programs.
     Json,
 }
 

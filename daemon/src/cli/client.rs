@@ -62,10 +62,16 @@ fn refused(address: SocketAddr, status: StatusCode, body: &[u8]) -> Failure {
 /// One question on one connection, on a runtime of its own: the command line does nothing else meanwhile.
 fn ask(address: SocketAddr, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(async {
-        let stream = timeout(CONNECT_TIME, TcpStream::connect(address)).await.context("no answer in time")??;
-        timeout(ANSWER_TIME, exchange(stream, address, target)).await.context("no answer in time")?
-    })
+    runtime.block_on(inquire(address, target))
+}
+
+/// The same on the caller's runtime: the status and body of whatever answer there is.
+///
+/// # Errors
+/// When there is none.
+pub(crate) async fn inquire(address: SocketAddr, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
+    let stream = timeout(CONNECT_TIME, TcpStream::connect(address)).await.context("no answer in time")??;
+    timeout(ANSWER_TIME, exchange(stream, address, target)).await.context("no answer in time")?
 }
 
 async fn exchange(stream: TcpStream, address: SocketAddr, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {

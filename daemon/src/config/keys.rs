@@ -144,6 +144,10 @@ section! {
     /// Where load balancers ask whether this node works and stays: /healthz and /livez, as kube-proxy answers there. For
     /// everybody to reach; [::] is every address, IPv4 too. Empty: nowhere.
     healthz_addresses: Vec<SocketAddr> = vec![([0_u16; 8], 10256).into()], reachable;
+
+    /// Write a Kubernetes Event on a Service when it is held, refused, in conflict with another or has lost its last
+    /// backend: one for each reason, repeated with a count. Each node writes its own.
+    events: bool = false;
 }
 
 section! {

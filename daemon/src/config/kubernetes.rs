@@ -129,7 +129,7 @@ impl Config {
 
     /// How Kubernetes is reached; `None` when the configuration does not ask for Kubernetes.
     pub fn kubernetes_settings(&self) -> Option<Settings> {
-        let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, healthz_addresses: _ } =
+        let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, .. } =
             self.kubernetes.clone();
         let State { directory } = &self.state;
         let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty());

@@ -22,6 +22,7 @@ use crate::apiserver::session::Settings;
 use crate::apiserver::timing::Timing as PoolTiming;
 use crate::apiserver::{self, Parts};
 use crate::clock::Clock;
+use crate::events;
 use crate::log::messages;
 use crate::source::SourceReport;
 use crate::source::kube::live::{Live, LiveTiming};
@@ -48,6 +49,8 @@ pub(super) struct Connections {
     pub(super) node: String,
     /// How many service ports the kernel holds.
     pub(super) expected: usize,
+    /// Whether Kubernetes Events are written.
+    pub(super) events: bool,
 }
 
 /// What there is to show of it, and the task to wait for at the end.
@@ -74,7 +77,7 @@ pub(super) async fn start(
     stop: watch::Receiver<bool>,
 ) -> anyhow::Result<Option<Kubernetes>> {
     let Some(settings) = settings else { return Ok(None) };
-    let Connections { changes, snapshot, register, clock, node, expected } = connections;
+    let Connections { changes, snapshot, register, clock, node, expected, events } = connections;
     // Where it cannot be read yet, the supervisor says why.
     let cluster = Credentials::new(&settings, credentials::Timing::default())?.authority().await.ok();
     make_directory(settings.state_directory.clone()).await;
@@ -93,6 +96,11 @@ pub(super) async fn start(
         credentials: credentials::Timing::default(),
     };
     let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone()))?;
+    if events {
+        let reads =
+            events::Reads { snapshot: snapshot.clone(), session: apiservers.session.clone(), node: node.clone() };
+        tokio::spawn(events::run(reads, stopped(stop.clone())));
+    }
     let (reports, sources) = watch::channel(Arc::new(Vec::new()));
     let timing = Timing::default();
     let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTiming::default()));

@@ -6,6 +6,7 @@
 
 mod cidrs;
 pub mod decode;
+pub mod difference;
 pub mod live;
 pub mod objects;
 mod page;
@@ -15,6 +16,7 @@ mod report;
 pub mod request;
 mod run;
 mod save;
+pub mod seen;
 pub mod splitter;
 pub mod store;
 pub(crate) mod time;

@@ -24,7 +24,7 @@ pub(crate) struct Resource {
 }
 
 /// All of them.
-pub(crate) static RESOURCES: [Resource; 7] = [
+pub(crate) static RESOURCES: [Resource; 8] = [
     Resource {
         status: true,
         selectable: &["status.phase"],
@@ -37,7 +37,22 @@ pub(crate) static RESOURCES: [Resource; 7] = [
     },
     core("endpoints", "endpoints", "Endpoints", &["ep"], true),
     Resource { status: true, selectable: &["spec.unschedulable"], ..core("nodes", "node", "Node", &["no"], false) },
-    core("events", "event", "Event", &["ev"], true),
+    Resource {
+        status: true,
+        selectable: &["spec.nodeName", "status.phase", "status.podIP"],
+        ..core("pods", "pod", "Pod", &["po"], true)
+    },
+    Resource {
+        selectable: &[
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "involvedObject.uid",
+            "reason",
+            "type",
+        ],
+        ..core("events", "event", "Event", &["ev"], true)
+    },
     Resource { group: "discovery.k8s.io", ..core("endpointslices", "endpointslice", "EndpointSlice", &[], true) },
     Resource { group: "networking.k8s.io", ..core("servicecidrs", "servicecidr", "ServiceCIDR", &[], false) },
 ];

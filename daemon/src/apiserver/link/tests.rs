@@ -41,6 +41,38 @@ async fn text(answer: Response<Body>) -> String {
 }
 
 #[tokio::test]
+async fn a_statement_arrives_with_its_body_once() {
+    for protocol in ["h2", "http/1.1"] {
+        let authority = Authority::new();
+        let (arrived, told) = std::sync::mpsc::channel();
+        let serving = Serving::start(&authority, &[protocol], move |request| {
+            let header = |name| request.headers().get(name).map_or("-", |value| value.to_str().unwrap()).to_owned();
+            let head = format!("{} {}", request.method(), header(CONTENT_TYPE));
+            let (length, uri) = (hyper::body::Body::size_hint(request.body()).exact(), request.uri().path().to_owned());
+            arrived.send((head, uri, length)).unwrap();
+            whole(201, "{}")
+        });
+        let link = open(&serving, &authority).await;
+        let statement = Statement {
+            method: Method::POST,
+            path_and_query: "/api/v1/namespaces/shop/events".into(),
+            content_type: "application/json",
+            body: Bytes::from_static(b"{\"kind\":\"Event\"}"),
+        };
+        assert_eq!(text(link.tell(&statement, PATIENCE).await.unwrap()).await, "{}");
+        let (head, uri, length) = told.recv().unwrap();
+        assert_eq!(
+            (head.as_str(), uri.as_str(), length),
+            ("POST application/json", &*statement.path_and_query, Some(16))
+        );
+        link.get("/api", PATIENCE).await.unwrap();
+        let (head, _, length) = told.recv().unwrap();
+        assert_eq!((head.as_str(), length), ("GET -", Some(0)), "{protocol}: a question has no body");
+        assert!(told.try_recv().is_err(), "each is sent once");
+    }
+}
+
+#[tokio::test]
 async fn a_request_carries_what_an_apiserver_wants_to_know() {
     for protocol in ["h2", "http/1.1"] {
         let authority = Authority::new();

@@ -39,6 +39,10 @@ fn the_missing_permission_is_named_as_kubectl_asks_for_it() {
         ("/version?timeout=5s", "get /version"),
         ("/api", "get /api"),
     ];
+    let can_i = |path_and_query: &str, user: Option<&str>, groups: &[String]| {
+        let server = "192.0.2.1:6443".parse().unwrap();
+        can_i(&Asked { server, identity: "", user, groups, method: &Method::GET, path_and_query })
+    };
     for (path, expected) in cases {
         assert_eq!(can_i(path, None, &[]), format!("kubectl auth can-i {expected}"));
         let with_user = format!("kubectl auth can-i {expected} --as 'system:kube-proxy'");
@@ -47,6 +51,18 @@ fn the_missing_permission_is_named_as_kubectl_asks_for_it() {
         let with_groups = format!("{with_user} --as-group 'system:nodes' --as-group 'ops'");
         assert_eq!(can_i(path, Some("system:kube-proxy"), &groups), with_groups);
     }
+}
+
+#[test]
+fn what_is_told_needs_another_verb() {
+    let server = "192.0.2.1:6443".parse().unwrap();
+    let told = |method: &Method, path_and_query: &str| {
+        can_i(&Asked { server, identity: "", user: None, groups: &[], method, path_and_query })
+    };
+    let events = "/api/v1/namespaces/shop/events";
+    assert_eq!(told(&Method::POST, events), "kubectl auth can-i create events --namespace shop");
+    let one = format!("{events}/web.1");
+    assert_eq!(told(&Method::PATCH, &one), "kubectl auth can-i patch events/web.1 --namespace shop");
 }
 
 #[test]

@@ -160,7 +160,7 @@ struct ManagedField {
 }
 
 /// Decodes `managedFields`; of several writes in one second the last of the list counts.
-fn last_write<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LastWrite, D::Error> {
+pub(crate) fn last_write<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LastWrite, D::Error> {
     let fields: Vec<ManagedField> = list(deserializer)?;
     let writes = fields.into_iter().map(|field| LastWrite { at: time::seconds(&field.time), manager: field.manager });
     Ok(writes.max_by_key(|write| write.at).unwrap_or_default())
@@ -366,7 +366,7 @@ where
 }
 
 /// Decodes a list of at most [`MAX_ITEMS`]; `null` is the empty one.
-fn list<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn list<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de>,

@@ -134,6 +134,15 @@ impl Query {
     }
 }
 
+/// A path with these parameters.
+pub(crate) fn question(path: &str, parameters: &[(&str, &str)]) -> String {
+    let mut query = Text(format!("{path}?"));
+    for (key, value) in parameters {
+        query.add(key, value);
+    }
+    query.0
+}
+
 /// A path with a query.
 struct Text(String);
 

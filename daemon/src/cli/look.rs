@@ -1,0 +1,109 @@
+//! What the commands take that ask an apiserver themselves, and how they are carried out.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nodelb_core::service::ServiceName;
+
+use super::ask::Output;
+use super::print::print;
+use crate::exit::{Code, Failure};
+
+/// Whom to ask, and as whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct Whom {
+    /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Kubeconfig whose current context is used in place of the daemon's credentials
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the daemon's admin API listens [default: as configured, then 127.0.0.1:9890 and [::1]:9890]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub admin: Option<SocketAddr>,
+}
+
+/// What `nodelb diagnose` was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct DiagnoseOptions {
+    /// The service
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub service: ServiceName,
+    /// Text for people, or JSON for programs
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub whom: Whom,
+    /// Connect to no frontend and no backend, and resolve no name
+    #[arg(long)]
+    pub no_connect: bool,
+}
+
+/// What `nodelb watch` was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct WatchOptions {
+    /// Only this service and its slices [default: all of the cluster]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub service: Option<ServiceName>,
+    /// Lines for people, or one JSON object a line for programs
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub whom: Whom,
+}
+
+/// Carries out a command that ends with a code of its own.
+pub type Judging<Options> = fn(&Options, &mut dyn Write) -> Result<ExitCode, Failure>;
+
+/// Prints what there is to tell, and passes the code on.
+pub(super) fn judge<O>(action: Judging<O>, options: &O) -> Result<ExitCode, Failure> {
+    let mut told = Vec::new();
+    let code = action(options, &mut told)?;
+    print(&told)?;
+    Ok(code)
+}
+
+/// Prints line by line as there is something to tell, until the command ends or the reader is gone.
+pub(super) fn follow<O>(action: super::Telling<O>, options: &O) -> Result<ExitCode, Failure> {
+    let mut stdout = LineByLine { reader_is_gone: false };
+    match action(options, &mut stdout) {
+        Err(failure) if !stdout.reader_is_gone => Err(failure),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Stdout, flushed after each piece.
+struct LineByLine {
+    reader_is_gone: bool,
+}
+
+impl Write for LineByLine {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut stdout = io::stdout().lock();
+        let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+        self.reader_is_gone |= matches!(&written, Err(error) if error.kind() == ErrorKind::BrokenPipe);
+        written.map(|()| bytes.len())
+    }
+
+    /// Fails once the reader is gone, whether or not there is something to write.
+    fn flush(&mut self) -> io::Result<()> {
+        let stdout = io::stdout();
+        let mut asked = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        poll(&mut asked, PollTimeout::ZERO)?;
+        let is_gone = asked[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR));
+        self.reader_is_gone |= is_gone;
+        if is_gone { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+}
+
+/// The failure of a command whose output cannot be written.
+pub(crate) fn unwritten(error: &io::Error) -> Failure {
+    Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}"))
+}

@@ -1,0 +1,117 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// Table 1.1 of the collection of Service and network events (Kubernetes v1.25 to v1.32) that the catalogue is written
+/// from: reason and type.
+const TABLE: &[(&str, &str)] = &[
+    ("EnsuringLoadBalancer", "Normal"),
+    ("EnsuredLoadBalancer", "Normal"),
+    ("CreatingLoadBalancer", "Normal"),
+    ("CreatedLoadBalancer", "Normal"),
+    ("DeletingLoadBalancer", "Normal"),
+    ("DeletedLoadBalancer", "Normal"),
+    ("UpdatedLoadBalancer", "Normal"),
+    ("UpdateLoadBalancerFailed", "Warning"),
+    ("DeleteLoadBalancerFailed", "Warning"),
+    ("UnAvailableLoadBalancer", "Warning"),
+    ("SyncLoadBalancerFailed", "Warning"),
+    ("FailedToCreateEndpoint", "Warning"),
+    ("FailedToUpdateEndpoint", "Warning"),
+    ("FailedToDeleteEndpoint", "Warning"),
+    ("FailedToCreateEndpointSlice", "Warning"),
+    ("FailedToUpdateEndpointSlice", "Warning"),
+    ("FailedToDeleteEndpointSlice", "Warning"),
+    ("HostPortConflict", "Warning"),
+    ("DNSConfigForming", "Warning"),
+    ("IPAllocated", "Normal"),
+    ("IPNotAllocated", "Warning"),
+];
+
+#[test]
+fn every_event_of_the_table_has_an_entry_and_every_other_entry_is_nodelbs_own() {
+    assert_eq!(TABLE.len(), 21);
+    for (reason, kind) in TABLE {
+        let entry = find(reason).unwrap_or_else(|| panic!("{reason} has no entry"));
+        assert_eq!(entry.kind, *kind, "{reason}");
+        assert_ne!(entry.source, "nodelb", "{reason}");
+    }
+    let known: BTreeSet<&str> = TABLE.iter().map(|(reason, _)| *reason).collect();
+    for entry in entries().filter(|entry| !known.contains(entry.reason)) {
+        assert_eq!(entry.source, "nodelb", "{}", entry.reason);
+    }
+    let reasons: BTreeSet<&str> = entries().map(|entry| entry.reason).collect();
+    assert_eq!(reasons.len(), entries().count(), "each reason once");
+}
+
+#[test]
+fn every_entry_says_what_it_means_and_every_warning_what_to_do() {
+    for entry in entries() {
+        assert!(!entry.meaning.is_empty() && !entry.source.is_empty(), "{entry:?}");
+        assert!(entry.kind == "Normal" || !entry.remedy.is_empty(), "{entry:?}");
+        assert!(entry.kind == "Normal" || entry.severity >= Severity::Info, "{entry:?}");
+        for cause in entry.causes {
+            assert!(!cause.word.is_empty() && !cause.means.is_empty() && !cause.remedy.is_empty(), "{entry:?}");
+            // A word that is part of an earlier one would never be found.
+            assert_eq!(entry.cause_of(cause.word), Some(cause), "{}", entry.reason);
+        }
+    }
+}
+
+#[test]
+fn the_messages_of_the_collection_are_understood() {
+    let cases = [
+        (
+            "UpdateLoadBalancerFailed",
+            "failed to ensure load balancer: RequestLimitExceeded: Request limit exceeded",
+            "limits how often",
+        ),
+        (
+            "UpdateLoadBalancerFailed",
+            "Error updating load balancer: UnauthorizedOperation: You are not",
+            "does not let",
+        ),
+        (
+            "DeleteLoadBalancerFailed",
+            "LoadBalancerNotFound: The specified load balancer does not exist",
+            "by hand already",
+        ),
+        ("UnAvailableLoadBalancer", "There are no available nodes for LoadBalancer", "no node is ready"),
+        ("UnAvailableLoadBalancer", "All backend nodes are unhealthy", "failed the load balancer's health check"),
+        ("SyncLoadBalancerFailed", "failed to ensure load balancer: context deadline exceeded", "has not answered"),
+        ("SyncLoadBalancerFailed", "failed to ensure load balancer: unable to resolve endpoint", "does not resolve"),
+        ("FailedToCreateEndpoint", "endpoints \"my-svc\" already exists", "somebody else has made"),
+        ("FailedToCreateEndpoint", "Failed to create endpoint: etcdserver: request timed out", "etcd is too slow"),
+        (
+            "FailedToUpdateEndpointSlice",
+            "Operation cannot be fulfilled: the object has been modified; please",
+            "two writers",
+        ),
+        ("FailedToUpdateEndpoint", "etcdserver: request is too large", "longer than etcd takes"),
+        ("FailedToDeleteEndpoint", "endpoints \"my-svc\" not found", "deleted by hand"),
+        ("HostPortConflict", "hostPort 8080 is already in use by another pod or process", "another pod or a process"),
+        ("DNSConfigForming", "cannot find service \"kube-dns\" in namespace \"kube-system\"", "does not exist"),
+        ("IPNotAllocated", "Failed to allocate external IP: IP pool exhausted", "used up"),
+    ];
+    for (reason, message, means) in cases {
+        let cause = find(reason).unwrap().cause_of(message).unwrap_or_else(|| panic!("{reason}: {message}"));
+        assert!(cause.means.contains(means), "{reason}: {}", cause.means);
+    }
+    assert_eq!(find("SyncLoadBalancerFailed").unwrap().cause_of("something else"), None);
+    assert!(find("NobodyKnows").is_none());
+}
+
+#[test]
+fn an_event_is_told_in_one_printable_line() {
+    let event = Event {
+        reason: "SyncLoadBalancerFailed".into(),
+        message: "no\u{1b}[31m\nway ".into(),
+        kind: "Warning".into(),
+        count: 12,
+        last: Some(970),
+        reporting_component: "service-controller".into(),
+        ..Event::default()
+    };
+    let expected = "SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: no\u{fffd}[31m\u{fffd}way";
+    assert_eq!(told(&event, 1000), expected);
+}

@@ -1,0 +1,59 @@
+//! Asks the witnesses. Owns the order in which they are asked (the daemon first: it knows how an apiserver is reached) and the
+//! bounds of each question; draws no conclusion.
+
+mod cluster;
+mod daemon;
+mod dial;
+pub mod means;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use self::means::Means;
+use super::facts::{Dns, Facts, Witness};
+use crate::apiserver::visit::Visitor;
+use crate::cli::DiagnoseOptions;
+
+/// For the resolver.
+const RESOLVE: Duration = Duration::from_secs(2);
+
+/// Asks everybody. `now` is in seconds since 1970.
+pub(super) async fn facts(options: &DiagnoseOptions, means: &Means, now: u64) -> Facts {
+    let service = options.service.clone();
+    let (daemon, tips) = means.ask_daemon(&service).await;
+    let cluster = match means.settings.clone() {
+        None => Witness::NotAsked,
+        Some(settings) => match Visitor::new(settings, tips) {
+            Ok(visitor) => match visitor.open().await {
+                Ok(visit) => Witness::Spoke(cluster::ask(&visit, &service, &means.node).await),
+                Err(nobody) => Witness::Silent(nobody.to_string()),
+            },
+            Err(error) => Witness::Silent(format!("{error:#}")),
+        },
+    };
+    let mut facts = Facts { service, now, node: means.node.clone(), daemon, cluster, dials: Vec::new(), dns: None };
+    if !options.no_connect {
+        facts.dials = dial::all(&dial::targets(&facts)).await;
+        facts.dns = dns(&facts).await;
+    }
+    facts
+}
+
+async fn dns(facts: &Facts) -> Option<Dns> {
+    let service = facts.cluster.told()?.service.as_ref().ok()?.as_ref()?;
+    if service.spec.cluster_ip.is_empty() || service.spec.cluster_ip == "None" || service.spec.kind == "ExternalName" {
+        return None;
+    }
+    let name = format!("{}.{}.svc.cluster.local", facts.service.name, facts.service.namespace);
+    let addresses = match timeout(RESOLVE, lookup_host((name.as_str(), 0))).await {
+        Ok(Ok(found)) => {
+            Ok(found.map(|at| at.ip().to_canonical().to_string()).collect::<BTreeSet<_>>().into_iter().collect())
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_elapsed) => Err(format!("no answer within {RESOLVE:?}")),
+    };
+    Some(Dns { name, addresses })
+}

@@ -1,0 +1,116 @@
+//! What connections made from here show, and the name of the service.
+
+use std::time::Duration;
+
+use super::{Scene, count, shown, some};
+use crate::diagnose::facts::{Dial, Outcome};
+use crate::diagnose::finding::{Finding, Kind, Severity};
+
+pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
+    let dials = &scene.facts.dials;
+    let found = [unreachable(dials), fails(dials), accepted(dials), unprovable(dials), name(scene)];
+    found.into_iter().flatten().collect()
+}
+
+fn failure(dial: &Dial) -> Option<(&Dial, &str, Duration)> {
+    match &dial.outcome {
+        Outcome::Failed(why, after) => Some((dial, why, *after)),
+        _ => None,
+    }
+}
+
+fn told((dial, why, after): &(&Dial, &str, Duration)) -> String {
+    format!("{}: {why} after {}", shown(&dial.to), millis(*after))
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}
+
+fn unreachable(dials: &[Dial]) -> Option<Finding> {
+    let tried = dials.iter().filter(|dial| dial.is_backend && dial.outcome != Outcome::Unprovable).count();
+    let failed: Vec<_> = dials.iter().filter(|dial| dial.is_backend).filter_map(failure).collect();
+    if failed.is_empty() {
+        return None;
+    }
+    let is_all = failed.len() == tried;
+    let severity = if is_all { Severity::Critical } else { Severity::Warning };
+    let what = format!("{} of {} cannot be connected to from here", failed.len(), count(tried, "backend"));
+    let remedy = if failed.iter().any(|(_, why, _)| why.contains("refused")) {
+        "refused: nobody listens there; does the process listen on this port, and on the pod's address rather than \
+         127.0.0.1?"
+    } else {
+        "no answer: look at the way there (routes, the network plugin, network policies, a firewall) and at its node"
+    };
+    Some(Finding::new(severity, Kind::BackendUnreachable, what).seen(failed.iter().take(10).map(told)).remedy(remedy))
+}
+
+fn fails(dials: &[Dial]) -> Option<Finding> {
+    let failed: Vec<_> = dials.iter().filter(|dial| !dial.is_backend).filter_map(failure).collect();
+    let first = failed.first()?;
+    let what = format!("a connection from here to {} fails: {}", shown(&first.0.to), first.1);
+    let does_a_backend = dials.iter().any(|dial| dial.is_backend && matches!(dial.outcome, Outcome::Accepted(_)));
+    let backends = does_a_backend.then_some("a backend of it can be connected to directly");
+    Some(
+        Finding::new(Severity::Critical, Kind::FrontendFails, what)
+            .seen(failed.iter().skip(1).take(10).map(told))
+            .seen(backends)
+            .remedy(
+                "refused or no route to host is what nodelb answers where there is no backend; anything else comes from \
+                 elsewhere: is this process in the cgroup whose connections are translated?",
+            ),
+    )
+}
+
+fn accepted(dials: &[Dial]) -> Option<Finding> {
+    let accepted = dials.iter().filter_map(|dial| match dial.outcome {
+        Outcome::Accepted(after) => Some((dial, after)),
+        _ => None,
+    });
+    let (backends, frontends): (Vec<_>, Vec<_>) = accepted.partition(|(dial, _)| dial.is_backend);
+    if backends.is_empty() && frontends.is_empty() {
+        return None;
+    }
+    let what =
+        format!("{} and {} answer from here", count(frontends.len(), "frontend"), count(backends.len(), "backend"));
+    let each = frontends.iter().chain(&backends).take(20);
+    let each = each.map(|(dial, after)| format!("{} accepted after {}", shown(&dial.to), millis(*after)));
+    Some(Finding::new(Severity::Ok, Kind::Works, what).seen(each))
+}
+
+fn unprovable(dials: &[Dial]) -> Option<Finding> {
+    let unprovable: Vec<_> = dials.iter().filter(|dial| dial.outcome == Outcome::Unprovable).collect();
+    if unprovable.is_empty() {
+        return None;
+    }
+    let what = format!(
+        "whether {} answers cannot be told from here: UDP and SCTP have no connection to try",
+        some(unprovable.iter().map(|dial| shown(&dial.to)))
+    );
+    Some(Finding::new(Severity::Info, Kind::Unprovable, what))
+}
+
+fn name(scene: &Scene<'_>) -> Option<Finding> {
+    let dns = scene.facts.dns.as_ref()?;
+    let cluster_ip = scene.service.map(|service| service.spec.cluster_ip.as_str()).unwrap_or_default();
+    let info = |what: String| Finding::new(Severity::Info, Kind::DnsName, what);
+    Some(match &dns.addresses {
+        Err(why) => info(format!("its name in the cluster is {}; it does not resolve on this host", dns.name))
+            .seen([why.clone()])
+            .remedy("that is usual: only pods ask the cluster's DNS. Try it from a pod"),
+        Ok(addresses) if addresses.iter().any(|address| address == cluster_ip) => {
+            info(format!("its name {} resolves to its clusterIP {}", dns.name, shown(cluster_ip)))
+        }
+        Ok(addresses) => {
+            let what = format!(
+                "its name {} resolves to {}, not to its clusterIP {}",
+                dns.name,
+                some(addresses.clone()),
+                shown(cluster_ip)
+            );
+            Finding::new(Severity::Warning, Kind::DnsName, what).remedy(
+                "another cluster's DNS, a stale record, or a search domain that catches it: see /etc/resolv.conf",
+            )
+        }
+    })
+}

@@ -1,0 +1,80 @@
+//! Whether there is such a service, and whether it is one for a proxy.
+
+use super::{Scene, shown};
+use crate::diagnose::facts::Witness;
+use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::near::near_names;
+
+/// A service with it, whatever the value, is served by another proxy.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+
+pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
+    missing(scene).into_iter().chain(not_for_proxies(scene)).chain(unknown_to_daemon(scene)).collect()
+}
+
+fn daemon_has_it(scene: &Scene<'_>) -> Option<bool> {
+    scene.daemon.map(|daemon| !daemon.services.is_empty())
+}
+
+fn missing(scene: &Scene<'_>) -> Option<Finding> {
+    let of_cluster = match &scene.facts.cluster {
+        Witness::Spoke(cluster) => cluster.service.as_ref().ok().map(Option::is_some),
+        _ => None,
+    };
+    let has = [of_cluster, daemon_has_it(scene)];
+    if has.contains(&Some(true)) || has == [None, None] {
+        return None;
+    }
+    let name = &scene.facts.service;
+    let known = scene.daemon.into_iter().flat_map(|daemon| &daemon.names);
+    let known = known.chain(scene.cluster.into_iter().flat_map(|cluster| &cluster.names));
+    let near: Vec<String> = near_names(&name.to_string(), known.map(String::as_str)).map(shown).collect();
+    let asked = match has {
+        [Some(_), Some(_)] => "neither Kubernetes nor the daemon",
+        [Some(_), None] => "Kubernetes does not",
+        _ => "the daemon does not",
+    };
+    let verb = if asked.starts_with("neither") { "knows" } else { "know" };
+    let what = format!("there is no service {name}: {asked} {verb} one of this name");
+    let (evidence, remedy) = if near.is_empty() {
+        (None, "see `nodelb services` for the names there are, and `nodelb sources` for where they come from".into())
+    } else {
+        (Some(format!("names like it: {}", near.join(", "))), format!("did you mean {}?", near[0]))
+    };
+    Some(Finding::new(Severity::Critical, Kind::NoSuchService, what).seen(evidence).remedy(remedy))
+}
+
+fn not_for_proxies(scene: &Scene<'_>) -> Option<Finding> {
+    let service = scene.service.filter(|_| !scene.is_for_proxies())?;
+    let (what, remedy) = if service.spec.kind == "ExternalName" {
+        let target = shown(&service.spec.external_name);
+        (
+            format!("it is of type ExternalName: a name in DNS that leads to {target}, nothing that a proxy serves"),
+            format!("see whether {target} resolves and answers"),
+        )
+    } else if service.spec.cluster_ip == "None" {
+        (
+            "it is headless (clusterIP: None): clients get the pods' addresses from DNS, no proxy is in between".into(),
+            "see whether its name resolves to the pods; give it a clusterIP if clients expect one address".into(),
+        )
+    } else {
+        ("it has no clusterIP yet, so there is no address to serve".into(), "see its Events".to_owned())
+    };
+    Some(Finding::new(Severity::Info, Kind::NotForProxies, what).remedy(remedy))
+}
+
+/// Kubernetes has it, the daemon does not.
+fn unknown_to_daemon(scene: &Scene<'_>) -> Option<Finding> {
+    let service = scene.service.filter(|_| scene.is_for_proxies() && daemon_has_it(scene) == Some(false))?;
+    if let Some(proxy) = service.metadata.labels.get(PROXY_NAME) {
+        let what = format!("it is left to another proxy, {}, by its label {PROXY_NAME}", shown(proxy));
+        let finding = Finding::new(Severity::Info, Kind::NotForProxies, what);
+        return Some(finding.remedy("remove the label to have nodelb serve it"));
+    }
+    let what = "Kubernetes has it, and the daemon has not heard of it";
+    Some(
+        Finding::new(Severity::Critical, Kind::MemoryDiffers, what)
+            .seen([scene.written(&service.metadata)])
+            .remedy("see `nodelb sources` and `nodelb apiservers`: is the daemon connected, and to this cluster?"),
+    )
+}

@@ -1,0 +1,575 @@
+//! For each way to break a service: the facts as the witnesses tell them, and the true cause as the first finding.
+
+use std::time::Duration;
+
+use nodelb_core::service::ServiceName;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::diagnose::facts::{Denial, Dial, Maps, Outcome, Witness};
+
+const NOW: u64 = 1_800_000_000;
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A time so many seconds ago.
+fn ago(seconds: u64) -> String {
+    nodelb_core::calendar::utc(NOW - seconds).unwrap()
+}
+
+fn service() -> Value {
+    json!({
+        "metadata": {"name": "web", "namespace": "shop", "creationTimestamp": ago(86_400), "resourceVersion": "5"},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": "10.96.7.7", "selector": {"app": "web"},
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web"}],
+        },
+    })
+}
+
+fn slice(endpoints: Value, written: u64) -> Value {
+    json!({
+        "metadata": {
+            "name": "web-1", "namespace": "shop", "resourceVersion": "9",
+            "managedFields": [{"manager": "endpointslice-controller", "time": ago(written)}],
+        },
+        "endpoints": endpoints, "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+    })
+}
+
+fn endpoint(ready: bool) -> Value {
+    json!({
+        "addresses": ["10.1.0.1"], "conditions": {"ready": ready, "serving": ready}, "nodeName": "n2",
+        "targetRef": {"kind": "Pod", "name": "web-abc"},
+    })
+}
+
+fn pod(labels: &Value, ready: bool, since: u64) -> Value {
+    let status = if ready { "True" } else { "False" };
+    json!({
+        "metadata": {"name": "web-abc", "namespace": "shop", "labels": labels},
+        "spec": {"nodeName": "n2", "containers": [{"ports": [{"name": "web", "containerPort": 8080}]}]},
+        "status": {"phase": "Running", "podIP": "10.1.0.1", "conditions": [{
+            "type": "Ready", "status": status, "lastTransitionTime": ago(since), "message": "containers with unready status: [web]",
+        }]},
+    })
+}
+
+/// A service that works, as all three witnesses tell.
+fn sound() -> Facts {
+    let frontend = json!({
+        "address": "10.96.7.7:80/TCP", "type": "ClusterIP", "service": "shop/web", "backends": ["10.1.0.1:8080/TCP"],
+        "flags": [], "status": "Done", "since": 100,
+    });
+    let backend = json!({"address": "10.1.0.1:8080/TCP", "state": "Active", "node": "n2", "choice": "Selected"});
+    let key = "shop/web:http/TCP/IPv4".to_owned();
+    let maps = Maps {
+        frontends: [("10.96.7.7:80/TCP".to_owned(), key.clone())].into(),
+        slots: [((key, "cluster".to_owned()), vec!["10.1.0.1:8080/TCP".to_owned()])].into(),
+        node_addresses: Vec::new(),
+    };
+    let daemon = Daemon {
+        checks: vec![from(json!({"check": "canary", "result": "ok"}))],
+        services: vec![from(json!({"service": "shop/web", "source": "kubernetes", "status": "Done"}))],
+        frontends: vec![from(frontend)],
+        backends: vec![from(backend)],
+        maps: Some(maps),
+        apiservers: vec![from(json!({"address": "192.0.2.1:6443", "state": "Healthy", "in_use": true}))],
+        session: Some(from(json!({"apiserver": "192.0.2.1:6443", "last_heard": 1}))),
+        ..Daemon::default()
+    };
+    let cluster = Cluster {
+        via: "192.0.2.1:6443 (told by the daemon)".into(),
+        identity: "somebody".into(),
+        is_balanced: false,
+        failed: Vec::new(),
+        service: Ok(Some(from(service()))),
+        names: Vec::new(),
+        slices: Ok(vec![from(slice(json!([endpoint(true)]), 50))]),
+        pods: Some(Ok(vec![from(pod(&json!({"app": "web"}), true, 60))])),
+        others: Vec::new(),
+        events: Ok(Vec::new()),
+        has_node: Ok(true),
+    };
+    let accepted =
+        |to: &str, is_backend| Dial { to: to.into(), is_backend, outcome: Outcome::Accepted(Duration::from_millis(1)) };
+    Facts {
+        service: ServiceName::new("shop", "web"),
+        now: NOW,
+        node: "n1".into(),
+        daemon: Witness::Spoke(daemon),
+        cluster: Witness::Spoke(cluster),
+        dials: vec![accepted("10.1.0.1:8080/TCP", true), accepted("10.96.7.7:80/TCP", false)],
+        dns: None,
+    }
+}
+
+/// The daemon's part of a service without backends: what a client meets.
+fn emptied(facts: &mut Facts, choice: Option<&str>) {
+    let Witness::Spoke(daemon) = &mut facts.daemon else { panic!("no daemon") };
+    daemon.frontends[0].backends.clear();
+    daemon.maps.as_mut().unwrap().slots.clear();
+    match choice {
+        Some(choice) => daemon.backends[0].choice = choice.into(),
+        None => daemon.backends.clear(),
+    }
+    refused(facts);
+}
+
+fn refused(facts: &mut Facts) {
+    facts.dials.retain(|dial| !dial.is_backend);
+    facts.dials[0].outcome = Outcome::Failed("ECONNREFUSED".into(), Duration::from_millis(1));
+}
+
+fn cluster(facts: &mut Facts) -> &mut Cluster {
+    let Witness::Spoke(cluster) = &mut facts.cluster else { panic!("no cluster") };
+    cluster
+}
+
+fn daemon(facts: &mut Facts) -> &mut Daemon {
+    let Witness::Spoke(daemon) = &mut facts.daemon else { panic!("no daemon") };
+    daemon
+}
+
+fn denial(question: &'static str) -> Denial {
+    Denial { question, why: "403 Forbidden: no".into(), is_forbidden: true }
+}
+
+/// What breaks a service, and what its first finding must be.
+type Case = (&'static str, fn(&mut Facts), Kind, Severity, &'static [&'static str]);
+
+static CASES: &[Case] = &[
+    ("sound", |_| {}, Kind::Endpoints, Severity::Info, &["1 endpoint in 1 slice: 1 ready"]),
+    (
+        "wrong selector",
+        |facts| {
+            cluster(facts).service = Ok(Some(from({
+                let mut service = service();
+                service["spec"]["selector"]["app"] = "wbe".into();
+                service
+            })));
+            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 50))]);
+            cluster(facts).pods = Some(Ok(Vec::new()));
+            cluster(facts).others = vec![from(pod(&json!({"app": "web"}), true, 60))];
+            emptied(facts, None);
+        },
+        Kind::SelectorMatchesNothing,
+        Severity::Critical,
+        &["app=wbe", "pod web-abc has app=web where the selector wants wbe", r#"{"app":"web"}"#],
+    ),
+    (
+        "named port mismatch",
+        |facts| {
+            let mut slice = slice(json!([endpoint(true)]), 50);
+            slice["ports"] = Value::Null;
+            cluster(facts).slices = Ok(vec![from(slice)]);
+            let mut other = service();
+            other["spec"]["ports"][0]["targetPort"] = "http-api".into();
+            cluster(facts).service = Ok(Some(from(other)));
+            emptied(facts, None);
+        },
+        Kind::PortMismatch,
+        Severity::Critical,
+        &["named http-api", "ports of the slices: none at all", "web=8080/TCP"],
+    ),
+    (
+        "not ready",
+        |facts| {
+            cluster(facts).slices = Ok(vec![from(slice(json!([endpoint(false)]), 50))]);
+            cluster(facts).pods = Some(Ok(vec![from(pod(&json!({"app": "web"}), false, 60))]));
+            emptied(facts, Some("NotReady"));
+        },
+        Kind::NotReady,
+        Severity::Critical,
+        &[
+            "none of its 1 pod is ready",
+            "containers with unready status: [web]",
+            "kubectl describe pod -n shop web-abc",
+        ],
+    ),
+    (
+        "internal policy Local",
+        |facts| {
+            let mut local = service();
+            local["spec"]["internalTrafficPolicy"] = "Local".into();
+            cluster(facts).service = Ok(Some(from(local)));
+            emptied(facts, Some("Selected"));
+            daemon(facts).frontends[0].flags = vec!["Local".into()];
+        },
+        Kind::NoLocalBackend,
+        Severity::Critical,
+        &["internalTrafficPolicy is Local", "this node is n1; the backends are on n2", "EHOSTUNREACH"],
+    ),
+    (
+        "external policy Local",
+        |facts| {
+            let mut local = service();
+            local["spec"]["type"] = "NodePort".into();
+            local["spec"]["externalTrafficPolicy"] = "Local".into();
+            cluster(facts).service = Ok(Some(from(local)));
+        },
+        Kind::NoLocalBackend,
+        Severity::Warning,
+        &["externalTrafficPolicy is Local"],
+    ),
+    (
+        "load balancer pending",
+        |facts| {
+            let mut balanced = service();
+            balanced["spec"]["type"] = "LoadBalancer".into();
+            cluster(facts).service = Ok(Some(from(balanced)));
+            cluster(facts).events = Ok(vec![from(json!({
+                "reason": "SyncLoadBalancerFailed", "type": "Warning", "lastTimestamp": ago(30), "count": 7,
+                "message": "failed to ensure load balancer: RequestLimitExceeded", "source": {"component": "service-controller"},
+            }))]);
+        },
+        Kind::LoadBalancerPending,
+        Severity::Warning,
+        &["pending for 24h", "SyncLoadBalancerFailed from service-controller, 7 times"],
+    ),
+    (
+        "slice emptied",
+        |facts| {
+            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 5))]);
+            emptied(facts, None);
+            daemon(facts).history = Some(vec![json!({
+                "time": "2027-01-15T08:00:00Z", "what": "emptied", "object": "EndpointSlice shop/web-1", "resource_version": "9",
+                "writer": "endpointslice-controller", "removed": ["10.1.0.1:8080/TCP"], "added": [],
+            })]);
+        },
+        Kind::SliceEmptied,
+        Severity::Critical,
+        &[
+            "web-1 has been emptied",
+            "endpointslice-controller 5s ago (resourceVersion 9)",
+            "/history: 2027",
+            "1 pod would be ready",
+        ],
+    ),
+    (
+        "slice emptied, and held",
+        |facts| {
+            let mut alone = service();
+            alone["spec"]["selector"] = Value::Null;
+            cluster(facts).service = Ok(Some(from(alone)));
+            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 5))]);
+            cluster(facts).pods = None;
+            daemon(facts).frontends[0].status = "Held".into();
+            daemon(facts).backends[0].choice = "Held".into();
+        },
+        Kind::SliceEmptied,
+        Severity::Warning,
+        &["nodelb holds the last known backends"],
+    ),
+    (
+        "slice not updated",
+        |facts| {
+            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 600))]);
+            emptied(facts, None);
+        },
+        Kind::SliceNotUpdated,
+        Severity::Critical,
+        &["1 ready pod missing", "pod web-abc (10.1.0.1) is ready since 60s ago", "10m ago"],
+    ),
+    (
+        "slice names a pod that is gone",
+        |facts| {
+            let mut old = endpoint(true);
+            old["addresses"] = json!(["10.1.0.9"]);
+            old["targetRef"]["name"] = "web-old".into();
+            cluster(facts).slices = Ok(vec![from(slice(json!([endpoint(true), old]), 50))]);
+        },
+        Kind::SliceNotUpdated,
+        Severity::Warning,
+        &["1 pod too many", "web-old"],
+    ),
+    (
+        "slice missing",
+        |facts| {
+            cluster(facts).slices = Ok(Vec::new());
+            emptied(facts, None);
+        },
+        Kind::SliceMissing,
+        Severity::Critical,
+        &["it has no EndpointSlice, though it has a selector", "1 pod ready"],
+    ),
+    (
+        "no selector and no slice",
+        |facts| {
+            let mut alone = service();
+            alone["spec"]["selector"] = Value::Null;
+            cluster(facts).service = Ok(Some(from(alone)));
+            cluster(facts).slices = Ok(Vec::new());
+            cluster(facts).pods = None;
+            emptied(facts, None);
+        },
+        Kind::NoSelector,
+        Severity::Critical,
+        &["no selector"],
+    ),
+    (
+        "kernel entry deleted",
+        |facts| {
+            daemon(facts).maps.as_mut().unwrap().frontends.clear();
+            daemon(facts).differences =
+                Some(vec![json!({"between": "memory/kernel", "likely_cause": "somebody deleted it"})]);
+            facts.dials[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
+        },
+        Kind::KernelDiffers,
+        Severity::Critical,
+        &["10.96.7.7:80/TCP is not in the kernel", "somebody deleted it"],
+    ),
+    (
+        "kernel backends changed",
+        |facts| daemon(facts).maps.as_mut().unwrap().slots.clear(),
+        Kind::KernelDiffers,
+        Severity::Critical,
+        &["leads to nobody in the kernel, to 10.1.0.1:8080/TCP as the daemon has it"],
+    ),
+    (
+        "link detached",
+        |facts| {
+            daemon(facts).checks[0] =
+                from(json!({"check": "links", "result": "failed", "detail": "connect4 is not attached"}));
+            facts.dials[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
+        },
+        Kind::HooksNotInEffect,
+        Severity::Critical,
+        &["connect4 is not attached"],
+    ),
+    (
+        "address conflict",
+        |facts| {
+            let daemon = daemon(facts);
+            daemon.frontends[0].status = "Error".into();
+            daemon.frontends[0].error = Some("shop/older owns it".into());
+            let mut owner = daemon.frontends[0].clone();
+            (owner.service, owner.status) = ("shop/older".into(), "Done".into());
+            daemon.rivals = vec![owner];
+        },
+        Kind::AddressConflict,
+        Severity::Critical,
+        &["belongs to another service, shop/older", "shop/older owns it"],
+    ),
+    (
+        "refused address",
+        |facts| {
+            let daemon = daemon(facts);
+            let mut outside = daemon.frontends[0].clone();
+            (outside.address, outside.kind, outside.status) =
+                ("203.0.113.9:80/TCP".into(), "ExternalIP".into(), "Error".into());
+            outside.error = Some("not in datapath.external-ips".into());
+            daemon.frontends.push(outside);
+        },
+        Kind::AddressRefused,
+        Severity::Warning,
+        &["nodelb does not serve 203.0.113.9:80/TCP", "not in datapath.external-ips"],
+    ),
+    (
+        "apiserver away",
+        |facts| {
+            let daemon = daemon(facts);
+            daemon.session = Some(from(json!({"apiserver": null, "last_heard": 95})));
+            daemon.apiservers[0] =
+                from(json!({"address": "192.0.2.1:6443", "state": "Failed", "error": "connection refused"}));
+            facts.cluster = Witness::Silent("no apiserver answers".into());
+        },
+        Kind::ApiserverAway,
+        Severity::Warning,
+        &["for 95s", "192.0.2.1:6443: Failed: connection refused", "could not reach one either"],
+    ),
+    (
+        "permission missing",
+        |facts| {
+            daemon(facts).sources = vec![from(json!({
+                "source": "kubernetes", "path": "endpointslices", "state": "LastGood",
+                "problems": ["403 Forbidden: 192.0.2.1:6443 knows nodelb, which may not do this"],
+            }))];
+            cluster(facts).slices = Err(denial("list endpointslices.discovery.k8s.io"));
+        },
+        Kind::PermissionMissing,
+        Severity::Critical,
+        &["the daemon, endpointslices: 403 Forbidden", "system:node-proxier"],
+    ),
+    (
+        "no such service",
+        |facts| {
+            facts.service = ServiceName::new("shop", "wep");
+            cluster(facts).service = Ok(None);
+            cluster(facts).names = vec!["shop/web".into(), "shop/database".into()];
+            daemon(facts).services.clear();
+            daemon(facts).frontends.clear();
+            daemon(facts).backends.clear();
+            facts.dials.clear();
+        },
+        Kind::NoSuchService,
+        Severity::Critical,
+        &["neither Kubernetes nor the daemon knows", "did you mean shop/web?"],
+    ),
+    (
+        "headless",
+        |facts| {
+            let mut headless = service();
+            headless["spec"]["clusterIP"] = "None".into();
+            cluster(facts).service = Ok(Some(from(headless)));
+            daemon(facts).services.clear();
+            daemon(facts).frontends.clear();
+            daemon(facts).backends.clear();
+            facts.dials.clear();
+        },
+        Kind::NotForProxies,
+        Severity::Info,
+        &["headless"],
+    ),
+    (
+        "no daemon",
+        |facts| facts.daemon = Witness::Silent("127.0.0.1:9890: connection refused".into()),
+        Kind::DaemonSilent,
+        Severity::Warning,
+        &["systemctl start nodelb"],
+    ),
+    (
+        "a backend does not answer",
+        |facts| facts.dials[0].outcome = Outcome::Failed("ECONNREFUSED".into(), Duration::from_millis(1)),
+        Kind::BackendUnreachable,
+        Severity::Critical,
+        &["1 of 1 backend cannot be connected to", "10.1.0.1:8080/TCP: ECONNREFUSED"],
+    ),
+    (
+        "all backends failed their checks",
+        |facts| {
+            emptied(facts, Some("Quarantined"));
+            daemon(facts).backends[0].reason = Some("no answer".into());
+        },
+        Kind::BackendsUnusable,
+        Severity::Critical,
+        &["they failed their health checks", "no answer"],
+    ),
+    (
+        "the daemon goes by something else",
+        |facts| daemon(facts).backends[0].address = "10.1.0.7:8080/TCP".into(),
+        Kind::MemoryDiffers,
+        Severity::Warning,
+        &["10.1.0.1: not known to the daemon", "10.1.0.7: used by the daemon"],
+    ),
+];
+
+fn text(finding: &Finding) -> String {
+    format!("{}\n{}\n{}", finding.what, finding.evidence.join("\n"), finding.remedy)
+}
+
+#[test]
+fn the_true_cause_comes_first() {
+    for (name, breaks, kind, severity, told) in CASES {
+        let mut facts = sound();
+        breaks(&mut facts);
+        let found = findings(&facts);
+        let first = &found[0];
+        assert_eq!((first.kind, first.severity), (*kind, *severity), "{name}: {found:#?}");
+        for part in *told {
+            assert!(text(first).contains(part), "{name}: {part:?} is not in {}", text(first));
+        }
+        let order: Vec<_> = found.iter().map(|finding| (std::cmp::Reverse(finding.severity), finding.kind)).collect();
+        assert!(order.is_sorted(), "{name}");
+        let worst = found.iter().map(|finding| finding.severity).max();
+        assert_eq!(worst, Some(*severity), "{name}");
+    }
+}
+
+#[test]
+fn whoever_is_missing_nothing_panics_and_nothing_is_made_up() {
+    for (name, breaks, ..) in CASES {
+        let mut facts = sound();
+        breaks(&mut facts);
+        let silent = |mut facts: Facts| {
+            facts.cluster = Witness::NotAsked;
+            facts
+        };
+        let mut alone = facts.clone();
+        alone.daemon = Witness::Silent("nobody".into());
+        let mut denied = facts.clone();
+        if let Witness::Spoke(cluster) = &mut denied.cluster {
+            cluster.service = Err(denial("list services"));
+            cluster.pods = Some(Err(denial("list pods")));
+            cluster.events = Err(denial("list events"));
+            cluster.has_node = Err(denial("list nodes"));
+        }
+        for facts in [silent(facts.clone()), alone, denied] {
+            let found = findings(&facts);
+            assert!(!found.is_empty() && found.iter().all(|finding| !finding.what.is_empty()), "{name}");
+        }
+    }
+    let mut nobody = sound();
+    nobody.daemon = Witness::Silent("nobody".into());
+    nobody.cluster = Witness::Silent("nobody".into());
+    nobody.dials.clear();
+    let kinds: Vec<Kind> = findings(&nobody).iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [Kind::DaemonSilent, Kind::ApiserverSilent]);
+}
+
+#[test]
+fn what_could_not_be_asked_for_is_told_with_its_remedy_and_is_no_failure() {
+    let mut facts = sound();
+    cluster(&mut facts).pods = Some(Err(denial("list pods")));
+    cluster(&mut facts).events = Err(denial("list events"));
+    let found = findings(&facts);
+    let told = found.iter().find(|finding| finding.kind == Kind::Unanswered).unwrap();
+    assert_eq!(told.severity, Severity::Info);
+    assert!(text(told).contains("--resource=pods,events") && text(told).contains("--kubeconfig"), "{}", text(told));
+    assert!(found.iter().all(|finding| finding.severity <= Severity::Info));
+}
+
+#[test]
+fn an_empty_slice_whose_pods_cannot_be_listed_is_not_blamed_on_anybody() {
+    let mut facts = sound();
+    cluster(&mut facts).slices = Ok(vec![from(slice(Value::Null, 5))]);
+    cluster(&mut facts).pods = Some(Err(denial("list pods")));
+    emptied(&mut facts, None);
+    let found = findings(&facts);
+    assert_eq!(found[0].kind, Kind::SliceEmptied);
+    assert!(found[0].what.contains("only who may list pods can tell"), "{}", found[0].what);
+}
+
+#[test]
+fn events_are_explained_and_unknown_ones_shown_as_they_are() {
+    let mut facts = sound();
+    let event = |reason: &str, kind: &str, message: &str, at: u64| {
+        from(json!({"reason": reason, "type": kind, "message": message, "lastTimestamp": ago(at), "count": 1}))
+    };
+    cluster(&mut facts).events = Ok(vec![
+        event("FailedToUpdateEndpointSlice", "Warning", "the object has been modified", 20),
+        event("FailedToUpdateEndpointSlice", "Warning", "older", 40),
+        event("Nobody\u{1b}Knows", "Warning", "odd\nthing", 10),
+        event("SyncLoadBalancerFailed", "Warning", "AuthFailure", 100_000),
+        event("EnsuredLoadBalancer", "Normal", "Ensured load balancer", 30),
+    ]);
+    let found: Vec<Finding> = findings(&facts).into_iter().filter(|finding| finding.kind == Kind::Event).collect();
+    let told: Vec<(Severity, &str)> = found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
+    assert_eq!(told[0].1, "Kubernetes warns: Nobody\u{fffd}Knows, last 10s ago: odd\u{fffd}thing");
+    assert!(told[1].1.contains("two writers changed it at once"), "{}", told[1].1);
+    assert_eq!([told[0].0, told[1].0], [Severity::Warning; 2]);
+    assert!(
+        told[2].0 == Severity::Info && told[2].1.contains("does not accept the controller's credentials"),
+        "{told:?}"
+    );
+    assert!(told[3].1.contains("EnsuredLoadBalancer"), "{told:?}");
+    assert_eq!(told.len(), 4);
+}
+
+#[test]
+fn the_dns_name_is_compared_with_the_cluster_ip() {
+    let cases: [(Result<Vec<String>, String>, Severity); 3] = [
+        (Ok(vec!["10.96.7.7".into()]), Severity::Info),
+        (Err("no such name".into()), Severity::Info),
+        (Ok(vec!["192.0.2.66".into()]), Severity::Warning),
+    ];
+    for (addresses, severity) in cases {
+        let mut facts = sound();
+        facts.dns = Some(crate::diagnose::facts::Dns { name: "web.shop.svc.cluster.local".into(), addresses });
+        let found = findings(&facts);
+        let told = found.iter().find(|finding| finding.kind == Kind::DnsName).unwrap();
+        assert_eq!(told.severity, severity, "{}", told.what);
+    }
+}

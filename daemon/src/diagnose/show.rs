@@ -1,0 +1,75 @@
+//! Findings in words, or as JSON. Pure.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::facts::{Facts, Witness};
+use super::finding::{Finding, Severity};
+
+/// All that is told.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    service: String,
+    severity: Severity,
+    /// Who was asked, and how they were reached.
+    witnesses: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    pub(super) fn of(facts: &Facts, findings: Vec<Finding>) -> Self {
+        let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
+        let daemon = match &facts.daemon {
+            Witness::Spoke(_) => "the daemon on this node",
+            Witness::Silent(_) => "no daemon",
+            Witness::NotAsked => "not the daemon",
+        };
+        let cluster = match &facts.cluster {
+            Witness::Spoke(cluster) => format!("an apiserver: {}", cluster.via),
+            Witness::Silent(_) => "no apiserver".into(),
+            Witness::NotAsked => "no Kubernetes".into(),
+        };
+        let dials = match facts.dials.len() {
+            0 => "no connections".into(),
+            number => format!("{number} connections"),
+        };
+        Self { service: facts.service.to_string(), severity, witnesses: vec![daemon.into(), cluster, dials], findings }
+    }
+
+    pub(super) fn severity(&self) -> Severity {
+        self.severity
+    }
+
+    pub(super) fn to_json(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// One numbered paragraph each, the gravest first.
+    pub(super) fn to_text(&self) -> String {
+        let mut text = format!("{}: {} (asked: {})\n", self.service, word(self.severity), self.witnesses.join("; "));
+        for (place, finding) in self.findings.iter().enumerate() {
+            // Writing to a text does not fail.
+            let _ = writeln!(text, "\n{}. {}: {}", place + 1, word(finding.severity), finding.what);
+            for evidence in &finding.evidence {
+                let _ = writeln!(text, "   - {evidence}");
+            }
+            if !finding.remedy.is_empty() {
+                let _ = writeln!(text, "   => {}", finding.remedy);
+            }
+        }
+        text
+    }
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Ok => "ok",
+        Severity::Info => "info",
+        Severity::Warning => "warning",
+        Severity::Critical => "CRITICAL",
+    }
+}
+
+#[cfg(test)]
+mod tests;

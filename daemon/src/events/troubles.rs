@@ -1,0 +1,80 @@
+//! What of a snapshot is worth an Event. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use nodelb_core::report::{FrontendReport, Status};
+use nodelb_core::service::ServiceName;
+
+use super::ByTrouble;
+
+/// Why; each has an entry in the catalogue of `diagnose`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Reason {
+    BackendsHeld,
+    AddressRefused,
+    AddressConflict,
+    NoBackends,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::BackendsHeld => "BackendsHeld",
+            Self::AddressRefused => "AddressRefused",
+            Self::AddressConflict => "AddressConflict",
+            Self::NoBackends => "NoBackends",
+        })
+    }
+}
+
+/// What a look has shown.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The first of each service and reason, in words.
+    pub(super) troubles: ByTrouble<String>,
+    /// Services with a backend that can be chosen.
+    pub(super) with_backends: BTreeSet<ServiceName>,
+}
+
+/// `rows` are those of `/frontends`: by address, the owner's first.
+pub(super) fn seen(rows: &[FrontendReport], of_kubernetes: impl Fn(&ServiceName) -> bool) -> Seen {
+    let mut seen = Seen::default();
+    let mut without = Vec::new();
+    let mut owner: Option<&FrontendReport> = None;
+    for row in rows {
+        let is_taken = owner.is_some_and(|owner| owner.address == row.address && owner.service != row.service);
+        if owner.is_none_or(|owner| owner.address != row.address) {
+            owner = Some(row).filter(|row| row.status != Status::Error);
+        }
+        if !of_kubernetes(&row.service) {
+            continue;
+        }
+        let why = || row.error.as_deref().unwrap_or("no reason is known");
+        let (reason, message) = match row.status {
+            Status::Held => (Reason::BackendsHeld, format!("{}: {}", row.address, why())),
+            Status::Error if is_taken => (Reason::AddressConflict, format!("{}: {}", row.address, why())),
+            Status::Error => (Reason::AddressRefused, format!("{}: {}", row.address, why())),
+            Status::Done if row.backends.is_empty() => {
+                without.push(row);
+                continue;
+            }
+            Status::Done | Status::Pending => {
+                seen.with_backends.insert(row.service.clone());
+                continue;
+            }
+        };
+        if row.status == Status::Held {
+            seen.with_backends.insert(row.service.clone());
+        }
+        seen.troubles.entry((row.service.clone(), reason)).or_insert(message);
+    }
+    for row in without.into_iter().filter(|row| !seen.with_backends.contains(&row.service)) {
+        let message = format!("{} and every other address of the service has no backend any more", row.address);
+        seen.troubles.entry((row.service.clone(), Reason::NoBackends)).or_insert(message);
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests;

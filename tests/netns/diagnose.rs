@@ -1,0 +1,481 @@
+//! For each way to break a service: the real daemon, a cluster, and `nodelb diagnose`, which must name the true cause first;
+//! `/diff` and `/history` must agree with it. And `nodelb watch`, which must tell how it came about.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime};
+
+use libbpf_rs::{Link, MapCore, MapHandle};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nodelb_apiserver::{Cluster, Patch, Replica, Role};
+use nodelb_prober::Backend;
+use serde_json::{Value, json};
+
+use crate::cluster::{apply, cluster_at, configure, in_order, join, serve, service, slice};
+use crate::host::{Daemon, Host, backend, eventually, frontend, get, history, is_done};
+use crate::sandbox;
+
+const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
+const SERVER: &str = "192.0.2.21:6443";
+const BACKEND: &str = "192.0.2.80:8080";
+const WEB: &str = "198.51.100.80:443/TCP";
+
+/// A node in a cluster that serves `default/web` by one pod, and a kubeconfig of somebody who may read everything.
+struct Scene {
+    host: Host,
+    cluster: Cluster,
+    server: Option<Replica>,
+    daemon: Daemon,
+    _backend: Backend,
+}
+
+impl Scene {
+    fn new(sandbox: &sandbox::Sandbox) -> Self {
+        Self::with(sandbox, "")
+    }
+
+    /// With more lines in `[kubernetes]`.
+    fn with(sandbox: &sandbox::Sandbox, kubernetes: &str) -> Self {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[SERVER]);
+        let node = nix::unistd::gethostname().unwrap().into_string().unwrap().to_lowercase();
+        apply(&cluster, json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}));
+        let server = Some(serve(&cluster, SERVER));
+        let scene_backend = backend("web", BACKEND);
+        join(&host, &cluster, &[SERVER]);
+        let kubeconfig = format!("{kubernetes}\nkubeconfig = {:?}\n", host.path("kubeconfig"));
+        configure(&host, &format!("{kubeconfig}{}", in_order(&[SERVER])));
+        cluster.allow("admin", Role::admin());
+        let admin = cluster.certificate("admin", &["system:masters"]).unwrap();
+        let admin = nodelb_apiserver::Credentials::Certificate(admin);
+        host.write("admin", &cluster.kubeconfig_for(&admin, &[&format!("https://{SERVER}")]));
+        apply(&cluster, web());
+        apply(&cluster, pod("web-abc", &json!({"app": "web"}), true));
+        apply(&cluster, filled());
+        let daemon = host.start();
+        let scene = Self { host, cluster, server, daemon, _backend: scene_backend };
+        scene.is_sound();
+        scene
+    }
+
+    /// The service works, and nothing is found.
+    fn is_sound(&self) {
+        eventually("the service", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
+        let report = self.diagnose("default/web", 0);
+        assert!(report["severity"] == "info" || report["severity"] == "ok", "{report:#}");
+    }
+
+    /// Patches an object, and waits until the daemon shows what follows.
+    fn change(&self, resource: &str, name: &str, patch: Value, what: &str, done: impl FnMut() -> bool) {
+        self.cluster.patch(resource, "default", name, &Patch::Merge(patch)).unwrap();
+        eventually(what, done);
+    }
+
+    /// What the command finds, which must end with this code.
+    fn diagnose(&self, service: &str, code: i32) -> Value {
+        let mut command = Command::new(NODELB);
+        command.args(["diagnose", service, "--output", "json", "--config"]).arg(self.host.path("nodelb.toml"));
+        let output = command.arg("--kubeconfig").arg(self.host.path("admin")).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{told}{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_str(&told).unwrap()
+    }
+
+    /// The first finding must be this one and tell all of this.
+    fn blames(&self, service: &str, code: i32, kind: &str, told: &[&str]) {
+        let report = self.diagnose(service, code);
+        let first = &report["findings"][0];
+        assert_eq!(first["kind"], kind, "{report:#}");
+        let text = first.to_string();
+        assert!(told.iter().all(|part| text.contains(part)), "{told:?}: {report:#}");
+    }
+}
+
+fn web() -> Value {
+    let mut web = service("web", "198.51.100.80");
+    web["spec"]["selector"] = json!({"app": "web"});
+    web["spec"]["ports"][0]["targetPort"] = "https".into();
+    web
+}
+
+/// A pod at the backend's address, of another node, that has been what it is for a while.
+fn pod(name: &str, labels: &Value, ready: bool) -> Value {
+    let status = if ready { "True" } else { "False" };
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {"nodeName": "n2", "containers": [{"name": "c", "ports": [{"name": "https", "containerPort": 8080}]}]},
+        "status": {"phase": "Running", "podIP": "192.0.2.80", "conditions": [{
+            "type": "Ready", "status": status, "lastTransitionTime": "2020-01-01T00:00:00Z",
+            "message": "containers with unready status: [c]",
+        }]},
+    })
+}
+
+/// The slice as a controller writes it.
+fn filled() -> Value {
+    let mut slice = slice("web", &[BACKEND]);
+    slice["endpoints"][0]["nodeName"] = "n2".into();
+    slice["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "web-abc", "namespace": "default"});
+    slice
+}
+
+fn is_empty() -> bool {
+    is_done(WEB, &[])
+}
+
+fn differences() -> Vec<Value> {
+    get("/diff").map(|answer| answer["differences"].as_array().unwrap().clone()).unwrap_or_default()
+}
+
+#[test]
+fn pods_selectors_ports_and_conditions() {
+    sandbox::run("diagnose::pods_selectors_ports_and_conditions", |sandbox| {
+        let scene = Scene::new(sandbox);
+        let Scene { cluster, .. } = &scene;
+        let refill = || {
+            apply(cluster, web());
+            apply(cluster, pod("web-abc", &json!({"app": "web"}), true));
+            apply(cluster, filled());
+            scene.is_sound();
+        };
+
+        // The controller would have emptied the slice too.
+        cluster
+            .patch("services", "default", "web", &Patch::Merge(json!({"spec": {"selector": {"app": "wbe"}}})))
+            .unwrap();
+        scene.change("endpointslices", "web", json!({"endpoints": null, "ports": null}), "no backend", is_empty);
+        scene.blames("default/web", 2, "selector-matches-nothing", &["app=web where the selector wants wbe"]);
+        refill();
+
+        // The controller leaves out a port whose name no container has.
+        let renamed =
+            json!({"spec": {"ports": [{"name": "https", "port": 443, "targetPort": "tls", "protocol": "TCP"}]}});
+        cluster.patch("services", "default", "web", &Patch::Merge(renamed)).unwrap();
+        scene.change("endpointslices", "web", json!({"ports": null}), "no port", is_empty);
+        scene.blames("default/web", 2, "port-mismatch", &["named tls", "none at all", "https=8080/TCP"]);
+        refill();
+
+        apply(cluster, pod("web-abc", &json!({"app": "web"}), false));
+        let unready = json!({"endpoints": [{
+            "addresses": ["192.0.2.80"], "conditions": {"ready": false, "serving": false, "terminating": false},
+            "nodeName": "n2", "targetRef": {"kind": "Pod", "name": "web-abc"},
+        }]});
+        scene.change("endpointslices", "web", unready, "nobody is ready", is_empty);
+        scene.blames("default/web", 2, "not-ready", &["web-abc", "containers with unready status"]);
+        refill();
+
+        let local = json!({"spec": {"internalTrafficPolicy": "Local"}});
+        let is_local = || frontend(WEB).is_some_and(|row| row["flags"].to_string().contains("Local"));
+        scene.change("services", "web", local, "policy Local", is_local);
+        scene.blames("default/web", 2, "no-local-backend", &["internalTrafficPolicy is Local", "n2", "EHOSTUNREACH"]);
+
+        scene.blames("default/wep", 2, "no-such-service", &["did you mean default/web?"]);
+    });
+}
+
+#[test]
+fn slices_that_were_emptied_or_not_updated() {
+    sandbox::run("diagnose::slices_that_were_emptied_or_not_updated", |sandbox| {
+        let scene = Scene::new(sandbox);
+        let shutting_down = scene.cluster.writing_as("kube-apiserver");
+        let nobody = Patch::Merge(json!({"endpoints": null, "ports": null}));
+        shutting_down.patch("endpointslices", "default", "web", &nobody).unwrap();
+        eventually("it is empty", is_empty);
+        let told =
+            ["web has been emptied", "kube-apiserver", "/history", "192.0.2.80:8080/TCP", "1 pod would be ready"];
+        scene.blames("default/web", 2, "slice-emptied", &told);
+        let rows = history("default/web");
+        assert!(rows.iter().any(|row| row["removed"].to_string().contains("192.0.2.80:8080/TCP")), "{rows:#?}");
+        assert_eq!(differences(), Vec::<Value>::new(), "memory and kernel have what the source says");
+
+        // The same where nothing may be emptied: default/kubernetes leads to the apiserver.
+        shutting_down.patch("endpointslices", "default", "kubernetes", &nobody).unwrap();
+        eventually("it is held", || crate::cluster::is_held("198.51.100.1:443/TCP", &["kube-apiserver"]));
+        let told = ["kubernetes has been emptied", "kube-apiserver", "nodelb holds the last known backends"];
+        scene.blames("default/kubernetes", 1, "slice-emptied", &told);
+
+        // A pod that became ready after the slice was last written, and the controller has not noticed.
+        let mut late = pod("web-abc", &json!({"app": "web"}), true);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        late["status"]["conditions"][0]["lastTransitionTime"] = nodelb_core::calendar::utc(now + 1).into();
+        apply(&scene.cluster, late);
+        // Given time to notice, so that nobody is blamed for what is under way.
+        eventually("it is blamed", || {
+            let report = scene.diagnose("default/web", 2);
+            report["findings"][0]["kind"] == "slice-not-updated"
+        });
+        scene.blames("default/web", 2, "slice-not-updated", &["1 ready pod missing", "web-abc (192.0.2.80)"]);
+    });
+}
+
+#[test]
+fn load_balancers_conflicts_and_refusals() {
+    sandbox::run("diagnose::load_balancers_conflicts_and_refusals", |sandbox| {
+        let scene = Scene::new(sandbox);
+        let cluster = &scene.cluster;
+        let mut balanced = service("balanced", "198.51.100.81");
+        balanced["spec"]["type"] = "LoadBalancer".into();
+        balanced["spec"]["selector"] = json!({"app": "web"});
+        apply(cluster, balanced);
+        let mut of_balanced = filled();
+        of_balanced["metadata"]["name"] = "balanced".into();
+        of_balanced["metadata"]["labels"]["kubernetes.io/service-name"] = "balanced".into();
+        apply(cluster, of_balanced);
+        apply(
+            cluster,
+            json!({
+                "apiVersion": "v1", "kind": "Event", "metadata": {"name": "balanced.1", "namespace": "default"},
+                "involvedObject": {"kind": "Service", "namespace": "default", "name": "balanced"},
+                "type": "Warning", "reason": "SyncLoadBalancerFailed", "count": 7,
+                "message": "Error syncing load balancer: RequestLimitExceeded", "source": {"component": "service-controller"},
+            }),
+        );
+        eventually("its clusterIP", || is_done("198.51.100.81:443/TCP", &["192.0.2.80:8080/TCP"]));
+        scene.blames(
+            "default/balanced",
+            1,
+            "load-balancer-pending",
+            &["has been pending", "SyncLoadBalancerFailed", "7 times"],
+        );
+        let report = scene.diagnose("default/balanced", 1);
+        assert!(report.to_string().contains("the cloud limits how often its API may be called"), "{report:#}");
+
+        // An address that nobody has allowed.
+        let outside = json!({"spec": {"externalIPs": ["203.0.113.9"]}});
+        let is_refused = || frontend("203.0.113.9:443/TCP").is_some_and(|row| row["status"] == "Error");
+        scene.change("services", "web", outside, "the refusal", is_refused);
+        scene.blames("default/web", 1, "address-refused", &["203.0.113.9:443/TCP", "external-ips"]);
+        scene.change("services", "web", json!({"spec": {"externalIPs": null}}), "no refusal", || {
+            frontend("203.0.113.9:443/TCP").is_none()
+        });
+
+        // A file has the address already.
+        scene
+            .host
+            .serve("mine.toml", &crate::host::service("mine/first", &["198.51.100.90:443"], &["192.0.2.80:8080"]));
+        eventually("the file's", || is_done("198.51.100.90:443/TCP", &["192.0.2.80:8080/TCP"]));
+        apply(cluster, service("late", "198.51.100.90"));
+        let mut of_late = filled();
+        of_late["metadata"]["name"] = "late".into();
+        of_late["metadata"]["labels"]["kubernetes.io/service-name"] = "late".into();
+        apply(cluster, of_late);
+        eventually("the conflict", || {
+            let answer = get("/frontends?service=default/late");
+            answer.is_some_and(|answer| answer["frontends"][0]["status"] == "Error")
+        });
+        scene.blames("default/late", 2, "address-conflict", &["mine/first"]);
+    });
+}
+
+/// A map of the generation in use.
+fn map(host: &Host, name: &str) -> MapHandle {
+    let names = std::fs::read_dir(host.pins.join("v1")).unwrap().map(|entry| entry.unwrap().path());
+    let generation = names.filter(|path| path.join("frontends").exists()).max().unwrap();
+    MapHandle::from_pinned_path(generation.join(name)).unwrap()
+}
+
+#[test]
+fn the_kernel_changed_by_hand() {
+    sandbox::run("diagnose::the_kernel_changed_by_hand", |sandbox| {
+        let scene = Scene::new(sandbox);
+        // As bpf/shared.h has it: 16 bytes of address, the port, TCP.
+        let key = [[0; 10].as_slice(), &[0xff; 2], &[198, 51, 100, 80], &443_u16.to_be_bytes(), &[6, 0]].concat();
+        map(&scene.host, "frontends").delete(&key).unwrap();
+        let rows = differences();
+        assert!(rows.iter().any(|row| row["what"] == WEB && row["kernel"] == "absent"), "{rows:#?}");
+        scene.blames("default/web", 2, "kernel-differs", &["198.51.100.80:443/TCP is not in the kernel", "/diff"]);
+        scene.daemon.signal(Signal::SIGHUP);
+        eventually("it is put back", || differences().is_empty());
+        scene.is_sound();
+
+        let link = scene.host.pins.join("v1/links/connect4");
+        // The daemon attaches it again within seconds: perhaps before anybody has looked.
+        eventually("the detached hook is blamed", || {
+            if let Ok(mut link) = Link::open(&link) {
+                drop(link.detach());
+            }
+            let mut command = Command::new(NODELB);
+            command
+                .args(["diagnose", "default/web", "--output", "json", "--config"])
+                .arg(scene.host.path("nodelb.toml"));
+            let output = command.output().unwrap();
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let first = &report["findings"][0];
+            first["kind"] == "hooks-not-in-effect" && first.to_string().contains("hook connect4")
+        });
+        eventually("the hooks are attached again", || differences().is_empty());
+        scene.is_sound();
+    });
+}
+
+#[test]
+fn apiservers_permissions_and_daemons_that_are_missing() {
+    sandbox::run("diagnose::apiservers_permissions_and_daemons_that_are_missing", |sandbox| {
+        let mut scene = Scene::new(sandbox);
+        scene.cluster.allow("nodelb", Role::node_proxier().without("endpointslices"));
+        scene.server.as_ref().unwrap().faults().end_watches();
+        eventually("the refusal", || {
+            get("/sources").is_some_and(|answer| answer.to_string().contains("403 Forbidden"))
+        });
+        scene.blames("default/web", 2, "permission-missing", &["endpointslices", "system:node-proxier"]);
+        scene.cluster.allow("nodelb", Role::node_proxier());
+        eventually("the permission", || {
+            get("/sources").is_some_and(|answer| !answer.to_string().contains("403 Forbidden"))
+        });
+        scene.is_sound();
+
+        drop(scene.server.take());
+        eventually("the loss", || get("/apiservers").is_some_and(|answer| answer["session"][0]["apiserver"].is_null()));
+        scene.blames("default/web", 1, "apiserver-away", &[SERVER, "could not reach one either"]);
+
+        // Without a daemon the kernel goes on; what Kubernetes says can still be asked.
+        scene.server = Some(serve(&scene.cluster, SERVER));
+        scene.daemon.terminate();
+        scene.blames("default/web", 1, "daemon-silent", &["systemctl start nodelb"]);
+        let report = scene.diagnose("default/web", 1);
+        assert!(report.to_string().contains("1 frontend and 1 backend answer from here"), "{report:#}");
+    });
+}
+
+/// `nodelb watch`, and what it has printed.
+struct Watching {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Watching {
+    fn start(scene: &Scene, arguments: &[&str]) -> Self {
+        let mut command = Command::new(NODELB);
+        command.arg("watch").args(arguments).arg("--config").arg(scene.host.path("nodelb.toml"));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (to, lines) = mpsc::channel();
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    /// Waits for a line with all of this.
+    fn tells(&mut self, parts: &[&str]) {
+        eventually(&format!("a line with {parts:?} after {:#?}", self.seen), || {
+            self.seen.extend(self.lines.try_iter());
+            self.seen.iter().any(|line| parts.iter().all(|part| line.contains(part)))
+        });
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[test]
+fn watch_tells_what_happened_also_without_a_daemon() {
+    sandbox::run("diagnose::watch_tells_what_happened_also_without_a_daemon", |sandbox| {
+        let mut scene = Scene::new(sandbox);
+        let mut watching = Watching::start(&scene, &["default/kubernetes"]);
+        watching.tells(&["# watching 192.0.2.21:6443 (told by the daemon)"]);
+        watching.tells(&["EndpointSlice default/kubernetes ADDED", "backends +192.0.2.21 (ready)"]);
+        scene.daemon.terminate();
+        let shutting_down = scene.cluster.writing_as("kube-apiserver");
+        let nobody = Patch::Merge(json!({"endpoints": null, "ports": null}));
+        shutting_down.patch("endpointslices", "default", "kubernetes", &nobody).unwrap();
+        watching.tells(&[
+            "EndpointSlice default/kubernetes MODIFIED",
+            "by=kube-apiserver",
+            "backends -192.0.2.21",
+            "endpoints: null",
+        ]);
+        let synced = Patch::Merge(json!({"metadata": {"annotations": {"synced": "now"}}}));
+        scene.cluster.patch("services", "default", "kubernetes", &synced).unwrap();
+        watching.tells(&["Service default/kubernetes MODIFIED", "nothing but annotations: annotations +synced"]);
+
+        drop(scene.server.take());
+        watching.tells(&["# lost 192.0.2.21:6443", "reconnecting"]);
+        apply(&scene.cluster, slice("kubernetes", &[SERVER]));
+        scene.cluster.compact();
+        scene.server = Some(serve(&scene.cluster, SERVER));
+        watching.tells(&["# watching 192.0.2.21:6443 (configured)"]);
+        watching.tells(&["EndpointSlice default/kubernetes MODIFIED", "(listed)", "backends +192.0.2.21"]);
+        scene.cluster.delete("endpointslices", "default", "kubernetes").unwrap();
+        watching.tells(&["EndpointSlice default/kubernetes DELETED", "backends -192.0.2.21"]);
+
+        kill(Pid::from_raw(watching.child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+        assert_eq!(watching.child.wait().unwrap().code(), Some(0), "interrupted is done");
+        assert!(!watching.seen.iter().any(|line| line.contains("default/web")), "{:#?}", watching.seen);
+
+        // A reader that leaves is no error, also while nothing happens.
+        let mut json = Watching::start(&scene, &["--output", "json"]);
+        json.tells(&["\"notice\":\"2 of kind Service listed, watching them\""]);
+        apply(&scene.cluster, pod("other", &json!({}), true));
+        apply(&scene.cluster, service("new", "198.51.100.95"));
+        json.tells(&["\"kind\":\"Service\"", "\"event\":\"ADDED\"", "\"name\":\"new\""]);
+        for line in &json.seen {
+            assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line["at"].is_string()), "{line}");
+        }
+        let mut head = Command::new("sh");
+        head.args(["-c", &format!("{NODELB} watch --config {} | head -1", scene.host.path("nodelb.toml").display())]);
+        let output = head.output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
+    });
+}
+
+/// The Events nodelb has written about a service.
+fn events(cluster: &Cluster, service: &str) -> Vec<Value> {
+    let mut events = cluster.list("events");
+    events.retain(|event| event["involvedObject"]["name"] == service);
+    events
+}
+
+#[test]
+fn events_are_written_where_they_are_asked_for() {
+    sandbox::run("diagnose::events_are_written_where_they_are_asked_for", |sandbox| {
+        let scene = Scene::with(sandbox, "events = true");
+        let nobody = Patch::Merge(json!({"endpoints": null}));
+        for name in ["web", "kubernetes"] {
+            scene.cluster.patch("endpointslices", "default", name, &nobody).unwrap();
+        }
+        eventually("the Events", || {
+            !events(&scene.cluster, "web").is_empty() && !events(&scene.cluster, "kubernetes").is_empty()
+        });
+        let [lost, held] = ["web", "kubernetes"].map(|service| {
+            let mut events = events(&scene.cluster, service);
+            assert_eq!(events.len(), 1, "{events:#?}");
+            events.remove(0)
+        });
+        let uid = scene.cluster.get("services", "default", "web").unwrap()["metadata"]["uid"].clone();
+        assert_eq!((&lost["reason"], &lost["involvedObject"]["uid"]), (&json!("NoBackends"), &uid));
+        assert_eq!((&held["reason"], &held["type"]), (&json!("BackendsHeld"), &json!("Warning")));
+        assert!(held["message"].as_str().unwrap().contains("198.51.100.1:443/TCP"), "{held:#}");
+        let report = scene.diagnose("default/web", 2);
+        assert!(report.to_string().contains("Kubernetes warns: NoBackends"), "{report:#}");
+    });
+}
+
+#[test]
+fn a_refused_event_is_one_line() {
+    sandbox::run("diagnose::a_refused_event_is_one_line", |sandbox| {
+        let scene = Scene::with(sandbox, "events = true");
+        scene.cluster.allow("nodelb", Role::node_proxier().without("events"));
+        scene.cluster.patch("endpointslices", "default", "web", &Patch::Merge(json!({"endpoints": null}))).unwrap();
+        let said =
+            || scene.host.log().lines().filter(|line| line.contains("Kubernetes Events are not written")).count();
+        eventually("the refusal", || said() == 1);
+        assert!(
+            scene.host.log().contains("kubectl auth can-i create events --namespace default"),
+            "{}",
+            scene.host.log()
+        );
+        std::thread::sleep(Duration::from_secs(12));
+        assert_eq!(said(), 1);
+        assert!(events(&scene.cluster, "web").is_empty());
+        apply(&scene.cluster, filled());
+        eventually("changes go on", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
+    });
+}
