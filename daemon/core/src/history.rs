@@ -42,9 +42,11 @@ impl History {
     pub fn add(&mut self, event: Event, stamp: Stamp) -> Arc<Record> {
         let to_owner = event.cause.origin.triggered.map(|triggered| stamp.at.saturating_sub(triggered));
         let to_kernel = match event.kernel {
-            Kernel::Done if event.what == What::Healed => {
-                Some(self.tried_at(&event).map_or(0, |at| stamp.at.saturating_sub(at) * 1_000) + stamp.to_kernel)
-            }
+            Kernel::Done if event.what == What::Healed => Some(
+                self.tried_at(&event)
+                    .map_or(0, |at| stamp.at.saturating_sub(at).saturating_mul(1_000))
+                    .saturating_add(stamp.to_kernel),
+            ),
             Kernel::Done => Some(stamp.to_kernel),
             Kernel::Untouched | Kernel::Deferred | Kernel::Failed(_) => None,
         };

@@ -127,7 +127,7 @@ fn detail(record: &Record) -> Cell {
     }
     let lists = [("added", &event.added), ("removed", &event.removed), ("held", &event.held)];
     for (name, list) in lists.into_iter().chain([("refused", &event.refused)]).filter(|(_, list)| list.more > 0) {
-        said.push(format!("{} {name}", list.shown.len() + list.more));
+        said.push(format!("{} {name}", list.more.saturating_add(list.shown.len())));
     }
     if record.is_from_before {
         said.push("before the last start".into());

@@ -19,7 +19,13 @@ use crate::compare::EntryKey;
 use crate::compile::Refusal;
 use crate::history::{Addresses, Event, Kernel, What};
 use crate::service::{PortKey, Service, ServiceName, Source};
-use crate::state::{Realised, ServiceEntry, ServiceId, Slot};
+use crate::state::{Realised, ServiceEntry, ServiceId};
+
+pub(super) use draft::Draft;
+use events::Events;
+
+mod draft;
+mod events;
 
 /// The most events of one round, and the most changed lists it compares; what is beyond them is counted.
 const MAX_EVENTS: usize = 512;
@@ -44,55 +50,6 @@ pub(super) struct Teller {
     owed: BTreeMap<ServiceId, Arc<PortKey>>,
     /// When what a slice told happened, by the slice's service; until the kernel has it.
     triggers: Vec<(ServiceName, u64)>,
-}
-
-/// A list that the round changes.
-#[derive(Debug)]
-pub(super) struct Draft {
-    pub(super) id: ServiceId,
-    pub(super) key: Arc<PortKey>,
-    pub(super) source: Source,
-    /// `None` for a new port.
-    pub(super) before: Option<Arc<ServiceEntry>>,
-    /// `None` for a port that goes.
-    pub(super) after: Option<Arc<ServiceEntry>>,
-    pub(super) trigger: Trigger,
-}
-
-/// The events of a round while they are put together, each port's findable.
-#[derive(Default)]
-struct Events {
-    events: Vec<Event>,
-    of_port: BTreeMap<Arc<PortKey>, usize>,
-    untold: usize,
-}
-
-impl Events {
-    /// The port's event, or a new one of this kind.
-    fn of(&mut self, key: &Arc<PortKey>, new: impl FnOnce() -> Event) -> Option<&mut Event> {
-        let place = match self.of_port.get(key) {
-            Some(place) => *place,
-            None if self.events.len() >= MAX_EVENTS => {
-                self.untold += 1;
-                return None;
-            }
-            None => {
-                self.of_port.insert(Arc::clone(key), self.events.len());
-                self.events.push(new());
-                self.events.len() - 1
-            }
-        };
-        self.events.get_mut(place)
-    }
-
-    /// One more, whatever else happened to its port.
-    fn push(&mut self, event: Event) {
-        if self.events.len() < MAX_EVENTS {
-            self.events.push(event);
-        } else {
-            self.untold += 1;
-        }
-    }
 }
 
 impl Teller {
@@ -390,62 +347,6 @@ impl Engine {
     fn cause_of(&self, key: &PortKey) -> Cause {
         self.described(key).map(|service| Trigger::Service(Arc::clone(service)).cause()).unwrap_or_default()
     }
-}
-
-impl Draft {
-    fn what(&self) -> What {
-        let has_backends = |entry: &Arc<ServiceEntry>| entry.has_backends;
-        match (&self.before, &self.after) {
-            (_, None) => What::Removed,
-            (None, Some(_)) => What::Added,
-            (Some(before), Some(after)) if has_backends(before) && !has_backends(after) => What::Emptied,
-            (Some(_), Some(_)) => What::Changed,
-        }
-    }
-
-    fn event(&self) -> Event {
-        let slots = |entry: &Option<Arc<ServiceEntry>>| entry.as_ref().map(|entry| Arc::clone(&entry.cluster));
-        let (before, after) = (slots(&self.before).unwrap_or_default(), slots(&self.after).unwrap_or_default());
-        let (added, removed) = differences(&before, &after);
-        let mut event = Event::of_port(&self.key, Some(self.source), self.what(), self.trigger.cause());
-        if let (Some(before), Some(after)) = (&self.before, &self.after) {
-            event.detail = detail(before, after, added.is_empty() && removed.is_empty());
-        }
-        Event { added, removed, ..event }
-    }
-}
-
-/// What is different besides which backends there are.
-fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) -> Option<Arc<str>> {
-    if before.affinity_seconds != after.affinity_seconds {
-        return Some(match after.affinity_seconds {
-            0 => "clients do not keep their backend any more".into(),
-            seconds => format!("clients keep their backend for {seconds} s").into(),
-        });
-    }
-    if !has_same_backends {
-        None
-    } else if before.cluster == after.cluster {
-        Some("another choice of backends on this node".into())
-    } else {
-        Some("other weights".into())
-    }
-}
-
-/// Which backends the one list has and the other has not. Both are in address order.
-fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
-    let (mut added, mut removed) = (Addresses::default(), Addresses::default());
-    let mut before = before.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr).peekable();
-    for addr in after.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr) {
-        while let Some(gone) = before.next_if(|old| *old < addr) {
-            removed.push(gone);
-        }
-        if before.next_if_eq(&addr).is_none() {
-            added.push(addr);
-        }
-    }
-    before.for_each(|gone| removed.push(gone));
-    (added, removed)
 }
 
 #[cfg(test)]

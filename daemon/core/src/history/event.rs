@@ -113,7 +113,7 @@ impl Addresses {
         if self.shown.len() < MAX_SHOWN {
             self.shown.push(address);
         } else {
-            self.more += 1;
+            self.more = self.more.saturating_add(1);
         }
     }
 

@@ -93,3 +93,19 @@ fn rows_of_earlier_runs_say_so() {
     let text = Page::from(super::history(&rows, 0)).to_text();
     assert!(text.trim_end().ends_with("before the last start"), "{text}");
 }
+
+/// The file of earlier runs may say anything.
+#[test]
+fn no_figure_is_too_large_to_be_shown() {
+    let (event, _) = changed();
+    let added = Addresses { shown: Vec::new(), more: usize::MAX };
+    let mut origin = origin();
+    (origin.generation, origin.written, origin.triggered) = (u64::MAX, Some(u64::MAX), Some(u64::MAX));
+    let cause = Cause { origin, is_removed: false };
+    let event = Event { added, cause, ..event };
+    let (to_owner, to_kernel, at) = (Some(u64::MAX), Some(u64::MAX), u64::MAX);
+    let mut history = History::default();
+    history.restore(Record { sequence: 1, at, to_owner, to_kernel, is_from_before: false, event });
+    let rows = select(&history, &Snapshot::default(), &Filter::default());
+    assert!(Page::from(super::history(&rows, 0)).to_text().contains(&format!("{} added", usize::MAX)));
+}
