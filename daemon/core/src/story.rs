@@ -209,13 +209,13 @@ impl Snapshot {
         Found {
             at,
             view: if is_local { View::Local } else { View::Cluster },
-            why: self.why(owner, from),
+            why: self.why_view(owner, from),
             affinity_seconds: service.map_or(0, |service| service.affinity_seconds),
             is_in_kernel: is_same,
         }
     }
 
-    fn why(&self, owner: Option<&FrontendReport>, from: Client) -> Why {
+    fn why_view(&self, owner: Option<&FrontendReport>, from: Client) -> Why {
         let kind = owner.map_or(FrontendKind::Static, |row| row.kind);
         let service = owner.and_then(|row| self.facts.owner(&row.service));
         let policies = service.map(|(service, _)| (service.internal_policy, service.external_policy));

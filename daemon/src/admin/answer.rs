@@ -14,10 +14,9 @@ use axum::{Extension, Router};
 use nodelb_core::report::Filter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::follow::{self, Feed};
+use super::follow::{self, Feed, Manner};
 use super::query::{Output, Problem, Query};
 use super::routes::{Content, Form, ROUTES, Route};
-use super::table::Style;
 use super::{AdminState, guard};
 
 /// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
@@ -100,7 +99,9 @@ async fn respond(
     };
     let output = query.output.unwrap_or(accepted);
     if let (Form::Followed(_, feed), true) = (&route.form, query.watch) {
-        return match followed(route, &shared, caller, (feed(&shared.state, &query), query.style, output)) {
+        let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+        let manner = Manner { output, style: query.style, resumed, clock: Arc::clone(&shared.state.clock) };
+        return match followed(route, &shared, caller, (feed(&shared.state, &query), manner)) {
             Ok(response) => response,
             Err(problem) => problem_response(&problem, output),
         };
@@ -124,16 +125,16 @@ fn followed(
     route: &Route,
     shared: &Shared,
     caller: &Caller,
-    (feed, style, output): (Feed, Style, Output),
+    (feed, manner): (Feed, Manner),
 ) -> Result<Response, Problem> {
     let place = Arc::clone(&caller.streams).try_acquire_owned().map_err(|_full| {
         let message = format!("{} cannot be followed by more readers: end another, or ask without watch", route.path);
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
-    let clock = Arc::clone(&shared.state.clock);
+    let output = manner.output;
     let limits =
         follow::Limits { turn: Arc::clone(&shared.following), unread: Arc::clone(&shared.unread), _place: place };
-    let body = follow::body(feed, follow::Manner { output, style, clock }, limits, shared.stop.clone());
+    let body = follow::body(feed, manner, limits, shared.stop.clone());
     (caller.follow)();
     let form = match output {
         Output::Text => "text/plain; charset=utf-8",

@@ -31,6 +31,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(super) struct Manner {
     pub(super) output: Output,
     pub(super) style: Style,
+    /// The last event it has seen, by its `Last-Event-ID` header.
+    pub(super) resumed: Option<u64>,
     pub(super) clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }
 
@@ -43,8 +45,12 @@ pub(super) struct Limits {
 }
 
 /// The body of an answer that goes on until the reader leaves, or `stop`.
-pub(super) fn body(feed: Feed, manner: Manner, limits: Limits, stop: watch::Receiver<bool>) -> Body {
-    let teller = Teller { feed, manner, lines: None, told: 0 };
+pub(super) fn body(mut feed: Feed, manner: Manner, limits: Limits, stop: watch::Receiver<bool>) -> Body {
+    let lines = match manner.resumed {
+        Some(last) if feed.resume(last) => Some(feed.nothing().write_lines(&manner.style, &mut String::new())),
+        _ => None,
+    };
+    let teller = Teller { feed, manner, lines, told: 0 };
     let stream = Following { teller: Some(teller), limits, stop, last: Instant::now() };
     Body::from_stream(stream::unfold(stream, Following::next))
 }

@@ -143,7 +143,7 @@ pub(super) fn flag(value: &str) -> Result<bool, String> {
     match value {
         "" | "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!("`{value}` is not a flag's value (expected true, false or nothing)")),
+        _ => Err(format!("`{value}` is not what a flag may be (expected true, false or nothing)")),
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/history",
         parameters: PLACES,
         shows: "what became of services and their backends: when, by whose hand, and when the kernel had it",
-        form: Form::Tables(&[&history::HISTORY]),
+        form: Form::Followed(&[&history::HISTORY], Feed::history),
         long: true,
         answer: |state, query, now| {
             let (history, snapshot) = (latest(&state.history), latest(&state.snapshot));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nodelb_core::addr::L4Addr;
 use nodelb_core::engine::{Differs, Snapshot};
+use nodelb_core::history::{History, Record};
 use nodelb_core::report::{Filter, FrontendReport};
 use nodelb_core::service::{FrontendKind, ServiceName};
 use tokio::sync::watch;
@@ -14,7 +15,7 @@ use super::Cells;
 use crate::admin::query::Query;
 use crate::admin::shape::Shape;
 use crate::admin::table::Table;
-use crate::admin::{AdminState, Now, tables};
+use crate::admin::{AdminState, Now, history, tables};
 
 /// What became of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub(in crate::admin) struct Change {
 pub(in crate::admin) enum Feed {
     /// `/frontends`.
     Frontends(Frontends),
+    /// `/history`.
+    History(Records),
 }
 
 impl Feed {
@@ -67,10 +70,38 @@ impl Feed {
         Self::Frontends(Frontends { snapshots, told, filter: query.filter.clone() })
     }
 
+    /// The records of `/history` that the query lets through.
+    pub(in crate::admin) fn history(state: &AdminState, query: &Query) -> Self {
+        let (histories, snapshots) = (state.history.clone(), state.snapshot.clone());
+        Self::History(Records { histories, snapshots, told: 0, filter: query.filter.clone() })
+    }
+
+    /// Goes on after the change of this number, as if everything up to it had been told; `false` where changes have none.
+    pub(in crate::admin) fn resume(&mut self, after: u64) -> bool {
+        match self {
+            Self::Frontends(_) => false,
+            Self::History(records) => {
+                records.told = after;
+                // There may be something new already.
+                records.histories.mark_changed();
+                true
+            }
+        }
+    }
+
     /// The columns.
     pub(super) fn shape(&self) -> &'static Shape {
         match self {
             Self::Frontends(_) => &tables::FRONTENDS,
+            Self::History(_) => &history::HISTORY,
+        }
+    }
+
+    /// The table without a row.
+    pub(super) fn nothing(&self) -> Table {
+        match self {
+            Self::Frontends(_) => Table::new(&tables::FRONTENDS, []),
+            Self::History(_) => Table::new(&history::HISTORY, []),
         }
     }
 
@@ -78,6 +109,7 @@ impl Feed {
     pub(super) async fn news(&mut self) -> bool {
         match self {
             Self::Frontends(frontends) => frontends.snapshots.changed().await.is_ok(),
+            Self::History(records) => records.histories.changed().await.is_ok(),
         }
     }
 
@@ -85,6 +117,7 @@ impl Feed {
     pub(super) fn table(&mut self, now: Now) -> Table {
         match self {
             Self::Frontends(frontends) => frontends.table(now),
+            Self::History(records) => history::history(&records.new(), now.unix),
         }
     }
 
@@ -92,6 +125,7 @@ impl Feed {
     pub(super) fn changes(&mut self, now: Now) -> Vec<Change> {
         match self {
             Self::Frontends(frontends) => frontends.changes(now),
+            Self::History(records) => records.changes(now),
         }
     }
 
@@ -99,6 +133,7 @@ impl Feed {
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Frontends(_) => None,
+            Self::History(records) => Some(records.told),
         }
     }
 }
@@ -152,6 +187,35 @@ impl Frontends {
             }
         };
         rows.into_iter().map(|row| ((row.address, row.service.clone(), Arc::clone(&row.port), row.kind), row)).collect()
+    }
+}
+
+/// Follows the records of `/history`.
+pub(in crate::admin) struct Records {
+    histories: watch::Receiver<Arc<History>>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    told: u64,
+    filter: Filter,
+}
+
+impl Records {
+    /// What has been recorded since this was last asked.
+    fn new(&mut self) -> Vec<Arc<Record>> {
+        let histories = Arc::clone(&self.histories.borrow_and_update());
+        let snapshot = Arc::clone(&self.snapshots.borrow());
+        let mut records = history::select(&histories, &snapshot, &self.filter);
+        records.retain(|record| record.sequence > self.told);
+        self.told = self.told.max(histories.last());
+        records
+    }
+
+    fn changes(&mut self, now: Now) -> Vec<Change> {
+        let change = |record: Arc<Record>| Change {
+            mark: Mark::Added,
+            number: Some(record.sequence),
+            row: history::cells(&record, now.unix).into(),
+        };
+        self.new().into_iter().map(change).collect()
     }
 }
 
