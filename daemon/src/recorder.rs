@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::clock::{Taken, at};
 use crate::latency::Latencies;
+use crate::log::messages;
 use crate::state;
 
 mod file;
@@ -184,17 +185,26 @@ impl Recorder {
         match timeout(patience, reading).await {
             Ok(Ok(found)) => {
                 if found.unreadable > 0 {
-                    info!("{shown}: {} lines make no sense and are not used", found.unreadable);
+                    info!(
+                        message_id = %messages::STATE_UNREADABLE,
+                        "{shown}: {} lines make no sense and are not used", found.unreadable
+                    );
                 }
                 found.records.into_iter().for_each(|record| self.history.restore(record));
                 self.written = self.history.last();
                 self.keeps = true;
             }
             Ok(Err(error)) => {
-                warn!("{shown} cannot be read: {error}; /history begins with this start, and ends with it");
+                warn!(
+                    message_id = %messages::STATE_UNREADABLE,
+                    "{shown} cannot be read: {error}; /history begins with this start, and ends with it"
+                );
             }
             Err(_elapsed) => {
-                warn!("{shown} is not read within {patience:?}; /history begins with this start, and ends with it");
+                warn!(
+                    message_id = %messages::STATE_UNREADABLE,
+                    "{shown} is not read within {patience:?}; /history begins with this start, and ends with it"
+                );
             }
         }
     }
@@ -245,13 +255,16 @@ impl Recorder {
             Ok(()) => {
                 self.written = last.unwrap_or(self.written);
                 if std::mem::take(&mut self.has_failed) {
-                    info!("{} is written again", path.display());
+                    info!(message_id = %messages::STATE_WRITTEN, "{} is written again", path.display());
                 }
             }
             Err(error) => {
                 self.next_write = Some(Instant::now() + self.timing.retry);
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    warn!("{} cannot be written: {error}; /history is lost when nodelb ends", path.display());
+                    warn!(
+                        message_id = %messages::STATE_UNWRITTEN,
+                        "{} cannot be written: {error}; /history is lost when nodelb ends", path.display()
+                    );
                 }
             }
         }
@@ -267,7 +280,10 @@ impl Recorder {
                 Ok(result) => self.conclude(result),
                 Err(_elapsed) => {
                     let (path, patience) = (file::path(&self.directory), self.timing.patience);
-                    warn!("{} is not written: not done within {patience:?}", path.display());
+                    warn!(
+                        message_id = %messages::STATE_UNWRITTEN,
+                        "{} is not written: not done within {patience:?}", path.display()
+                    );
                     return;
                 }
             }
