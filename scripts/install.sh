@@ -11,6 +11,7 @@ sbindir=$prefix/sbin
 place() {
     sed -e "s|@TARGET@|${TARGET:-target}|" -e "s|@SBINDIR@|$sbindir|" -e "s|@SYSCONFDIR@|$sysconfdir|" \
         -e "s|@UNITDIR@|$prefix/lib/systemd/system|" -e "s|@MANDIR@|$prefix/share/man|" \
+        -e "s|@CATALOGDIR@|$prefix/lib/systemd/catalog|" -e "s|@DATADIR@|$prefix/share/nodelb|" \
         -e "s|@DOCDIR@|$prefix/share/doc/nodelb|" contrib/installed-files
 }
 
@@ -44,3 +45,8 @@ while read -r mode sources destination note; do
         put "$mode" "$source" "$destination" "$note"
     done
 done < <(place)
+
+# On this system, not in a package's tree: `journalctl -x` knows nodelb's messages from now on.
+if [ -z "$DESTDIR" ] && command -v journalctl >/dev/null; then
+    journalctl --update-catalog || echo "run \`journalctl --update-catalog\` as root for \`journalctl -x\`" >&2
+fi

@@ -81,12 +81,18 @@ word_in_c() {
         xargs --no-run-if-empty grep -nHP "$code\b(\w*_)?($words)(_\w*)?\b\s*[(\[;={,]" | none
 }
 
+# The package that has it also starts a server, so it is not asked for; a test reads the rules in any case.
+promtool_rules() {
+    ! command -v promtool >/dev/null || promtool check rules contrib/prometheus/*.yaml >/dev/null
+}
+
 check "cargo fmt" cargo fmt --all --check
 check "cargo fmt: fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
 check "fuzz/Cargo.lock" fuzz_lock
 check "cargo clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 check "clang-format" clang_format_all
 check "shellcheck" shellcheck_all
+check "alerts: promtool, if it is here" promtool_rules
 check "files of at most 500 lines" too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
 check "words: file names" word_in_file_names

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 pub mod ask;
 pub mod client;
@@ -122,6 +122,11 @@ pub struct Actions {
     pub cleanup: Telling<CleanupOptions>,
     /// `reaper`: returns when the daemon has ended.
     pub reaper: Action<ReaperOptions>,
+}
+
+/// What the command line consists of: for documents, and for tests of them.
+pub fn command() -> clap::Command {
+    CommandLine::command()
 }
 
 /// Parses the arguments, carries out the command and says with which code the process ends.

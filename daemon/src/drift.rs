@@ -15,6 +15,7 @@ use tracing::warn;
 
 use crate::admin::ReadMaps;
 use crate::clock::{Clock, ticking};
+use crate::log::messages;
 
 /// How often the maps are compared with what they should hold.
 pub const CHECK_EVERY: Duration = Duration::from_secs(120);
@@ -66,7 +67,10 @@ pub(crate) fn tell(repaired: &[Drift]) {
     if repaired.len() > SHOWN {
         text.push_str(&format!(" and {} more", repaired.len() - SHOWN));
     }
-    warn!(entries = repaired.len(), "somebody else changed nodelb's maps, which is put right: {text}");
+    warn!(
+        message_id = %messages::MAPS_REPAIRED,
+        entries = repaired.len(), "somebody else changed nodelb's maps, which is put right: {text}"
+    );
 }
 
 /// What the owner is told of drift, and where it tells what it put right.
@@ -136,7 +140,10 @@ impl Checker {
             }
             Err(error) => {
                 if self.reports.borrow().error.as_ref() != Some(&error) {
-                    warn!("the maps cannot be compared with what they should hold: {error}; tried again later");
+                    warn!(
+                        message_id = %messages::MAPS_UNREADABLE,
+                        "the maps cannot be compared with what they should hold: {error}; tried again later"
+                    );
                 }
                 self.done(Some(error));
             }

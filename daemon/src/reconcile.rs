@@ -141,7 +141,10 @@ impl<D: Datapath> Owner<D> {
         match self.datapath.read(suspects) {
             Ok(content) if self.engine.found(&content, suspects) > 0 => self.round(standing, Taken::now()),
             Ok(_as_believed) => {}
-            Err(error) => warn!("what somebody else may have changed in the maps cannot be read: {error}"),
+            Err(error) => warn!(
+                message_id = %messages::MAPS_UNREADABLE,
+                "what somebody else may have changed in the maps cannot be read: {error}"
+            ),
         }
     }
 

@@ -1,16 +1,16 @@
-//! Storms: of messages with one id, so many are told in a minute; the others are counted, and their number is told when the
-//! minute is over. Whoever logs may therefore say each thing as it happens. What counts as news is still for them to say:
-//! this is the last resort, not a reason to repeat oneself.
+//! Storms: of messages with one id, and of failures in the same words, so many are told in a minute; the others are counted,
+//! and their number is told when the minute is over. Whoever logs may therefore say each thing as it happens. What counts as
+//! news is still for them to say: this is the last resort, not a reason to repeat oneself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, error, info, warn};
 use tracing_subscriber::layer::{Context, Filter};
 
@@ -25,6 +25,9 @@ const MORE_FIELD: &str = "more";
 /// So many lines of one id and level are told in a window.
 pub const BURST: u32 = 100;
 
+/// So many of them in the same words, where they are warnings or errors: a failure that repeats itself says nothing new.
+pub const SAME: u32 = 10;
+
 /// From the first line on.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
@@ -34,10 +37,12 @@ const BEAT: Duration = Duration::from_secs(1);
 /// Which lines are alike.
 type Alike = (MessageId, Level);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Window {
     began: Duration,
     told: u32,
+    /// How many were told in which words, by their hash: at most as many as were told at all.
+    same: HashMap<u64, u32>,
     left_out: u64,
 }
 
@@ -48,25 +53,33 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Whether the line is to be told; counts it.
-    pub fn admit(&mut self, alike: (MessageId, Level), now: Duration) -> bool {
-        let fresh = Window { began: now, told: 0, left_out: 0 };
-        let window = self.windows.entry(alike).or_insert(fresh);
+    /// Whether the line is to be told; counts it. `words` is the same number for the same words.
+    pub fn admit(&mut self, alike: (MessageId, Level), words: u64, now: Duration) -> bool {
+        let fresh = || Window { began: now, told: 0, same: HashMap::new(), left_out: 0 };
+        let window = self.windows.entry(alike).or_insert_with(fresh);
         if now >= window.began + WINDOW && window.left_out == 0 {
-            *window = fresh;
+            *window = fresh();
         }
-        let is_told = window.told < BURST;
-        window.told += u32::from(is_told);
-        window.left_out += u64::from(!is_told);
-        is_told
+        let (_, level) = alike;
+        let may_repeat = level > Level::WARN || window.same.get(&words).is_none_or(|told| *told < SAME);
+        if window.told >= BURST || !may_repeat {
+            window.left_out += 1;
+            return false;
+        }
+        window.told += 1;
+        *window.same.entry(words).or_default() += 1;
+        true
     }
 
     /// What was left out in the windows that are over, and begins these anew.
     pub fn due(&mut self, now: Duration) -> Vec<((MessageId, Level), u64)> {
-        let (over, open) = std::mem::take(&mut self.windows).into_iter().partition(|(_, it)| now >= it.began + WINDOW);
-        self.windows = open;
-        let over: BTreeMap<Alike, Window> = over;
-        over.into_iter().filter(|(_, it)| it.left_out > 0).map(|(alike, it)| (alike, it.left_out)).collect()
+        let is_over = |window: &Window| now >= window.began + WINDOW;
+        let over = |(alike, window): (&Alike, &Window)| {
+            (is_over(window) && window.left_out > 0).then_some((*alike, window.left_out))
+        };
+        let due = self.windows.iter().filter_map(over).collect();
+        self.windows.retain(|_, window| !is_over(window));
+        due
     }
 }
 
@@ -119,10 +132,6 @@ impl<S> Filter<S> for Limit {
         true
     }
 
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::TRACE)
     }
@@ -131,7 +140,10 @@ impl<S> Filter<S> for Limit {
         let mut seen = Seen::default();
         event.record(&mut seen);
         match seen.id {
-            Some(id) if !seen.is_count => self.with(|limiter, now| limiter.admit((id, *event.metadata().level()), now)),
+            Some(id) if !seen.is_count => {
+                let alike = (id, *event.metadata().level());
+                self.with(|limiter, now| limiter.admit(alike, seen.words.finish(), now))
+            }
             _ => true,
         }
     }
@@ -142,12 +154,15 @@ impl<S> Filter<S> for Limit {
 struct Seen {
     id: Option<MessageId>,
     is_count: bool,
+    words: DefaultHasher,
 }
 
 impl Visit for Seen {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = format!("{value:?}");
+        self.words.write(text.as_bytes());
         match field.name() {
-            ID_FIELD => self.id = u128::from_str_radix(&format!("{value:?}"), 16).ok().map(MessageId),
+            ID_FIELD => self.id = u128::from_str_radix(&text, 16).ok().map(MessageId),
             MORE_FIELD => self.is_count = true,
             _ => {}
         }

@@ -111,6 +111,15 @@ messages! {
         "Programs had been detached from the cgroup, or replaced, and nodelb attached its own again. Connections made \
          meanwhile may have failed.",
         "Find out who detached them: another agent on this node, an old nodelb, or somebody by hand.";
+    MAPS_REPAIRED = 0xa065b9a74eb84c968a40504f47d39b85,
+        "Somebody else changed nodelb's maps",
+        "Entries of the maps were not as nodelb had written them: changed, removed or added by another program or by hand. \
+         Connections made meanwhile may have gone astray. nodelb puts it right at once.",
+        "Find out who it was; `nodelb diff` shows whether it goes on.";
+    MAPS_UNREADABLE = 0xa2c2697343564bfa8ddb08e629006654,
+        "The maps cannot be compared with what they should hold",
+        "The kernel's maps could not be read back, so what somebody else may have changed there is not seen. It is tried again.",
+        "If it goes on, look at the error in the line.";
     SOCKETS_STAY = 0x82a53418899b4a97ac8e8ea793d1c4ac,
         "Sockets cannot be made to dial again",
         "Sockets stay connected to backends that are gone until they are closed: something that nodelb needs to end \
@@ -332,6 +341,7 @@ pub static FIELDS: &[(&str, &str)] = &[
     ("line", "Line in it"),
     ("error", "What went wrong"),
     ("operations", "How many map operations were done"),
+    ("entries", "How many map entries were put right"),
     ("failed", "How many of them failed"),
     ("services", "How many services are served"),
     ("sockets", "How many sockets were ended"),

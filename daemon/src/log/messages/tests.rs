@@ -5,6 +5,7 @@ use std::{fs, str};
 
 use super::*;
 use crate::generated;
+use crate::log::limit;
 
 #[test]
 fn ids_are_random_and_given_once() {
@@ -125,8 +126,8 @@ Each line has a message id, by which it can be found whatever its words, and whi
     journalctl -u nodelb SERVICE=shop/web
     journalctl MESSAGE_ID=@HELD@    # every service that was held
 
-Nothing is logged while nothing happens. Of messages with one id and level, @BURST@ are told in a minute; the others are
-counted, and one line says how many there were. Outside of systemd the lines go to standard error, without the id.
+Nothing is logged while nothing happens. Of messages with one id and level, @BURST@ are told in a minute, of warnings in the
+same words @SAME@; the others are counted, and one line says how many there were. Outside of systemd the lines go to standard error, without the id.
 
 ## Fields
 
@@ -136,7 +137,9 @@ counted, and one line says how many there were. Outside of systemd the lines go 
 #[test]
 fn the_document_is_the_table() {
     let held = MESSAGES.iter().find(|message| message.name == "SERVICE_HELD").unwrap().id.to_string();
-    let mut text = INTRODUCTION.replace("@HELD@", &held).replace("@BURST@", &crate::log::limit::BURST.to_string());
+    let numbers = [("@BURST@", limit::BURST.to_string()), ("@SAME@", limit::SAME.to_string()), ("@HELD@", held)];
+    let fill = |text: String, (place, number): &(&str, String)| text.replace(place, number);
+    let mut text = numbers.iter().fold(INTRODUCTION.to_owned(), fill);
     text.push_str("| field | says |\n|---|---|\n");
     for (name, meaning) in FIELDS {
         text.push_str(&format!("| `{}` | {meaning} |\n", name.to_uppercase()));
@@ -229,6 +232,7 @@ fn every_line_has_an_id_and_every_id_a_line() {
 fn every_field_is_documented() {
     let mut used = BTreeSet::new();
     for (at, arguments) in calls() {
+        let arguments = arguments.replace("env!(\"CARGO_PKG_VERSION\")", "env");
         let head = arguments.split('"').next().unwrap();
         for field in head.split(',').map(str::trim).filter(|field| !field.is_empty()) {
             let name = field.split(['=', ' ']).next().unwrap().trim_start_matches(['%', '?']);

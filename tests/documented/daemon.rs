@@ -1,0 +1,86 @@
+//! A daemon over the memory datapath, with a directory of service files of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
+
+/// How long anything may take on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const SERVICES: &str = "\
+[[service]]
+name = \"shop/web\"
+addresses = [\"10.96.7.7\"]
+port = 80
+backends = [\"192.0.2.1:8080\"]
+";
+
+/// Ends the process when it goes.
+pub(crate) struct Daemon {
+    child: Child,
+    pub(crate) admin: SocketAddr,
+    lines: Receiver<String>,
+    _directory: TempDir,
+}
+
+impl Daemon {
+    /// Starts it, and waits until it is ready. Returns what it said until then.
+    pub(crate) fn start() -> (Self, Vec<String>) {
+        let directory = TempDir::new().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("services.d")).unwrap();
+        fs::write(at("services.d/shop.toml"), SERVICES).unwrap();
+        let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (services, state) = (at("services.d"), at("state"));
+        let config = format!(
+            "[files]\ndirectory = {services:?}\n[state]\ndirectory = {state:?}\n[admin]\nlisten = [\"{admin}\"]\n"
+        );
+        fs::write(at("nodelb.toml"), config).unwrap();
+        let mut command = Command::new(NODELB);
+        command.args(["run", "--datapath", "memory", "--config"]).arg(at("nodelb.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.env_remove("JOURNAL_STREAM").env_remove("NOTIFY_SOCKET").spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (told, lines) = channel();
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| told.send(line)));
+        let daemon = Self { child, admin, lines, _directory: directory };
+        let mut said = Vec::new();
+        while !said.last().is_some_and(|line: &String| line.contains("first full reconcile is done")) {
+            said.push(daemon.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{error}: {said:#?}")));
+        }
+        (daemon, said)
+    }
+
+    /// What it says within this time.
+    pub(crate) fn says_within(&self, time: Duration) -> Vec<String> {
+        std::thread::sleep(time);
+        self.lines.try_iter().collect()
+    }
+
+    /// The body of the answer to `GET path`.
+    pub(crate) fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        assert!(!head.to_lowercase().contains("chunked"), "{head}");
+        body.to_owned()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}

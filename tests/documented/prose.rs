@@ -1,0 +1,70 @@
+//! What is mentioned in passing exists: commands, flags, metrics and routes in the documents, alerts and messages.
+
+use std::collections::BTreeSet;
+
+use nodelb::admin::metrics::{Kind, METRICS};
+
+use crate::walk;
+
+const DOCUMENTS: [&str; 12] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "config.example.toml",
+    "docs/metrics.md",
+    "docs/journal.md",
+    "contrib/man/nodelb.8",
+    "contrib/man/nodelb.toml.5",
+    "contrib/man/nodelb.services.5",
+    "contrib/systemd/nodelb.catalog",
+    "contrib/prometheus/nodelb.rules.yaml",
+    "contrib/grafana/nodelb.json",
+    "daemon/src/log/messages.rs",
+];
+
+/// `nodelb COMMAND` in code, and its flags.
+#[test]
+fn commands_that_are_mentioned_exist() {
+    let commands: BTreeSet<String> = walk::commands().iter().map(|command| command.get_name().to_owned()).collect();
+    let flags = walk::flags();
+    for document in DOCUMENTS {
+        let text = crate::read(document).replace("\\-", "-");
+        for (start, _) in text.match_indices("`nodelb ") {
+            let code = text[start + 1..].split(['`', '\n']).next().unwrap();
+            let mut words = code.split_whitespace().skip(1);
+            let command = words.next().unwrap();
+            let is_known = commands.contains(command) || command.starts_with("--");
+            assert!(is_known, "{document}: `{code}`: there is no command {command}");
+            for flag in words.filter(|word| word.starts_with("--")) {
+                let flag = flag.split('=').next().unwrap();
+                assert!(flags.contains(flag), "{document}: `{code}`: there is no flag {flag}");
+            }
+        }
+    }
+}
+
+#[test]
+fn metrics_that_are_mentioned_exist() {
+    for document in DOCUMENTS {
+        let text = crate::read(document);
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            let is_metric = word.starts_with("nodelb_") && !is_something_else(word);
+            assert!(!is_metric || is_sample(word), "{document}: there is no metric {word}");
+        }
+    }
+}
+
+/// Crates, and a test target.
+fn is_something_else(word: &str) -> bool {
+    ["nodelb_core", "nodelb_datapath", "nodelb_apiserver", "nodelb_"].contains(&word)
+}
+
+/// Whether samples have this name.
+pub(crate) fn is_sample(name: &str) -> bool {
+    METRICS.iter().any(|metric| match metric.kind {
+        // As a whole it is mentioned by its family's name.
+        Kind::Histogram => {
+            ["", "_bucket", "_sum", "_count"].iter().any(|end| name.strip_suffix(end) == Some(metric.name))
+        }
+        _ => name == metric.name,
+    })
+}
