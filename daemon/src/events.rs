@@ -31,7 +31,7 @@ use crate::source::kube::request::question;
 use crate::source::kube::seen::{Items, Metadata};
 
 /// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// For an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -76,21 +76,22 @@ impl Writer {
         let mut look = ticking(LOOK_EVERY);
         loop {
             look.tick().await;
+            let seen = self.see().await;
+            let now = unix_seconds(SystemTime::now());
+            let due = self.board.look(now, &seen);
             let session = self.reads.session.borrow().clone();
-            let Some(session) = session else { continue };
-            if self.look(&session).await.is_err() {
+            let Some(session) = session.filter(|_| !due.is_empty()) else { continue };
+            if self.tell(&session, &due, now).await.is_err() {
                 tokio::time::sleep(REFUSED_FOR).await;
             }
         }
     }
 
     /// Tells what is due. An error is a refusal.
-    async fn look(&mut self, session: &Session) -> Result<(), LinkError> {
-        let seen = self.see().await;
-        let now = unix_seconds(SystemTime::now());
-        for due in self.board.look(now, &seen) {
-            match self.write(session, &due, now).await {
-                Ok(()) => self.board.told(&due, now),
+    async fn tell(&mut self, session: &Session, due: &[Due], now: u64) -> Result<(), LinkError> {
+        for due in due {
+            match self.write(session, due, now).await {
+                Ok(()) => self.board.told(due, now),
                 Err(error @ LinkError::Forbidden(_)) => {
                     if !std::mem::replace(&mut self.was_refused, true) {
                         warn!(
@@ -100,10 +101,11 @@ impl Writer {
                     }
                     return Err(error);
                 }
-                Err(LinkError::Status { code: 404, .. }) => self.board.forget(&due),
+                // Apiservers forget Events after an hour.
+                Err(LinkError::Status { code: 404, .. }) if due.count > 1 => self.board.forget(due),
                 Err(error) => {
                     // It shows elsewhere if the apiserver is away; what still is will be told later.
-                    debug!("a Kubernetes Event on {} was not written: {error}", due.service);
+                    debug!("a Kubernetes Event on {} ({}) was not written: {error}", due.service, due.reason);
                     return Ok(());
                 }
             }

@@ -6,7 +6,10 @@ use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
 /// The words of an answer that is a matter of permission.
-const FORBIDDEN: &str = "403 Forbidden";
+const FORBIDDEN: [&str; 2] = ["403 Forbidden", "kubectl auth can-i"];
+
+/// A watch that has failed for less, in seconds, is being made anew.
+const UNDER_WAY: f64 = 5.0;
 
 const ROLE: &str = "bind what every proxy needs to whoever nodelb is: kubectl create clusterrolebinding nodelb \
                     --clusterrole=system:node-proxier --user=NAME (it lists and watches services and endpointslices)";
@@ -100,7 +103,7 @@ fn away(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
 fn sources(daemon: &Daemon) -> Vec<Finding> {
     let is_told = |row: &&SourceRow| row.state != "Ok" && !row.state.is_empty();
     // What an apiserver that is away leads to is told once.
-    let is_elsewhere = |row: &SourceRow| row.source.eq_ignore_ascii_case("kubernetes") && is_away(daemon);
+    let is_elsewhere = |row: &SourceRow| is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY);
     let rows = daemon.sources.iter().filter(is_told).filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
     rows.map(|row| {
         let what = format!(
@@ -119,16 +122,24 @@ fn sources(daemon: &Daemon) -> Vec<Finding> {
     .collect()
 }
 
+fn is_kubernetes(row: &SourceRow) -> bool {
+    row.source.eq_ignore_ascii_case("kubernetes")
+}
+
 /// But those that are a matter of permission.
 fn problems(row: &SourceRow) -> impl Iterator<Item = &str> {
-    row.problems.iter().map(String::as_str).filter(|problem| !problem.contains(FORBIDDEN))
+    row.problems.iter().map(String::as_str).filter(|problem| !is_forbidden(problem))
+}
+
+fn is_forbidden(why: &str) -> bool {
+    FORBIDDEN.iter().any(|words| why.contains(words))
 }
 
 /// What the daemon was refused.
 fn refused(daemon: &Daemon) -> Vec<String> {
     let of_sources = daemon.sources.iter().flat_map(|row| row.problems.iter().map(move |why| (&row.path, why)));
     let of_apiservers = daemon.apiservers.iter().filter_map(|row| Some((&row.address, row.error.as_ref()?)));
-    let refused = of_sources.chain(of_apiservers).filter(|(_, why)| why.contains(FORBIDDEN));
+    let refused = of_sources.chain(of_apiservers).filter(|(_, why)| is_forbidden(why));
     refused.map(|(whence, why)| format!("the daemon, {}: {}", shown(whence), quoted(why))).collect()
 }
 
