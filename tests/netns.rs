@@ -30,6 +30,8 @@ mod continuity;
 mod crash;
 #[path = "netns/credentials.rs"]
 mod credentials;
+#[path = "netns/diff.rs"]
+mod diff;
 #[path = "netns/drift.rs"]
 mod drift;
 #[path = "netns/failover.rs"]
