@@ -121,4 +121,21 @@ struct {
 	__type(value, __u64);
 } frontend_epoch SEC(".maps");
 
+/*
+ * Shard and service id -> how many connections. Written here, by whatever CPU
+ * comes along: each counts in the shard of its number, atomically, for several
+ * CPUs may share a shard and one may leave a program for another in between.
+ * Read by the daemon through shared memory, which sets an entry to 0 before an
+ * id is given to another service. Pinned nowhere: it begins at 0 with each
+ * start of the daemon. Never full, for it has an entry for each service in
+ * each shard; not made at all where nothing is to be counted.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counter);
+} counters SEC(".maps");
+
 #endif

@@ -24,6 +24,12 @@ const volatile __u64 node_netns = 0;
 /* Whether this machine may do loads out of order: all but x86 and s390. */
 const volatile __u8 weakly_ordered = 1;
 
+/* Entries of a shard of counters; 0: nothing is counted, and it costs nothing.
+ */
+const volatile __u32 counted_services = 0;
+/* One less than the number of shards, which is a power of two. */
+const volatile __u32 counter_shards_mask = 0;
+
 /* A chosen slot, and where in the view it is. */
 struct choice {
 	const struct slot *slot;
@@ -137,6 +143,33 @@ static __always_inline __u32 read_epoch(void)
 	if (weakly_ordered)
 		__sync_lock_test_and_set(&barrier, 1);
 	return number & 1 ? 0 : number;
+}
+
+static __always_inline struct counter *counter_of(__u32 service_id)
+{
+	__u32 shard, index;
+
+	if (!counted_services)
+		return NULL;
+	shard = bpf_get_smp_processor_id() & counter_shards_mask;
+	index = shard * counted_services + service_id;
+	return bpf_map_lookup_elem(&counters, &index);
+}
+
+static __always_inline void count_translated(__u32 service_id)
+{
+	struct counter *counter = counter_of(service_id);
+
+	if (counter)
+		__sync_fetch_and_add(&counter->translated, 1);
+}
+
+static __always_inline void count_refused(__u32 service_id)
+{
+	struct counter *counter = counter_of(service_id);
+
+	if (counter)
+		__sync_fetch_and_add(&counter->refused, 1);
 }
 
 /*

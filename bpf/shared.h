@@ -163,6 +163,16 @@ struct udp_socket {
 _Static_assert(sizeof(struct udp_socket) == 400, "layout");
 
 /*
+ * What became of connections to a service. Pinned nowhere, so that it may
+ * change without a new layout version.
+ */
+struct counter {
+	__u64 translated;
+	__u64 refused;
+};
+_Static_assert(sizeof(struct counter) == 16, "layout");
+
+/*
  * A connected socket that dialled a service, as bpf/flows.bpf.c tells the
  * daemon; its peer is the translation's backend. In no map, so that it may
  * change without a new layout version.

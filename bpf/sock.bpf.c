@@ -97,12 +97,15 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		return answer;
 	view = view_of(&frontend, service);
 	if (!view.count) {
+		count_refused(frontend.service_id);
 		answer.error = refusal(service);
 		return answer;
 	}
 	answer.slot = choose(ctx, &frontend, service, view).slot;
-	if (answer.slot)
+	if (answer.slot) {
+		count_translated(frontend.service_id);
 		record_tcp(ctx, socket, to, answer.slot);
+	}
 	return answer;
 }
 
@@ -136,7 +139,8 @@ go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
 
 /*
  * A UDP socket that dials the same service again, by connect or by sendmsg,
- * keeps its backend for as long as the service has it.
+ * keeps its backend for as long as the service has it. Only what is sent to a
+ * backend it did not have is counted: a datagram more is no connection more.
  */
 static __always_inline struct answer
 dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
@@ -155,6 +159,7 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 		return answer;
 	view = view_of(frontend, service);
 	if (!view.count) {
+		count_refused(frontend->service_id);
 		answer.error = refusal(service);
 		return answer;
 	}
@@ -163,13 +168,18 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 					    BPF_SK_STORAGE_GET_F_CREATE);
 	if (!socket) {
 		answer.slot = choose(ctx, frontend, service, view).slot;
+		if (answer.slot)
+			count_translated(frontend->service_id);
 		return answer;
 	}
 	flow = find_flow(socket, to, &known);
 	if (known)
 		choice = choose_again(view, flow->backend_id, flow->offset);
-	if (!choice.slot)
+	if (!choice.slot) {
 		choice = choose(ctx, frontend, service, view);
+		if (choice.slot)
+			count_translated(frontend->service_id);
+	}
 	if (choice.slot) {
 		keep_flow(flow, to, &choice);
 		flow->found = *frontend;

@@ -32,6 +32,8 @@ mod crash;
 mod credentials;
 #[path = "netns/diagnose.rs"]
 mod diagnose;
+#[path = "netns/diff.rs"]
+mod diff;
 #[path = "netns/drift.rs"]
 mod drift;
 #[path = "netns/failover.rs"]

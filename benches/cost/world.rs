@@ -38,6 +38,7 @@ impl World {
             limits: LIMITS,
             nodeport_range: 30_000..=32_767,
             protect_nodeports: true,
+            count_connections: true,
             crash_after: None,
         };
         let (datapath, _) = KernelDatapath::open(&options).unwrap();

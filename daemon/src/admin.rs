@@ -6,7 +6,7 @@
 //! [`table::Page`] of known columns ([`shape`]; `tables`, `sources`, `apiservers`, `maps`, `health`) and rendered as text
 //! or JSON ([`table`]). Metrics have a form of their own (`metrics`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nodelb_core::compare::Content;
 use nodelb_core::datapath::{Limits, Moment};
@@ -16,6 +16,7 @@ use nodelb_core::history::History;
 use nodelb_core::service::ServiceName;
 use tokio::sync::watch;
 
+use crate::connections::{Ledger, ReadCount};
 use crate::drift::DriftReport;
 use crate::latency::Latencies;
 use crate::moves::MovesReport;
@@ -58,7 +59,19 @@ pub type ReadLinks = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 /// Tells where the table differs from what an apiserver says now, of one service or of all; may block for seconds.
 pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
 
-/// What `/diff` asks beside the maps.
+/// Counts the clients in the map `affinity`; `None` where it cannot be read, or there is none.
+pub type ReadClients = Arc<dyn Fn() -> Option<usize> + Send + Sync>;
+
+/// What the kernel counts, and what was made of it so far.
+#[derive(Clone)]
+pub struct Connections {
+    /// The kernel's counts.
+    pub read: ReadCount,
+    /// The series made of them. Whoever asks for the metrics brings it up to date.
+    pub ledger: Arc<Mutex<Ledger>>,
+}
+
+/// What can be asked of the kernel and of an apiserver beside the maps.
 #[derive(Clone)]
 pub struct Reality {
     /// The hooks.
@@ -67,11 +80,21 @@ pub struct Reality {
     pub drift: watch::Receiver<Arc<DriftReport>>,
     /// An apiserver; `None` where no Kubernetes is configured.
     pub live: Option<AskLive>,
+    /// How many connections each service had; `None` where nothing is counted.
+    pub connections: Option<Connections>,
+    /// How many clients with session affinity the kernel remembers.
+    pub clients: ReadClients,
 }
 
 impl Default for Reality {
     fn default() -> Self {
-        Self { links: Arc::new(Vec::new), drift: watch::channel(Arc::default()).1, live: None }
+        Self {
+            links: Arc::new(Vec::new),
+            drift: watch::channel(Arc::default()).1,
+            live: None,
+            connections: None,
+            clients: Arc::new(|| None),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod cleanup;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod connections;
 pub mod diagnose;
 pub mod document;
 pub mod drift;

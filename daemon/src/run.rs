@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, Health, Now, ReadLinks, ReadMaps, Reality};
+use crate::admin::{self, AdminState, Connections, Health, Now, ReadClients, ReadLinks, ReadMaps, Reality};
 use crate::apiserver::dial::Register;
 use crate::bound::Lookout;
 use crate::cli::{DatapathChoice, RunOptions};
@@ -99,12 +99,17 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let register: Register = Arc::new(move |socket| sockets.register(socket));
     let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
     let attached = datapath.links();
+    let clients = datapath.reader();
+    let clients: ReadClients = Arc::new(move || clients.clients().ok());
+    let connections = datapath.counters().map(kernel::connections);
     let links: ReadLinks = Arc::new(move || attached.faults().iter().map(ToString::to_string).collect());
     let drift = Reports::default();
     let reports = drift.clone();
     let probe: Probe<KernelDatapath> =
         Box::new(move |datapath| vec![kernel::probe_links(datapath, &reports), kernel::probe_canary(&own)]);
-    start_runtime(|| serve(ground, datapath, |_| maps, Own { probe, register, means, links, drift }))
+    start_runtime(|| {
+        serve(ground, datapath, |_| maps, Own { probe, register, means, links, drift, connections, clients })
+    })
 }
 
 fn run_memory(ground: Ground) -> Result<(), Failure> {
@@ -123,6 +128,8 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
         means: None,
         links: Arc::new(Vec::new),
         drift: Reports::default(),
+        connections: None,
+        clients: Arc::new(|| None),
     };
     start_runtime(|| serve(ground, datapath, maps, own))
 }
@@ -151,13 +158,17 @@ struct Own<D> {
     links: ReadLinks,
     /// Where is told what somebody else did to it.
     drift: Reports,
+    /// How many connections there were, where they are counted.
+    connections: Option<Connections>,
+    /// How many clients it remembers.
+    clients: ReadClients,
 }
 
 async fn serve<D: Datapath + Send + 'static>(
     ground: Ground,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    Own { probe, register, means, links, drift }: Own<D>,
+    Own { probe, register, means, links, drift, connections, clients }: Own<D>,
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, mut doors, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
@@ -181,13 +192,13 @@ async fn serve<D: Datapath + Send + 'static>(
     let node = identity.name.to_string();
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let own = Arc::clone(&register);
-    let connections = files::Connections { changes: changes_in.clone(), register: own, clock, expected };
-    let files = files::start(&config, connections, stop.clone());
+    let to_files = files::Connections { changes: changes_in.clone(), register: own, clock, expected };
+    let files = files::start(&config, to_files, stop.clone());
     let (to_owner, shown) = (changes_in.clone(), snapshot.clone());
     let events = config.kubernetes.events;
-    let connections =
+    let to_kubernetes =
         kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected, events };
-    let started = kubernetes::start(settings, connections, stop.clone()).await;
+    let started = kubernetes::start(settings, to_kubernetes, stop.clone()).await;
     let kubernetes = started.map_err(|error| Failure::new(Code::Config, error))?;
 
     let view = View { snapshot: snapshot.clone(), health: health.clone(), clock };
@@ -198,7 +209,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let asked = Arc::clone(&check);
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
     let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
-    let reality = Reality { links, drift: checker.reports.subscribe(), live };
+    let reality = Reality { links, drift: checker.reports.subscribe(), live, connections, clients };
     let drift = checker.start(stopped(stop.clone()));
     let state = AdminState {
         snapshot: snapshot.clone(),

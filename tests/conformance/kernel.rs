@@ -87,6 +87,7 @@ impl World for Kernel<'_> {
             limits,
             nodeport_range: guard.nodeport_range.clone(),
             protect_nodeports: true,
+            count_connections: true,
             crash_after: None,
         };
         let datapath = open(&options)?;
@@ -162,8 +163,8 @@ impl Maps for KernelMaps {
     }
 
     fn slots_used(&self) -> usize {
-        let usage = self.datapath().reader().usage().unwrap_or_else(|error| panic!("{error}"));
-        usage.iter().find(|map| map.map == "slots").map_or(0, |map| map.used)
+        let held = self.datapath().dump().unwrap_or_else(|error| panic!("{error}"));
+        held.slot_count()
     }
 }
 

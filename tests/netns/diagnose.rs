@@ -294,7 +294,7 @@ fn the_kernel_changed_by_hand() {
         let link = scene.host.pins.join("v1/links/connect4");
         // The daemon attaches it again within seconds: perhaps before anybody has looked.
         eventually("the detached hook is blamed", || {
-            if let Ok(mut link) = Link::open(&link) {
+            if let Ok(link) = Link::open(&link) {
                 drop(link.detach());
             }
             let mut command = Command::new(NODELB);

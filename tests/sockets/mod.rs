@@ -3,6 +3,7 @@
 mod affinity;
 mod atomic;
 mod bind;
+mod counters;
 mod crash;
 mod flows;
 mod lifecycle;
@@ -59,6 +60,7 @@ fn options(env: &Sandbox) -> Options {
         limits: Limits { frontends: 1024, services: 256, slots: 4096, affinity: 1024 },
         nodeport_range: 30000..=32767,
         protect_nodeports: true,
+        count_connections: true,
         crash_after: None,
     }
 }

@@ -64,6 +64,11 @@ impl Snapshot {
         self.owners.get(&id).map(|owner| owner.key.to_string())
     }
 
+    /// Every service port that has an id, in the order of the ids.
+    pub fn ports(&self) -> impl Iterator<Item = (ServiceId, &Arc<PortKey>)> {
+        self.owners.iter().map(|(id, owner)| (*id, &owner.key))
+    }
+
     /// The service ports whose last known backends are held although their source emptied them, by id.
     pub fn held(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
         self.holds.all_announced()

@@ -107,6 +107,11 @@ pub enum MapOp {
 }
 
 impl MapState {
+    /// How many slots the services' views take.
+    pub fn slot_count(&self) -> usize {
+        self.services.values().map(|entry| entry.cluster.len() + entry.local.len()).sum()
+    }
+
     /// What the state is after the operation succeeds.
     pub fn apply(&mut self, op: &MapOp) {
         match op {

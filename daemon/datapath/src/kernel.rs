@@ -12,6 +12,7 @@ use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
 use nodelb_core::state::{MapOp, Realised};
 
 use crate::attach::{Attachment, LinkFault, LinkState, Links};
+use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::error::OpenError;
 use crate::flows::FlowReader;
@@ -37,6 +38,8 @@ pub struct Options {
     /// Refuse to bind a NodePort that is served, in the network namespace of this process; where the kernel can
     /// ([`Features::bind_refusal`]).
     pub protect_nodeports: bool,
+    /// Count the connections of each service: 16 bytes a service for each of at most eight CPUs.
+    pub count_connections: bool,
     /// Die by SIGKILL after this many physical operations; see [`CrashPoint`].
     pub crash_after: Option<u64>,
 }
@@ -129,6 +132,11 @@ impl KernelDatapath {
     /// For reading which sockets are connected through a service; `None` where the kernel cannot tell.
     pub fn flows(&self) -> Option<FlowReader> {
         self.flows.clone()
+    }
+
+    /// How many connections each service had; `None` where nothing is counted.
+    pub fn counters(&self) -> Option<Arc<Counters>> {
+        self.writer.counters.clone()
     }
 
     /// For asking after the hooks from other threads.

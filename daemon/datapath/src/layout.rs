@@ -22,6 +22,7 @@ const _: () = assert!(size_of::<types::affinity>() == 16);
 const _: () = assert!(size_of::<types::tcp_socket>() == 44);
 const _: () = assert!(size_of::<types::udp_socket>() == 400);
 const _: () = assert!(FLOW_RECORD_SIZE == 80);
+const _: () = assert!(size_of::<types::counter>() == 16);
 
 /// Bytes of what `bpf/flows.bpf.c` tells of one connection.
 pub(crate) const FLOW_RECORD_SIZE: usize = size_of::<flows::flow_record>();
@@ -36,6 +37,13 @@ pub(crate) const LOCAL_WORD: usize = offset_of!(types::service, local) / 8;
 pub(crate) const POLICY_WORD: usize = offset_of!(types::service, flags) / 8;
 /// 8-byte words of one `slots` entry.
 pub(crate) const SLOT_WORDS: usize = size_of::<types::slot>() / 8;
+
+/// 8-byte words of one `counters` entry.
+pub(crate) const COUNTER_WORDS: usize = size_of::<types::counter>() / 8;
+/// Which word of it counts what was sent to a backend.
+pub(crate) const TRANSLATED_WORD: usize = offset_of!(types::counter, translated) / 8;
+/// Which word of it counts what was refused.
+pub(crate) const REFUSED_WORD: usize = offset_of!(types::counter, refused) / 8;
 
 pub(crate) type FrontendKeyBytes = [u8; size_of::<types::frontend_key>()];
 pub(crate) type FrontendBytes = [u8; size_of::<types::frontend>()];

@@ -10,6 +10,7 @@
 
 mod attach;
 mod cleanup;
+mod counters;
 mod crash;
 mod error;
 mod flows;
@@ -30,6 +31,7 @@ mod write;
 
 pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
+pub use counters::{Counters, Tally};
 pub use crash::CrashPoint;
 pub use error::OpenError;
 pub use flows::FlowReader;
@@ -37,4 +39,4 @@ pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, StartReport};
 pub use own::OwnSockets;
 pub use privilege::{Kept, PrivilegeError, drop_privileges, drop_thread_privileges};
 pub use probe::Features;
-pub use read::{KernelReader, MapUsage};
+pub use read::KernelReader;

@@ -12,6 +12,7 @@ use libbpf_rs::{MapHandle, OpenMapMut, OpenObject, PrintLevel, set_print};
 use nodelb_core::datapath::Limits;
 
 use crate::attach::HOOKS;
+use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::maps::{Handles, NAMES, Spec, into_io};
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
@@ -36,6 +37,8 @@ pub(crate) struct Prepared<'o> {
 pub(crate) struct Loaded {
     pub(crate) handles: Handles,
     pub(crate) lasting: [MapHandle; LASTING.len()],
+    /// Where there is anything to count.
+    pub(crate) counters: Option<MapHandle>,
     /// In the order of [`HOOKS`].
     pub(crate) programs: Vec<OwnedFd>,
 }
@@ -56,14 +59,25 @@ pub(crate) fn prepare<'o>(
     rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
     // 0 is no namespace's: then there are no NodePorts on loopback.
     rodata.node_netns = features.netns.unwrap_or(0);
-    set_sizes(&mut skeleton, options.limits).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
+    let shards = if options.count_connections { Counters::shards(options.limits.services) } else { 0 };
+    if shards > 0 {
+        rodata.counted_services = options.limits.services;
+        rodata.counter_shards_mask = u32::try_from(shards - 1).unwrap_or(0);
+    }
+    set_sizes(&mut skeleton, options.limits, shards).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;
     let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);
     let lasting_specs = [&maps.tcp_sockets, &maps.udp_sockets, &maps.frontend_epoch].map(spec);
     Ok(Prepared { skeleton, specs, lasting_specs })
 }
 
-fn set_sizes(skeleton: &mut OpenSockSkel<'_>, limits: Limits) -> libbpf_rs::Result<()> {
+fn set_sizes(skeleton: &mut OpenSockSkel<'_>, limits: Limits, shards: usize) -> libbpf_rs::Result<()> {
+    let counters = u32::try_from(shards).unwrap_or(0).saturating_mul(limits.services);
+    if counters == 0 {
+        skeleton.maps.counters.set_autocreate(false)?;
+    } else {
+        skeleton.maps.counters.set_max_entries(counters)?;
+    }
     skeleton.maps.frontends.set_max_entries(limits.frontends)?;
     skeleton.maps.services.set_max_entries(limits.services)?;
     skeleton.maps.slots.set_max_entries(limits.slots)?;
@@ -135,7 +149,9 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
         };
         program.as_fd().try_clone_to_owned()
     };
+    let is_counting = maps.rodata_data.is_some_and(|constants| constants.counted_services > 0);
     Ok(Loaded {
+        counters: is_counting.then(|| handle(&maps.counters)).transpose()?,
         handles: Handles([
             handle(&maps.frontends)?,
             handle(&maps.services)?,

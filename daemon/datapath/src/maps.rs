@@ -121,11 +121,6 @@ impl Maps {
         })
     }
 
-    /// How many addresses of the node there is room for.
-    pub(crate) fn node_addr_limit(&self) -> u32 {
-        self.node_addrs.max_entries()
-    }
-
     /// The view a program would read now.
     pub(crate) fn view(&self, service: u32, which: Which) -> View {
         let [word] = self.services.read(service as usize * SERVICE_WORDS + which.word());

@@ -17,17 +17,6 @@ use crate::layout;
 use crate::maps::{Maps, Which, into_io};
 use crate::sys;
 
-/// How much of a map is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MapUsage {
-    /// Which map.
-    pub map: &'static str,
-    /// Entries in use; of `slots`, those some service points at.
-    pub used: usize,
-    /// Entries there is room for.
-    pub limit: u32,
-}
-
 /// Reads the maps, any time and from any thread, without a word to their owner.
 #[derive(Clone, Debug)]
 pub struct KernelReader {
@@ -52,22 +41,12 @@ impl KernelReader {
         content(&self.maps)
     }
 
-    /// How full each map is.
+    /// How many clients `affinity` remembers.
     ///
     /// # Errors
-    /// When a map cannot be read.
-    pub fn usage(&self) -> Result<Vec<MapUsage>, MapError> {
-        let limits = self.maps.limits;
-        let state = content(&self.maps)?.state;
-        let slots = state.services.values().map(|entry| entry.cluster.len() + entry.local.len()).sum();
-        let clients = sys::entries::<16, 16>(&self.maps.affinity).map_err(failed("affinity"))?.len();
-        Ok(vec![
-            MapUsage { map: "frontends", used: state.frontends.len(), limit: limits.frontends },
-            MapUsage { map: "services", used: state.services.len(), limit: limits.services },
-            MapUsage { map: "slots", used: slots, limit: limits.slots },
-            MapUsage { map: "node_addrs", used: state.node_addrs.len(), limit: self.maps.node_addr_limit() },
-            MapUsage { map: "affinity", used: clients, limit: limits.affinity },
-        ])
+    /// When the map cannot be read.
+    pub fn clients(&self) -> Result<usize, MapError> {
+        Ok(sys::entries::<16, 16>(&self.maps.affinity).map_err(failed("affinity"))?.len())
     }
 }
 

@@ -12,6 +12,7 @@ use nodelb_core::runs::Runs;
 use nodelb_core::state::MapOp;
 
 use crate::attach::{Attachment, LinkState};
+use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
 use crate::load::{LASTING, Loaded, Prepared};
@@ -115,8 +116,8 @@ impl<'p> Start<'p> {
         }
         let loaded = prepared.load(Some(&old.handles), &self.lasting)?;
         self.pin_lasting(&loaded)?;
-        let Loaded { programs, lasting, .. } = loaded;
-        let writer = self.writer(Arc::new(maps), runs, &lasting)?;
+        let Loaded { programs, lasting, counters, .. } = loaded;
+        let writer = self.writer(Arc::new(maps), runs, (&lasting, counters))?;
         let attachment = Attachment::new(programs, self.cgroup);
         let links = attachment.attach(self.pins)?;
         Ok(Opened {
@@ -137,10 +138,10 @@ impl<'p> Start<'p> {
         self.pin_lasting(&loaded)?;
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
-        let Loaded { handles, programs, lasting } = loaded;
+        let Loaded { handles, programs, lasting, counters } = loaded;
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
-        let mut writer = self.writer(maps, runs, &lasting)?;
+        let mut writer = self.writer(maps, runs, (&lasting, counters))?;
         let (origin, corrupt) = match old {
             None => (Origin::Created, Vec::new()),
             Some(old) => {
@@ -162,11 +163,13 @@ impl<'p> Start<'p> {
         &self,
         maps: Arc<Maps>,
         runs: Runs,
-        [.., epoch]: &[MapHandle; LASTING.len()],
+        ([.., epoch], counters): (&[MapHandle; LASTING.len()], Option<MapHandle>),
     ) -> Result<Writer, OpenError> {
+        let counters = counters.map(|map| Counters::new(&map, maps.limits.services).map(Arc::new)).transpose();
+        let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
         let placed = Placed::of(&maps);
-        Ok(Writer { maps, runs, placed, epoch, crash: self.pins.crash().clone() })
+        Ok(Writer { maps, runs, placed, counters, epoch, crash: self.pins.crash().clone() })
     }
 
     /// Fills the new maps, which nobody reads yet; returns what was corrupt and left out.

@@ -10,6 +10,7 @@ use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::{Run, Runs};
 use nodelb_core::state::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, ServiceId, Slot};
 
+use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::layout::{self, Policy, View};
 use crate::maps::{Epoch, Maps, Which, into_io};
@@ -28,13 +29,17 @@ pub(crate) struct Writer {
     pub(crate) maps: Arc<Maps>,
     pub(crate) runs: Runs,
     pub(crate) placed: Placed,
+    pub(crate) counters: Option<Arc<Counters>>,
     pub(crate) epoch: Epoch,
     pub(crate) crash: CrashPoint,
 }
 
 /// Where this writer has put each service's two lists. The maps say so too, but to whoever may write them.
 #[derive(Debug, Default)]
-pub(crate) struct Placed(Vec<[Run; 2]>);
+pub(crate) struct Placed {
+    runs: Vec<[Run; 2]>,
+    is_put: Vec<bool>,
+}
 
 /// No slots, and no room taken.
 const NOWHERE: Run = Run { first: 0, len: 0 };
@@ -44,6 +49,7 @@ impl Placed {
     pub(crate) fn of(maps: &Maps) -> Self {
         let mut placed = Self::default();
         for id in (0..maps.limits.services).filter(|id| maps.policy(*id).in_use) {
+            placed.put(ServiceId(id));
             for which in [Which::Cluster, Which::Local] {
                 placed.set(ServiceId(id), which, maps.view(id, which).run);
             }
@@ -52,15 +58,33 @@ impl Placed {
     }
 
     fn get(&self, id: ServiceId, which: Which) -> Run {
-        self.0.get(id.0 as usize).map_or(NOWHERE, |runs| runs[which as usize])
+        self.runs.get(id.0 as usize).map_or(NOWHERE, |runs| runs[which as usize])
+    }
+
+    /// Takes note that the service is there; whether it was not before.
+    fn put(&mut self, id: ServiceId) -> bool {
+        self.make_room(id);
+        !std::mem::replace(&mut self.is_put[id.0 as usize], true)
+    }
+
+    /// Takes note that the service is gone.
+    fn delete(&mut self, id: ServiceId) {
+        if let Some(is_put) = self.is_put.get_mut(id.0 as usize) {
+            *is_put = false;
+        }
+    }
+
+    fn make_room(&mut self, id: ServiceId) {
+        let index = id.0 as usize;
+        if index >= self.runs.len() {
+            self.runs.resize(index + 1, [NOWHERE; 2]);
+            self.is_put.resize(index + 1, false);
+        }
     }
 
     fn set(&mut self, id: ServiceId, which: Which, run: Run) {
-        let index = id.0 as usize;
-        if index >= self.0.len() {
-            self.0.resize(index + 1, [NOWHERE; 2]);
-        }
-        self.0[index][which as usize] = run;
+        self.make_room(id);
+        self.runs[id.0 as usize][which as usize] = run;
     }
 }
 
@@ -153,6 +177,12 @@ impl Writer {
                 return Err(error);
             }
         };
+        if self.placed.put(id)
+            && let Some(counters) = &self.counters
+        {
+            // What was counted was another's.
+            counters.reset(id);
+        }
         // Before the views: a service is in use for as long as any program can find slots through it.
         let policy =
             Policy { in_use: true, has_backends: entry.has_backends, affinity_seconds: entry.affinity_seconds };
@@ -215,6 +245,7 @@ impl Writer {
                 is_there = true;
             }
         }
+        self.placed.delete(id);
         if !is_there {
             return Ok(());
         }

@@ -42,19 +42,21 @@ const UNDER_WAY: Duration = Duration::from_millis(100);
 
 /// The rows.
 pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {
-    let cells = |row: Difference| {
-        [
-            Cell::text(&row.between),
-            Cell::Text(row.what),
-            Cell::optional(row.service),
-            Cell::optional(row.source),
-            Cell::optional(row.memory),
-            Cell::optional(row.kernel),
-            Cell::Text(row.cause),
-            Cell::Text(row.action),
-        ]
-    };
     Table::new(&DIFFERENCES, rows.into_iter().map(cells))
+}
+
+/// One row.
+pub fn cells(row: Difference) -> [Cell; 8] {
+    [
+        Cell::text(&row.between),
+        Cell::Text(row.what),
+        Cell::optional(row.service),
+        Cell::optional(row.source),
+        Cell::optional(row.memory),
+        Cell::optional(row.kernel),
+        Cell::Text(row.cause),
+        Cell::Text(row.action),
+    ]
 }
 
 /// The answer of `/diff`.

@@ -66,14 +66,19 @@ const LOCAL: &str = "local";
 /// The answer of `/maps`: frontends, services, slots, node addresses, and how full each map is. The filter narrows all
 /// but the last: a frontend's address shows its service and slots, a backend's address every service and frontend that
 /// leads to it. `name_of` tells what a service id stands for, as `shop/web:http/TCP/IPv4`.
-pub fn maps(held: &MapState, name_of: &dyn Fn(ServiceId) -> Option<String>, limits: Limits, filter: &Filter) -> Page {
+pub(super) fn maps(
+    held: &MapState,
+    name_of: &dyn Fn(ServiceId) -> Option<String>,
+    usage: [MapUsage; 4],
+    filter: &Filter,
+) -> Page {
     let shown = Shown::new(held, name_of, filter);
     Page(vec![
         shown.frontends(held),
         shown.services(held),
         shown.slots(held),
         node_addresses(held, filter),
-        usage(held, limits),
+        limits(usage),
     ])
 }
 
@@ -193,19 +198,35 @@ fn node_addresses(held: &MapState, filter: &Filter) -> Table {
     Table::new(&NODE_ADDRESSES, shown.map(|addr| [Cell::text(addr)]))
 }
 
-/// Slots are counted as the views refer to them; runs that rest before reuse are not.
-fn usage(held: &MapState, limits: Limits) -> Table {
-    let slots: usize = held.services.values().map(|entry| entry.cluster.len() + entry.local.len()).sum();
-    let row = |map, used: Option<usize>, limit: u32, key| {
-        [Cell::text(map), used.map_or(Cell::None, Cell::count), Cell::Number(limit.into()), Cell::text(key)]
+/// How full a map is.
+pub(super) struct MapUsage {
+    /// As in `bpf/maps.h`.
+    pub(super) name: &'static str,
+    /// Entries in use, where that is known.
+    pub(super) used: Option<usize>,
+    /// Entries there is room for.
+    pub(super) limit: u32,
+    /// The key that makes it larger.
+    key: &'static str,
+}
+
+/// How full each map is. Slots are counted as the views refer to them; runs that rest before reuse are not. `clients` is
+/// how many entries `affinity` has.
+pub(super) fn usage(held: &MapState, limits: Limits, clients: Option<usize>) -> [MapUsage; 4] {
+    let map = |name, used, limit, key| MapUsage { name, used, limit, key };
+    [
+        map("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
+        map("services", Some(held.services.len()), limits.services, "datapath.max-services"),
+        map("slots", Some(held.slot_count()), limits.slots, "datapath.max-slots"),
+        map("affinity", clients, limits.affinity, "datapath.max-affinity"),
+    ]
+}
+
+fn limits(usage: [MapUsage; 4]) -> Table {
+    let row = |MapUsage { name, used, limit, key }| {
+        [Cell::text(name), used.map_or(Cell::None, Cell::count), Cell::Number(limit.into()), Cell::text(key)]
     };
-    let rows = [
-        row("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
-        row("services", Some(held.services.len()), limits.services, "datapath.max-services"),
-        row("slots", Some(slots), limits.slots, "datapath.max-slots"),
-        row("affinity", None, limits.affinity, "datapath.max-affinity"),
-    ];
-    Table::new(&LIMITS, rows)
+    Table::new(&LIMITS, usage.map(row))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use nodelb_core::compare::DriftKind;
 use nodelb_core::datapath::Moment;
@@ -12,9 +12,11 @@ use nodelb_core::report::Status;
 use nodelb_core::service::{BackendState, Source};
 
 use super::apiservers::PoolReport;
+use super::maps::usage;
 use super::sources::{SourceReport, SourceState};
-use super::{AdminState, Health, Now};
+use super::{AdminState, Connections, Health, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
+use crate::connections::Count;
 use crate::drift::{DriftReport, LINK};
 use crate::latency::Latencies;
 use crate::moves::MovesReport;
@@ -50,6 +52,10 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     let report = Arc::clone(&state.checks.borrow());
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
+    }
+    maps(&mut exposition, state, &snapshot);
+    if let Some(counts) = &state.reality.connections {
+        connections(&mut exposition, counts, &snapshot);
     }
     drift(&mut exposition, &Arc::clone(&state.reality.drift.borrow()), now);
     if let Some(moves) = &state.moves {
@@ -148,6 +154,30 @@ fn moves(exposition: &mut Exposition, report: &MovesReport, now: Now) {
     if let Some(last) = report.last_pass {
         exposition.one(&table::SOCKET_LAST_PASS, seconds_since(last, now));
     }
+}
+
+fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot) {
+    let clients = (state.reality.clients)();
+    let usage = usage(&snapshot.realised, state.limits, clients);
+    exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
+    exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
+}
+
+fn connections(exposition: &mut Exposition, Connections { read, ledger }: &Connections, snapshot: &Snapshot) {
+    let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    ledger.update(snapshot, &**read);
+    let samples = |labels: [String; 3], count: Count| {
+        let [service, port, protocol] = labels;
+        let sample =
+            move |result: &str, number| ([service.clone(), port.clone(), protocol.clone(), result.to_owned()], number);
+        [sample("translated", count.translated), sample("refused", count.refused)]
+    };
+    let own = ledger.own().flat_map(|(series, count)| {
+        samples([series.service.to_string(), series.port.to_string(), series.protocol.to_string()], count)
+    });
+    let other = ledger.other().into_iter();
+    let other = other.flat_map(|count| samples(["other".into(), String::new(), String::new()], count));
+    exposition.each(&table::SERVICE_CONNECTIONS, own.chain(other));
 }
 
 fn drift(exposition: &mut Exposition, report: &DriftReport, now: Now) {

@@ -222,7 +222,8 @@ fn read_maps(state: &AdminState, query: &Query, _: Now) -> Answer {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let snapshot = latest(&state.snapshot);
-    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), state.limits, &query.filter))
+    let usage = maps::usage(&held.state, state.limits, (state.reality.clients)());
+    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter))
 }
 
 /// The rows of every source, in the order of the sources.

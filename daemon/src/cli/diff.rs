@@ -1,13 +1,16 @@
 //! `nodelb diff`: prints where source, memory and kernel differ, and ends with a code of its own if they do.
 
 use clap::Args;
+use nodelb_core::differences::Difference;
 use serde::Deserialize;
 
 use super::ask::{Output, Places};
 use super::print::print;
-use crate::admin::diff::{COMPARED, DIFFERENCES, agreement};
+use crate::admin::diff::{self, COMPARED, DIFFERENCES, agreement};
 use crate::admin::table::{Cell, Page, Style, Table};
 use crate::exit::{Code, Failure};
+
+mod probe;
 
 /// What `nodelb diff` was asked for.
 #[derive(Debug, Args)]
@@ -17,6 +20,11 @@ pub(super) struct DiffOptions {
     /// Ask an apiserver what it says now, too
     #[arg(long)]
     live: bool,
+    /// Connect to each address, 64 at most, and look whom that reaches
+    ///
+    /// As the process that asks: its network namespace and its cgroup count. A backend is connected to and sent nothing.
+    #[arg(long)]
+    probe: bool,
 }
 
 /// The daemon's answer, row by row.
@@ -44,8 +52,9 @@ pub(super) fn diff(options: &DiffOptions) -> Result<(), Failure> {
     }
     let answer = options.places.asking.get("/diff", &parameters)?;
     let answer: Answer = serde_json::from_slice(&answer).map_err(|error| Failure::new(Code::Data, error))?;
-    let count = answer.differences.len();
-    let page = page(answer, options.places.service.is_none() && options.places.address.is_none());
+    let met = if options.probe { probe::differences(&options.places)? } else { Vec::new() };
+    let count = answer.differences.len() + met.len();
+    let page = page(answer, met, options.places.service.is_none() && options.places.address.is_none());
     let text = match options.places.asking.output {
         Output::Text => page.to_styled_text(&Style::default()),
         Output::Json => page.to_json().map_err(|error| Failure::new(Code::Internal, error))?,
@@ -58,14 +67,15 @@ pub(super) fn diff(options: &DiffOptions) -> Result<(), Failure> {
     }
 }
 
-fn page(answer: Answer, is_whole: bool) -> Page {
+fn page(answer: Answer, met: Vec<Difference>, is_whole: bool) -> Page {
     let cell = |row: &serde_json::Map<String, serde_json::Value>, key: &str| match row.get(key) {
         Some(serde_json::Value::String(text)) => Cell::text(text),
         _ => Cell::None,
     };
     let cells = |row| DIFFERENCES.columns.each_ref().map(|column| cell(row, &column.key()));
     let [Compared { services, frontends }] = answer.compared;
-    let differences = Table::new(&DIFFERENCES, answer.differences.iter().map(cells));
+    let told = answer.differences.iter().map(cells);
+    let differences = Table::new(&DIFFERENCES, told.chain(met.into_iter().map(diff::cells)));
     let compared = Table::new(&COMPARED, [[Cell::Number(services), Cell::Number(frontends)]]);
     Page(vec![differences.or_say(agreement(is_whole, services, frontends)), compared.for_programs()])
 }

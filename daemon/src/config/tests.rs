@@ -122,7 +122,8 @@ level = "INFO"
         "line 16: log.level: `INFO` is not a log level (expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\")",
         "line 17: unknown key `kubernets`; did you mean `kubernetes`?",
         "line 18: unknown key `datapath.extra`; known here: mode, cgroup, pin-directory, max-frontends, max-services, \
-         max-slots, max-affinity, bypass, external-ips, nodeport-range, protect-nodeports, disconnect",
+         max-slots, max-affinity, bypass, external-ips, nodeport-range, protect-nodeports, \
+         count-connections, disconnect",
     ];
     assert_eq!(found, expected);
 }

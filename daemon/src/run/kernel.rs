@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use nodelb_core::addr::Protocol;
-use nodelb_datapath::{KernelDatapath, OpenError, Options, Origin, OwnSockets, StartReport, drop_privileges};
+use nodelb_datapath::{
+    Counters, KernelDatapath, OpenError, Options, Origin, OwnSockets, StartReport, Tally, drop_privileges,
+};
 use tracing::{info, warn};
 
-use crate::admin::Check;
+use crate::admin::{Check, Connections};
 use crate::bound::ephemeral;
 use crate::canary;
 use crate::config::{Config, Disconnect};
+use crate::connections::{Count, ReadCount};
 use crate::drift::{self, Reports};
 use crate::exit::{Code, Failure};
 use crate::log::messages;
@@ -28,6 +31,7 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
         limits: config.datapath.limits(),
         nodeport_range: config.datapath.nodeport_range.into(),
         protect_nodeports: config.datapath.protect_nodeports,
+        count_connections: config.datapath.count_connections,
         crash_after: crash_after()?,
     };
     let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
@@ -128,6 +132,15 @@ pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
     let number = value.to_str().and_then(|text| text.parse().ok());
     let refused = || Failure::message(Code::Config, format!("{CRASH_AFTER}={}: not a number", value.display()));
     number.map(Some).ok_or_else(refused)
+}
+
+/// What was counted, and the series made of it.
+pub(super) fn connections(counters: Arc<Counters>) -> Connections {
+    let read: ReadCount = Arc::new(move |id| {
+        let Tally { translated, refused } = counters.read(id);
+        Count { translated, refused }
+    });
+    Connections { read, ledger: Arc::default() }
 }
 
 /// Links that are gone are put back; saying so once is the loop's business.

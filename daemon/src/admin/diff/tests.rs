@@ -73,6 +73,20 @@ fn maps_sources_and_hooks_each_have_their_rows() {
 }
 
 #[test]
+fn live_is_refused_without_kubernetes_and_asked_of_whoever_has_the_address() {
+    let query = Query { live: true, ..Query::default() };
+    let mut state = state(Ok(Content::default()));
+    let problem = diff(&state, &query, Now::default()).unwrap_err();
+    assert_eq!(problem.status, StatusCode::BAD_REQUEST);
+    assert!(problem.message.contains("no Kubernetes is configured"), "{}", problem.message);
+    state.reality.live = Some(Arc::new(|service| {
+        assert_eq!(service, None);
+        vec![unattached("an apiserver says so".into())]
+    }));
+    assert!(diff(&state, &query, Now::default()).unwrap().to_text().contains("an apiserver says so"));
+}
+
+#[test]
 fn maps_that_cannot_be_read_are_a_problem_with_its_reason() {
     let problem = diff(&state(Err("map frontends: no".into())), &Query::default(), Now::default()).unwrap_err();
     assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);

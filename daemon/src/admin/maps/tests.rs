@@ -5,7 +5,7 @@ use nodelb_core::report::Filter;
 use nodelb_core::service::ServiceName;
 use nodelb_core::state::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
-use super::maps;
+use super::{maps, usage};
 
 const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40 };
 
@@ -38,7 +38,7 @@ fn held() -> MapState {
 }
 
 fn text(filter: &Filter) -> String {
-    maps(&held(), &name_of, LIMITS, filter).to_text()
+    maps(&held(), &name_of, usage(&held(), LIMITS, Some(5)), filter).to_text()
 }
 
 #[test]
@@ -73,7 +73,7 @@ Map        Used  Limit  Config-Key
 frontends  4     10     datapath.max-frontends
 services   4     20     datapath.max-services
 slots      4     30     datapath.max-slots
-affinity   -     40     datapath.max-affinity
+affinity   5     40     datapath.max-affinity
 ";
     assert_eq!(text(&Filter::default()), expected);
 }

@@ -1,0 +1,75 @@
+//! How many connections each service had, as the programs count them. Owns the shards; what a service is called is not
+//! known here.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::MapHandle;
+use nodelb_core::state::ServiceId;
+
+use crate::layout::{COUNTER_WORDS, REFUSED_WORD, TRANSLATED_WORD};
+use crate::sys::SharedWords;
+
+/// The most shards: beyond, CPUs share them, which costs time only when they count for one service at once.
+const MAX_SHARDS: usize = 8;
+
+/// The most entries in all shards together, as long as one shard has no more: 16 MiB.
+const MAX_ENTRIES: usize = 1 << 20;
+
+/// How many connections a service had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tally {
+    /// That were sent to a backend: each TCP connect, and each time a UDP socket was given a backend that it did not
+    /// have, be it by connect or by a datagram.
+    pub translated: u64,
+    /// That were refused: each TCP connect, UDP connect and unconnected datagram.
+    pub refused: u64,
+}
+
+/// Reads the counts, any time and from any thread.
+#[derive(Debug)]
+pub struct Counters {
+    words: SharedWords,
+    services: usize,
+}
+
+impl Counters {
+    /// How many shards this machine gets for so many services: a power of two.
+    pub(crate) fn shards(services: u32) -> usize {
+        let mut shards = libbpf_rs::num_possible_cpus().unwrap_or(1).next_power_of_two().min(MAX_SHARDS);
+        while shards > 1 && shards * services as usize > MAX_ENTRIES {
+            shards /= 2;
+        }
+        shards
+    }
+
+    /// Over a map with so many entries in each shard.
+    pub(crate) fn new(map: &MapHandle, services: u32) -> io::Result<Self> {
+        Ok(Self { words: SharedWords::map(map)?, services: services as usize })
+    }
+
+    /// Since the daemon started, or since the id was given to whoever has it.
+    pub fn read(&self, id: ServiceId) -> Tally {
+        let mut tally = Tally::default();
+        self.each_shard(id, |words| {
+            tally.translated += words[TRANSLATED_WORD].load(Ordering::Relaxed);
+            tally.refused += words[REFUSED_WORD].load(Ordering::Relaxed);
+        });
+        tally
+    }
+
+    /// Begins anew. Only for an id that no frontend leads to.
+    pub(crate) fn reset(&self, id: ServiceId) {
+        self.each_shard(id, |words| words.iter().for_each(|word| word.store(0, Ordering::Relaxed)));
+    }
+
+    fn each_shard(&self, id: ServiceId, mut each: impl FnMut(&[std::sync::atomic::AtomicU64])) {
+        let id = id.0 as usize;
+        if id >= self.services {
+            return;
+        }
+        for shard in self.words.all().chunks_exact(self.services * COUNTER_WORDS) {
+            each(&shard[id * COUNTER_WORDS..][..COUNTER_WORDS]);
+        }
+    }
+}

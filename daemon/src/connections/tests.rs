@@ -1,0 +1,58 @@
+use nodelb_core::addr::Family;
+
+use super::*;
+
+fn key(service: &str, family: Family) -> Arc<PortKey> {
+    let service = service.parse().unwrap();
+    Arc::new(PortKey { service, port: "http".into(), protocol: Protocol::Tcp, family })
+}
+
+fn counted(id: u32, service: &str, translated: u64) -> (ServiceId, Arc<PortKey>, Count) {
+    (ServiceId(id), key(service, Family::Ipv4), Count { translated, refused: 0 })
+}
+
+/// `shop/web 12`, and what the others have together.
+fn told(ledger: &Ledger) -> Vec<String> {
+    let own = ledger.own().map(|(series, count)| format!("{} {}", series.service, count.translated));
+    own.chain(ledger.other().map(|count| format!("other {}", count.translated))).collect()
+}
+
+#[test]
+fn both_families_of_a_port_are_one_series() {
+    let mut ledger = Ledger::new(10);
+    let six = (ServiceId(2), key("shop/web", Family::Ipv6), Count { translated: 5, refused: 1 });
+    ledger.take([counted(1, "shop/web", 7), six].into_iter());
+    assert_eq!(ledger.own().map(|(_, count)| count).collect::<Vec<_>>(), [Count { translated: 12, refused: 1 }]);
+}
+
+#[test]
+fn the_largest_get_a_series_and_keep_it() {
+    let mut ledger = Ledger::new(2);
+    ledger.take([counted(1, "a/a", 1), counted(2, "a/b", 9), counted(3, "a/c", 5)].into_iter());
+    assert_eq!(told(&ledger), ["a/b 9", "a/c 5", "other 1"]);
+    ledger.take([counted(1, "a/a", 1_000), counted(2, "a/b", 9), counted(3, "a/c", 6)].into_iter());
+    assert_eq!(told(&ledger), ["a/b 9", "a/c 6", "other 1000"]);
+}
+
+/// What one service had counted is never taken for another's, and no series goes back.
+#[test]
+fn an_id_that_changes_hands_begins_anew() {
+    let mut ledger = Ledger::new(10);
+    ledger.take([counted(1, "a/a", 100)].into_iter());
+    ledger.take([counted(1, "a/b", 3)].into_iter());
+    assert_eq!(told(&ledger), ["a/a 100", "a/b 3"]);
+    ledger.take([counted(1, "a/a", 2)].into_iter());
+    assert_eq!(told(&ledger), ["a/a 102", "a/b 3"]);
+    ledger.take([counted(1, "a/a", 1)].into_iter());
+    assert_eq!(told(&ledger), ["a/a 103", "a/b 3"]);
+}
+
+#[test]
+fn what_has_gone_makes_room_for_others() {
+    let mut ledger = Ledger::new(1);
+    ledger.take([counted(1, "a/a", 100)].into_iter());
+    ledger.update(&Snapshot::default(), |_| Count::default());
+    assert_eq!(told(&ledger), Vec::<String>::new());
+    ledger.take([counted(1, "a/b", 3)].into_iter());
+    assert_eq!(told(&ledger), ["a/b 3"]);
+}

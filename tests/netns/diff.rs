@@ -1,0 +1,111 @@
+//! `nodelb diff` beside an apiserver that knows more than it tells, and with connects of its own.
+
+use std::process::{Command, Output};
+
+use nodelb_apiserver::{EventFault, Fault, On};
+use serde_json::Value;
+
+use crate::cluster::{apply, cluster_at, join, serve, service, slice};
+use crate::host::{Host, answer, backend, eventually, get, is_done};
+use crate::sandbox;
+
+const APISERVER: &str = "192.0.2.21:6443";
+const SHOP: &str = "198.51.100.20:443/TCP";
+
+fn rows(path: &str) -> Vec<Value> {
+    let answer = get(path).unwrap_or_else(|| panic!("no answer to {path}"));
+    answer["differences"].as_array().unwrap().clone()
+}
+
+fn text<'r>(row: &'r Value, column: &str) -> &'r str {
+    row[column].as_str().unwrap_or_default()
+}
+
+/// An update that its watch does not tell is what the incident's authors needed a program of their own to see.
+#[test]
+fn what_a_watch_has_not_told_is_seen_by_asking() {
+    sandbox::run("diff::what_a_watch_has_not_told_is_seen_by_asking", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[APISERVER]);
+        let replica = serve(&cluster, APISERVER);
+        apply(&cluster, service("shop", "198.51.100.20"));
+        apply(&cluster, slice("shop", &["192.0.2.11:8443"]));
+        join(&host, &cluster, &[APISERVER]);
+        let daemon = host.start();
+        eventually("the shop", || is_done(SHOP, &["192.0.2.11:8443/TCP"]));
+        assert_eq!(rows("/diff?live&service=default/shop"), Vec::<Value>::new());
+
+        replica.faults().events("endpointslices", EventFault::Silence);
+        apply(&cluster, slice("shop", &["192.0.2.12:8443"]));
+        assert_eq!(rows("/diff"), Vec::<Value>::new(), "memory and kernel agree, and both are wrong");
+        let found = rows("/diff?live&service=default/shop");
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(text(&found[0], "what"), "EndpointSlice default/shop");
+        assert!(text(&found[0], "source").contains("192.0.2.12:8443/TCP"), "{found:#?}");
+        assert!(text(&found[0], "memory").contains("192.0.2.11:8443/TCP"), "{found:#?}");
+        assert!(text(&found[0], "likely_cause").ends_with("has not arrived by watch"), "{found:#?}");
+        assert_eq!(rows("/diff?live")[0], found[0], "of all services, too");
+        let again = rows("/diff?live");
+        assert_eq!((again.len(), text(&again[0], "source")), (1, "cannot be asked"), "{again:#?}");
+
+        replica.faults().answer(On::list("services"), Fault::Status { code: 403, retry_after: None });
+        let refused = rows("/diff?live&service=default/shop");
+        assert_eq!(text(&refused[0], "source"), "cannot be asked");
+        assert!(text(&refused[0], "likely_cause").contains("which may not do this"), "{refused:#?}");
+
+        replica.faults().clear();
+        replica.faults().reset_connections();
+        eventually("the watch tells it after all", || is_done(SHOP, &["192.0.2.12:8443/TCP"]));
+        eventually("source, memory and kernel agree", || rows("/diff?live&service=default/shop").is_empty());
+        replica.stop();
+        eventually("no apiserver is in use", || {
+            rows("/diff?live&service=default/shop")
+                .first()
+                .is_some_and(|row| text(row, "likely_cause").contains("no apiserver can be reached"))
+        });
+        daemon.stop();
+        host.cleanup();
+    });
+}
+
+fn probe() -> (Output, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_nodelb")).args(["diff", "--probe"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, told)
+}
+
+#[test]
+fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
+    sandbox::run("diff::a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backend = backend("1", "192.0.2.11:8080");
+        host.serve("a.toml", &crate::host::service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
+        host.serve("b.toml", &crate::host::service("shop/empty", &["198.51.100.11:80"], &[]));
+        let daemon = host.start();
+        let (output, told) = probe();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(told.starts_with("source, memory and kernel agree: 2 services"), "{told}");
+        let metrics = answer("/metrics", "text/plain").unwrap();
+        for (service, result) in [("web", "translated"), ("empty", "refused")] {
+            for protocol in ["TCP", "UDP"] {
+                let labels = format!("service=\"shop/{service}\",port=");
+                let is_counted = |line: &&str| {
+                    line.starts_with("nodelb_service_connections_total{")
+                        && line.contains(&labels)
+                        && line.contains(&format!("protocol=\"{protocol}\",result=\"{result}\"}} 1"))
+                };
+                assert!(metrics.lines().any(|line| is_counted(&line)), "{service} {protocol}:\n{metrics}");
+            }
+        }
+        assert!(metrics.lines().any(|line| line == "nodelb_map_entries{map=\"frontends\"} 6"), "{metrics}");
+
+        host.serve("c.toml", &crate::host::service("shop/closed", &["198.51.100.12:80"], &["192.0.2.12:8080"]));
+        eventually("it is served", || is_done("198.51.100.12:80/TCP", &["192.0.2.12:8080/TCP"]));
+        let (output, told) = probe();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(told.contains("kernel/connect") && told.contains("198.51.100.12:80/TCP"), "{told}");
+        assert!(told.contains("Connection refused"), "{told}");
+        daemon.stop();
+        host.cleanup();
+    });
+}
