@@ -15,6 +15,8 @@
 mod connect;
 #[path = "cost/control.rs"]
 mod control;
+#[path = "cost/counting.rs"]
+mod counting;
 #[path = "cost/options.rs"]
 mod options;
 #[path = "cost/rounds.rs"]

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use nodelb_core::addr::{L4Addr, Protocol};
 
-use crate::options;
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::sandbox::Sandbox;
 use crate::world::{World, frontend, services};
+use crate::{counting, options};
 
 const UDP: Protocol = Protocol::Udp;
 pub(crate) const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
@@ -36,6 +36,12 @@ pub(crate) fn run(sandbox: &Sandbox) {
     let small = RefCell::new(small);
     reconnect(&small, &few);
     options::run(&small, &few);
+    let quiet = cgroup(sandbox, "quiet");
+    let mut uncounted = World::with(&sandbox.bpffs, "quiet", &quiet, false);
+    uncounted.apply(services(10, Protocol::Udp, BACKEND));
+    let uncounted = RefCell::new(uncounted);
+    counting::run((&small, &few), (&uncounted, &quiet));
+    uncounted.into_inner().detach();
     let mut small = small.into_inner();
     let mut large = World::new(&sandbox.bpffs, "many", &many);
     large.apply(services(50_000, Protocol::Udp, BACKEND));
@@ -46,7 +52,7 @@ pub(crate) fn run(sandbox: &Sandbox) {
     tcp(&listener, &RefCell::new(small), &few);
 
     enter(&sandbox.cgroup);
-    for cgroup in [few, many] {
+    for cgroup in [few, many, quiet] {
         fs::remove_dir(cgroup).unwrap();
     }
 }
@@ -66,6 +72,8 @@ impl<'a> Hooks<'a> {
 
     pub(crate) fn nothing(&self) {
         self.empty.take();
+        // Where a canary tells that they are off.
+        enter(self.cgroup);
         self.nodelb.borrow_mut().detach();
     }
 

@@ -32,13 +32,18 @@ pub(crate) struct World {
 impl World {
     /// Empty maps under a pin directory of this name, attached to the cgroup.
     pub(crate) fn new(bpffs: &Path, name: &str, cgroup: &Path) -> Self {
+        Self::with(bpffs, name, cgroup, true)
+    }
+
+    /// The same; connections are counted, or not.
+    pub(crate) fn with(bpffs: &Path, name: &str, cgroup: &Path, count_connections: bool) -> Self {
         let options = Options {
             pin_directory: bpffs.join(name),
             cgroup: Some(cgroup.to_path_buf()),
             limits: LIMITS,
             nodeport_range: 30_000..=32_767,
             protect_nodeports: true,
-            count_connections: true,
+            count_connections,
             crash_after: None,
         };
         let (datapath, _) = KernelDatapath::open(&options).unwrap();

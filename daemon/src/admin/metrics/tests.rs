@@ -225,6 +225,23 @@ fn hooks_that_are_not_in_effect_show() {
     expect(&samples_of(&state(PoolReport::default()), "nodelb_hooks"), []);
 }
 
+fn counted() -> Connections {
+    Connections { read: Arc::new(|_| Count { translated: 5, refused: 1 }), ledger: Arc::default() }
+}
+
+#[test]
+fn connections_are_counted_by_service_port() {
+    let reality = Reality { connections: Some(counted()), ..Reality::default() };
+    let state = AdminState { reality, snapshot: snapshot_of(2), ..state(PoolReport::default()) };
+    let samples = samples_of(&state, "nodelb_service_connections");
+    assert_eq!(samples.len(), 4, "{samples:?}");
+    for (result, number) in [("refused", 1), ("translated", 5)] {
+        let end = format!("protocol=\"TCP\",result=\"{result}\"}} {number}");
+        assert_eq!(samples.iter().filter(|sample| sample.ends_with(&end)).count(), 2, "{samples:?}");
+    }
+    assert_eq!(samples_of(&state, "nodelb_service_connections"), samples, "asking is no connection");
+}
+
 /// Everything that there can be.
 fn full() -> AdminState {
     AdminState {
@@ -232,8 +249,9 @@ fn full() -> AdminState {
         checks: watch::channel(Arc::new(check_report())).1,
         moves: Some(watch::channel(Arc::new(moves_report())).1),
         health: health(Check::passed("canary", "refused")),
-        reality: drifted(),
         latencies: Some(Latencies::default()),
+        reality: Reality { connections: Some(counted()), ..drifted() },
+        snapshot: snapshot_of(2),
         ..state(crate::admin::apiservers::tests::report())
     }
 }

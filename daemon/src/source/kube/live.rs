@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,15 +130,7 @@ impl Live {
         let mut suspects = Vec::new();
         for kind in Kind::SERVED {
             let query = of.map_or_else(|| Query::all(kind), |name| Query::of_service(kind, name));
-            let mut list = List {
-                kind,
-                known: Known::of(before.facts(), of),
-                is_narrow: of.is_some(),
-                seen: HashSet::new(),
-                version: Version::default(),
-                suspects: Vec::new(),
-                notices: Vec::new(),
-            };
+            let mut list = List::new(kind, before.facts(), of);
             self.read(session, query, &mut list).await?;
             list.add_gone();
             rows.append(&mut list.notices);
@@ -150,8 +143,9 @@ impl Live {
         sleep(self.timing.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
         let known = Known::of(now.facts(), of);
+        let at = session.link.at();
         let more = suspects.len().saturating_sub(MAX_TOLD);
-        rows.extend(suspects.iter().take(MAX_TOLD).filter_map(|suspect| suspect.judge(&known, session)));
+        rows.extend(suspects.iter().take(MAX_TOLD).filter_map(|suspect| suspect.judge(&known, at)));
         if more > 0 {
             rows.push(row("objects", None, (format!("{more} more differ"), "as above".into()), String::new()));
         }
@@ -309,7 +303,19 @@ struct List<'a> {
     notices: Vec<Difference>,
 }
 
-impl List<'_> {
+impl<'a> List<'a> {
+    fn new(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> Self {
+        Self {
+            kind,
+            known: Known::of(facts, of),
+            is_narrow: of.is_some(),
+            seen: HashSet::new(),
+            version: Version::default(),
+            suspects: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+
     fn take(&mut self, heard: Heard) {
         match heard {
             Heard::Upsert(item) => self.take_item(*item),
@@ -362,9 +368,8 @@ impl List<'_> {
 
 impl Suspect {
     /// The row, if they still do not agree. What came or went meanwhile is a change under way.
-    fn judge(&self, known: &Known<'_>, session: &Session) -> Option<Difference> {
+    fn judge(&self, known: &Known<'_>, at: SocketAddr) -> Option<Difference> {
         let held = known.get(self.kind, &self.key);
-        let at = session.link.at();
         let (sides, cause) = match (held, &self.told) {
             (None, Some(told)) if !self.was_known => {
                 let told = told_as_held(told)?;

@@ -1,1 +1,89 @@
+use nodelb_core::change::Change;
+use nodelb_core::table::Table;
 
+use super::*;
+
+const AT: &str = "192.0.2.21:6443";
+
+/// The object as an apiserver sends it.
+fn heard(name: &str, version: u64, backends: &[&str]) -> Heard {
+    let endpoints: Vec<String> = backends.iter().map(|ip| format!(r#"{{"addresses":["{ip}"]}}"#)).collect();
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"shop","name":"{name}","resourceVersion":"{version}",
+            "labels":{{"kubernetes.io/service-name":"web"}}}},"addressType":"IPv4",
+            "endpoints":[{}],"ports":[{{"name":"http","port":8080,"protocol":"TCP"}}]}}"#,
+        endpoints.join(",")
+    );
+    Decoder::new(Kind::EndpointSlice).item(json.as_bytes()).0
+}
+
+/// The table after these were told.
+fn facts(told: impl IntoIterator<Item = Heard>) -> Facts {
+    let mut table = Table::default();
+    for heard in told {
+        let Heard::Upsert(item) = heard else { panic!("{heard:?}") };
+        let Some(Object::Slice(slice)) = item.object else { panic!("no slice") };
+        table.apply(Change::UpsertSlice(slice));
+    }
+    table.facts()
+}
+
+/// `what | source | memory | cause` of a list as of this version, against the table before it and afterwards.
+fn compare(before: &Facts, list: Vec<Heard>, version: u64, after: &Facts) -> Vec<String> {
+    let mut compared = List::new(Kind::EndpointSlice, before, None);
+    list.into_iter().for_each(|heard| compared.take(heard));
+    compared.version = Version(version);
+    compared.add_gone();
+    let known = Known::of(after, None);
+    let rows = compared.suspects.iter().filter_map(|suspect| suspect.judge(&known, AT.parse().unwrap()));
+    let text = |side: Option<String>| side.unwrap_or_default();
+    let told = rows.map(|row| format!("{} | {} | {} | {}", row.what, text(row.source), text(row.memory), row.cause));
+    told.chain(compared.notices.iter().map(|row| format!("{} | {}", row.what, row.cause))).collect()
+}
+
+#[test]
+fn an_update_that_was_not_told_shows_both_sides() {
+    let known = facts([heard("a", 7, &["192.0.2.1"])]);
+    let told = compare(&known, vec![heard("a", 9, &["192.0.2.2"])], 9, &known);
+    let expected = "EndpointSlice shop/a | resourceVersion 9: 192.0.2.2:8080/TCP Active | resourceVersion 7: \
+                    192.0.2.1:8080/TCP Active | EndpointSlice shop/a at resourceVersion 9 has not arrived by watch";
+    assert_eq!(told, [expected]);
+    let behind = compare(&known, vec![heard("a", 5, &["192.0.2.2"])], 5, &known);
+    assert!(behind[0].ends_with("is behind the apiserver that was watched, or the cluster was restored"), "{behind:?}");
+    let equal = compare(&known, vec![heard("a", 7, &["192.0.2.2"])], 7, &known);
+    assert!(equal[0].ends_with("please report this bug of nodelb"), "{equal:?}");
+}
+
+#[test]
+fn what_no_connection_depends_on_and_what_is_told_in_time_is_no_difference() {
+    let known = facts([heard("a", 7, &["192.0.2.1"])]);
+    assert_eq!(compare(&known, vec![heard("a", 9, &["192.0.2.1"])], 9, &known), Vec::<String>::new());
+    let later = facts([heard("a", 9, &["192.0.2.2"])]);
+    assert_eq!(compare(&known, vec![heard("a", 9, &["192.0.2.2"])], 9, &later), Vec::<String>::new());
+}
+
+#[test]
+fn objects_that_only_one_side_has() {
+    let known = facts([heard("a", 7, &["192.0.2.1"])]);
+    let told = compare(&known, vec![heard("b", 8, &["192.0.2.2"])], 9, &known);
+    assert_eq!(
+        told,
+        [
+            "EndpointSlice shop/b | resourceVersion 8: 192.0.2.2:8080/TCP Active | absent | EndpointSlice shop/b at \
+             resourceVersion 8 has not arrived by watch",
+            "EndpointSlice shop/a | absent at 192.0.2.21:6443, or left out | resourceVersion 7: 192.0.2.1:8080/TCP \
+             Active | its removal, or the change that made it none of nodelb's, has not arrived by watch",
+        ]
+    );
+    // Newer than the list, and gone meanwhile.
+    assert_eq!(compare(&known, Vec::new(), 6, &known), Vec::<String>::new());
+    assert_eq!(compare(&known, Vec::new(), 9, &facts([])), Vec::<String>::new());
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_not_taken_for_gone() {
+    let known = facts([heard("a", 7, &["192.0.2.1"])]);
+    let key = Key { namespace: "shop".into(), name: "a".into() };
+    let told = compare(&known, vec![Heard::Skipped { key: Some(key), reason: "ports: no".into() }], 9, &known);
+    assert_eq!(told, ["EndpointSlice shop/a | ports: no"]);
+}
