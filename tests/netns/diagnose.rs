@@ -63,12 +63,13 @@ impl Scene {
     /// The service works, and nothing is found.
     fn is_sound(&self) {
         eventually("the service", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
+        assert_eq!(verdict(), ("Forwarded".into(), String::new()));
         let report = self.diagnose("default/web", 0);
         assert!(report["severity"] == "info" || report["severity"] == "ok", "{report:#}");
     }
 
-    /// Patches an object, and waits until the daemon shows what follows.
-    fn change(&self, resource: &str, name: &str, patch: Value, what: &str, done: impl FnMut() -> bool) {
+    /// Patches an object of that resource and name, and waits until the daemon shows what follows.
+    fn change(&self, (resource, name): (&str, &str), patch: Value, what: &str, done: impl FnMut() -> bool) {
         self.cluster.patch(resource, "default", name, &Patch::Merge(patch)).unwrap();
         eventually(what, done);
     }
@@ -146,7 +147,8 @@ fn pods_selectors_ports_and_conditions() {
         cluster
             .patch("services", "default", "web", &Patch::Merge(json!({"spec": {"selector": {"app": "wbe"}}})))
             .unwrap();
-        scene.change("endpointslices", "web", json!({"endpoints": null, "ports": null}), "no backend", is_empty);
+        scene.change(("endpointslices", "web"), json!({"endpoints": null, "ports": null}), "no backend", is_empty);
+        assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
         scene.blames("default/web", 2, "selector-matches-nothing", &["app=web where the selector wants wbe"]);
         refill();
 
@@ -154,7 +156,8 @@ fn pods_selectors_ports_and_conditions() {
         let renamed =
             json!({"spec": {"ports": [{"name": "https", "port": 443, "targetPort": "tls", "protocol": "TCP"}]}});
         cluster.patch("services", "default", "web", &Patch::Merge(renamed)).unwrap();
-        scene.change("endpointslices", "web", json!({"ports": null}), "no port", is_empty);
+        scene.change(("endpointslices", "web"), json!({"ports": null}), "no port", is_empty);
+        assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
         scene.blames("default/web", 2, "port-mismatch", &["named tls", "none at all", "https=8080/TCP"]);
         refill();
 
@@ -163,13 +166,15 @@ fn pods_selectors_ports_and_conditions() {
             "addresses": ["192.0.2.80"], "conditions": {"ready": false, "serving": false, "terminating": false},
             "nodeName": "n2", "targetRef": {"kind": "Pod", "name": "web-abc"},
         }]});
-        scene.change("endpointslices", "web", unready, "nobody is ready", is_empty);
+        scene.change(("endpointslices", "web"), unready, "nobody is ready", is_empty);
+        assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
         scene.blames("default/web", 2, "not-ready", &["web-abc", "containers with unready status"]);
         refill();
 
         let local = json!({"spec": {"internalTrafficPolicy": "Local"}});
         let is_local = || frontend(WEB).is_some_and(|row| row["flags"].to_string().contains("Local"));
-        scene.change("services", "web", local, "policy Local", is_local);
+        scene.change(("services", "web"), local, "policy Local", is_local);
+        assert_eq!(verdict(), ("Refused".into(), "EHOSTUNREACH".into()));
         scene.blames("default/web", 2, "no-local-backend", &["internalTrafficPolicy is Local", "n2", "EHOSTUNREACH"]);
 
         scene.blames("default/wep", 2, "no-such-service", &["did you mean default/web?"]);
@@ -186,6 +191,7 @@ fn slices_that_were_emptied_or_not_updated() {
         eventually("it is empty", is_empty);
         let told =
             ["web has been emptied", "kube-apiserver", "/history", "192.0.2.80:8080/TCP", "1 pod would be ready"];
+        assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
         scene.blames("default/web", 2, "slice-emptied", &told);
         let rows = history("default/web");
         assert!(rows.iter().any(|row| row["removed"].to_string().contains("192.0.2.80:8080/TCP")), "{rows:#?}");
@@ -246,9 +252,9 @@ fn load_balancers_conflicts_and_refusals() {
         // An address that nobody has allowed.
         let outside = json!({"spec": {"externalIPs": ["203.0.113.9"]}});
         let is_refused = || frontend("203.0.113.9:443/TCP").is_some_and(|row| row["status"] == "Error");
-        scene.change("services", "web", outside, "the refusal", is_refused);
+        scene.change(("services", "web"), outside, "the refusal", is_refused);
         scene.blames("default/web", 1, "address-refused", &["203.0.113.9:443/TCP", "external-ips"]);
-        scene.change("services", "web", json!({"spec": {"externalIPs": null}}), "no refusal", || {
+        scene.change(("services", "web"), json!({"spec": {"externalIPs": null}}), "no refusal", || {
             frontend("203.0.113.9:443/TCP").is_none()
         });
 
@@ -429,6 +435,14 @@ fn watch_tells_what_happened_also_without_a_daemon() {
 /// Who never had backends has lost none: gives the daemon the time for a look.
 fn seen_with_backends() {
     std::thread::sleep(Duration::from_secs(5));
+}
+
+/// What the daemon says a connection to the service comes to.
+fn verdict() -> (String, String) {
+    let answer = get(&format!("/trace?to={WEB}")).unwrap();
+    let row = &answer["verdict"][0];
+    let text = |column: &str| row[column].as_str().unwrap_or_default().to_owned();
+    (text("verdict"), text("errno"))
 }
 
 /// The Events nodelb has written about a service.

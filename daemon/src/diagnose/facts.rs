@@ -117,6 +117,8 @@ pub struct Daemon {
     pub session: Option<SessionRow>,
     /// `/diff`: of the service, and of the hooks; `None` where there is no such route.
     pub differences: Option<Vec<Value>>,
+    /// `/trace?to=` of the first frontends, each the row of its verdict.
+    pub traces: Vec<Value>,
     /// `/history?service=`, latest last; `None` where there is no such route.
     pub history: Option<Vec<Value>>,
 }

@@ -105,8 +105,7 @@ pub struct Finding {
     pub remedy: String,
 }
 
-#[expect(clippy::ptr_arg, reason = "the signature serde asks for")]
-fn none_if_empty<S: Serializer>(text: &String, serializer: S) -> Result<S::Ok, S::Error> {
+fn none_if_empty<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     Some(text).filter(|text| !text.is_empty()).serialize(serializer)
 }
 

@@ -28,7 +28,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, means: &Means, now: u64) ->
         None => Witness::NotAsked,
         Some(settings) => match Visitor::new(settings, tips) {
             Ok(visitor) => match visitor.open().await {
-                Ok(visit) => Witness::Spoke(cluster::ask(&visit, &service, &means.node).await),
+                Ok(visit) => Witness::Spoke(Box::pin(cluster::ask(&visit, &service, &means.node)).await),
                 Err(nobody) => Witness::Silent(nobody.to_string()),
             },
             Err(error) => Witness::Silent(format!("{error:#}")),

@@ -117,7 +117,7 @@ fn is_last_resort(endpoint: &Endpoint) -> bool {
 
 fn is_pod_of(endpoint: &Endpoint, pod: &Pod) -> bool {
     let by_name = endpoint.target_ref.kind == "Pod" && endpoint.target_ref.name == pod.metadata.name;
-    by_name || endpoint.addresses.iter().any(|address| *address == pod.status.pod_ip)
+    by_name || endpoint.addresses.contains(&pod.status.pod_ip)
 }
 
 /// A name as it can be shown.

@@ -53,6 +53,9 @@ impl Means {
     }
 }
 
+/// How many frontends are traced.
+const TRACED: usize = 4;
+
 struct Asked {
     at: SocketAddr,
 }
@@ -102,8 +105,18 @@ impl Asked {
                 self.rows("/services?output=json".into(), "services").await;
             daemon.names = all.into_iter().map(|row| row.service).collect();
         }
+        daemon.traces = self.traces(&daemon.frontends).await;
         daemon.rivals = self.rivals(&daemon.frontends).await;
         daemon
+    }
+
+    /// What a connection from this host comes to, as the daemon has it.
+    async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
+        let mut traces = Vec::new();
+        for row in frontends.iter().filter(|row| row.status != "Error").take(TRACED) {
+            traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
+        }
+        traces
     }
 
     /// Who else claims the addresses that are in error.

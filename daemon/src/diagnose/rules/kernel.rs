@@ -121,10 +121,19 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
     let told = rows.take(5).map(|row| format!("/diff: {}", rows::told(row)));
     let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
     Some(
-        Finding::new(Severity::Critical, Kind::KernelDiffers, what).seen(evidence).seen(told).remedy(
-            "the daemon compares and repairs by itself every few minutes; systemctl restart nodelb does so now",
-        ),
+        Finding::new(Severity::Critical, Kind::KernelDiffers, what)
+            .seen(evidence)
+            .seen(told)
+            .seen(traces(daemon))
+            .remedy(
+                "the daemon compares and repairs by itself every few minutes; systemctl restart nodelb does so now",
+            ),
     )
+}
+
+/// What the daemon takes a connection to come to.
+fn traces(daemon: &Daemon) -> impl Iterator<Item = String> {
+    daemon.traces.iter().map(|row| format!("/trace: {}", rows::told(row)))
 }
 
 fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
@@ -217,6 +226,7 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
         Finding::new(Severity::Critical, Kind::NoBackends, what)
             .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
             .seen(why)
+            .seen(traces(daemon))
             .remedy("see the findings before this one; `nodelb backends --service NAMESPACE/NAME` says why each is not used"),
     )
 }

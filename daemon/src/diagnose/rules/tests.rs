@@ -29,7 +29,7 @@ fn service() -> Value {
     })
 }
 
-fn slice(endpoints: Value, written: u64) -> Value {
+fn slice(endpoints: &Value, written: u64) -> Value {
     json!({
         "metadata": {
             "name": "web-1", "namespace": "shop", "resourceVersion": "9",
@@ -87,7 +87,7 @@ fn sound() -> Facts {
         failed: Vec::new(),
         service: Ok(Some(from(service()))),
         names: Vec::new(),
-        slices: Ok(vec![from(slice(json!([endpoint(true)]), 50))]),
+        slices: Ok(vec![from(slice(&json!([endpoint(true)]), 50))]),
         pods: Some(Ok(vec![from(pod(&json!({"app": "web"}), true, 60))])),
         others: Vec::new(),
         events: Ok(Vec::new()),
@@ -150,7 +150,7 @@ static CASES: &[Case] = &[
                 service["spec"]["selector"]["app"] = "wbe".into();
                 service
             })));
-            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 50))]);
+            cluster(facts).slices = Ok(vec![from(slice(&Value::Null, 50))]);
             cluster(facts).pods = Some(Ok(Vec::new()));
             cluster(facts).others = vec![from(pod(&json!({"app": "web"}), true, 60))];
             emptied(facts, None);
@@ -162,7 +162,7 @@ static CASES: &[Case] = &[
     (
         "named port mismatch",
         |facts| {
-            let mut slice = slice(json!([endpoint(true)]), 50);
+            let mut slice = slice(&json!([endpoint(true)]), 50);
             slice["ports"] = Value::Null;
             cluster(facts).slices = Ok(vec![from(slice)]);
             let mut other = service();
@@ -177,7 +177,7 @@ static CASES: &[Case] = &[
     (
         "not ready",
         |facts| {
-            cluster(facts).slices = Ok(vec![from(slice(json!([endpoint(false)]), 50))]);
+            cluster(facts).slices = Ok(vec![from(slice(&json!([endpoint(false)]), 50))]);
             cluster(facts).pods = Some(Ok(vec![from(pod(&json!({"app": "web"}), false, 60))]));
             emptied(facts, Some("NotReady"));
         },
@@ -232,7 +232,7 @@ static CASES: &[Case] = &[
     (
         "slice emptied",
         |facts| {
-            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 5))]);
+            cluster(facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
             emptied(facts, None);
             daemon(facts).history = Some(vec![json!({
                 "time": "2027-01-15T08:00:00Z", "what": "emptied", "object": "EndpointSlice shop/web-1", "resource_version": "9",
@@ -254,7 +254,7 @@ static CASES: &[Case] = &[
             let mut alone = service();
             alone["spec"]["selector"] = Value::Null;
             cluster(facts).service = Ok(Some(from(alone)));
-            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 5))]);
+            cluster(facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
             cluster(facts).pods = None;
             daemon(facts).frontends[0].status = "Held".into();
             daemon(facts).backends[0].choice = "Held".into();
@@ -266,7 +266,7 @@ static CASES: &[Case] = &[
     (
         "slice not updated",
         |facts| {
-            cluster(facts).slices = Ok(vec![from(slice(Value::Null, 600))]);
+            cluster(facts).slices = Ok(vec![from(slice(&Value::Null, 600))]);
             emptied(facts, None);
         },
         Kind::SliceNotUpdated,
@@ -279,7 +279,7 @@ static CASES: &[Case] = &[
             let mut old = endpoint(true);
             old["addresses"] = json!(["10.1.0.9"]);
             old["targetRef"]["name"] = "web-old".into();
-            cluster(facts).slices = Ok(vec![from(slice(json!([endpoint(true), old]), 50))]);
+            cluster(facts).slices = Ok(vec![from(slice(&json!([endpoint(true), old]), 50))]);
         },
         Kind::SliceNotUpdated,
         Severity::Warning,
@@ -524,7 +524,7 @@ fn what_could_not_be_asked_for_is_told_with_its_remedy_and_is_no_failure() {
 #[test]
 fn an_empty_slice_whose_pods_cannot_be_listed_is_not_blamed_on_anybody() {
     let mut facts = sound();
-    cluster(&mut facts).slices = Ok(vec![from(slice(Value::Null, 5))]);
+    cluster(&mut facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
     cluster(&mut facts).pods = Some(Err(denial("list pods")));
     emptied(&mut facts, None);
     let found = findings(&facts);

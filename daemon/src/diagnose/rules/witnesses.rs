@@ -203,7 +203,7 @@ fn not_allowed(denials: &[&Denial], identity: &str) -> Option<Finding> {
 
 fn silent_cluster(scene: &Scene<'_>, why: &str) -> Option<Finding> {
     // Told with the daemon's own loss.
-    if scene.daemon.is_some_and(|daemon| is_away(daemon)) {
+    if scene.daemon.is_some_and(is_away) {
         return None;
     }
     let severity = if scene.daemon.is_some() { Severity::Info } else { Severity::Warning };
