@@ -27,6 +27,7 @@ use crate::apiserver::link::LinkError;
 use crate::apiserver::session::Session;
 use crate::apiserver::visit::ask;
 use crate::clock::{ticking, unix_seconds};
+use crate::log::messages;
 use crate::source::kube::request::question;
 use crate::source::kube::seen::{Items, Metadata};
 
@@ -95,6 +96,7 @@ impl Writer {
                 Err(error @ LinkError::Forbidden(_)) => {
                     if !std::mem::replace(&mut self.was_refused, true) {
                         warn!(
+                            message_id = %messages::EVENTS_UNWRITTEN,
                             "Kubernetes Events are not written: {error}. Allow it (system:node-proxier does), or set \
                              kubernetes.events = false; services are not affected"
                         );

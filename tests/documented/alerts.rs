@@ -89,6 +89,7 @@ fn what_matters_has_an_alert() {
         "nodelb_hooks_in_effect",
         "nodelb_ready",
         "nodelb_socket_reaper_up",
+        "nodelb_map_entries",
         "nodelb_frontends{status=\"Error\"}",
         "nodelb_reconcile_operations_total{result=\"failed\"}",
     ] {

@@ -66,6 +66,8 @@ fn every_panel_asks_for_metrics_that_exist() {
         "nodelb_event_to_kernel_duration_seconds_bucket",
         "nodelb_apiserver_connected",
         "nodelb_drift_repaired_total",
+        "nodelb_map_entries",
+        "nodelb_service_connections_total",
     ] {
         assert!(asked.contains(metric), "no panel shows {metric}");
     }

@@ -166,7 +166,7 @@ messages! {
         "A service has lost its last backend",
         "New connections to @SERVICE@ are refused. @OBJECT@ took the last backend away: resourceVersion \
          @RESOURCE_VERSION@, written by @WRITER@.",
-        "`nodelb backends --service @SERVICE@` says why none can be used.";
+        "`nodelb diagnose @SERVICE@` looks for the cause; `nodelb backends --service @SERVICE@` says why none can be used.";
     SERVICE_HELD = 0xe11d795c34c34405b5ef6500daff7ec7,
         "A service is held",
         "@OBJECT@ (resourceVersion @RESOURCE_VERSION@, written by @WRITER@) took the last backend of @SERVICE@ away. \
@@ -263,6 +263,15 @@ messages! {
         "A kind of objects is watched again",
         "Changes are heard of as they happen.",
         "Nothing.";
+    EVENTS_UNWRITTEN = 0x033735006e1841608213f803647cd17f,
+        "Kubernetes Events are not written",
+        "An apiserver does not take the Events about services that `kubernetes.events` asks for. Services are served all the \
+         same; what the Events would have said is in this journal.",
+        "Allow it, as the line says, or set `kubernetes.events` to false.";
+    ADMIN_SOCKET_MISSING = 0x8222611f8923488c893d861056105485,
+        "The admin API has no socket",
+        "The unix socket of `admin.socket` could not be made. The admin API answers on `admin.listen` only.",
+        "Look at the error in the line; the directory must exist and be nodelb's to write.";
     LIST_DOUBTED = 0xb4b9f601008243f6913b715b0ac73306,
         "A list lacks much of what is known",
         "An apiserver listed far fewer objects than are known. Nothing is removed before a second list agrees.",

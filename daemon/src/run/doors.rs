@@ -10,6 +10,7 @@ use crate::admin::Listener;
 use crate::admin::socket::{self, Socket};
 use crate::config::Admin;
 use crate::exit::{Code, Failure};
+use crate::log::messages;
 
 /// Everything that is listened on, before there is a runtime. The socket's file is removed when this is dropped.
 pub(super) struct Doors {
@@ -49,7 +50,10 @@ fn open_socket(config: &Admin) -> Option<Socket> {
             None
         }
         Err(error) => {
-            warn!("admin.socket {} is not there: {error}; the admin API answers on admin.listen only", path.display());
+            warn!(
+                message_id = %messages::ADMIN_SOCKET_MISSING,
+                "admin.socket {} is not there: {error}; the admin API answers on admin.listen only", path.display()
+            );
             None
         }
     }
