@@ -60,7 +60,7 @@ impl Daemon {
     fn applies_a_change(&self, number: usize) {
         let name = format!("shop/web-{number}");
         let text = format!(
-            "[[service]]\nname = \"{name}\"\nlisten = [\"198.51.100.{number}:80/TCP\"]\nbackends = [\"192.0.2.1:8080\"]\n"
+            "[[service]]\nname = \"{name}\"\nfrontends = [\"198.51.100.{number}:80/TCP\"]\nbackends = [\"192.0.2.1:8080\"]\n"
         );
         fs::write(self.scratch.path().join(format!("services.d/web-{number}.toml")), text).expect("written");
         let address = format!("198.51.100.{number}:80/TCP");
