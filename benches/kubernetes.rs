@@ -9,6 +9,8 @@
     reason = "a benchmark stops where it cannot go on, and prints"
 )]
 
+#[path = "kubernetes/admin.rs"]
+mod admin;
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 #[path = "kubernetes/daemon.rs"]
@@ -44,6 +46,7 @@ fn main() {
         println!("| CPU time from the process's start to READY | {:.2} s | 3 s |", start.cpu.as_secs_f64());
         println!("| time from the process's start to READY | {:.2} s | |", start.wall.as_secs_f64());
         println!("| resident at READY | {} MB | |", at_ready.resident);
+        let answers = answers();
         let load = events(&daemon, &content);
         println!("| CPU at 60 slice events a second | {:.2} % of a core | 5 % |", load * 100.0);
         let delays = latency::measure(&daemon, &content, LOAD);
@@ -57,10 +60,26 @@ fn main() {
         let is_within = start.cpu <= Duration::from_secs(3)
             && load <= 0.05
             && p99 <= Duration::from_millis(10)
+            && answers
             && memory.resident <= 100
             && memory.peak <= 150;
         println!("\nWithin all limits: {}.", if is_within { "yes" } else { "**no**" });
     });
+}
+
+/// Whether the admin API answers in time.
+fn answers() -> bool {
+    let asked = [
+        ("`curl localhost:9890/frontends`, all of them", "/frontends", 50),
+        ("the same in JSON", "/frontends?output=json", 50),
+        ("the same of one service", "/frontends?service=production/service-05000", 5),
+    ];
+    let within = asked.map(|(what, target, limit)| {
+        let (median, bytes) = admin::ask(target);
+        println!("| {what}: median, {bytes} bytes | {:.2} ms | {limit} ms |", median.as_secs_f64() * 1000.0);
+        median <= Duration::from_millis(limit)
+    });
+    within == [true; 3]
 }
 
 /// The share of a core that sixty events a second take.

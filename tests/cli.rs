@@ -1,10 +1,13 @@
-//! Black box: the `nodelb` binary as an operator's shell sees it, its exit codes and what it prints where. Needs no
-//! privilege and no daemon; the daemon's own life is in `netns.rs`.
+//! Black box: the `nodelb` binary as an operator's shell sees it, its exit codes and what it prints where; and its admin
+//! API among readers that mean no good. Needs no privilege; the daemon's own life is in `netns.rs`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
+
+#[path = "cli/hostile.rs"]
+mod hostile;
 
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
@@ -56,13 +59,16 @@ fn help_and_version_are_answers() {
     for command in [
         "run",
         "check-config",
+        "status",
         "services",
         "frontends",
         "backends",
         "maps",
         "history",
+        "trace",
         "sources",
         "apiservers",
+        "config",
         "diagnose",
         "watch",
         "cleanup",
@@ -144,6 +150,41 @@ fn a_reader_that_leaves_is_no_error() {
     let ended = child.wait_with_output().expect("the program ends");
     assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), &b""[..]));
     task.join().expect("the server ends");
+}
+
+#[test]
+fn shells_get_their_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let said = nodelb(&["completions", shell]);
+        assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{shell}");
+        assert!(said.stdout.contains("frontends") && said.stdout.contains("watch"), "{shell}: {}", said.stdout);
+    }
+    assert_eq!(nodelb(&["completions", "tcsh"]).code, 64);
+}
+
+#[test]
+fn a_socket_that_is_not_there_is_named_with_the_remedy() {
+    let said = nodelb(&["status", "--admin", "/nonexistent/nodelb.sock"]);
+    assert_eq!((said.code, said.stdout.as_str()), (69, ""));
+    assert!(
+        said.stderr.starts_with("nodelb: no nodelb daemon answers at /nonexistent/nodelb.sock ("),
+        "{}",
+        said.stderr
+    );
+    assert!(said.stderr.contains("systemctl start nodelb"), "{}", said.stderr);
+}
+
+/// What a pipe gets is neither fitted nor coloured, unless that is asked for.
+#[test]
+fn a_pipe_gets_plain_text() {
+    let (address, task) = answering("rows\n".into());
+    nodelb(&["trace", "10.96.7.7:80/UDP", "--from", "pod", "--admin", &address.to_string()]);
+    let asked = task.join().expect("the server ends");
+    assert!(asked.starts_with("GET /trace?output=text&to=10.96.7.7:80/UDP&from=pod HTTP/1.1\r\n"), "{asked}");
+    let (address, task) = answering("rows\n".into());
+    nodelb(&["frontends", "--wide", "--color", "always", "--admin", &address.to_string()]);
+    let asked = task.join().expect("the server ends");
+    assert!(asked.starts_with("GET /frontends?output=text&wide=true&color=true HTTP/1.1\r\n"), "{asked}");
 }
 
 /// Every long option a text names, such as `--config`.

@@ -16,6 +16,7 @@ use nodelb_core::history::History;
 use nodelb_core::service::ServiceName;
 use tokio::sync::watch;
 
+use crate::config::Config;
 use crate::connections::{Ledger, ReadCount};
 use crate::drift::DriftReport;
 use crate::latency::Latencies;
@@ -35,9 +36,11 @@ mod openapi;
 mod query;
 mod routes;
 mod server;
+mod settings;
 pub mod shape;
 pub mod socket;
 pub mod sources;
+mod status;
 pub mod table;
 pub mod tables;
 mod trace;
@@ -123,6 +126,8 @@ pub struct AdminState {
     pub reality: Reality,
     /// How much it can hold.
     pub limits: Limits,
+    /// The configuration in effect.
+    pub config: watch::Receiver<Arc<Config>>,
     /// What time it is.
     pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }

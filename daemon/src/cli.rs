@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 pub mod ask;
 pub mod client;
+mod completions;
 mod diff;
 mod look;
 mod options;
@@ -17,7 +18,8 @@ mod print;
 mod trace;
 
 pub use ask::Output;
-use ask::{Asking, Places, Rows};
+use ask::{Asking, Frontends, History, Places, Rows};
+use completions::Completions;
 pub(crate) use look::unwritten;
 pub use look::{DiagnoseOptions, Judging, WatchOptions, Whom};
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, ReaperOptions, RunOptions};
@@ -62,10 +64,12 @@ enum Command {
     Run(RunOptions),
     /// Check the configuration and what it names, and show every problem
     CheckConfig(CheckOptions),
+    /// Show on one screen how the daemon and the node stand
+    Status(Asking),
     /// Show every service, where it was read and how it stands
     Services(Rows),
     /// Show every address a client may dial, whom it reaches and since when
-    Frontends(Rows),
+    Frontends(Frontends),
     /// Show every backend, and whether it may be chosen
     Backends(Places),
     /// Show what the kernel holds now, read back from it
@@ -75,13 +79,15 @@ enum Command {
     /// Ends with 1 if they do.
     Diff(diff::DiffOptions),
     /// Show what became of services and their backends: when, by whose hand, and when the kernel had it
-    History(Places),
+    History(History),
     /// Tell what happens to a connection to an address, and why
     Trace(Trace),
     /// Show every place services are read from, and what is wrong with it
     Sources(Asking),
     /// Show every address an apiserver may have, which one is in use and why
     Apiservers(Asking),
+    /// Show the configuration in effect
+    Config(Asking),
     /// Find out why a service does not work: findings, the most likely cause first
     ///
     /// Asks the daemon, an apiserver and, with connections made from here, the service itself, as far as each can be
@@ -96,6 +102,8 @@ enum Command {
     /// Stopping the daemon leaves its maps and programs in place, so that connections go on. This takes them away.
     /// It refuses while a daemon works with them.
     Cleanup(CleanupOptions),
+    /// Print what makes a shell complete commands and options
+    Completions(Completions),
     /// End sockets as the daemon says; started by it
     #[command(hide = true)]
     Reaper(ReaperOptions),
@@ -152,12 +160,15 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Run(options) => (actions.run)(options),
         Command::CheckConfig(options) => tell(|told| (actions.check_config)(options, told)),
+        Command::Status(asking) => asking.ask("/status", &[]),
+        Command::Config(asking) => asking.ask("/config", &[]),
+        Command::Completions(completions) => completions.print(),
         Command::Services(rows) => rows.ask("/services"),
-        Command::Frontends(rows) => rows.ask("/frontends"),
+        Command::Frontends(frontends) => frontends.ask(),
         Command::Backends(places) => places.ask("/backends"),
         Command::Maps(places) => places.ask("/maps"),
         Command::Diff(options) => diff::diff(options),
-        Command::History(places) => places.ask("/history"),
+        Command::History(history) => history.ask(),
         Command::Trace(trace) => trace.ask(),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),

@@ -135,6 +135,15 @@ impl Config {
         text
     }
 
+    /// Every key as `datapath.max-slots`, its value in TOML, and whether that is its default.
+    pub fn settings(&self) -> impl Iterator<Item = (String, String, bool)> {
+        let pairs = self.keys().into_iter().zip(Self::default().keys());
+        pairs.map(|(key, default)| {
+            let is_default = key.value == default.value;
+            (format!("{}.{}", key.section, key.name), key.value, is_default)
+        })
+    }
+
     fn keys(&self) -> Vec<Key> {
         let Self { node, files, kubernetes, state, admin, datapath, log } = self;
         let kubernetes = [kubernetes.keys(), state.keys()].concat();

@@ -211,6 +211,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
     let reality = Reality { links, drift: checker.reports.subscribe(), live, connections, clients };
     let drift = checker.start(stopped(stop.clone()));
+    let config_in = watch::Sender::new(Arc::new(config));
     let state = AdminState {
         snapshot: snapshot.clone(),
         sources: [files.sources].into_iter().chain(kubernetes.iter().map(|it| it.sources.clone())).collect(),
@@ -223,6 +224,7 @@ async fn serve<D: Datapath + Send + 'static>(
         maps: read,
         reality,
         limits,
+        config: config_in.subscribe(),
         clock: Arc::new(move || Now { moment: clock.now(), unix: unix_seconds() }),
     };
     let listeners = doors.listeners().map_err(system("listening for the admin API"))?;
@@ -241,8 +243,8 @@ async fn serve<D: Datapath + Send + 'static>(
     };
     let owner = tokio::spawn(owner.run(stopped(stop)));
 
-    let notifier = Arc::clone(&notifier);
-    let reload = Reload { config, config_path, level, identity, directory: files.directory, check, notifier };
+    let reload =
+        Reload { config: config_in, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_told_to_end(signals).await;
     stop_in.send_replace(true);
     last_words(kubernetes.into_iter().map(|started| started.task).chain([files.checker])).await;

@@ -12,7 +12,10 @@ use super::follow::Feed;
 use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, apiservers, diff, health, history, maps, metrics, openapi, sources, tables, trace};
+use super::{
+    AdminState, Now, apiservers, diff, health, history, maps, metrics, openapi, settings, sources, status, tables,
+    trace,
+};
 
 /// A status and what to say, or why there is nothing to say.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -83,6 +86,14 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Tables(&[&LIST]),
         long: false,
         answer: list_routes,
+    },
+    Route {
+        path: "/status",
+        parameters: &[],
+        shows: "on one screen, how the daemon and the node stand",
+        form: Form::Tables(&[&status::STATUS, &status::TROUBLE, &status::CHANGES]),
+        long: true,
+        answer: |state, _, now| ok(status::status(state, now)),
     },
     Route {
         path: "/services",
@@ -160,6 +171,14 @@ pub(super) static ROUTES: &[Route] = &[
         answer: |state, _, now| ok(apiservers::apiservers(&latest(&state.apiservers), now)),
     },
     Route {
+        path: "/config",
+        parameters: &[],
+        shows: "the configuration in effect, every key with its value and where that is from",
+        form: Form::Tables(&[&settings::CONFIG]),
+        long: false,
+        answer: |state, _, _| ok(settings::config(&latest(&state.config))),
+    },
+    Route {
         path: "/openapi.json",
         parameters: &[],
         shows: "this API, as OpenAPI describes it",
@@ -227,6 +246,6 @@ fn read_maps(state: &AdminState, query: &Query, _: Now) -> Answer {
 }
 
 /// The rows of every source, in the order of the sources.
-fn all_sources(state: &AdminState) -> Vec<sources::SourceReport> {
+pub(super) fn all_sources(state: &AdminState) -> Vec<sources::SourceReport> {
     state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect()
 }

@@ -1,15 +1,16 @@
 //! What the commands take that ask a running daemon, and how a question is put. Owns the filters and the form; the
 //! daemon owns every table and its rendering.
 
-use std::net::SocketAddr;
+use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 use nodelb_core::addr::Addr;
 use nodelb_core::report::Status;
 use nodelb_core::service::{FrontendKind, ServiceName};
 
-use super::client;
-use super::print::print;
+use super::client::{self, At};
+use super::print::{print, print_on};
+use crate::admin::table::Style;
 use crate::exit::Failure;
 
 /// One parameter of a question; what may not stand in a query string is escaped when it is put.
@@ -47,9 +48,23 @@ pub(super) struct Asking {
     /// Tables for people, or JSON for programs
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub(super) output: Output,
-    /// Where the daemon's admin API listens [default: 127.0.0.1:9890, then [::1]:9890]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(super) admin: Option<SocketAddr>,
+    /// All of every list, and nothing shortened to fit the terminal
+    #[arg(long)]
+    pub(super) wide: bool,
+    /// Whether words that say how something stands are coloured; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(super) color: Colour,
+    /// Where the daemon's admin API listens [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    pub(super) admin: Option<At>,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Colour {
+    Auto,
+    Always,
+    Never,
 }
 
 /// The form of an answer.
@@ -75,10 +90,52 @@ impl Places {
 
 impl Rows {
     pub(super) fn ask(&self, route: &str) -> Result<(), Failure> {
+        self.places.asking.ask(route, &self.parameters())
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
         let mut parameters = self.places.parameters();
         parameters.extend(self.kind.map(|kind| ("type", kind.to_string())));
         parameters.extend(self.status.map(|status| ("status", status.to_string())));
-        self.places.asking.ask(route, &parameters)
+        parameters
+    }
+}
+
+/// What can be followed.
+#[derive(Debug, Args)]
+pub(super) struct Frontends {
+    /// Go on with a line for every change, until interrupted
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    pub(super) rows: Rows,
+}
+
+impl Frontends {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        match self.watch {
+            true => self.rows.places.asking.follow("/frontends", &self.rows.parameters()),
+            false => self.rows.ask("/frontends"),
+        }
+    }
+}
+
+/// The same of what has happened.
+#[derive(Debug, Args)]
+pub(super) struct History {
+    /// Go on with a line for every change, until interrupted
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+impl History {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        match self.watch {
+            true => self.places.asking.follow("/history", &self.places.parameters()),
+            false => self.places.ask("/history"),
+        }
     }
 }
 
@@ -88,11 +145,17 @@ impl Asking {
     /// # Errors
     /// When nobody answers, or the answer is a refusal.
     pub(super) fn ask(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
-        let output = match self.output {
-            Output::Text => "text",
-            Output::Json => "json",
-        };
-        print(&self.get(route, &[&[("output", output.into())], parameters].concat())?)
+        print(&self.get(route, &self.with_form(parameters))?)
+    }
+
+    /// Asks, and prints the answer as it comes: first everything, then what changes.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], and when the daemon ends.
+    pub(super) fn follow(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
+        let mut parameters = self.with_form(parameters);
+        parameters.push(("watch", "true".into()));
+        client::follow(&self.places(), &target(route, &parameters), print_on)
     }
 
     /// The body of the answer.
@@ -100,8 +163,43 @@ impl Asking {
     /// # Errors
     /// As [`Self::ask`].
     pub(super) fn get(&self, route: &str, parameters: &[Parameter]) -> Result<hyper::body::Bytes, Failure> {
-        let addresses = self.admin.map_or_else(client::default_addresses, |address| vec![address]);
-        client::get(&addresses, &target(route, parameters))
+        client::get(&self.places(), &target(route, parameters))
+    }
+
+    /// How text is to look on what stdout is.
+    pub(super) fn style(&self) -> Style {
+        let stdout = std::io::stdout();
+        let is_terminal = stdout.is_terminal();
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colour = match self.color {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => is_terminal && !no_colour,
+        };
+        let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0)));
+        let width = if is_terminal && !self.wide { width() } else { None };
+        Style { width: width.map(|width| width.clamp(40, 10_000)), wide: self.wide, colour }
+    }
+
+    fn with_form(&self, parameters: &[Parameter]) -> Vec<Parameter> {
+        let output = match self.output {
+            Output::Text => "text",
+            Output::Json => "json",
+        };
+        let mut all = vec![("output", output.to_owned())];
+        all.extend_from_slice(parameters);
+        if self.output == Output::Text {
+            let Style { width, wide, colour } = self.style();
+            all.extend(width.map(|width| ("width", width.to_string())));
+            all.extend(wide.then(|| ("wide", "true".into())));
+            all.extend(colour.then(|| ("color", "true".into())));
+        }
+        all
+    }
+
+    fn places(&self) -> Vec<At> {
+        self.admin.clone().map_or_else(client::default_places, |at| vec![at])
     }
 }
 

@@ -1,17 +1,21 @@
 //! Asks a running daemon over its admin API. Owns the connection, its time limits and the words for a daemon that does
 //! not answer; what is asked and how the answer is printed is the command line's business.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::config;
@@ -22,73 +26,176 @@ const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Longer than the daemon takes to give up on an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(65);
 
-/// Where the daemon listens unless it is configured otherwise.
+/// Where a daemon is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// At a loopback address.
+    Tcp(SocketAddr),
+    /// At a unix socket.
+    Unix(PathBuf),
+}
+
+impl From<SocketAddr> for At {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+/// Whatever has a slash in it is a path.
+impl FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains('/') {
+            return Ok(Self::Unix(text.into()));
+        }
+        text.parse().map(Self::Tcp).map_err(|_no_address| {
+            format!("`{text}` is neither an address with a port, such as 127.0.0.1:9890, nor the path of a socket")
+        })
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// The addresses the daemon listens at unless it is configured otherwise.
 pub fn default_addresses() -> Vec<SocketAddr> {
     config::Admin::default().listen
 }
 
-/// The body of the answer to `target`, from the first of the addresses that answers.
+/// Where the daemon listens unless it is configured otherwise: the socket first, if there is one.
+pub fn default_places() -> Vec<At> {
+    let config = config::Admin::default();
+    let socket = Some(config.socket).filter(|path| path.exists());
+    socket.map(At::Unix).into_iter().chain(config.listen.into_iter().map(At::Tcp)).collect()
+}
+
+/// The body of the answer to `target`, from the first of the places that answers.
 ///
 /// # Errors
 /// [`Code::Unavailable`] when none answers, or the daemon cannot tell now; [`Code::Data`] when it does not understand
 /// the question.
-pub fn get(addresses: &[SocketAddr], target: &str) -> Result<Bytes, Failure> {
+pub fn get<T: Clone + Into<At>>(places: &[T], target: &str) -> Result<Bytes, Failure> {
+    first(places, |at| {
+        let (status, body) = runtime()?.block_on(inquire(at.clone(), target))?;
+        Ok(if status.is_success() { Ok(body) } else { Err(refused(at, status, &body)) })
+    })
+}
+
+/// Hands the answer to `target` on as it comes, until it ends or `each` has seen enough, which it says with `false`.
+///
+/// # Errors
+/// As [`get`]; [`Code::Unavailable`] also when the daemon ends the answer.
+pub fn follow<T: Clone + Into<At>>(
+    places: &[T],
+    target: &str,
+    mut each: impl FnMut(&[u8]) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    first(places, |at| {
+        let runtime = runtime()?;
+        let response =
+            runtime.block_on(async { timeout(CONNECT_TIME, open(at, target)).await.context("no answer in time")? })?;
+        Ok(runtime.block_on(async {
+            let (head, mut body) = response.into_parts();
+            if !head.status.is_success() {
+                let said = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                return Err(refused(at, head.status, &said));
+            }
+            while let Some(Ok(frame)) = body.frame().await {
+                if let Some(bytes) = frame.data_ref()
+                    && !each(bytes)?
+                {
+                    return Ok(());
+                }
+            }
+            Err(Failure::message(Code::Unavailable, format!("the daemon at {at} has ended: start it, and ask again")))
+        }))
+    })
+}
+
+/// The first that answers, whatever it answers.
+fn first<T: Clone + Into<At>, Answer>(
+    places: &[T],
+    mut ask: impl FnMut(&At) -> anyhow::Result<Result<Answer, Failure>>,
+) -> Result<Answer, Failure> {
     let mut silent = Vec::new();
-    for &address in addresses {
-        match ask(address, target) {
-            Ok((status, body)) if status.is_success() => return Ok(body),
-            Ok((status, body)) => return Err(refused(address, status, &body)),
-            Err(error) => silent.push(format!("{address} ({error:#})")),
+    for at in places {
+        let at = at.clone().into();
+        match ask(&at) {
+            Ok(answer) => return answer,
+            Err(error) => silent.push(format!("{at} ({error:#})")),
         }
     }
     let message = format!(
         "no nodelb daemon answers at {}. Look with `systemctl status nodelb` and `journalctl -u nodelb`, start it with \
-         `systemctl start nodelb`, or name the address it listens on with --admin. Connections go on as the kernel \
-         maps say, with or without it",
+         `systemctl start nodelb`, or name where it listens with --admin; a socket is for root and its group. \
+         Connections go on as the kernel maps say, with or without it",
         silent.join(" or ")
     );
     Err(Failure::message(Code::Unavailable, message))
 }
 
-fn refused(address: SocketAddr, status: StatusCode, body: &[u8]) -> Failure {
+fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
     let said = String::from_utf8_lossy(body);
     let (code, remedy) = match status {
         StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "try again, and look into `journalctl -u nodelb`"),
         _ => (Code::Data, "is it a daemon of another version?"),
     };
-    Failure::message(code, format!("the daemon at {address} answers {status}: {}; {remedy}", said.trim_end()))
+    Failure::message(code, format!("the daemon at {at} answers {status}: {}; {remedy}", said.trim_end()))
 }
 
-/// One question on one connection, on a runtime of its own: the command line does nothing else meanwhile.
-fn ask(address: SocketAddr, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(inquire(address, target))
+/// The command line does nothing else meanwhile.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")
 }
 
-/// The same on the caller's runtime: the status and body of whatever answer there is.
+/// One question on one connection, on the caller's runtime: the status and body of whatever answer there is.
 ///
 /// # Errors
 /// When there is none.
-pub(crate) async fn inquire(address: SocketAddr, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
-    let stream = timeout(CONNECT_TIME, TcpStream::connect(address)).await.context("no answer in time")??;
-    timeout(ANSWER_TIME, exchange(stream, address, target)).await.context("no answer in time")?
+pub(crate) async fn inquire(at: impl Into<At>, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
+    let at = at.into();
+    let exchange = async {
+        let (head, body) = open(&at, target).await?.into_parts();
+        anyhow::Ok((head.status, body.collect().await?.to_bytes()))
+    };
+    timeout(ANSWER_TIME, exchange).await.context("no answer in time")?
 }
 
-async fn exchange(stream: TcpStream, address: SocketAddr, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
+/// Asks, and returns the answer as soon as its head is there.
+async fn open(at: &At, target: &str) -> anyhow::Result<Response<Incoming>> {
+    let late = "no answer in time";
+    match at {
+        At::Tcp(address) => {
+            let stream = timeout(CONNECT_TIME, TcpStream::connect(address)).await.context(late)??;
+            send(stream, &address.to_string(), target).await
+        }
+        At::Unix(path) => {
+            let stream = timeout(CONNECT_TIME, UnixStream::connect(path)).await.context(late)??;
+            send(stream, "localhost", target).await
+        }
+    }
+}
+
+async fn send<S>(stream: S, host: &str, target: &str) -> anyhow::Result<Response<Incoming>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let request = Request::get(target)
-        .header(HOST, address.to_string())
+        .header(HOST, host)
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .context("the question cannot be put into a request")?;
-    let answer = async {
-        let response = sender.send_request(request).await?;
-        let (head, body) = response.into_parts();
-        anyhow::Ok((head.status, body.collect().await?.to_bytes()))
-    };
     // The connection only moves the bytes; how it ends shows in the answer.
-    let (answer, _moved) = tokio::join!(answer, connection);
-    answer
+    tokio::spawn(connection);
+    Ok(sender.send_request(request).await?)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::ask::{Output, Places};
 use super::print::print;
 use crate::admin::diff::{self, COMPARED, DIFFERENCES, agreement};
-use crate::admin::table::{Cell, Page, Style, Table};
+use crate::admin::table::{Cell, Page, Table};
 use crate::exit::{Code, Failure};
 
 mod probe;
@@ -56,7 +56,7 @@ pub(super) fn diff(options: &DiffOptions) -> Result<(), Failure> {
     let count = answer.differences.len() + met.len();
     let page = page(answer, met, options.places.service.is_none() && options.places.address.is_none());
     let text = match options.places.asking.output {
-        Output::Text => page.to_styled_text(&Style::default()),
+        Output::Text => page.to_styled_text(&options.places.asking.style()),
         Output::Json => page.to_json().map_err(|error| Failure::new(Code::Internal, error))?,
     };
     print(text.as_bytes())?;

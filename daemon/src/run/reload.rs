@@ -33,7 +33,8 @@ impl Signals {
 
 /// What SIGHUP needs.
 pub(super) struct Reload {
-    pub(super) config: Config,
+    /// What is in effect.
+    pub(super) config: watch::Sender<Arc<Config>>,
     pub(super) config_path: Option<PathBuf>,
     pub(super) level: Control,
     pub(super) identity: watch::Sender<Arc<Identity>>,
@@ -86,7 +87,8 @@ impl Reload {
                 return "reload refused, see the journal; the old configuration stays in force".into();
             }
         };
-        let restart = self.config.restart_keys(&config);
+        let old = Arc::clone(&self.config.borrow());
+        let restart = old.restart_keys(&config);
         if !restart.is_empty() {
             warn!(
                 message_id = %messages::CONFIG_NEEDS_RESTART,
@@ -99,8 +101,8 @@ impl Reload {
         self.identity.send_replace(Arc::new(identity));
         self.check.notify_one();
         // What needs a restart stays in force as it was, so that the next reload compares with that.
-        let Config { kubernetes, state, admin, datapath, .. } = self.config.clone();
-        self.config = Config { kubernetes, state, admin, datapath, ..config };
+        let Config { kubernetes, state, admin, datapath, .. } = Config::clone(&old);
+        self.config.send_replace(Arc::new(Config { kubernetes, state, admin, datapath, ..config }));
         info!(message_id = %messages::CONFIG_APPLIED, "the configuration is reloaded");
         "configuration reloaded".into()
     }

@@ -32,6 +32,7 @@ fn state(report: PoolReport) -> AdminState {
         maps: Arc::new(|| Err("none".into())),
         reality: Reality::default(),
         limits: LIMITS,
+        config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),
     }
 }

@@ -23,14 +23,17 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         body["routes"].as_array().unwrap().iter().map(|row| row["route"].as_str().unwrap()).collect();
     let expected = [
         "/",
+        "/status",
         "/services",
         "/frontends",
         "/backends",
         "/maps",
         "/history",
         "/diff",
+        "/trace",
         "/sources",
         "/apiservers",
+        "/config",
         "/openapi.json",
         "/healthz",
         "/readyz",
@@ -38,15 +41,16 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
     ];
     assert_eq!(routes, expected);
     for route in routes.into_iter().filter(|route| !["/metrics", "/openapi.json"].contains(route)) {
-        let text = server.get(route).await;
+        let question = if route == "/trace" { "/trace?to=10.96.7.7:80".into() } else { format!("{route}?wide") };
+        let text = server.get(&question).await;
         assert_eq!(status(&text), "200", "{text}");
         assert!(text.contains("content-type: text/plain; charset=utf-8"), "{text}");
         assert!(text.contains("x-content-type-options: nosniff"), "{text}");
-        let json = server.with(route, "Accept: application/json\r\n").await;
+        let json = server.with(&question, "Accept: application/json\r\n").await;
         assert!(json.contains("content-type: application/json"), "{json}");
         let body: serde_json::Value = serde_json::from_str(json.split("\r\n\r\n").nth(1).unwrap()).unwrap();
         assert!(body.is_object(), "{json}");
-        let forced = server.with(&format!("{route}?output=text"), "Accept: application/json\r\n").await;
+        let forced = server.with(&format!("{question}&output=text"), "Accept: application/json\r\n").await;
         assert!(forced.contains("content-type: text/plain"), "{forced}");
     }
     server.stop().await;

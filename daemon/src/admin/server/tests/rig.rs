@@ -60,6 +60,7 @@ pub(super) async fn served(bounds: Bounds) -> Served {
         maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, broken: Vec::new() })),
         reality: Reality::default(),
         limits: LIMITS,
+        config: watch::channel(Arc::default()).1,
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
     };
     let (stop, stopped) = oneshot::channel::<()>();

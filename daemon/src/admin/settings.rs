@@ -1,0 +1,21 @@
+//! `/config`: the configuration in effect. It names files with credentials, never what is in them.
+
+use crate::config::Config;
+
+use super::shape::{Column, Shape};
+use super::table::{Cell, Table};
+
+/// The columns of `/config`.
+pub(super) static CONFIG: Shape<[Column; 3]> =
+    Shape { name: "config", columns: [Column::name("Key"), Column::one_of("From", &ORIGINS), Column::text("Value")] };
+
+const ORIGINS: [&str; 2] = ["default", "file"];
+
+/// One row per key, in the order of `config.example.toml`.
+pub(super) fn config(config: &Config) -> Table {
+    let [default, file] = ORIGINS;
+    let cells = |(key, value, is_default): (String, String, bool)| {
+        [Cell::Text(key), Cell::text(if is_default { default } else { file }), Cell::Text(value)]
+    };
+    Table::new(&CONFIG, config.settings().map(cells))
+}

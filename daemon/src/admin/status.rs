@@ -1,0 +1,106 @@
+//! `/status`: how the daemon and the node stand, on one screen. Says nothing that no other route says at length.
+
+use std::fmt::Display;
+
+use nodelb_core::engine::Snapshot;
+use nodelb_core::report::{Filter, Status};
+
+use super::shape::{Column, Shape};
+use super::table::{Cell, Page, Table};
+use super::{AdminState, Now, age, history, routes};
+
+/// One thing per row.
+pub(super) static STATUS: Shape<[Column; 2]> =
+    Shape { name: "status", columns: [Column::name("About"), Column::text("State")] };
+
+/// The first addresses that are not as the sources ask.
+pub(super) static TROUBLE: Shape<[Column; 4]> = Shape {
+    name: "trouble",
+    columns: [
+        Column::name("Address"),
+        Column::name("Service"),
+        Column::one_of("Status", &Status::NAMES),
+        Column::text("Error"),
+    ],
+};
+
+/// What happened last.
+pub(super) static CHANGES: Shape<[Column; 5]> = Shape {
+    name: "changes",
+    columns: [
+        Column::name("Time"),
+        Column::name("Service"),
+        Column::name("Port"),
+        Column::text("What"),
+        Column::text("Object"),
+    ],
+};
+
+/// Rows of [`TROUBLE`].
+const TROUBLES: usize = 3;
+/// Rows of [`CHANGES`].
+const RECENT: usize = 5;
+
+/// The screen.
+pub(super) fn status(state: &AdminState, now: Now) -> Page {
+    let snapshot = routes::latest(&state.snapshot);
+    let mut rows: Vec<(String, String)> = vec![
+        ("version".into(), env!("CARGO_PKG_VERSION").into()),
+        ("running".into(), format!("for {}", age::human(now.moment.0))),
+    ];
+    for check in routes::latest(&state.health).ready(now.moment) {
+        let result = if check.passed { "ok" } else { "failed" };
+        rows.push((check.name.into(), format!("{result}: {}", check.detail)));
+    }
+    for source in routes::all_sources(state) {
+        let problems = source.problems.first().map(|problem| format!(": {problem}")).unwrap_or_default();
+        let what = format!("{}, {} services{problems}", source.state, source.services);
+        rows.push((format!("source {}", source.source), what));
+    }
+    rows.extend(apiserver(state));
+    rows.extend(counts(&snapshot));
+    let rows = rows.into_iter().map(|(about, says)| [Cell::Text(about), Cell::Text(says)]);
+    Page(vec![Table::new(&STATUS, rows), trouble(&snapshot), changes(state)])
+}
+
+fn apiserver(state: &AdminState) -> Option<(String, String)> {
+    let report = routes::latest(&state.apiservers);
+    report.pool.as_ref()?;
+    let says = match (report.in_use(), &report.problem) {
+        (Some(address), _) => format!("{address} is in use"),
+        (None, Some(problem)) => format!("none is in use: {problem}"),
+        (None, None) => "none is in use: see nodelb apiservers".into(),
+    };
+    Some(("apiserver".into(), says))
+}
+
+fn counts(snapshot: &Snapshot) -> [(String, String); 2] {
+    let counts = snapshot.counts();
+    let by_status: Vec<String> = counts.frontends.iter().map(|(status, number)| format!("{number} {status}")).collect();
+    let frontends = if by_status.is_empty() { "none".into() } else { by_status.join(", ") };
+    let held = if counts.held > 0 { format!(", {} of them held", counts.held) } else { String::new() };
+    [("services".into(), format!("{}{held}", counts.services)), ("frontends".into(), frontends)]
+}
+
+fn trouble(snapshot: &Snapshot) -> Table {
+    let of = |status| snapshot.frontends(&Filter { status: Some(status), ..Filter::default() });
+    let rows = [Status::Error, Status::Held, Status::Pending].into_iter().flat_map(of).take(TROUBLES);
+    let cells = |row: nodelb_core::report::FrontendReport| {
+        [text(&row.address), text(&row.service), text(&row.status), Cell::optional(row.error)]
+    };
+    Table::new(&TROUBLE, rows.map(cells)).or_say("no trouble: the kernel has what the sources ask for".into())
+}
+
+fn changes(state: &AdminState) -> Table {
+    let history = routes::latest(&state.history);
+    let first = history.len().saturating_sub(RECENT);
+    let rows = history.after(0).skip(first).map(|record| {
+        let [_, time, _, service, port, what, object, ..] = history::cells(record, 0);
+        [time, service, port, what, object]
+    });
+    Table::new(&CHANGES, rows)
+}
+
+fn text(value: &impl Display) -> Cell {
+    Cell::text(value)
+}

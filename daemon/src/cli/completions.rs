@@ -1,0 +1,24 @@
+//! `nodelb completions`: scripts that make shells complete the command line, made from its definition.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::CommandLine;
+use super::print::print;
+use crate::exit::Failure;
+
+/// What `nodelb completions` was asked for.
+#[derive(Debug, Args)]
+pub(super) struct Completions {
+    /// For which shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+impl Completions {
+    pub(super) fn print(&self) -> Result<(), Failure> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut CommandLine::command(), "nodelb", &mut script);
+        print(&script)
+    }
+}

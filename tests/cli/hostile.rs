@@ -1,0 +1,163 @@
+//! A daemon, with its maps in memory, among readers that mean no good: it answers others, applies changes, and stays small.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{NODELB, nodelb};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What readers may cost, whatever they do: places, and 64 MiB of answers that nobody reads.
+const MAY_GROW_KIB: u64 = 160 * 1024;
+
+struct Daemon {
+    child: Child,
+    scratch: tempfile::TempDir,
+    tcp: SocketAddr,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let tcp = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("loopback");
+        let path = |name: &str| scratch.path().join(name).display().to_string();
+        fs::create_dir(scratch.path().join("services.d")).expect("a directory");
+        let config = format!(
+            "[files]\ndirectory = \"{}\"\n[state]\ndirectory = \"{}\"\n[admin]\nlisten = [\"{tcp}\"]\nsocket = \"{}\"\n",
+            path("services.d"),
+            path("state"),
+            path("nodelb.sock")
+        );
+        fs::write(scratch.path().join("nodelb.toml"), config).expect("written");
+        let child = Command::new(NODELB)
+            .args(["run", "--datapath", "memory", "--config", &path("nodelb.toml")])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        let daemon = Self { child, scratch, tcp };
+        daemon.wait("an answer", || UnixStream::connect(daemon.socket()).is_ok());
+        daemon
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.scratch.path().join("nodelb.sock")
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < PATIENCE, "no {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A service that appears in a file is shown, by the command line, over each of the two doors.
+    fn applies_a_change(&self, number: usize) {
+        let name = format!("shop/web-{number}");
+        let text = format!(
+            "[[service]]\nname = \"{name}\"\nfrontends = [\"198.51.100.{number}:80/TCP\"]\nbackends = [\"192.0.2.1:8080\"]\n"
+        );
+        fs::write(self.scratch.path().join(format!("services.d/web-{number}.toml")), text).expect("written");
+        let address = format!("198.51.100.{number}:80/TCP");
+        for admin in [self.socket().display().to_string(), self.tcp.to_string()] {
+            self.wait("change applied", || {
+                let said = nodelb(&["frontends", "--service", &name, "--admin", &admin]);
+                said.code == 0 && said.stdout.contains(&address)
+            });
+        }
+    }
+
+    /// Memory in use, in KiB.
+    fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("procfs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+    }
+
+    fn send(&self, bytes: &[u8]) -> Option<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&self.tcp, Duration::from_secs(1)).ok()?;
+        stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        let _ = stream.write_all(bytes);
+        Some(stream)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn readers_that_mean_no_good_neither_stall_nor_swell_the_daemon() {
+    let daemon = Daemon::start();
+    daemon.applies_a_change(1);
+    let before = daemon.resident();
+    let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
+    let endless = request("/frontends").repeat(500);
+    let huge = [b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ".as_slice(), &[b'a'; 60_000]].concat();
+    let kinds: [Vec<u8>; 7] = [
+        Vec::new(),
+        b"GET / HTTP/1.1\r\nHost: loc".to_vec(),
+        b"\x16\x03\x01\x02\x00garbage".to_vec(),
+        request("/frontends?watch"),
+        request("/maps"),
+        endless,
+        huge,
+    ];
+    let mut held = Vec::new();
+    for (number, bytes) in kinds.iter().cycle().take(700).enumerate() {
+        held.extend(daemon.send(bytes));
+        if number % 200 == 0 {
+            daemon.applies_a_change(2 + number / 200);
+        }
+    }
+    daemon.applies_a_change(10);
+    for n in 0..10_000 {
+        held.extend(daemon.send(b""));
+        // As many as one process may have open, here and there.
+        if held.len() > 800 {
+            held.drain(..400);
+        }
+        if n == 5_000 {
+            daemon.applies_a_change(11);
+        }
+    }
+    daemon.applies_a_change(12);
+    let grown = daemon.resident().saturating_sub(before);
+    println!("the daemon has grown by {grown} KiB, from {before} KiB");
+    assert!(grown < MAY_GROW_KIB, "the daemon has grown by {grown} KiB");
+}
+
+#[test]
+fn strangers_are_refused_by_the_daemon_itself() {
+    let daemon = Daemon::start();
+    let ask = |head: &str| {
+        let mut stream = daemon.send(format!("GET / {head}\r\n\r\n").as_bytes()).expect("a connection");
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer.split(' ').nth(1).unwrap_or("none").to_owned()
+    };
+    assert_eq!(ask("HTTP/1.1\r\nHost: localhost"), "200");
+    assert_eq!(ask("HTTP/1.0"), "200");
+    assert_eq!(ask("HTTP/1.1\r\nHost: rebound.example"), "403");
+    assert_eq!(ask("HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example"), "403");
+    assert_eq!(ask("HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site"), "403");
+}
+
+/// What it made it takes away, and nothing else.
+#[test]
+fn the_socket_goes_with_the_daemon() {
+    let mut daemon = Daemon::start();
+    let socket = daemon.socket();
+    let killed = Command::new("kill").arg(daemon.child.id().to_string()).status().expect("kill runs");
+    assert!(killed.success());
+    assert!(daemon.child.wait().expect("it ends").success());
+    assert!(!Path::new(&socket).exists());
+}
