@@ -176,7 +176,6 @@ async fn serve<D: Datapath + Send + 'static>(
     let limits = datapath.limits();
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let expected = realised.services.len().saturating_sub(1);
-    let settings = config.kubernetes_settings();
     let engine = Engine::new(engine_config(&config, limits.services), realised);
 
     let recorder = start_recorder(&config, expected);
@@ -191,20 +190,17 @@ async fn serve<D: Datapath + Send + 'static>(
     tokio::spawn(level.clone().tell_left_out(stopped(stop.clone())));
     let node = identity.name.to_string();
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
-    let own = Arc::clone(&register);
-    let to_files = files::Connections { changes: changes_in.clone(), register: own, clock, expected };
+    let to_files = files::Connections { changes: changes_in.clone(), register: Arc::clone(&register), clock, expected };
     let files = files::start(&config, to_files, stop.clone());
     let (to_owner, shown) = (changes_in.clone(), snapshot.clone());
     let events = config.kubernetes.events;
     let to_kubernetes =
         kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected, events };
-    let started = kubernetes::start(settings, to_kubernetes, stop.clone()).await;
-    let kubernetes = started.map_err(|error| Failure::new(Code::Config, error))?;
+    let kubernetes = kubernetes::start(config.kubernetes_settings(), to_kubernetes, stop.clone()).await?;
 
     let view = View { snapshot: snapshot.clone(), health: health.clone(), clock };
-    start_lb_health(view, changes_in.clone(), &config, stop.clone());
+    start_lookouts(view, changes_in.clone(), &config, stop.clone());
 
-    tokio::spawn(Lookout::new(snapshot.clone(), changes_in.clone()).run(stopped(stop.clone())));
     let (read, check) = (maps(snapshot.clone()), Arc::new(Notify::new()));
     let asked = Arc::clone(&check);
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
@@ -227,8 +223,7 @@ async fn serve<D: Datapath + Send + 'static>(
         config: config_in.subscribe(),
         clock: Arc::new(move || Now { moment: clock.now(), unix: unix_seconds() }),
     };
-    let listeners = doors.listeners().map_err(system("listening for the admin API"))?;
-    tokio::spawn(admin::serve(listeners, state, stopped(stop.clone())));
+    serve_admin(&mut doors, state, stop.clone())?;
     let owner = Owner {
         engine,
         datapath,
@@ -247,10 +242,25 @@ async fn serve<D: Datapath + Send + 'static>(
         Reload { config: config_in, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_told_to_end(signals).await;
     stop_in.send_replace(true);
-    last_words(kubernetes.into_iter().map(|started| started.task).chain([files.checker])).await;
+    let tasks = kubernetes.into_iter().map(|started| started.task).chain([files.checker]);
+    end(tasks, owner, recorder.task).await
+}
+
+fn serve_admin(doors: &mut Doors, state: AdminState, stop: watch::Receiver<bool>) -> Result<(), Failure> {
+    let listeners = doors.listeners().map_err(system("listening for the admin API"))?;
+    tokio::spawn(admin::serve(listeners, state, stopped(stop)));
+    Ok(())
+}
+
+/// Waits for those who write down what they know; the recorder hears of everything that the owner did.
+async fn end(
+    tasks: impl Iterator<Item = JoinHandle<()>>,
+    owner: JoinHandle<()>,
+    recorder: JoinHandle<()>,
+) -> Result<(), Failure> {
+    last_words(tasks).await;
     let owner = owner.await;
-    // It hears of everything that the owner did.
-    last_words(std::iter::once(recorder.task)).await;
+    last_words(std::iter::once(recorder)).await;
     owner.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
 }
 
@@ -262,8 +272,10 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::Timing::default())
 }
 
-/// Without it services go on, but load balancers take the node for dead.
-fn start_lb_health(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Config, stop: watch::Receiver<bool>) {
+/// Who sees what else the node's ports are used for, and who answers load balancers: without the latter services go on, but
+/// the node is taken for dead.
+fn start_lookouts(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Config, stop: watch::Receiver<bool>) {
+    tokio::spawn(Lookout::new(view.snapshot.clone(), changes.clone()).run(stopped(stop.clone())));
     // A limit that cannot be read is the usual one.
     let files =
         getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));

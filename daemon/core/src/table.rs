@@ -296,7 +296,7 @@ impl Table {
     }
 }
 
-fn key_of<'a, K, V>(item: DiffItem<'a, 'a, K, V>) -> &'a K {
+fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     match item {
         DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
     }
@@ -414,8 +414,8 @@ impl Facts {
 
     /// The services of which the sources, or nodelb's own checks, say something else than they did in `before`.
     pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
-        let records = before.records.diff(&self.records).map(key_of);
-        records.chain(before.quarantine.diff(&self.quarantine).map(key_of)).cloned().collect()
+        let records = before.records.diff(&self.records).map(|item| key_of(&item));
+        records.chain(before.quarantine.diff(&self.quarantine).map(|item| key_of(&item))).cloned().collect()
     }
 
     /// Whether anything differs from `before` that every service's frontends may depend on.

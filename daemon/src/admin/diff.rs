@@ -73,7 +73,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     }
     if *filter == Filter::default() {
         let sources = state.sources.iter().flat_map(|rows| rows.borrow().to_vec());
-        rows.splice(0..0, sources.filter_map(told_with_problems));
+        rows.splice(0..0, sources.filter_map(|report| told_with_problems(&report)));
         rows.extend((state.reality.links)().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
@@ -118,7 +118,7 @@ fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Differen
 }
 
 /// What a source says of itself that is not what is served.
-fn told_with_problems(report: SourceReport) -> Option<Difference> {
+fn told_with_problems(report: &SourceReport) -> Option<Difference> {
     let cause = report.problems.first()?;
     let more = match report.problems.len() - 1 {
         0 => String::new(),

@@ -104,7 +104,7 @@ pub fn follow<T: Clone + Into<At>>(
         Ok(runtime.block_on(async {
             let (head, mut body) = response.into_parts();
             if !head.status.is_success() {
-                let said = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let said = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
                 return Err(refused(at, head.status, &said));
             }
             while let Some(Ok(frame)) = body.frame().await {

@@ -54,7 +54,7 @@ pub(super) fn diff(options: &DiffOptions) -> Result<(), Failure> {
     let answer: Answer = serde_json::from_slice(&answer).map_err(|error| Failure::new(Code::Data, error))?;
     let met = if options.probe { probe::differences(&options.places)? } else { Vec::new() };
     let count = answer.differences.len() + met.len();
-    let page = page(answer, met, options.places.service.is_none() && options.places.address.is_none());
+    let page = page(&answer, met, options.places.service.is_none() && options.places.address.is_none());
     let text = match options.places.asking.output {
         Output::Text => page.to_styled_text(&options.places.asking.style()),
         Output::Json => page.to_json().map_err(|error| Failure::new(Code::Internal, error))?,
@@ -67,7 +67,7 @@ pub(super) fn diff(options: &DiffOptions) -> Result<(), Failure> {
     }
 }
 
-fn page(answer: Answer, met: Vec<Difference>, is_whole: bool) -> Page {
+fn page(answer: &Answer, met: Vec<Difference>, is_whole: bool) -> Page {
     let cell = |row: &serde_json::Map<String, serde_json::Value>, key: &str| match row.get(key) {
         Some(serde_json::Value::String(text)) => Cell::text(text),
         _ => Cell::None,

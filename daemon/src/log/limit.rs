@@ -110,7 +110,7 @@ impl Limit {
     }
 
     fn tell_due(&self) {
-        let due = self.with(|limiter, now| limiter.due(now));
+        let due = self.with(Limiter::due);
         for ((id, level), more) in due {
             let what = messages::MESSAGES.iter().find(|message| message.id == id).map_or("", |message| message.subject);
             match level {

@@ -92,7 +92,7 @@ pub(super) fn start_reaper(config: &Config) -> Option<Reaper> {
             warn!(
                 message_id = %messages::SOCKETS_STAY,
                 "the reaper cannot be started ({error}): {STUCK}"
-            )
+            );
         })
         .ok()
 }

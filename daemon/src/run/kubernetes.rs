@@ -23,6 +23,7 @@ use crate::apiserver::timing::Timing as PoolTiming;
 use crate::apiserver::{self, Parts};
 use crate::clock::Clock;
 use crate::events;
+use crate::exit::{Code, Failure};
 use crate::log::messages;
 use crate::source::SourceReport;
 use crate::source::kube::live::{Live, LiveTiming};
@@ -67,6 +68,10 @@ pub(super) fn pool_of(kubernetes: Option<&Kubernetes>) -> watch::Receiver<Arc<Po
     kubernetes.map_or_else(|| watch::channel(Arc::default()).1, |kubernetes| kubernetes.pool.clone())
 }
 
+fn config_failure(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(Code::Config, error)
+}
+
 /// Starts both, if a cluster is configured; they run until `stop`.
 ///
 /// # Errors
@@ -75,11 +80,12 @@ pub(super) async fn start(
     settings: Option<Settings>,
     connections: Connections,
     stop: watch::Receiver<bool>,
-) -> anyhow::Result<Option<Kubernetes>> {
+) -> Result<Option<Kubernetes>, Failure> {
     let Some(settings) = settings else { return Ok(None) };
     let Connections { changes, snapshot, register, clock, node, expected, events } = connections;
     // Where it cannot be read yet, the supervisor says why.
-    let cluster = Credentials::new(&settings, credentials::Timing::default())?.authority().await.ok();
+    let cluster =
+        Credentials::new(&settings, credentials::Timing::default()).map_err(config_failure)?.authority().await.ok();
     make_directory(settings.state_directory.clone()).await;
     let directory = settings.state_directory.clone();
     let memory = Memory { directory, cluster, save_every: SAVE_EVERY, patience: STATE_PATIENCE };
@@ -95,7 +101,7 @@ pub(super) async fn start(
         dial: dial::Timing::default(),
         credentials: credentials::Timing::default(),
     };
-    let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone()))?;
+    let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone())).map_err(config_failure)?;
     if events {
         let reads =
             events::Reads { snapshot: snapshot.clone(), session: apiservers.session.clone(), node: node.clone() };

@@ -30,7 +30,7 @@ impl Snapshot {
         }
         let mut named = BTreeSet::new();
         for item in before.rows.diff(&self.rows) {
-            let rows = sides(item).into_iter().flatten();
+            let rows = sides(&item).into_iter().flatten();
             named.extend(rows.flat_map(|row| row.claims()).map(|claim| claim.key.service.clone()));
         }
         for item in before.desired.services.diff(&self.desired.services) {
@@ -45,7 +45,7 @@ impl Snapshot {
     }
 }
 
-fn sides<'a, K, V>(item: DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
+fn sides<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
     match item {
         DiffItem::Add(_, new) => [None, Some(new)],
         DiffItem::Remove(_, old) => [Some(old), None],

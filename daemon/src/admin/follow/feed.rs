@@ -117,7 +117,7 @@ impl Feed {
     pub(super) fn table(&mut self, now: Now) -> Table {
         match self {
             Self::Frontends(frontends) => frontends.table(now),
-            Self::History(records) => history::history(&records.new(), now.unix),
+            Self::History(records) => history::history(&records.untold(), now.unix),
         }
     }
 
@@ -200,7 +200,7 @@ pub(in crate::admin) struct Records {
 
 impl Records {
     /// What has been recorded since this was last asked.
-    fn new(&mut self) -> Vec<Arc<Record>> {
+    fn untold(&mut self) -> Vec<Arc<Record>> {
         let histories = Arc::clone(&self.histories.borrow_and_update());
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let mut records = history::select(&histories, &snapshot, &self.filter);
@@ -215,7 +215,7 @@ impl Records {
             number: Some(record.sequence),
             row: history::cells(&record, now.unix).into(),
         };
-        self.new().into_iter().map(change).collect()
+        self.untold().into_iter().map(change).collect()
     }
 }
 
