@@ -1,7 +1,6 @@
 //! What the commands take that ask an apiserver themselves, and how they are carried out.
 
 use std::io::{self, ErrorKind, Write};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::service::ServiceName;
 
 use super::ask::Output;
+use super::client::At;
 use super::print::print;
 use crate::exit::{Code, Failure};
 
@@ -23,9 +23,9 @@ pub struct Whom {
     /// Kubeconfig whose current context is used in place of the daemon's credentials
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Where the daemon's admin API listens [default: as configured, then 127.0.0.1:9890 and [::1]:9890]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub admin: Option<SocketAddr>,
+    /// Where the daemon's admin API listens [default: as configured, then its socket, 127.0.0.1:9890 and [::1]:9890]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    pub admin: Option<At>,
 }
 
 /// What `nodelb diagnose` was asked for.

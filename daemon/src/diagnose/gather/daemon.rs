@@ -2,7 +2,6 @@
 //! answer.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use nodelb_core::service::ServiceName;
 use serde::de::DeserializeOwned;
@@ -11,7 +10,7 @@ use serde_json::Value;
 use super::means::Means;
 use crate::apiserver::address::{Address, Host};
 use crate::apiserver::visit::Tips;
-use crate::cli::client;
+use crate::cli::client::{self, At};
 use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Witness};
 use crate::diagnose::rows;
 
@@ -41,12 +40,12 @@ impl Means {
     }
 
     /// The first address that answers.
-    async fn reach(&self) -> Result<SocketAddr, String> {
+    async fn reach(&self) -> Result<At, String> {
         let mut silent = Vec::new();
-        for &address in &self.admin {
-            match client::inquire(address, "/healthz?output=json").await {
-                Ok(_) => return Ok(address),
-                Err(error) => silent.push(format!("{address}: {error:#}")),
+        for at in &self.admin {
+            match client::inquire(at.clone(), "/healthz?output=json").await {
+                Ok(_) => return Ok(at.clone()),
+                Err(error) => silent.push(format!("{at}: {error:#}")),
             }
         }
         Err(silent.join("; "))
@@ -57,12 +56,12 @@ impl Means {
 const TRACED: usize = 4;
 
 struct Asked {
-    at: SocketAddr,
+    at: At,
 }
 
 impl Asked {
     async fn answer(&self, target: String) -> Option<Value> {
-        let (status, body) = client::inquire(self.at, &target).await.ok()?;
+        let (status, body) = client::inquire(self.at.clone(), &target).await.ok()?;
         // `/readyz` says why it is not with 503.
         let is_answer = status.is_success() || target.starts_with("/readyz");
         serde_json::from_slice(&body).ok().filter(|_| is_answer)

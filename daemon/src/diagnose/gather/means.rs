@@ -1,9 +1,8 @@
 //! With what a command reaches the witnesses: the admin addresses, the credentials, the name of this node.
 
-use std::net::SocketAddr;
-
 use crate::apiserver::session::Settings;
-use crate::cli::{Whom, client};
+use crate::cli::Whom;
+use crate::cli::client::{self, At};
 use crate::config::Config;
 use crate::exit::{Code, Failure};
 use crate::node;
@@ -12,7 +11,7 @@ use crate::node;
 #[derive(Clone, Debug)]
 pub struct Means {
     /// Where the daemon may listen.
-    pub admin: Vec<SocketAddr>,
+    pub admin: Vec<At>,
     /// How Kubernetes is reached; `None` where none is configured.
     pub settings: Option<Settings>,
     /// The name of this node.
@@ -40,14 +39,17 @@ impl Means {
                 Some(Settings { kubeconfig: Some(file), token_file: None, ca_file: None, state_directory, ..of_daemon })
             }
         };
-        let admin = whom.admin.map_or_else(|| admin_of(&config), |address| vec![address]);
+        let admin = whom.admin.clone().map_or_else(|| admin_of(&config), |at| vec![at]);
         Ok(Self { admin, settings, node: node.name.to_string() })
     }
 }
 
-/// Where the configuration says, and where the daemon listens by itself.
-fn admin_of(config: &Config) -> Vec<SocketAddr> {
-    let mut addresses = config.admin.listen.clone();
-    addresses.extend(client::default_addresses().into_iter().filter(|address| !config.admin.listen.contains(address)));
-    addresses
+/// Where the configuration says, and where the daemon listens by itself; a socket only where there is one.
+fn admin_of(config: &Config) -> Vec<At> {
+    let socket = Some(config.admin.socket.clone()).filter(|path| path.exists());
+    let listen = config.admin.listen.iter().copied().map(At::Tcp);
+    let mut places: Vec<At> = socket.map(At::Unix).into_iter().chain(listen).collect();
+    let others: Vec<At> = client::default_places().into_iter().filter(|at| !places.contains(at)).collect();
+    places.extend(others);
+    places
 }
