@@ -33,6 +33,7 @@ fn what_a_watch_has_not_told_is_seen_by_asking() {
         join(&host, &cluster, &[APISERVER]);
         let daemon = host.start();
         eventually("the shop", || is_done(SHOP, &["192.0.2.11:8443/TCP"]));
+        eventually("source, memory and kernel agree", || rows("/diff").is_empty());
         assert_eq!(rows("/diff?live&service=default/shop"), Vec::<Value>::new());
 
         replica.faults().events("endpointslices", EventFault::Silence);
