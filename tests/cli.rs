@@ -198,7 +198,11 @@ fn the_manual_page_has_every_command_option_and_exit_code() {
     let page = include_str!("../contrib/man/nodelb.8").replace("\\-", "-");
     let help = nodelb(&["--help"]).stdout;
     let section = |from: &str, to: &str| help.split(from).nth(1).and_then(|rest| rest.split(to).next()).expect("help");
-    let commands = section("Commands:\n", "\n\n").lines().filter_map(|line| line.split_whitespace().next());
+    // What is indented further goes on from the line before.
+    let commands = section("Commands:\n", "\n\n")
+        .lines()
+        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next());
     let mut known = options(&help);
     for command in commands.filter(|command| *command != "help") {
         assert!(page.contains(&format!("\n.B {command}\n")), "{command} is not described in nodelb(8)");

@@ -52,3 +52,6 @@ fn sides<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
         DiffItem::Update { old: (_, old), new: (_, new) } => [Some(old), Some(new)],
     }
 }
+
+#[cfg(test)]
+mod tests;

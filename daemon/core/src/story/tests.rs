@@ -22,8 +22,8 @@ fn l4(text: &str) -> L4Addr {
 fn node() -> Change {
     Change::Node(NodeFacts {
         name: "here".into(),
-        addresses: [l4("192.0.2.1:0").addr, l4("192.0.2.9:0").addr, l4("127.0.0.1:0").addr].into(),
-        primary: [l4("192.0.2.1:0").addr].into(),
+        addresses: [l4("192.0.2.1:1").addr, l4("192.0.2.9:1").addr, l4("127.0.0.1:1").addr].into(),
+        primary: [l4("192.0.2.1:1").addr].into(),
         nodeport_addresses: vec![crate::nodeport::NodePortAddress::Primary],
         ..NodeFacts::default()
     })

@@ -82,7 +82,7 @@ async fn wrong_questions_get_words_that_help() {
     let server = served(Bounds::default()).await;
     let unknown = server.get("/frontend").await;
     assert_eq!(status(&unknown), "404");
-    assert!(unknown.contains("no route `/frontend`: there are / /services /frontends"), "{unknown}");
+    assert!(unknown.contains("no route `/frontend`: there are / /status /services"), "{unknown}");
     let post = server.raw("POST /frontends HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(status(&post), "405");
     assert!(post.to_ascii_lowercase().contains("allow: get,head"), "{post}");

@@ -14,6 +14,8 @@ const GAP: &str = "  ";
 const CUT: char = '…';
 /// A column is not made narrower than this, however narrow the terminal.
 const LEAST: usize = 8;
+/// A last column of words stays beside its row if it gets so much.
+const ENOUGH: usize = 40;
 /// Before what does not fit beside its row and is written below it.
 const BELOW: &str = "    ";
 
@@ -105,8 +107,17 @@ struct Layout {
     widths: Vec<usize>,
     /// Which columns were made narrower than what is in them.
     narrowed: Vec<bool>,
-    /// The heading of the last column, and the width of a line, where that column is written below its row.
-    below: Option<(&'static str, usize)>,
+    /// How the last column is written, where it takes more than a line.
+    last: Option<Last>,
+}
+
+/// The last column, of words that do not fit.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    /// Beside its row, from here on, in lines of so many characters.
+    Beside(usize, usize),
+    /// Below its row, with this heading, in lines of so many characters.
+    Below(&'static str, usize),
 }
 
 impl Layout {
@@ -119,14 +130,16 @@ impl Layout {
             }
         });
         let narrowed = vec![false; widths.len()];
-        let mut layout = Self { widths, narrowed, below: None };
+        let mut layout = Self { widths, narrowed, last: None };
         let Some(width) = style.width.filter(|_| !style.wide) else { return layout };
         if layout.excess(width) == 0 {
             return layout;
         }
         if let [_, .., Column { heading, kind: Kind::Text }] = columns {
             layout.widths.pop();
-            layout.below = Some((heading, width));
+            let start = layout.widths.iter().sum::<usize>() + GAP.len() * layout.widths.len();
+            let room = width.saturating_sub(start);
+            layout.last = Some(if room < ENOUGH { Last::Below(heading, width) } else { Last::Beside(start, room) });
         }
         layout.narrow(columns, width);
         layout
@@ -172,32 +185,43 @@ impl Layout {
             if position + 1 < self.widths.len() {
                 out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
             }
+            if let (true, Some(Last::Beside(..))) = (position + 1 == self.widths.len(), self.last) {
+                out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
+            }
+        }
+        if let (Some(Last::Beside(start, room)), Some(text)) = (self.last, row.last()) {
+            out.push_str(GAP);
+            push_words(out, text, (0, room), start);
         }
         out.push('\n');
     }
 
     /// Words of the last column that have no place beside the row.
     fn push_below(&self, row: &[&str], out: &mut String) {
-        let Some((heading, width)) = self.below else { return };
+        let Some(Last::Below(heading, width)) = self.last else { return };
         let Some(text) = row.last().filter(|text| **text != NOTHING) else { return };
-        let mut line = format!("{BELOW}{heading}:");
-        let mut length = line.chars().count();
-        for word in text.split(' ') {
-            let more = word.chars().count() + 1;
-            if length + more > width && length > BELOW.len() {
-                out.push_str(&line);
-                out.push('\n');
-                line.clear();
-                line.push_str(BELOW);
-                length = BELOW.len() - 1;
-                line.pop();
-            }
-            line.push(' ');
-            line.push_str(word);
-            length += more;
-        }
-        out.push_str(&line);
+        out.push_str(BELOW);
+        out.push_str(heading);
+        out.push(':');
+        push_words(out, text, (heading.chars().count() + 1, width.saturating_sub(BELOW.len())), BELOW.len());
         out.push('\n');
+    }
+}
+
+/// Appends words, and goes on in another line, so far indented, where there is no room: `(taken, room)` of the first.
+fn push_words(out: &mut String, text: &str, (mut taken, room): (usize, usize), indent: usize) {
+    for word in text.split(' ') {
+        let more = word.chars().count();
+        if taken > 0 && taken + 1 + more > room {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+            taken = 0;
+        } else if taken > 0 {
+            out.push(' ');
+            taken += 1;
+        }
+        out.push_str(word);
+        taken += more;
     }
 }
 

@@ -55,6 +55,21 @@ Address                          Backends            Status  Since
 }
 
 #[test]
+fn the_last_words_go_on_beside_their_row_where_there_is_room() {
+    static TRACE: Shape<[Column; 2]> =
+        Shape { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
+    let finding = "connect4; nodelb's own sockets are left alone there, and nobody else's";
+    let table = Table::new(&TRACE, [[Cell::text("hook"), Cell::text(finding)]]);
+    let text = Page::from(table).to_styled_text(&Style { width: Some(50), ..Style::default() });
+    let expected = "\
+Step  Finding
+hook  connect4; nodelb's own sockets are left
+      alone there, and nobody else's
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
 fn no_terminal_is_narrow_enough_to_cut_an_address() {
     for width in 1..200 {
         let text = styled(width, false, false);
