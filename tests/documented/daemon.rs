@@ -17,8 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const SERVICES: &str = "\
 [[service]]
 name = \"shop/web\"
-addresses = [\"10.96.7.7\"]
-port = 80
+frontends = [\"198.51.100.7:80\"]
 backends = [\"192.0.2.1:8080\"]
 ";
 

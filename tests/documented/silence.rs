@@ -9,6 +9,7 @@ use crate::daemon::Daemon;
 fn nothing_is_said_while_nothing_happens() {
     let (daemon, said) = Daemon::start();
     assert!(said.len() < 20, "a start is a few lines: {said:#?}");
+    assert!(said.iter().any(|line| line.contains("shop/web")), "the service is served: {said:#?}");
     assert!(said.iter().all(|line| !line.contains("message_id")), "ids are for the journal: {said:#?}");
     // What follows from the start itself.
     daemon.says_within(Duration::from_secs(3));
