@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::Addr;
 use crate::calendar::utc;
-use crate::service::{Origin, Service, Slice};
+use crate::service::{Backend, Origin, PortKey, Service, Slice, SlicePort};
 
 /// What made a service dirty. Costs a reference count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,29 +59,70 @@ impl Trigger {
 
     /// Whether a slice of the service is what changed.
     pub(crate) fn is_slice(&self) -> bool {
-        matches!(self, Self::Slice(_) | Self::SliceRemoved(_))
+        self.slice().is_some()
+    }
+
+    fn slice(&self) -> Option<&Slice> {
+        match self {
+            Self::Slice(slice) | Self::SliceRemoved(slice) => Some(slice),
+            _ => None,
+        }
+    }
+
+    /// How likely it is that this changed the backends of the port: a slice has some for it, has none at all (any more), or
+    /// has only others'.
+    fn concern(&self, key: &PortKey) -> u8 {
+        let Some(slice) = self.slice() else { return 0 };
+        let mut backends = slice.ports.iter().flat_map(|port| port.backends.iter().map(move |backend| (port, backend)));
+        let mut is_empty = true;
+        let is_of_port = |(port, backend): (&SlicePort, &Backend)| {
+            is_empty = false;
+            (&*port.name, port.protocol, backend.addr.family()) == (&*key.port, key.protocol, key.family)
+        };
+        match backends.any(is_of_port) {
+            true => 2,
+            false => u8::from(is_empty),
+        }
     }
 }
+
+/// How many slices that change in one round are told apart.
+const MAX_SLICES: usize = 16;
 
 /// All that happened to a service since it was last compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct Dirt {
     /// What most likely changed its backends: the last slice, else the last of anything.
     pub(crate) trigger: Trigger,
+    /// The slices that changed before it; the latest [`MAX_SLICES`].
+    slices: Vec<Trigger>,
     /// Whether every description of it was gone for a moment. What comes after is another service of the same name.
     pub(crate) is_deleted: bool,
 }
 
 impl Dirt {
     pub(crate) fn new(trigger: Trigger) -> Self {
-        Self { trigger, is_deleted: false }
+        Self { trigger, slices: Vec::new(), is_deleted: false }
     }
 
     /// And then this happened too.
     pub(crate) fn add(&mut self, trigger: Trigger) {
-        if trigger.outranks(&self.trigger) {
-            self.trigger = trigger;
+        if !trigger.outranks(&self.trigger) {
+            return;
         }
+        let before = std::mem::replace(&mut self.trigger, trigger);
+        if before.is_slice() {
+            if self.slices.len() == MAX_SLICES {
+                self.slices.remove(0);
+            }
+            self.slices.push(before);
+        }
+    }
+
+    /// What most likely changed the backends of this port: of several slices the last that is about it.
+    pub(crate) fn trigger_of(&self, key: &PortKey) -> &Trigger {
+        let triggers = self.slices.iter().chain([&self.trigger]);
+        triggers.max_by_key(|trigger| trigger.concern(key)).unwrap_or(&self.trigger)
     }
 }
 

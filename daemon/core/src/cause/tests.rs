@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::{Cause, Dirt, Trigger};
-use crate::addr::Protocol;
-use crate::service::{Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
+use crate::addr::{Family, Protocol};
+use crate::service::{Backend, Origin, PortKey, Service, ServiceName, Slice, SliceName, SlicePort, Source};
 
 fn origin(object: &str) -> Origin {
     Origin {
@@ -58,4 +58,28 @@ fn the_last_slice_is_the_cause_else_the_last_of_anything() {
     assert_eq!(&*of(&[one.clone(), svc.clone(), Trigger::Other]), "one");
     assert_eq!(&*of(&[one, two]), "two");
     assert_eq!(&*of(&[Trigger::Other, gone, svc]), "svc");
+}
+
+/// A controller writes the slices of both families one after the other.
+#[test]
+fn of_several_slices_the_one_that_is_about_the_port_is_the_cause() {
+    let with = |object: &str, backends: &[&str]| {
+        let backends = backends.iter().map(|addr| Backend::new(addr.parse().expect("valid in a test"), 80)).collect();
+        let ports = vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }];
+        Trigger::Slice(Arc::new(Slice { ports, ..(*slice(object)).clone() }))
+    };
+    let cause = |triggers: [Trigger; 2], family| {
+        let service = ServiceName::new("a", "s");
+        let key = PortKey { service, port: "".into(), protocol: Protocol::Tcp, family };
+        let [first, second] = triggers;
+        let mut dirt = Dirt::new(first);
+        dirt.add(second);
+        dirt.trigger_of(&key).cause().origin.object
+    };
+    let (v4, v6) = (with("v4", &["192.0.2.1"]), with("v6", &["2001:db8::1"]));
+    assert_eq!(&*cause([v4.clone(), v6.clone()], Family::Ipv4), "v4");
+    assert_eq!(&*cause([v4.clone(), v6.clone()], Family::Ipv6), "v6");
+    assert_eq!(&*cause([with("emptied", &[]), v6], Family::Ipv4), "emptied");
+    assert_eq!(&*cause([v4.clone(), with("later", &["192.0.2.2"])], Family::Ipv4), "later");
+    assert_eq!(&*cause([v4, Trigger::Service(service("svc"))], Family::Ipv4), "v4");
 }

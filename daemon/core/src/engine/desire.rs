@@ -139,14 +139,14 @@ impl Engine {
                 return;
             }
             if before.has_backends && !entry.has_backends {
-                let cause = subject.dirt.trigger.cause();
+                let cause = subject.dirt.trigger_of(key).cause();
                 self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
             }
         }
         let entry = Arc::new(entry);
         let source = subject.service.source;
         if self.teller.is_recorded(source) {
-            let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger.clone());
+            let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
             self.teller.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
         }
@@ -179,7 +179,7 @@ impl Engine {
                 self.touched.services.push(id);
                 let owner = self.owners.get(&id).filter(|owner| self.teller.is_recorded(owner.source));
                 if let Some(IdOwner { source, .. }) = owner.cloned() {
-                    let (key, trigger) = (Arc::clone(&port.key), dirt.trigger.clone());
+                    let (key, trigger) = (Arc::clone(&port.key), dirt.trigger_of(&port.key).clone());
                     let draft = move || Draft { id, key, source, before: Some(entry), after: None, trigger };
                     self.teller.note(draft, false);
                 }

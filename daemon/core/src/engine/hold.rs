@@ -180,7 +180,7 @@ impl Engine {
         let cause = match before {
             // Held before the start, and still without a backend: the first cause is the cause.
             Some(cause) => cause,
-            None if is_slice || was_in_use => subject.dirt.trigger.cause(),
+            None if is_slice || was_in_use => subject.dirt.trigger_of(key).cause(),
             None => Cause::default(),
         };
         let port = Arc::new(HeldPort::new(key, known, cause, subject.now));
@@ -205,7 +205,7 @@ impl Engine {
             && let Some(port) = self.holds.held.remove(&id)
             && self.holds.unannounced.remove(&id).is_none()
         {
-            let cause = has_backends.map(|dirt| dirt.trigger.cause()).unwrap_or_default();
+            let cause = has_backends.map(|dirt| dirt.trigger_of(&port.key).cause()).unwrap_or_default();
             self.round.released.push(Release { port, cause, is_deleted: has_backends.is_none() });
         }
     }
