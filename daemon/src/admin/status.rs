@@ -54,7 +54,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> Page {
     }
     for source in routes::all_sources(state) {
         let problems = source.problems.first().map(|problem| format!(": {problem}")).unwrap_or_default();
-        let what = format!("{}, {} services{problems}", source.state, source.services);
+        let what = format!("{}: {}, {} services{problems}", source.path, source.state, source.services);
         rows.push((format!("source {}", source.source), what));
     }
     rows.extend(apiserver(state));

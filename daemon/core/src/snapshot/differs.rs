@@ -47,9 +47,9 @@ impl Snapshot {
 
 fn sides<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
     match item {
-        DiffItem::Add(_, new) => [None, Some(new)],
-        DiffItem::Remove(_, old) => [Some(old), None],
-        DiffItem::Update { old: (_, old), new: (_, new) } => [Some(old), Some(new)],
+        DiffItem::Add(_, new) => [None, Some(*new)],
+        DiffItem::Remove(_, old) => [Some(*old), None],
+        DiffItem::Update { old: (_, old), new: (_, new) } => [Some(*old), Some(*new)],
     }
 }
 

@@ -35,7 +35,7 @@ trace:
 Step      Finding
 client    a process in the node's own network namespace dials 10.96.7.7:80/TCP
 hook      connect4; nodelb's own sockets are left alone there, and nobody else's
-frontend  10.96.7.7:80/TCP is the ClusterIP of shop/web, port http
+frontend  10.96.7.7:80/TCP is a ClusterIP address of shop/web, port http
 claim     shop/late claims 10.96.7.7:80/TCP as ClusterIP, too: 10.96.7.7:80/TCP is owned by shop/web, which is older; takes over when that goes
 view      cluster: every backend that is selected (internalTrafficPolicy is Cluster)
 affinity  none: each connection is chosen for by itself

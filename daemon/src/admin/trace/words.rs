@@ -52,11 +52,11 @@ fn hook(story: &Story) -> String {
 
 fn frontend(story: &Story, found: &Found, owner: &FrontendReport) -> String {
     let port = if owner.port.is_empty() { String::new() } else { format!(", port {}", owner.port) };
-    let whose = format!("{} of {}{port}", owner.kind, owner.service);
+    let whose = format!("{} address of {}{port}", owner.kind, owner.service);
     if found.at == story.to {
-        return format!("{} is the {whose}", found.at);
+        return format!("{} is a {whose}", found.at);
     }
-    format!("{} is answered on {}, one of the node's addresses for it: {whose}", owner.address.port, story.to.addr)
+    format!("{} is answered on {}, one of the node's addresses for it: a {whose}", owner.address.port, story.to.addr)
 }
 
 /// Claims that do not count, each with its reason.
