@@ -214,3 +214,34 @@ fn the_manual_page_has_every_command_option_and_exit_code() {
         assert!(page.contains(&format!(".TP\n.B {code}\n")), "exit code {code} is not described in nodelb(8)");
     }
 }
+
+/// An empty configuration, which asks for nothing of this host's.
+fn nothing_configured() -> tempfile::NamedTempFile {
+    tempfile::NamedTempFile::new().expect("a file")
+}
+
+#[test]
+fn diagnose_without_a_daemon_warns_and_ends_with_1() {
+    let config = nothing_configured();
+    let admin = silent();
+    let config = config.path().to_str().expect("UTF-8");
+    let said = nodelb(&["diagnose", "shop/web", "--config", config, "--admin", &admin]);
+    assert_eq!((said.code, said.stderr.as_str()), (1, ""), "{}", said.stdout);
+    assert!(said.stdout.contains("1. warning: no daemon runs on this node"), "{}", said.stdout);
+    let said = nodelb(&["diagnose", "shop/web", "--config", config, "--admin", &admin, "--output", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert_eq!((said.code, &report["findings"][0]["kind"]), (1, &"daemon-silent".into()));
+    assert_eq!(nodelb(&["diagnose", "web"]).code, 64, "a service has a namespace");
+}
+
+#[test]
+fn watch_says_what_it_needs() {
+    let config = nothing_configured();
+    let config = config.path().to_str().expect("UTF-8");
+    let said = nodelb(&["watch", "--config", config]);
+    assert_eq!((said.code, said.stdout.as_str()), (78, ""));
+    assert!(said.stderr.contains("--kubeconfig"), "{}", said.stderr);
+    let said = nodelb(&["watch", "--config", config, "--kubeconfig", "/nonexistent/kubeconfig"]);
+    assert_eq!(said.code, 78, "{}", said.stderr);
+    assert!(said.stderr.contains("/nonexistent/kubeconfig"), "{}", said.stderr);
+}

@@ -88,14 +88,14 @@ enum Command {
     Apiservers(Asking),
     /// Show the configuration in effect
     Config(Asking),
-    /// Find out why a service does not work: findings, the most likely cause first
+    /// Find out why a service does not work: the most likely cause first
     ///
     /// Asks the daemon, an apiserver and, with connections made from here, the service itself, as far as each can be
     /// reached. Ends with 0 when nothing is wrong, 1 for a warning, 2 when connections fail.
     Diagnose(DiagnoseOptions),
-    /// Show every change of Services and EndpointSlices as an apiserver tells it, with the differences
+    /// Show what changes in Services and EndpointSlices, as an apiserver tells it
     ///
-    /// Needs no daemon. Ends when it is interrupted.
+    /// Each event with what differs. Needs no daemon. Ends when it is interrupted.
     Watch(WatchOptions),
     /// Remove everything nodelb left in the kernel: service addresses stop working at once
     ///

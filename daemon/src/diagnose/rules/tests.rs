@@ -340,6 +340,16 @@ static CASES: &[Case] = &[
         &["connect4 is not attached"],
     ),
     (
+        "link detached a moment ago",
+        |facts| {
+            daemon(facts).differences =
+                Some(vec![json!({"what": "hooks", "service": null, "kernel": "hook connect4 is detached"})]);
+        },
+        Kind::HooksNotInEffect,
+        Severity::Critical,
+        &["/diff: ", "hook connect4 is detached"],
+    ),
+    (
         "address conflict",
         |facts| {
             let daemon = daemon(facts);
