@@ -24,5 +24,6 @@ use std::path::PathBuf;
 /// A file of the repository.
 fn read(path: &str) -> String {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));
+    text.expect("a file of the repository")
 }

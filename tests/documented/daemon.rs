@@ -32,27 +32,35 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts it, and waits until it is ready. Returns what it said until then.
     pub(crate) fn start() -> (Self, Vec<String>) {
-        let directory = TempDir::new().unwrap();
+        let directory = TempDir::new().expect("this machine lets it");
         let at = |name: &str| directory.path().join(name);
-        fs::create_dir(at("services.d")).unwrap();
-        fs::write(at("services.d/shop.toml"), SERVICES).unwrap();
-        let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        fs::create_dir(at("services.d")).expect("this machine lets it");
+        fs::write(at("services.d/shop.toml"), SERVICES).expect("this machine lets it");
+        let admin =
+            TcpListener::bind("127.0.0.1:0").expect("this machine lets it").local_addr().expect("this machine lets it");
         let (services, state) = (at("services.d"), at("state"));
         let config = format!(
             "[files]\ndirectory = {services:?}\n[state]\ndirectory = {state:?}\n[admin]\nlisten = [\"{admin}\"]\n"
         );
-        fs::write(at("nodelb.toml"), config).unwrap();
+        fs::write(at("nodelb.toml"), config).expect("this machine lets it");
         let mut command = Command::new(NODELB);
         command.args(["run", "--datapath", "memory", "--config"]).arg(at("nodelb.toml"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.env_remove("JOURNAL_STREAM").env_remove("NOTIFY_SOCKET").spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut child =
+            command.env_remove("JOURNAL_STREAM").env_remove("NOTIFY_SOCKET").spawn().expect("this machine lets it");
+        let stderr = BufReader::new(child.stderr.take().expect("this machine lets it"));
         let (told, lines) = channel();
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| told.send(line)));
         let daemon = Self { child, admin, lines, _directory: directory };
         let mut said = Vec::new();
         while !said.last().is_some_and(|line: &String| line.contains("first full reconcile is done")) {
-            said.push(daemon.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{error}: {said:#?}")));
+            said.push(
+                daemon
+                    .lines
+                    .recv_timeout(PATIENCE)
+                    .map_err(|error| format!("{error}: {said:#?}"))
+                    .expect("it gets ready"),
+            );
         }
         (daemon, said)
     }
@@ -65,12 +73,13 @@ impl Daemon {
 
     /// The body of the answer to `GET path`.
     pub(crate) fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(self.admin).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut stream = TcpStream::connect(self.admin).expect("this machine lets it");
+        stream.set_read_timeout(Some(PATIENCE)).expect("this machine lets it");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .expect("this machine lets it");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        stream.read_to_string(&mut answer).expect("this machine lets it");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("this machine lets it");
         assert!(head.starts_with("HTTP/1.1 200"), "{path}: {answer}");
         assert!(!head.to_lowercase().contains("chunked"), "{head}");
         body.to_owned()
@@ -79,7 +88,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.kill().expect("this machine lets it");
+        self.child.wait().expect("this machine lets it");
     }
 }

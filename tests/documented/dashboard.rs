@@ -11,7 +11,7 @@ fn dashboard() -> Value {
 }
 
 fn panels(dashboard: &Value) -> &Vec<Value> {
-    dashboard["panels"].as_array().unwrap()
+    dashboard["panels"].as_array().expect("panels")
 }
 
 #[test]

@@ -11,7 +11,7 @@ impl Manual {
     /// What stands below the heading `.SH NAME`.
     pub(crate) fn section(&self, name: &str) -> &str {
         let begin = format!(".SH {name}\n");
-        let start = self.0.find(&begin).unwrap_or_else(|| panic!("no section {name}"));
+        let start = self.0.find(&begin).ok_or_else(|| format!("no section {name}")).expect("a section");
         let rest = &self.0[start + begin.len()..];
         &rest[..rest.find("\n.SH ").map_or(rest.len(), |end| end + 1)]
     }

@@ -47,6 +47,9 @@ metrics! {
         "Of these, the ones that cannot be listened on, or not everywhere";
     NODEPORTS_BOUND: Services, Gauge, "nodelb_nodeports_bound", [],
         "NodePorts that a process of the node has bound, so that what comes from outside reaches it, not the service";
+    SERVICE_CONNECTIONS<4>: Services, Counter, "nodelb_service_connections_total",
+        [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "of the service", protocol = "TCP, UDP", result = "translated, refused"],
+        "Connections of this node's processes: TCP connects, and UDP sockets each time they are given a backend; of the refused ones every datagram";
 
     EVENT_TO_KERNEL: Changes, Histogram, "nodelb_event_to_kernel_duration_seconds", [],
         "From when nodelb took up a change of a service port until the kernel had it; with retries, if it needed any";
@@ -62,17 +65,12 @@ metrics! {
     SYNC_PROXY_RULES: Changes, Histogram, "kubeproxy_sync_proxy_rules_duration_seconds", [],
         "The same as `nodelb_reconcile_duration_seconds` under kube-proxy's name and with its buckets";
 
-    SERVICE_CONNECTIONS<4>: Services, Counter, "nodelb_service_connections_total",
-        [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "of the service", protocol = "TCP, UDP", result = "translated, refused"],
-        "Connections of this node's processes: TCP connects, and UDP sockets each time they are given a backend; of the refused ones every datagram";
-
     MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity"],
         "Entries of the kernel's maps in use";
     MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity"],
         "Entries there is room for";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
         "1 while every program is attached and the canary is refused, else 0: connections are not translated";
-
     DRIFT_REPAIRED<1>: Kernel, Counter, "nodelb_drift_repaired_total", [kind = "frontend, service, slots, node_address, link"],
         "Entries of the maps, and links, that somebody else had changed and that were put right";
     DRIFT_CHECKS: Kernel, Counter, "nodelb_drift_checks_total", [],

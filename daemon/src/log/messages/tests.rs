@@ -90,7 +90,7 @@ fn the_catalogue_can_be_read() {
         assert!(id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()), "{id}");
         let headers: Vec<_> = lines.map(|line| line.split_once(": ").expect(line).0).collect();
         assert_eq!(headers, ["Subject", "Defined-By", "Documentation"]);
-        assert!(!body.trim().is_empty() && !body.lines().any(|line| line.starts_with("--")), "{body}");
+        assert!(!body.trim().is_empty() && !body.lines().any(|line| line.starts_with("-- ")), "{body}");
         assert!(entries.insert(id, body).is_none());
     }
     assert_eq!(entries.len(), MESSAGES.len());
