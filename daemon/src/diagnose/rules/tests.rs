@@ -574,7 +574,8 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
 
 #[test]
 fn the_dns_name_is_compared_with_the_cluster_ip() {
-    let cases: [(Result<Vec<String>, String>, Option<&str>, Severity); 4] = [
+    type Resolved = Result<Vec<String>, String>;
+    let cases: [(Resolved, Option<&str>, Severity); 4] = [
         (Ok(vec!["10.96.7.7".into()]), None, Severity::Info),
         (Err("no such name".into()), None, Severity::Info),
         (Ok(vec!["192.0.2.66".into()]), None, Severity::Info),
