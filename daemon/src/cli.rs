@@ -150,7 +150,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
     match carry_out(&command, actions) {
         Ok(code) => code,
         Err(failure) => {
-            log::last_words(&failure.to_string());
+            log::last_words(&print::harmless(failure.to_string().as_bytes()));
             failure.code.into()
         }
     }

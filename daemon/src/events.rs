@@ -8,25 +8,27 @@
 
 mod board;
 mod object;
+mod pace;
 mod troubles;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::engine::Snapshot;
-use nodelb_core::report::Filter;
-use nodelb_core::service::Source;
+use nodelb_core::report::{Filter, FrontendReport};
+use nodelb_core::service::{PortKey, Source};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use self::board::{Board, Due};
+use self::board::{Board, Due, Now};
+use self::pace::{Pace, REFUSED_FOR};
 use self::troubles::{Seen, seen};
 use crate::apiserver::link::LinkError;
 use crate::apiserver::session::Session;
 use crate::apiserver::visit::ask;
-use crate::clock::{ticking, unix_seconds};
+use crate::clock::{Clock, ticking, unix_seconds};
 use crate::log::messages;
 use crate::source::kube::request::question;
 use crate::source::kube::seen::{Items, Metadata};
@@ -37,9 +39,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// For an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// After a refusal nobody is asked for so long: a permission is not given every second.
-const REFUSED_FOR: Duration = Duration::from_secs(3600);
-
 /// What the task reads.
 #[derive(Clone, Debug)]
 pub struct Reads {
@@ -49,6 +48,8 @@ pub struct Reads {
     pub session: watch::Receiver<Option<Arc<Session>>>,
     /// The name of this node.
     pub node: String,
+    /// What decides when something is told.
+    pub clock: Clock,
 }
 
 /// Writes until `shutdown`.
@@ -59,9 +60,18 @@ pub async fn run(reads: Reads, shutdown: impl Future<Output = ()>) {
     }
 }
 
+/// What became of one.
+enum Told {
+    /// It is there.
+    Written,
+    /// The service is gone.
+    Moot,
+}
+
 struct Writer {
     reads: Reads,
     board: Board,
+    pace: Pace,
     /// Of which snapshot, and what was seen in it.
     last: Option<(Arc<Snapshot>, Arc<Seen>)>,
     was_refused: bool,
@@ -70,7 +80,7 @@ struct Writer {
 impl Writer {
     fn new(reads: Reads) -> Self {
         let board = Board::new(&reads.node);
-        Self { reads, board, last: None, was_refused: false }
+        Self { reads, board, pace: Pace::default(), last: None, was_refused: false }
     }
 
     async fn go_on(mut self) {
@@ -78,41 +88,57 @@ impl Writer {
         loop {
             look.tick().await;
             let seen = self.see().await;
-            let now = unix_seconds(SystemTime::now());
+            let now = self.now();
             let due = self.board.look(now, &seen);
             let session = self.reads.session.borrow().clone();
             let Some(session) = session.filter(|_| !due.is_empty()) else { continue };
-            if self.tell(&session, &due, now).await.is_err() {
-                tokio::time::sleep(REFUSED_FOR).await;
+            for due in due {
+                if self.pace.is_quiet(self.now().since_start) {
+                    break;
+                }
+                self.tell(&session, &due).await;
             }
         }
     }
 
-    /// Tells what is due. An error is a refusal.
-    async fn tell(&mut self, session: &Session, due: &[Due], now: u64) -> Result<(), LinkError> {
-        for due in due {
-            match self.write(session, due, now).await {
-                Ok(()) => self.board.told(due, now),
-                Err(error @ LinkError::Forbidden(_)) => {
-                    if !std::mem::replace(&mut self.was_refused, true) {
-                        warn!(
-                            message_id = %messages::EVENTS_UNWRITTEN,
-                            "Kubernetes Events are not written: {error}. Allow it (system:node-proxier does), or set \
-                             kubernetes.events = false; services are not affected"
-                        );
-                    }
-                    return Err(error);
-                }
-                // Apiservers forget Events after an hour.
-                Err(LinkError::Status { code: 404, .. }) if due.count > 1 => self.board.forget(due),
-                Err(error) => {
-                    // It shows elsewhere if the apiserver is away; what still is will be told later.
-                    debug!("a Kubernetes Event on {} ({}) was not written: {error}", due.service, due.reason);
-                    return Ok(());
-                }
-            }
+    fn now(&self) -> Now {
+        Now { since_start: self.reads.clock.now().0 / 1000, unix: unix_seconds(SystemTime::now()) }
+    }
+
+    /// Tells one. What is wrong with this one alone keeps nobody from telling the others.
+    async fn tell(&mut self, session: &Session, due: &Due) {
+        let Now { since_start: now, unix } = self.now();
+        self.board.attempted(now);
+        let told = self.write(session, due, unix).await;
+        if let Err(error) = &told {
+            debug!("a Kubernetes Event on {} ({}) was not written: {error}", due.service, due.reason);
         }
-        Ok(())
+        match told {
+            // 409: it was written before, and the answer was lost.
+            Ok(Told::Written) | Err(LinkError::Status { code: 409, .. }) => {
+                self.pace.written();
+                self.board.told(due, now);
+            }
+            Err(LinkError::Forbidden(why)) => self.refused(due, now, &why),
+            // Apiservers forget Events after an hour, and what one makes nothing of it will not take in a moment either.
+            Ok(Told::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => self.board.forget(due),
+            // It shows elsewhere if the apiserver is away; what still is will be told later.
+            Err(LinkError::Busy { retry_after, .. }) => {
+                self.pace.failed(now, retry_after.map_or(0, |wanted| wanted.as_secs()));
+            }
+            Err(_) => self.pace.failed(now, 0),
+        }
+    }
+
+    fn refused(&mut self, due: &Due, now: u64, why: &str) {
+        self.board.put_off(due, now + REFUSED_FOR);
+        if self.pace.refused(now, &due.service.namespace, why) && !std::mem::replace(&mut self.was_refused, true) {
+            warn!(
+                message_id = %messages::EVENTS_UNWRITTEN,
+                "Kubernetes Events are not written, and are tried again in an hour: 403 Forbidden: {why}. Allow it \
+                 (system:node-proxier does), or set kubernetes.events = false; services are not affected"
+            );
+        }
     }
 
     /// The troubles of the latest snapshot, found beside the workers.
@@ -129,25 +155,33 @@ impl Writer {
                 let owner = looked_at.facts().owner(name);
                 owner.is_some_and(|(service, _)| service.source == Source::Kubernetes)
             };
-            seen(&looked_at.frontends(&Filter::default()), of_kubernetes)
+            let empty: BTreeSet<&PortKey> = looked_at.empty_ports().map(AsRef::as_ref).collect();
+            let is_empty = |row: &FrontendReport| empty.contains(&port_of(row));
+            seen(&looked_at.frontends(&Filter::default()), of_kubernetes, is_empty)
         });
         let seen = Arc::new(looking.await.unwrap_or_default());
         self.last = Some((snapshot, Arc::clone(&seen)));
         seen
     }
 
-    async fn write(&self, session: &Session, due: &Due, now: u64) -> Result<(), LinkError> {
+    async fn write(&self, session: &Session, due: &Due, now: u64) -> Result<Told, LinkError> {
         let statement = if due.count > 1 {
             object::again(due, now)
         } else {
-            let Some(about) = about(session, due).await? else { return Ok(()) };
+            let Some(about) = about(session, due).await? else { return Ok(Told::Moot) };
             object::first(due, &about, &self.reads.node, now)
         };
-        session.link.tell(&statement, PATIENCE).await.map(drop)
+        session.link.tell(&statement, PATIENCE).await.map(|_answer| Told::Written)
     }
 }
 
-/// The Service as it is now: `kubectl describe` finds Events by its uid. `None` if it is gone.
+/// The port behind a row.
+fn port_of(row: &FrontendReport) -> PortKey {
+    let (protocol, family) = (row.address.protocol, row.address.addr.family());
+    PortKey { service: row.service.clone(), port: Arc::clone(&row.port), protocol, family }
+}
+
+/// The Service as an apiserver's cache has it: `kubectl describe` finds Events by its uid. `None` if it is gone.
 async fn about(session: &Session, due: &Due) -> Result<Option<Metadata>, LinkError> {
     #[derive(serde::Deserialize)]
     struct Object {
@@ -155,7 +189,8 @@ async fn about(session: &Session, due: &Due) -> Result<Option<Metadata>, LinkErr
     }
     let path = format!("/api/v1/namespaces/{}/services", due.service.namespace);
     let by_name = format!("metadata.name={}", due.service.name);
-    let found: Items<Object> = ask(&session.link, &question(&path, &[("fieldSelector", &by_name)])).await?;
+    let found: Items<Object> =
+        ask(&session.link, &question(&path, &[("fieldSelector", &by_name), ("resourceVersion", "0")])).await?;
     Ok(found.items.into_iter().next().map(|object| object.metadata))
 }
 

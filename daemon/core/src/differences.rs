@@ -54,6 +54,9 @@ pub struct Difference {
     pub action: String,
 }
 
+/// What whoever does not want to wait for the next check can do.
+pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks at once";
+
 /// What the rows say of drift hangs on when it is looked for next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextCheck {
@@ -67,7 +70,7 @@ impl fmt::Display for NextCheck {
             Some(seconds) => write!(f, "put right at the next check, in {seconds} s")?,
             None => f.write_str("put right at the next check")?,
         }
-        f.write_str("; `systemctl reload nodelb` checks at once")
+        write!(f, "; {CHECKS_AT_ONCE}")
     }
 }
 

@@ -124,16 +124,19 @@ impl Snapshot {
         self.count_services(&mut counts);
         self.count_frontends(&mut counts);
         let mut without = BTreeSet::new();
-        for (id, entry) in &self.desired.services {
+        for entry in self.desired.services.values() {
             counts.selectable += entry.cluster.chunk_by(|a, b| a.addr == b.addr).count();
-            if entry.cluster.is_empty()
-                && let Some(owner) = self.owners.get(id)
-            {
-                without.insert(&owner.key.service);
-            }
         }
+        without.extend(self.empty_ports().map(|key| &key.service));
         counts.without_backends = without.len();
         counts
+    }
+
+    /// The service ports without a backend that a new connection can reach, on this node or elsewhere. In the order of
+    /// their ids.
+    pub fn empty_ports(&self) -> impl Iterator<Item = &Arc<PortKey>> {
+        let empty = self.desired.services.iter().filter(|(_, entry)| !entry.has_backends);
+        empty.filter_map(|(id, _)| Some(&self.owners.get(id)?.key))
     }
 
     fn count_services(&self, counts: &mut Counts) {

@@ -37,6 +37,9 @@ pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
 pub static COMPARED: Shape<[Column; 2]> =
     Shape { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
 
+/// What becomes of hooks that are not in effect.
+pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may pass through untranslated";
+
 /// How long what is under way is given to be done with.
 const UNDER_WAY: Duration = Duration::from_millis(100);
 
@@ -146,7 +149,7 @@ fn unattached(fault: String) -> Difference {
         memory: Some("attached".into()),
         kernel: Some(fault),
         cause: "detached or unpinned by somebody else than nodelb: bpftool, a clean-up of /sys/fs/bpf".into(),
-        action: "attached again within 10 s; until then connections may pass through untranslated".into(),
+        action: ATTACHED_AGAIN.into(),
     }
 }
 

@@ -7,7 +7,7 @@ use nodelb_core::datapath::Moment;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::shape::{Column, Shape};
-pub use text::{Lines, Style};
+pub use text::{COLOURS, Lines, Style};
 
 mod text;
 

@@ -9,7 +9,7 @@ use nodelb_core::report::Status;
 use nodelb_core::service::{FrontendKind, ServiceName};
 
 use super::client::{self, At};
-use super::print::{print, print_on};
+use super::print::{Harmless, print, print_on};
 use crate::admin::table::Style;
 use crate::exit::Failure;
 
@@ -155,7 +155,8 @@ impl Asking {
     pub(super) fn follow(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         let mut parameters = self.with_form(parameters);
         parameters.push(("watch", "true".into()));
-        client::follow(&self.places(), &target(route, &parameters), print_on)
+        let mut text = Harmless::default();
+        client::follow(&self.places(), &target(route, &parameters), |piece| print_on(&mut text, piece))
     }
 
     /// The body of the answer.

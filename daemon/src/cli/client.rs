@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST};
@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use super::print::harmless;
 use crate::config;
 use crate::exit::{Code, Failure};
 
@@ -25,6 +26,12 @@ use crate::exit::{Code, Failure};
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Longer than the daemon takes to give up on an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(65);
+
+/// The most bytes of an answer: 10,000 services have some 20 MB of JSON.
+const MAX_ANSWER: usize = 256 << 20;
+/// The most bytes that are read, and told, of a refusal.
+const MAX_REFUSAL: usize = 64 << 10;
+const MAX_TOLD: usize = 4 << 10;
 
 /// Where a daemon is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,8 +111,9 @@ pub fn follow<T: Clone + Into<At>>(
         Ok(runtime.block_on(async {
             let (head, mut body) = response.into_parts();
             if !head.status.is_success() {
-                let said = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-                return Err(refused(at, head.status, &said));
+                let said = timeout(ANSWER_TIME, Limited::new(body, MAX_REFUSAL).collect()).await;
+                let said = said.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
+                return Err(refused(at, head.status, &said.unwrap_or_default()));
             }
             while let Some(Ok(frame)) = body.frame().await {
                 if let Some(bytes) = frame.data_ref()
@@ -114,7 +122,11 @@ pub fn follow<T: Clone + Into<At>>(
                     return Ok(());
                 }
             }
-            Err(Failure::message(Code::Unavailable, format!("the daemon at {at} has ended: start it, and ask again")))
+            let message = format!(
+                "the daemon at {at} ended the answer (it stopped, or this reader was too slow): ask again, and look with \
+                 `systemctl status nodelb` if nobody answers"
+            );
+            Err(Failure::message(Code::Unavailable, message))
         }))
     })
 }
@@ -142,7 +154,7 @@ fn first<T: Clone + Into<At>, Answer>(
 }
 
 fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
-    let said = String::from_utf8_lossy(body);
+    let said = harmless(body.get(..MAX_TOLD).unwrap_or(body));
     let (code, remedy) = match status {
         StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "try again, and look into `journalctl -u nodelb`"),
         _ => (Code::Data, "is it a daemon of another version?"),
@@ -163,7 +175,8 @@ pub(crate) async fn inquire(at: impl Into<At>, target: &str) -> anyhow::Result<(
     let at = at.into();
     let exchange = async {
         let (head, body) = open(&at, target).await?.into_parts();
-        anyhow::Ok((head.status, body.collect().await?.to_bytes()))
+        let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| anyhow::anyhow!(error))?;
+        anyhow::Ok((head.status, body.to_bytes()))
     };
     timeout(ANSWER_TIME, exchange).await.context("no answer in time")?
 }

@@ -11,7 +11,7 @@ use nodelb_core::service::ServiceName;
 
 use super::ask::Output;
 use super::client::At;
-use super::print::print;
+use super::print::{Harmless, print};
 use crate::exit::{Code, Failure};
 
 /// Whom to ask, and as whom.
@@ -72,7 +72,7 @@ pub(super) fn judge<O>(action: Judging<O>, options: &O) -> Result<ExitCode, Fail
 
 /// Prints line by line as there is something to tell, until the command ends or the reader is gone.
 pub(super) fn follow<O>(action: super::Telling<O>, options: &O) -> Result<ExitCode, Failure> {
-    let mut stdout = LineByLine { reader_is_gone: false };
+    let mut stdout = LineByLine { text: Harmless::default(), reader_is_gone: false };
     match action(options, &mut stdout) {
         Err(failure) if !stdout.reader_is_gone => Err(failure),
         _ => Ok(ExitCode::SUCCESS),
@@ -81,13 +81,15 @@ pub(super) fn follow<O>(action: super::Telling<O>, options: &O) -> Result<ExitCo
 
 /// Stdout, flushed after each piece.
 struct LineByLine {
+    text: Harmless,
     reader_is_gone: bool,
 }
 
 impl Write for LineByLine {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let shown = self.text.pass(bytes);
         let mut stdout = io::stdout().lock();
-        let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+        let written = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
         self.reader_is_gone |= matches!(&written, Err(error) if error.kind() == ErrorKind::BrokenPipe);
         written.map(|()| bytes.len())
     }

@@ -300,4 +300,6 @@ pub struct Dns {
     pub name: String,
     /// Its addresses, or why there are none.
     pub addresses: Result<Vec<String>, String>,
+    /// The service that nodelb serves at one of them, if it is another one.
+    pub another: Option<String>,
 }

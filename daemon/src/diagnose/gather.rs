@@ -37,23 +37,26 @@ pub(super) async fn facts(options: &DiagnoseOptions, means: &Means, now: u64) ->
     let mut facts = Facts { service, now, node: means.node.clone(), daemon, cluster, dials: Vec::new(), dns: None };
     if !options.no_connect {
         facts.dials = dial::all(&dial::targets(&facts)).await;
-        facts.dns = dns(&facts).await;
+        facts.dns = dns(&facts, means).await;
     }
     facts
 }
 
-async fn dns(facts: &Facts) -> Option<Dns> {
+async fn dns(facts: &Facts, means: &Means) -> Option<Dns> {
     let service = facts.cluster.told()?.service.as_ref().ok()?.as_ref()?;
     if service.spec.cluster_ip.is_empty() || service.spec.cluster_ip == "None" || service.spec.kind == "ExternalName" {
         return None;
     }
     let name = format!("{}.{}.svc.cluster.local", facts.service.name, facts.service.namespace);
-    let addresses = match timeout(RESOLVE, lookup_host((name.as_str(), 0))).await {
+    // As it is: with a search domain that catches everything, any name would resolve.
+    let absolute = format!("{name}.");
+    let addresses: Result<Vec<String>, String> = match timeout(RESOLVE, lookup_host((absolute.as_str(), 0))).await {
         Ok(Ok(found)) => {
             Ok(found.map(|at| at.ip().to_canonical().to_string()).collect::<BTreeSet<_>>().into_iter().collect())
         }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_elapsed) => Err(format!("no answer within {RESOLVE:?}")),
     };
-    Some(Dns { name, addresses })
+    let another = means.another_at(addresses.as_deref().unwrap_or_default(), &facts.service).await;
+    Some(Dns { name, addresses, another })
 }

@@ -42,6 +42,11 @@ pub(super) fn is_about_hooks(row: &Value) -> bool {
     row["what"] == "hooks"
 }
 
+/// Whether a row of `/diff` says that a map does not hold what the daemon wants.
+pub(super) fn is_about_maps(row: &Value) -> bool {
+    row["between"] == "memory/kernel" && !is_about_hooks(row)
+}
+
 /// The rows of a table of an answer; none where there is no such table.
 pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
     answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default()

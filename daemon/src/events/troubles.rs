@@ -33,12 +33,17 @@ impl fmt::Display for Reason {
 pub(super) struct Seen {
     /// The first of each service and reason, in words.
     pub(super) troubles: ByTrouble<String>,
-    /// Services with a backend that can be chosen.
+    /// Services with a backend that can be chosen, here or elsewhere.
     pub(super) with_backends: BTreeSet<ServiceName>,
 }
 
-/// `rows` are those of `/frontends`: by address, the owner's first.
-pub(super) fn seen(rows: &[FrontendReport], of_kubernetes: impl Fn(&ServiceName) -> bool) -> Seen {
+/// `rows` are those of `/frontends`: by address, the owner's first. `is_empty`: whether the port behind one has no backend,
+/// here or elsewhere; that none is on this node is what a `Local` policy asks for.
+pub(super) fn seen(
+    rows: &[FrontendReport],
+    of_kubernetes: impl Fn(&ServiceName) -> bool,
+    is_empty: impl Fn(&FrontendReport) -> bool,
+) -> Seen {
     let mut seen = Seen::default();
     let mut without = Vec::new();
     let mut owner: Option<&FrontendReport> = None;
@@ -55,7 +60,7 @@ pub(super) fn seen(rows: &[FrontendReport], of_kubernetes: impl Fn(&ServiceName)
             Status::Held => (Reason::BackendsHeld, format!("{}: {}", row.address, why())),
             Status::Error if is_taken => (Reason::AddressConflict, format!("{}: {}", row.address, why())),
             Status::Error => (Reason::AddressRefused, format!("{}: {}", row.address, why())),
-            Status::Done if row.backends.is_empty() => {
+            Status::Done if is_empty(row) => {
                 without.push(row);
                 continue;
             }

@@ -103,8 +103,8 @@ pub(super) async fn start(
     };
     let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone())).map_err(config_failure)?;
     if events {
-        let reads =
-            events::Reads { snapshot: snapshot.clone(), session: apiservers.session.clone(), node: node.clone() };
+        let session = apiservers.session.clone();
+        let reads = events::Reads { snapshot: snapshot.clone(), session, node: node.clone(), clock };
         tokio::spawn(events::run(reads, stopped(stop.clone())));
     }
     let (reports, sources) = watch::channel(Arc::new(Vec::new()));

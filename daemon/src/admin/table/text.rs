@@ -231,6 +231,9 @@ const GREEN: &str = "\u{1b}[32m";
 const YELLOW: &str = "\u{1b}[33m";
 const RED: &str = "\u{1b}[31m";
 
+/// All that a text has to say to a terminal.
+pub const COLOURS: [&str; 4] = [RESET, GREEN, YELLOW, RED];
+
 /// The colour of a word that says how something stands.
 fn colour(column: &Column, text: &str) -> Option<&'static str> {
     if !matches!(column.kind, Kind::OneOf(_)) {

@@ -56,6 +56,9 @@ fn what_the_daemon_refuses_is_told() {
     assert_eq!(failure.code, Code::Unavailable);
     assert!(failure.to_string().contains("answers 503 Service Unavailable: no maps.;"), "{failure}");
     task.join().unwrap();
+    let (address, task) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 8\r\n\r\n\u{1b}[2Jgone");
+    assert!(get(&[address], "/maps").unwrap_err().to_string().contains(": \u{fffd}[2Jgone;"));
+    task.join().unwrap();
     let (address, task) = answering("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Data);
     task.join().unwrap();

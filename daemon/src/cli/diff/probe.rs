@@ -162,14 +162,14 @@ fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Diff
         "the hooks are not in effect for this process: another cgroup, or they were detached; see /readyz";
     let (kernel, cause) = match met {
         Met::Refusal(_) if row.backends.is_empty() => return None,
-        Met::Peer(Some(peer)) | Met::Closed(Some(peer), _) if *peer == to => {
-            ("a connect was not translated".to_owned(), untranslated)
-        }
         Met::Peer(Some(peer)) if is_backend(peer) => return None,
         // It was translated, or else there would be no route or nobody to close it.
         Met::Peer(None) if !row.backends.is_empty() => return None,
         Met::Closed(Some(peer), why) if is_backend(peer) => {
             (format!("a connect was sent to {peer}: {why}"), "nothing listens there, or a filter is in the way")
+        }
+        Met::Peer(Some(peer)) | Met::Closed(Some(peer), _) if *peer == to => {
+            ("a connect was not translated".to_owned(), untranslated)
         }
         Met::Closed(None, why) => (format!("a connect failed: {why}"), "no backend listens, or a filter is in the way"),
         Met::Peer(peer) | Met::Closed(peer, _) => {

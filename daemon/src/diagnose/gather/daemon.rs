@@ -39,6 +39,23 @@ impl Means {
         asked.tips(&apiservers).await
     }
 
+    /// The service that a running daemon serves at one of the addresses, if it is another one than this.
+    pub(super) async fn another_at(&self, addresses: &[String], service: &ServiceName) -> Option<String> {
+        if addresses.is_empty() {
+            return None;
+        }
+        let asked = Asked { at: self.reach().await.ok()? };
+        let own = service.to_string();
+        for address in addresses.iter().take(MOST) {
+            let rows: Vec<FrontendRow> =
+                asked.rows(format!("/frontends?output=json&address={address}"), "frontends").await;
+            if let Some(row) = rows.into_iter().find(|row| row.status != "Error" && row.service != own) {
+                return Some(row.service);
+            }
+        }
+        None
+    }
+
     /// The first address that answers.
     async fn reach(&self) -> Result<At, String> {
         let mut silent = Vec::new();

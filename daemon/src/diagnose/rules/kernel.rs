@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use nodelb_core::differences::CHECKS_AT_ONCE;
+
 use super::{Scene, age, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::finding::{Finding, Kind, Severity};
@@ -31,7 +33,7 @@ fn of_status<'d>(daemon: &'d Daemon, status: &str) -> Vec<&'d FrontendRow> {
 
 fn told(row: &FrontendRow) -> String {
     let why = row.error.as_deref().map_or_else(String::new, |error| format!(": {}", quoted(error)));
-    format!("{} ({}) is {} for {}{why}", shown(&row.address), row.kind, row.status, lasting(row.since))
+    format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), shown(&row.status), lasting(row.since))
 }
 
 /// Addresses that another service owns, and those that nodelb does not serve for anybody.
@@ -56,8 +58,8 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
                 .seen([format!(
                     "{} ({}) is {} for {}",
                     shown(&owner.address),
-                    owner.kind,
-                    owner.status,
+                    shown(&owner.kind),
+                    shown(&owner.status),
                     shown(&owner.service)
                 )])
                 .remedy(
@@ -109,25 +111,24 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
     )
 }
 
-/// What the kernel holds is not what the daemon put there.
+/// What the kernel holds is not what the daemon put there: `/diff` says so, which looks twice. The rows of `/frontends` and
+/// `/maps` are of two moments, and during a rollout they differ by themselves.
 fn differs(daemon: &Daemon) -> Option<Finding> {
     let maps = daemon.maps.as_ref()?;
     let done = of_status(daemon, "Done").into_iter().chain(of_status(daemon, "Held"));
     let evidence: Vec<String> = done.filter_map(|row| difference(row, maps)).collect();
-    if evidence.is_empty() {
+    let rows = daemon.differences.iter().flatten().filter(|row| rows::is_about_maps(row));
+    let told: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::told(row))).collect();
+    if evidence.is_empty() || told.is_empty() {
         return None;
     }
-    let rows = daemon.differences.iter().flatten().filter(|row| !rows::is_about_hooks(row));
-    let told = rows.take(5).map(|row| format!("/diff: {}", rows::told(row)));
     let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
             .seen(evidence)
             .seen(told)
             .seen(traces(daemon))
-            .remedy(
-                "the daemon compares and repairs by itself every few minutes; systemctl restart nodelb does so now",
-            ),
+            .remedy(format!("the daemon compares and repairs by itself every few minutes; {CHECKS_AT_ONCE}")),
     )
 }
 
@@ -176,7 +177,7 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
     );
     let each = refused.iter().take(10).map(|row| {
         let why = row.reason.as_deref().map_or_else(String::new, |why| format!(": {}", quoted(why)));
-        format!("{} is {}{why}", shown(&row.address), row.choice)
+        format!("{} is {}{why}", shown(&row.address), shown(&row.choice))
     });
     Some(
         Finding::new(severity, Kind::BackendsUnusable, what)
@@ -215,13 +216,15 @@ fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
 
 /// Whatever the reason.
 fn without_backends(daemon: &Daemon) -> Option<Finding> {
-    let is_empty = |row: &&FrontendRow| row.status == "Done" && row.backends.is_empty();
+    let is_local = |row: &FrontendRow| row.flags.iter().any(|flag| flag == "Local");
+    // That they are all on other nodes is told as what it is.
+    let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice.as_str(), "Selected" | "Held"));
+    let is_empty =
+        |row: &&FrontendRow| row.status == "Done" && row.backends.is_empty() && !(is_elsewhere && is_local(row));
     let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
     let first = rows.first()?;
-    let is_local = first.flags.iter().any(|flag| flag == "Local");
-    let errno = if is_local && !daemon.backends.is_empty() { "EHOSTUNREACH" } else { "ECONNREFUSED" };
-    let what = format!("{} has no backend: a connection from this node gets {errno}", shown(&first.address));
-    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), row.choice));
+    let what = format!("{} has no backend: a connection from this node gets ECONNREFUSED", shown(&first.address));
+    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), shown(&row.choice)));
     Some(
         Finding::new(Severity::Critical, Kind::NoBackends, what)
             .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))

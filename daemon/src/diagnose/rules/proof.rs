@@ -108,9 +108,15 @@ fn name(scene: &Scene<'_>) -> Option<Finding> {
                 some(addresses.clone()),
                 shown(cluster_ip)
             );
-            Finding::new(Severity::Warning, Kind::DnsName, what).remedy(
-                "another cluster's DNS, a stale record, or a search domain that catches it: see /etc/resolv.conf",
-            )
+            match &dns.another {
+                Some(another) => Finding::new(Severity::Warning, Kind::DnsName, what)
+                    .seen([format!("that is an address of {}", shown(another))])
+                    .remedy("a stale record, or another cluster's DNS: see the cluster's DNS and /etc/resolv.conf"),
+                None => info(what).remedy(
+                    "that is usual where this host does not ask the cluster's DNS, or the cluster's domain is another one. \
+                     Try it from a pod",
+                ),
+            }
         }
     })
 }

@@ -323,7 +323,11 @@ static CASES: &[Case] = &[
     ),
     (
         "kernel backends changed",
-        |facts| daemon(facts).maps.as_mut().unwrap().slots.clear(),
+        |facts| {
+            daemon(facts).maps.as_mut().unwrap().slots.clear();
+            daemon(facts).differences =
+                Some(vec![json!({"between": "memory/kernel", "what": "shop/web:http/TCP/IPv4"})]);
+        },
         Kind::KernelDiffers,
         Severity::Critical,
         &["leads to nobody in the kernel, to 10.1.0.1:8080/TCP as the daemon has it"],
@@ -570,16 +574,41 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
 
 #[test]
 fn the_dns_name_is_compared_with_the_cluster_ip() {
-    let cases: [(Result<Vec<String>, String>, Severity); 3] = [
-        (Ok(vec!["10.96.7.7".into()]), Severity::Info),
-        (Err("no such name".into()), Severity::Info),
-        (Ok(vec!["192.0.2.66".into()]), Severity::Warning),
+    type Resolved = Result<Vec<String>, String>;
+    let cases: [(Resolved, Option<&str>, Severity); 4] = [
+        (Ok(vec!["10.96.7.7".into()]), None, Severity::Info),
+        (Err("no such name".into()), None, Severity::Info),
+        (Ok(vec!["192.0.2.66".into()]), None, Severity::Info),
+        (Ok(vec!["10.96.7.8".into()]), Some("shop/other"), Severity::Warning),
     ];
-    for (addresses, severity) in cases {
+    for (addresses, another, severity) in cases {
         let mut facts = sound();
-        facts.dns = Some(crate::diagnose::facts::Dns { name: "web.shop.svc.cluster.local".into(), addresses });
+        let (name, another) = ("web.shop.svc.cluster.local".into(), another.map(ToOwned::to_owned));
+        facts.dns = Some(crate::diagnose::facts::Dns { name, addresses, another });
         let found = findings(&facts);
         let told = found.iter().find(|finding| finding.kind == Kind::DnsName).unwrap();
         assert_eq!(told.severity, severity, "{}", told.what);
     }
+}
+
+#[test]
+fn what_is_only_of_another_moment_is_no_difference() {
+    let stages = [None, Some(Vec::new()), Some(vec![json!({"between": "source/memory", "what": "10.96.7.7:80/TCP"})])];
+    for differences in stages {
+        let mut facts = sound();
+        daemon(&mut facts).maps.as_mut().unwrap().slots.clear();
+        daemon(&mut facts).differences = differences;
+        assert!(findings(&facts).iter().all(|finding| finding.kind != Kind::KernelDiffers));
+    }
+}
+
+#[test]
+fn backends_on_other_nodes_are_not_none() {
+    let mut facts = sound();
+    let row = &mut daemon(&mut facts).frontends[0];
+    row.backends.clear();
+    row.flags = vec!["Local".into()];
+    assert!(findings(&facts).iter().all(|finding| finding.kind != Kind::NoBackends));
+    daemon(&mut facts).backends[0].choice = "NotReady".into();
+    assert!(findings(&facts).iter().any(|finding| finding.kind == Kind::NoBackends));
 }

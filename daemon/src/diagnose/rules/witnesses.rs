@@ -1,6 +1,7 @@
 //! Who could not be asked, and what that means for the service: the daemon, the apiservers it needs, the permissions.
 
 use super::{Scene, age, quoted, shown};
+use crate::admin::diff::ATTACHED_AGAIN;
 use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, SourceRow, Witness};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
@@ -38,16 +39,16 @@ fn of_daemon(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
     let mut found = Vec::new();
     let failed = daemon.checks.iter().filter(|check| check.result == "failed");
     let (hooks, others): (Vec<_>, Vec<_>) = failed.partition(|check| ["canary", "links"].contains(&&*check.check));
-    let told =
-        |check: &&crate::diagnose::facts::CheckRow| format!("/readyz: {}: {}", check.check, quoted(&check.detail));
+    let told = |check: &&crate::diagnose::facts::CheckRow| {
+        format!("/readyz: {}: {}", shown(&check.check), quoted(&check.detail))
+    };
     let detached = daemon.differences.iter().flatten().filter(|row| rows::is_about_hooks(row));
     let detached: Vec<String> = detached.map(|row| format!("/diff: {}", rows::told(row))).collect();
     if !hooks.is_empty() || !detached.is_empty() {
         let what = "the hooks are not in effect: connections of this node's processes are not translated";
         let finding = Finding::new(Severity::Critical, Kind::HooksNotInEffect, what);
-        found.push(finding.seen(detached).seen(hooks.iter().map(told)).remedy(
-            "the daemon attaches them again within seconds, systemctl restart nodelb at once; find out who detaches them",
-        ));
+        let remedy = format!("{ATTACHED_AGAIN}; find out who detaches them");
+        found.push(finding.seen(detached).seen(hooks.iter().map(told)).remedy(remedy));
     }
     if !others.is_empty() {
         let what = "the daemon says that it is not ready";
@@ -80,7 +81,7 @@ fn away(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
         format!(
             "{}: {}{}",
             shown(&row.address),
-            row.state,
+            shown(&row.state),
             row.error.iter().map(|why| format!(": {}", quoted(why))).collect::<String>()
         )
     };
@@ -109,7 +110,7 @@ fn sources(daemon: &Daemon) -> Vec<Finding> {
         let what = format!(
             "{} ({}) has problems: {}",
             shown(&row.path),
-            row.source,
+            shown(&row.source),
             match row.state.as_str() {
                 "LastGood" => "what it said before is still served",
                 _ => "nothing of it is served",

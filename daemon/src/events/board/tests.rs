@@ -8,19 +8,34 @@ fn seen(troubles: &[(&str, Reason)], with_backends: &[&str]) -> Seen {
     }
 }
 
+/// When the daemon of these tests started.
+const START: u64 = 1_700_000_000;
+
+fn at(now: u64) -> Now {
+    Now { since_start: now, unix: START + now }
+}
+
+/// One of a node that adds nothing to [`SETTLED`].
+fn board() -> Board {
+    Board { settled: SETTLED, ..Board::new("n1") }
+}
+
 fn tell(board: &mut Board, now: u64, seen: &Seen) -> Vec<Due> {
-    let due = board.look(now, seen);
-    due.iter().for_each(|due| board.told(due, now));
+    let due = board.look(at(now), seen);
+    for due in &due {
+        board.attempted(now);
+        board.told(due, now);
+    }
     due
 }
 
 #[test]
 fn a_trouble_is_told_when_it_stays_and_then_every_few_minutes() {
-    let mut board = Board::new("n1");
+    let mut board = board();
     let held = seen(&[("shop/web", Reason::BackendsHeld)], &["shop/web"]);
     assert!(tell(&mut board, 100, &held).is_empty(), "it may be over in a moment");
     let first = tell(&mut board, 110, &held);
-    assert_eq!((first.len(), first[0].count, first[0].first), (1, 1, 100));
+    assert_eq!((first.len(), first[0].count, first[0].first), (1, 1, START + 100));
     assert!((111..410).all(|now| tell(&mut board, now, &held).is_empty()));
     let again = tell(&mut board, 410, &held);
     assert_eq!((again[0].count, &again[0].name), (2, &first[0].name));
@@ -36,21 +51,21 @@ fn a_trouble_is_told_when_it_stays_and_then_every_few_minutes() {
 
 #[test]
 fn what_could_not_be_written_is_due_again() {
-    let mut board = Board::new("n1");
+    let mut board = board();
     let refused = seen(&[("shop/web", Reason::AddressRefused)], &[]);
-    board.look(0, &refused);
-    let due = board.look(20, &refused);
-    assert_eq!(board.look(25, &refused), due, "the same, with the same name");
+    board.look(at(0), &refused);
+    let due = board.look(at(20), &refused);
+    assert_eq!(board.look(at(25), &refused), due, "the same, with the same name");
     board.told(&due[0], 25);
     board.forget(&due[0]);
-    assert!(board.look(30, &refused).is_empty());
-    let first = board.look(40, &refused);
-    assert_eq!((first[0].count, first[0].first), (1, 30), "forgotten, so it is the first of its kind");
+    assert!(board.look(at(30), &refused).is_empty());
+    let first = board.look(at(40), &refused);
+    assert_eq!((first[0].count, first[0].first), (1, START + 30), "forgotten, so it is the first of its kind");
 }
 
 #[test]
 fn only_who_had_backends_can_be_without_them() {
-    let mut board = Board::new("n1");
+    let mut board = board();
     let empty = seen(&[("shop/web", Reason::NoBackends)], &[]);
     assert!((0..1000).all(|now| tell(&mut board, now, &empty).is_empty()), "scaled to none from the start");
     tell(&mut board, 1000, &seen(&[], &["shop/web"]));
@@ -63,7 +78,7 @@ fn only_who_had_backends_can_be_without_them() {
 
 #[test]
 fn a_storm_is_told_in_drops() {
-    let mut board = Board::new("n1");
+    let mut board = board();
     let names: Vec<String> = (0..500).map(|n| format!("shop/s{n:03}")).collect();
     let troubles: Vec<_> = names.iter().map(|name| (name.as_str(), Reason::AddressRefused)).collect();
     let storm = seen(&troubles, &[]);
@@ -74,4 +89,69 @@ fn a_storm_is_told_in_drops() {
         assert!(told <= BURST + (now - 10) / ONE_MORE + 1, "{told} at {now}");
     }
     assert!(told >= BURST + 20, "and they are told: {told}");
+}
+
+#[test]
+fn what_ended_untold_begins_anew() {
+    let mut board = board();
+    let refused = seen(&[("shop/web", Reason::AddressRefused)], &[]);
+    for now in (0..100).step_by(10) {
+        assert!(tell(&mut board, now, &refused).is_empty(), "it flaps at {now}");
+        tell(&mut board, now + 5, &seen(&[], &[]));
+    }
+    assert!(board.known.is_empty());
+    tell(&mut board, 200, &refused);
+    assert_eq!(tell(&mut board, 210, &refused)[0].first, START + 200);
+    // What has been told settles anew too when it comes back.
+    tell(&mut board, 300, &seen(&[], &[]));
+    assert!(tell(&mut board, 900, &refused).is_empty());
+    let again = tell(&mut board, 910, &refused);
+    assert_eq!((again[0].count, again[0].first), (2, START + 200));
+}
+
+#[test]
+fn what_is_not_taken_makes_room_for_the_others() {
+    let mut board = board();
+    let both = seen(&[("a/web", Reason::AddressRefused), ("b/web", Reason::AddressRefused)], &[]);
+    board.look(at(0), &both);
+    let due = board.look(at(10), &both);
+    assert_eq!(due.len(), 2);
+    board.put_off(&due[0], 10 + 3_600);
+    assert_eq!(board.look(at(12), &both), due[1..]);
+    // It is left alone even if it goes and comes.
+    board.look(at(20), &seen(&[], &[]));
+    board.look(at(30), &both);
+    assert!(board.look(at(60), &both).iter().all(|due| &*due.service.namespace == "b"));
+    board.look(at(3_600), &both);
+    let later = board.look(at(3_700), &both);
+    assert_eq!((later[0].count, later[0].first), (1, START + 30));
+}
+
+#[test]
+fn attempts_use_up_the_room() {
+    let mut board = board();
+    let names: Vec<String> = (0..50).map(|n| format!("shop/s{n:03}")).collect();
+    let troubles: Vec<_> = names.iter().map(|name| (name.as_str(), Reason::AddressRefused)).collect();
+    let storm = seen(&troubles, &[]);
+    board.look(at(0), &storm);
+    let due = board.look(at(10), &storm);
+    assert_eq!(due.len() as u64, BURST);
+    due.iter().for_each(|_| board.attempted(10));
+    assert!(board.look(at(12), &storm).is_empty(), "none was told, and there is no room left");
+}
+
+#[test]
+fn a_step_of_the_clock_of_the_world_tells_nothing() {
+    let mut board = board();
+    let refused = seen(&[("shop/web", Reason::AddressRefused)], &[]);
+    board.look(Now { since_start: 0, unix: 5 }, &refused);
+    assert!(board.look(Now { since_start: 2, unix: START }, &refused).is_empty());
+    let due = board.look(Now { since_start: 10, unix: 0 }, &refused);
+    assert_eq!((due.len(), due[0].first), (1, 5));
+}
+
+#[test]
+fn nodes_do_not_all_tell_at_once() {
+    let settled: BTreeSet<u64> = (0..200).map(|n| Board::new(&format!("node-{n}")).settled).collect();
+    assert!(settled.len() > 40 && settled.iter().all(|it| (SETTLED..=SETTLED + SPREAD).contains(it)), "{settled:?}");
 }

@@ -32,7 +32,7 @@ fn each_trouble_is_told_once_with_its_reason() {
         row("shop/half", "10.96.0.5:81/TCP", Status::Done, &["10.1.0.3:80/TCP"]),
         row("file/refused", "10.96.0.6:80/TCP", Status::Error, &[]),
     ];
-    let seen = seen(&rows, |name| &*name.namespace != "file");
+    let seen = seen(&rows, |name| &*name.namespace != "file", |row| row.backends.is_empty());
     let told: Vec<String> =
         seen.troubles.iter().map(|((service, reason), message)| format!("{service} {reason}: {message}")).collect();
     assert_eq!(
@@ -46,6 +46,13 @@ fn each_trouble_is_told_once_with_its_reason() {
     );
     let with: Vec<String> = seen.with_backends.iter().map(ToString::to_string).collect();
     assert_eq!(with, ["shop/half", "shop/held", "shop/owner"]);
+}
+
+#[test]
+fn none_on_this_node_is_not_none() {
+    let rows = [row("shop/local", "10.96.0.1:80/TCP", Status::Done, &[])];
+    let seen = seen(&rows, |_| true, |_| false);
+    assert!(seen.troubles.is_empty() && seen.with_backends.len() == 1, "{seen:?}");
 }
 
 #[test]

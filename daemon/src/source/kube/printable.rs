@@ -33,7 +33,7 @@ fn shortened(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 /// Line ends, escapes, and what turns the direction of writing.
-fn is_control(c: char) -> bool {
+pub(crate) fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -24,6 +24,8 @@ fn what_goes_as_it_should_is_no_difference() {
     let backend = "192.0.2.1:80/TCP";
     assert_eq!(told(&[backend], &Met::Peer(Some(l4(backend)))), None);
     assert_eq!(told(&[], &Met::Refusal("refused".into())), None);
+    let own = "198.51.100.1:80/TCP";
+    assert_eq!(told(&[own], &Met::Peer(Some(l4(own)))), None, "an address that is its own backend");
 }
 
 #[test]
