@@ -38,6 +38,7 @@ use crate::node;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::recorder;
+use crate::rounds::Rounds;
 
 mod doors;
 mod files;
@@ -205,7 +206,9 @@ async fn serve<D: Datapath + Send + 'static>(
     let asked = Arc::clone(&check);
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
     let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
-    let reality = Reality { links, drift: checker.reports.subscribe(), live, connections, clients };
+    let rounds = Rounds::default();
+    let drift_reports = checker.reports.subscribe();
+    let reality = Reality { links, drift: drift_reports, rounds: rounds.clone(), live, connections, clients };
     let drift = checker.start(stopped(stop.clone()));
     let config_in = watch::Sender::new(Arc::new(config));
     let state = AdminState {
@@ -230,6 +233,7 @@ async fn serve<D: Datapath + Send + 'static>(
         changes,
         drift,
         snapshot: snapshot_in,
+        rounds,
         health: health_in,
         reporter: recorder.reporter,
         notifier: Arc::clone(&notifier),
