@@ -100,8 +100,7 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let register: Register = Arc::new(move |socket| sockets.register(socket));
     let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
     let attached = datapath.links();
-    let clients = datapath.reader();
-    let clients: ReadClients = Arc::new(move || clients.clients().ok());
+    let clients = kernel::clients(datapath.reader());
     let connections = datapath.counters().map(kernel::connections);
     let links: ReadLinks = Arc::new(move || attached.faults().iter().map(ToString::to_string).collect());
     let drift = Reports::default();
