@@ -120,7 +120,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
     let datapath = MemoryDatapath::new(ground.config.datapath.limits());
     // What the memory holds is what the engine knows to be realised.
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
-        Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), broken: Vec::new() }))
+        Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), ..Content::default() }))
     };
     let own = Own {
         probe: Box::new(|_| Vec::new()),
