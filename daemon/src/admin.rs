@@ -21,6 +21,7 @@ use crate::connections::{Ledger, ReadCount};
 use crate::drift::DriftReport;
 use crate::latency::Latencies;
 use crate::moves::MovesReport;
+use crate::rounds::Rounds;
 
 pub mod age;
 mod answer;
@@ -81,6 +82,8 @@ pub struct Reality {
     pub links: ReadLinks,
     /// What somebody else did to maps and links, and what was put right.
     pub drift: watch::Receiver<Arc<DriftReport>>,
+    /// Whether the owner writes to the maps just now.
+    pub rounds: Rounds,
     /// An apiserver; `None` where no Kubernetes is configured.
     pub live: Option<AskLive>,
     /// How many connections each service had; `None` where nothing is counted.
@@ -94,6 +97,7 @@ impl Default for Reality {
         Self {
             links: Arc::new(Vec::new),
             drift: watch::channel(Arc::default()).1,
+            rounds: Rounds::default(),
             live: None,
             connections: None,
             clients: Arc::new(|| None),

@@ -31,6 +31,7 @@ pub mod observe;
 pub mod reaper;
 pub mod reconcile;
 pub mod recorder;
+pub mod rounds;
 pub mod run;
 pub mod sock_diag;
 pub mod source;

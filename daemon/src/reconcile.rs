@@ -33,6 +33,7 @@ use crate::drift::{self, Findings};
 use crate::log::messages;
 use crate::notify::Notifier;
 use crate::recorder::Reporter;
+use crate::rounds::Rounds;
 
 /// How many batches of changes may wait for the owner before a source has to.
 pub const QUEUE: usize = 64;
@@ -65,6 +66,8 @@ pub struct Owner<D> {
     pub drift: Findings,
     /// For readers.
     pub snapshot: watch::Sender<Arc<Snapshot>>,
+    /// Counted around every round, for whoever compares maps and snapshot.
+    pub rounds: Rounds,
     /// For readers.
     pub health: watch::Sender<Arc<Health>>,
     /// Told what every round did.
@@ -150,6 +153,7 @@ impl<D: Datapath> Owner<D> {
 
     fn round(&mut self, standing: &mut Standing, taken: Taken) {
         let (now, began) = (self.clock.now(), Taken::now());
+        self.rounds.begin();
         let mut round = self.engine.reconcile(&mut self.datapath, now);
         self.reporter.report(&mut round, taken, began.elapsed());
         report(&round);
@@ -157,6 +161,7 @@ impl<D: Datapath> Owner<D> {
         drift::count_round(&self.drift.reports, &round.repaired);
         report_losses(&round, &mut standing.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
+        self.rounds.end();
         if self.engine.is_ready() && !standing.was_ready {
             standing.was_ready = true;
             self.try_canary(standing);

@@ -24,6 +24,10 @@ mod file;
 /// How many batches of events may wait for the recorder, which is away only while it looks for what earlier runs wrote.
 const QUEUE: usize = 1_024;
 
+/// How many numbers a run leaves out after what earlier ones have written: a run that was killed had given some of them to
+/// records that were told, and not written yet.
+const LEFT_OUT: u64 = 1_000;
+
 /// What happened at one time.
 #[derive(Debug)]
 struct Batch {
@@ -191,6 +195,9 @@ impl Recorder {
                     );
                 }
                 found.records.into_iter().for_each(|record| self.history.restore(record));
+                if !self.history.is_empty() {
+                    self.history.skip(LEFT_OUT);
+                }
                 self.written = self.history.last();
                 self.keeps = true;
             }

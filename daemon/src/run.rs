@@ -38,6 +38,7 @@ use crate::node;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::recorder;
+use crate::rounds::Rounds;
 
 mod doors;
 mod files;
@@ -99,8 +100,7 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let register: Register = Arc::new(move |socket| sockets.register(socket));
     let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
     let attached = datapath.links();
-    let clients = datapath.reader();
-    let clients: ReadClients = Arc::new(move || clients.clients().ok());
+    let clients = kernel::clients(datapath.reader());
     let connections = datapath.counters().map(kernel::connections);
     let links: ReadLinks = Arc::new(move || attached.faults().iter().map(ToString::to_string).collect());
     let drift = Reports::default();
@@ -120,7 +120,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
     let datapath = MemoryDatapath::new(ground.config.datapath.limits());
     // What the memory holds is what the engine knows to be realised.
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
-        Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), broken: Vec::new() }))
+        Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), ..Content::default() }))
     };
     let own = Own {
         probe: Box::new(|_| Vec::new()),
@@ -205,7 +205,9 @@ async fn serve<D: Datapath + Send + 'static>(
     let asked = Arc::clone(&check);
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
     let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
-    let reality = Reality { links, drift: checker.reports.subscribe(), live, connections, clients };
+    let rounds = Rounds::default();
+    let drift_reports = checker.reports.subscribe();
+    let reality = Reality { links, drift: drift_reports, rounds: rounds.clone(), live, connections, clients };
     let drift = checker.start(stopped(stop.clone()));
     let config_in = watch::Sender::new(Arc::new(config));
     let state = AdminState {
@@ -230,6 +232,7 @@ async fn serve<D: Datapath + Send + 'static>(
         changes,
         drift,
         snapshot: snapshot_in,
+        rounds,
         health: health_in,
         reporter: recorder.reporter,
         notifier: Arc::clone(&notifier),

@@ -78,7 +78,7 @@ fn key(op: &MapOp) -> EntryKey {
 
 /// What the daemon does when a check is due.
 fn look(host: &mut Host) -> BTreeSet<EntryKey> {
-    let content = Content { state: host.held(), broken: Vec::new() };
+    let content = Content { state: host.held(), ..Content::default() };
     let suspects = differing(&content, &host.engine.snapshot(host.now).realised);
     assert_eq!(host.engine.found(&content, &suspects), suspects.len());
     suspects.into_iter().collect()
@@ -127,7 +127,7 @@ proptest! {
         host.settle();
         let late = host.held();
         for (seen, believed) in [(early, host.engine.snapshot(host.now).realised), (late, believed)] {
-            let suspects = differing(&Content { state: seen, broken: Vec::new() }, &believed);
+            let suspects = differing(&Content { state: seen, ..Content::default() }, &believed);
             let now = host.maps.read(&suspects).expect("memory can be read");
             prop_assert_eq!(host.engine.found(&now, &suspects), 0);
         }

@@ -1,7 +1,7 @@
 //! What the maps really hold beside what they should: which entries differ, and how. Reads nothing itself, repairs
 //! nothing itself: [`crate::engine::Engine::found`] takes over what is true, and the next round does the rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,21 +26,27 @@ pub struct Content {
     /// Everything that could have been written by nodelb.
     pub state: MapState,
     /// Everything else.
-    pub broken: Vec<Broken>,
+    pub broken: Broken,
 }
 
-/// An entry that nodelb cannot have written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Entries that nodelb cannot have written, with what is wrong with each, the entry named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Broken {
-    /// Where it is; `None` where its key means nothing.
-    pub key: Option<EntryKey>,
-    /// What is wrong with it, the entry named.
-    pub text: String,
+    /// By where they are.
+    pub entries: BTreeMap<EntryKey, String>,
+    /// Those whose key means nothing.
+    pub nameless: Vec<String>,
 }
 
-impl Content {
-    fn is_broken(&self, key: EntryKey) -> bool {
-        self.broken.iter().any(|broken| broken.key == Some(key))
+impl Broken {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.nameless.is_empty()
+    }
+
+    /// What is wrong with all of them.
+    pub fn into_texts(self) -> impl Iterator<Item = String> {
+        self.entries.into_values().chain(self.nameless)
     }
 }
 
@@ -130,7 +136,7 @@ pub fn differing(content: &Content, state: &MapState) -> Vec<EntryKey> {
     };
     keys.extend(either_way(&state.node_addrs, &held.node_addrs));
     keys.extend(either_way(&held.node_addrs, &state.node_addrs));
-    keys.extend(content.broken.iter().filter_map(|broken| broken.key));
+    keys.extend(content.broken.entries.keys());
     keys.into_iter().collect()
 }
 
@@ -147,7 +153,7 @@ fn surplus<'a, K: Ord, V>(held: &'a imbl::OrdMap<K, V>, wanted: &'a imbl::OrdMap
 
 /// What was done to the entry, if the maps and what nodelb left there differ in it. The kind and the fault alone.
 pub(crate) fn judge(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
-    let is_broken = content.is_broken(key);
+    let is_broken = content.broken.entries.contains_key(&key);
     let held = &content.state;
     match key {
         EntryKey::Frontend(address) => {

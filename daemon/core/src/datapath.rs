@@ -70,6 +70,6 @@ pub trait Datapath {
     /// When a map cannot be read.
     fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
         let _ = keys;
-        Ok(Content { state: self.dump()?, broken: Vec::new() })
+        Ok(Content { state: self.dump()?, ..Content::default() })
     }
 }

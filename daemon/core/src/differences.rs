@@ -92,14 +92,14 @@ impl Snapshot {
             }
         }
         let is_wanted = *filter == Filter::default();
-        for broken in held.broken.iter().filter(|broken| broken.key.is_none() && is_wanted) {
+        for broken in held.broken.nameless.iter().filter(|_| is_wanted) {
             rows.push(Difference {
                 between: Between::MemoryKernel,
                 what: "map frontends".into(),
                 service: None,
                 source: None,
                 memory: Some(ABSENT.into()),
-                kernel: Some(broken.text.clone()),
+                kernel: Some(broken.clone()),
                 cause: "another program wrote into the map".into(),
                 action: "no connection can meet it; a restart of nodelb makes new maps without it".into(),
             });

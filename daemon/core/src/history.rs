@@ -50,7 +50,7 @@ impl History {
             Kernel::Done => Some(stamp.to_kernel),
             Kernel::Untouched | Kernel::Deferred | Kernel::Failed(_) => None,
         };
-        let sequence = self.last + 1;
+        let sequence = self.last.saturating_add(1);
         let record = Arc::new(Record { sequence, at: stamp.at, to_owner, to_kernel, is_from_before: false, event });
         self.insert(Arc::clone(&record));
         record
@@ -62,6 +62,11 @@ impl History {
             record.is_from_before = true;
             self.insert(Arc::new(record));
         }
+    }
+
+    /// Leaves out so many numbers: those of records that earlier runs have told of and not kept.
+    pub fn skip(&mut self, numbers: u64) {
+        self.last = self.last.saturating_add(numbers);
     }
 
     fn insert(&mut self, record: Arc<Record>) {
@@ -132,7 +137,7 @@ impl History {
         }
     }
 
-    /// The number of the latest record there ever was; 0 before the first.
+    /// The number of the latest record there ever was, as far as is known; 0 before the first.
     pub fn last(&self) -> u64 {
         self.last
     }

@@ -154,15 +154,20 @@ impl fmt::Display for View {
 }
 
 impl Snapshot {
-    /// Who an address stands for: this node, a pod of this node that is some service's backend, or somebody elsewhere.
-    pub fn client_at(&self, addr: Addr) -> Client {
+    /// Who an address stands for: this node, a pod of this node that is some service's backend, or a backend elsewhere.
+    /// `None` for everybody else: pods of this node that are no backends look like somebody elsewhere.
+    pub fn client_at(&self, addr: Addr) -> Option<Client> {
         let node = self.facts.node();
         if addr.is_loopback() || node.addresses.contains(&addr) {
-            return Client::Host;
+            return Some(Client::Host);
         }
-        let is_here = |row: &BackendReport| *row.node == *node.name && !node.name.is_empty();
-        let rows = self.backends(&Filter { address: Some(addr), ..Filter::default() });
-        if rows.iter().any(is_here) { Client::Pod } else { Client::Outside }
+        let mut rows = self.backends(&Filter { address: Some(addr), ..Filter::default() });
+        rows.retain(|row| !row.node.is_empty() && !node.name.is_empty());
+        let is_here = |row: &BackendReport| *row.node == *node.name;
+        match rows.iter().any(is_here) {
+            true => Some(Client::Pod),
+            false => (!rows.is_empty()).then_some(Client::Outside),
+        }
     }
 
     /// What happens when this client dials this address, and why.

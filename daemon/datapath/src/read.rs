@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use libbpf_rs::{MapCore, MapFlags};
 use nodelb_core::addr::L4Addr;
-use nodelb_core::compare::{Broken, Content, EntryKey};
+use nodelb_core::compare::{Content, EntryKey};
 use nodelb_core::datapath::MapError;
 use nodelb_core::runs::{Run, Runs};
 use nodelb_core::state::{MapState, ServiceEntry, ServiceId, Slot};
@@ -41,12 +41,14 @@ impl KernelReader {
         content(&self.maps)
     }
 
-    /// How many clients `affinity` remembers.
+    /// How many clients `affinity` remembers. Looks at each of them, and keeps none.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub fn clients(&self) -> Result<usize, MapError> {
-        Ok(sys::entries::<16, 16>(&self.maps.affinity).map_err(failed("affinity"))?.len())
+        let mut count = 0;
+        sys::each_batch::<16, 16>(&self.maps.affinity, |keys, _| count += keys.len()).map_err(failed("affinity"))?;
+        Ok(count)
     }
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
             Some(addr) => add_frontend(addr, &value, &mut content),
             None => {
                 let text = format!("frontend with the key {key:02x?}: it is not of nodelb's making");
-                content.broken.push(Broken { key: None, text });
+                content.broken.nameless.push(text);
             }
         }
     }
@@ -103,7 +105,7 @@ fn add_frontend(addr: L4Addr, value: &layout::FrontendBytes, content: &mut Conte
         }
         None => {
             let text = format!("frontend {addr}: its value {value:02x?} is not of nodelb's making");
-            content.broken.push(Broken { key: Some(EntryKey::Frontend(addr)), text });
+            content.broken.entries.insert(EntryKey::Frontend(addr), text);
         }
     }
 }
@@ -119,12 +121,12 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
             let entry = ServiceEntry { cluster, local, has_backends, affinity_seconds };
             content.state.services.insert(ServiceId(id), Arc::new(entry));
         }
-        [Err(wrong), _] | [_, Err(wrong)] => content.broken.push(broken_service(ServiceId(id), &wrong)),
+        [Err(wrong), _] | [_, Err(wrong)] => add_broken_service(ServiceId(id), &wrong, content),
     }
 }
 
-fn broken_service(id: ServiceId, wrong: &dyn fmt::Display) -> Broken {
-    Broken { key: Some(EntryKey::Service(id)), text: format!("service {id}: {wrong}") }
+fn add_broken_service(id: ServiceId, wrong: &dyn fmt::Display, content: &mut Content) {
+    content.broken.entries.insert(EntryKey::Service(id), format!("service {id}: {wrong}"));
 }
 
 /// A list is trusted if its view was still the same after reading it: then it was published all the time.
@@ -174,7 +176,7 @@ pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     shared.dedup();
     for id in shared {
         content.state.services.remove(&id);
-        content.broken.push(broken_service(id, &"its slots are another's too"));
+        add_broken_service(id, &"its slots are another's too", content);
     }
     runs
 }

@@ -179,7 +179,7 @@ impl<'p> Start<'p> {
         let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
         read::runs(&maps, &mut content);
         let Content { state, broken } = content;
-        let mut corrupt: Vec<String> = broken.into_iter().map(|broken| broken.text).collect();
+        let mut corrupt: Vec<String> = broken.into_texts().collect();
 
         let mut ops: Vec<MapOp> = Vec::new();
         ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));

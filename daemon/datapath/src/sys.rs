@@ -76,12 +76,20 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if status == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Every key of a hash map with its value, a few thousand entries per call. Entries that come or go meanwhile may be
-/// missed; no other is.
+/// Every key of a hash map with its value. Entries that come or go meanwhile may be missed; no other is.
 pub(crate) fn entries<const K: usize, const V: usize>(map: &MapHandle) -> io::Result<Vec<([u8; K], [u8; V])>> {
+    let mut found = Vec::new();
+    each_batch(map, |keys, values| found.extend(keys.iter().copied().zip(values.iter().copied())))?;
+    Ok(found)
+}
+
+/// The same, a few thousand keys and their values at a time.
+pub(crate) fn each_batch<const K: usize, const V: usize>(
+    map: &MapHandle,
+    mut take: impl FnMut(&[[u8; K]], &[[u8; V]]),
+) -> io::Result<()> {
     debug_assert_eq!((map.key_size() as usize, map.value_size() as usize), (K, V), "the map's own sizes");
     const BATCH: u32 = 4096;
-    let mut found = Vec::new();
     let mut keys = vec![[0u8; K]; BATCH as usize];
     let mut values = vec![[0u8; V]; BATCH as usize];
     let (mut from, mut to) = (0u32, 0u32);
@@ -107,9 +115,10 @@ pub(crate) fn entries<const K: usize, const V: usize>(map: &MapHandle) -> io::Re
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
             Err(error) => return Err(error),
         };
-        found.extend(keys.iter().copied().zip(values.iter().copied()).take(count as usize));
+        let count = count.min(BATCH) as usize;
+        take(&keys[..count], &values[..count]);
         if end {
-            return Ok(found);
+            return Ok(());
         }
         (from, first) = (to, false);
     }

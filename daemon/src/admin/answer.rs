@@ -11,12 +11,11 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use nodelb_core::report::Filter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::follow::{self, Feed, Manner};
 use super::query::{Output, Problem, Query};
-use super::routes::{Content, Form, ROUTES, Route};
+use super::routes::{Content, Form, ROUTES, Route, Turn};
 use super::{AdminState, guard};
 
 /// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
@@ -41,10 +40,12 @@ pub(super) struct Caller {
 #[derive(Clone)]
 struct Shared {
     state: Arc<AdminState>,
-    /// One whole table is rendered at a time, and beside it one narrowed by a filter: readers of everything keep
-    /// neither the cores from the work itself nor an operator from a narrow question.
+    /// One whole table is rendered at a time, and beside it one of a single service: readers of everything keep neither
+    /// the cores from the work itself nor an operator from a narrow question.
     whole: Arc<Semaphore>,
     narrow: Arc<Semaphore>,
+    /// An apiserver that is slow to answer keeps nobody else waiting.
+    live: Arc<Semaphore>,
     /// One stream looks for news at a time.
     following: Arc<Semaphore>,
     unread: Arc<Semaphore>,
@@ -57,6 +58,7 @@ pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
         state: Arc::new(state),
         whole: Arc::new(Semaphore::new(1)),
         narrow: Arc::new(Semaphore::new(1)),
+        live: Arc::new(Semaphore::new(1)),
         following: Arc::new(Semaphore::new(1)),
         unread: Arc::new(Semaphore::new(UNREAD_KIB as usize)),
         stop,
@@ -151,11 +153,15 @@ async fn answer(
     query: Query,
     output: Output,
 ) -> Result<(StatusCode, HeaderValue, Bytes), Problem> {
-    if !route.long {
-        let (status, form, text) = render(route, &shared.state, &query, output)?;
-        return Ok((status, form, text.into()));
-    }
-    let turn = if query.filter == Filter::default() { &shared.whole } else { &shared.narrow };
+    let turn = match route.turn(&query) {
+        None => {
+            let (status, form, text) = render(route, &shared.state, &query, output)?;
+            return Ok((status, form, text.into()));
+        }
+        Some(Turn::Whole) => &shared.whole,
+        Some(Turn::Narrow) => &shared.narrow,
+        Some(Turn::Live) => &shared.live,
+    };
     let rendering = acquire(turn).await?;
     let state = Arc::clone(&shared.state);
     let rendered = tokio::task::spawn_blocking(move || {

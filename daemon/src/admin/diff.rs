@@ -40,8 +40,11 @@ pub static COMPARED: Shape<[Column; 2]> =
 /// What becomes of hooks that are not in effect.
 pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may pass through untranslated";
 
-/// How long what is under way is given to be done with.
+/// How long what is under way is given to be done with, before maps and snapshot are read again.
 const UNDER_WAY: Duration = Duration::from_millis(100);
+
+/// How often they are read before it is said that changes are under way.
+const ATTEMPTS: u32 = 5;
 
 /// The rows.
 pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {
@@ -66,14 +69,7 @@ pub fn cells(row: Difference) -> [Cell; 8] {
 pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, Problem> {
     let filter = &query.filter;
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
-    let mut rows = compare(state, filter, now)?;
-    if rows.iter().any(|row| row.between == Between::MemoryKernel) {
-        // Between the maps and the picture of them the owner may have gone on: what is still so later is so.
-        thread::sleep(UNDER_WAY);
-        let before = rows;
-        rows = compare(state, filter, now)?;
-        rows.retain(|row| row.between != Between::MemoryKernel || before.contains(row));
-    }
+    let mut rows = compare_between_rounds(state, filter, now)?;
     if *filter == Filter::default() {
         let sources = state.sources.iter().flat_map(|rows| rows.borrow().to_vec());
         rows.splice(0..0, sources.filter_map(|report| told_with_problems(&report)));
@@ -106,6 +102,41 @@ fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Prob
     };
     let service = filter.service.clone().or_else(at_address);
     Ok(ask(service.as_ref()))
+}
+
+/// What memory and kernel differ in counts only if no round ran between the maps and the snapshot: operations reach the
+/// kernel throughout a round, and the snapshot is published at its end.
+fn compare_between_rounds(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
+    let rounds = &state.reality.rounds;
+    let is_of_kernel = |row: &Difference| row.between == Between::MemoryKernel;
+    let mut rows = Vec::new();
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            thread::sleep(UNDER_WAY);
+        }
+        let before = rounds.resting();
+        rows = compare(state, filter, now)?;
+        let is_still = before.is_some() && rounds.resting() == before;
+        if is_still || !rows.iter().any(is_of_kernel) {
+            return Ok(rows);
+        }
+    }
+    rows.retain(|row| !is_of_kernel(row));
+    rows.push(under_way());
+    Ok(rows)
+}
+
+fn under_way() -> Difference {
+    Difference {
+        between: Between::MemoryKernel,
+        what: "maps".into(),
+        service: None,
+        source: None,
+        memory: Some("changes are under way".into()),
+        kernel: Some("takes them just now".into()),
+        cause: "the maps were changed each time they were compared".into(),
+        action: "ask again".into(),
+    }
 }
 
 fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {

@@ -44,10 +44,25 @@ pub(super) struct Route {
     pub(super) shows: &'static str,
     /// What the answer is made of.
     pub(super) form: Form,
-    /// Whether the answer may be long, or waits for the kernel: then it is made beside the workers, few at a time.
-    pub(super) long: bool,
+    /// What it takes to make it.
+    pub(super) cost: Cost,
     /// Makes it.
     pub(super) answer: fn(&AdminState, &Query, Now) -> Answer,
+}
+
+/// What it takes to make an answer. All but the first are made beside the workers, few at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cost {
+    /// Nothing worth a word.
+    Nothing,
+    /// Little, whatever there is.
+    Little,
+    /// Little if it is about one service; any other filter looks at every row.
+    ByService,
+    /// Little if it is about one service or one address.
+    ByPlace,
+    /// All of a table, or of the maps, whatever is asked for.
+    Whole,
 }
 
 /// What an answer is made of.
@@ -62,7 +77,30 @@ pub(super) enum Form {
     Own(&'static str),
 }
 
+/// Among whom a question waits for its turn: one of each kind is answered at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Whoever asks for everything.
+    Whole,
+    /// Whoever asks for little.
+    Narrow,
+    /// Whoever has an apiserver asked, which takes seconds.
+    Live,
+}
+
 impl Route {
+    /// `None` for what is answered at once.
+    pub(super) fn turn(&self, query: &Query) -> Option<Turn> {
+        match self.cost {
+            Cost::Nothing => None,
+            _ if query.live => Some(Turn::Live),
+            Cost::Little => Some(Turn::Narrow),
+            Cost::ByService if query.filter.service.is_some() => Some(Turn::Narrow),
+            Cost::ByPlace if query.filter.service.is_some() || query.filter.address.is_some() => Some(Turn::Narrow),
+            Cost::ByService | Cost::ByPlace | Cost::Whole => Some(Turn::Whole),
+        }
+    }
+
     /// Everything the query string may say.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
         let watch: &[&Parameter] = if matches!(self.form, Form::Followed(..)) { &[&query::WATCH] } else { &[] };
@@ -84,7 +122,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "this list",
         form: Form::Tables(&[&LIST]),
-        long: false,
+        cost: Cost::Nothing,
         answer: list_routes,
     },
     Route {
@@ -92,7 +130,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "on one screen, how the daemon and the node stand",
         form: Form::Tables(&[&status::STATUS, &status::TROUBLE, &status::CHANGES]),
-        long: true,
+        cost: Cost::Whole,
         answer: |state, _, now| ok(status::status(state, now)),
     },
     Route {
@@ -100,7 +138,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: ROWS,
         shows: "every service, where it was read and how it stands",
         form: Form::Tables(&[&tables::SERVICES]),
-        long: true,
+        cost: Cost::ByService,
         answer: |state, query, _| ok(tables::services(latest(&state.snapshot).services(&query.filter))),
     },
     Route {
@@ -108,7 +146,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: ROWS,
         shows: "every address a client may dial, whom it reaches and since when",
         form: Form::Followed(&[&tables::FRONTENDS], Feed::frontends),
-        long: true,
+        cost: Cost::ByPlace,
         answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now.moment)),
     },
     Route {
@@ -116,7 +154,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: PLACES,
         shows: "every backend of every service, and whether it may be chosen",
         form: Form::Tables(&[&tables::BACKENDS]),
-        long: true,
+        cost: Cost::ByService,
         answer: |state, query, _| ok(tables::backends(latest(&state.snapshot).backends(&query.filter))),
     },
     Route {
@@ -124,7 +162,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: PLACES,
         shows: "what the kernel holds now, read back from it, and how full each map is",
         form: Form::Tables(&[&maps::FRONTENDS, &maps::SERVICES, &maps::SLOTS, &maps::NODE_ADDRESSES, &maps::LIMITS]),
-        long: true,
+        cost: Cost::Whole,
         answer: read_maps,
     },
     Route {
@@ -132,7 +170,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: PLACES,
         shows: "what became of services and their backends: when, by whose hand, and when the kernel had it",
         form: Form::Followed(&[&history::HISTORY], Feed::history),
-        long: true,
+        cost: Cost::ByPlace,
         answer: |state, query, now| {
             let (history, snapshot) = (latest(&state.history), latest(&state.snapshot));
             ok(history::history(&history::select(&history, &snapshot, &query.filter), now.unix))
@@ -143,7 +181,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[&SERVICE, &ADDRESS, &LIVE],
         shows: "where source, memory and kernel differ, with the likely cause",
         form: Form::Tables(&[&diff::DIFFERENCES, &diff::COMPARED]),
-        long: true,
+        cost: Cost::Whole,
         answer: |state, query, now| ok(diff::diff(state, query, now)?),
     },
     Route {
@@ -151,7 +189,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[&TO, &FROM],
         shows: "what happens to a connection to an address, and why",
         form: Form::Tables(&[&trace::VERDICT, &trace::TRACE, &trace::BACKENDS]),
-        long: true,
+        cost: Cost::Little,
         answer: |state, query, now| ok(trace::trace(&latest(&state.snapshot), query, now)?),
     },
     Route {
@@ -159,7 +197,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "every place services are read from, and what is wrong with it",
         form: Form::Tables(&[&sources::SOURCES]),
-        long: true,
+        cost: Cost::Whole,
         answer: |state, _, now| ok(sources::sources(&all_sources(state), now.unix)),
     },
     Route {
@@ -167,7 +205,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "every address an apiserver may have, which one is in use and why",
         form: Form::Tables(&[&apiservers::APISERVERS, &apiservers::SESSION]),
-        long: false,
+        cost: Cost::Nothing,
         answer: |state, _, now| ok(apiservers::apiservers(&latest(&state.apiservers), now)),
     },
     Route {
@@ -175,7 +213,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "the configuration in effect, every key with its value and where that is from",
         form: Form::Tables(&[&settings::CONFIG]),
-        long: false,
+        cost: Cost::Nothing,
         answer: |state, _, _| ok(settings::config(&latest(&state.config))),
     },
     Route {
@@ -183,7 +221,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "this API, as OpenAPI describes it",
         form: Form::Own("application/json"),
-        long: false,
+        cost: Cost::Nothing,
         answer: |_, _, _| Ok((StatusCode::OK, Content::Own(format!("{:#}\n", openapi::describe(ROUTES))))),
     },
     Route {
@@ -191,7 +229,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "whether the daemon does its work (200 or 503)",
         form: Form::Verdict(&[&health::HEALTHZ]),
-        long: false,
+        cost: Cost::Nothing,
         answer: |state, _, now| checks(&health::HEALTHZ, &[latest(&state.health).alive(now.moment)]),
     },
     Route {
@@ -199,7 +237,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "whether this node's connections are translated (200, or 503 with the reasons)",
         form: Form::Verdict(&[&health::READYZ]),
-        long: false,
+        cost: Cost::Nothing,
         answer: |state, _, now| checks(&health::READYZ, &latest(&state.health).ready(now.moment)),
     },
     Route {
@@ -207,7 +245,7 @@ pub(super) static ROUTES: &[Route] = &[
         parameters: &[],
         shows: "figures for Prometheus, in OpenMetrics text",
         form: Form::Own(metrics::CONTENT_TYPE),
-        long: true,
+        cost: Cost::Whole,
         answer: |state, _, now| match metrics::metrics(state, now) {
             Ok(text) => Ok((StatusCode::OK, Content::Own(text))),
             Err(error) => Err(internal("/metrics", &error.to_string())),
@@ -249,3 +287,6 @@ fn read_maps(state: &AdminState, query: &Query, _: Now) -> Answer {
 pub(super) fn all_sources(state: &AdminState) -> Vec<sources::SourceReport> {
     state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect()
 }
+
+#[cfg(test)]
+mod tests;

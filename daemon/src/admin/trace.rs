@@ -88,11 +88,14 @@ impl FromStr for Dialler {
 
 impl Dialler {
     /// # Errors
-    /// When it cannot be told which namespace is the node's.
+    /// When it cannot be told who has the address, or which namespace is the node's.
     fn client(self, snapshot: &Snapshot) -> Result<Client, Problem> {
         match self {
             Self::Client(client) => Ok(client),
-            Self::At(addr) => Ok(snapshot.client_at(addr)),
+            Self::At(addr) => snapshot.client_at(addr).ok_or_else(|| {
+                let message = format!("nodelb cannot tell where {addr} is: say from=pod or from=outside");
+                Problem::new(StatusCode::BAD_REQUEST, message)
+            }),
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =

@@ -33,7 +33,19 @@ async fn heard_after(seconds: u64, maps: MemoryDatapath) -> (String, Check) {
     let recorder = recorder::start(state, Latencies::default(), started, recorder::Timing::default());
     let reporter = recorder.reporter;
     let drift = Findings { suspects: mpsc::channel(1).1, reports: watch::channel(Arc::default()).0 };
-    let owner = Owner { engine, datapath: maps, changes, drift, snapshot, health, reporter, notifier, probe, clock };
+    let owner = Owner {
+        engine,
+        datapath: maps,
+        changes,
+        drift,
+        snapshot,
+        rounds: Rounds::default(),
+        health,
+        reporter,
+        notifier,
+        probe,
+        clock,
+    };
     owner.run(tokio::time::sleep(Duration::from_secs(seconds))).await;
     let mut buffer = [0; 1024];
     let length = supervisor.recv(&mut buffer).unwrap_or(0);

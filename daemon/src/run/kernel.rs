@@ -1,14 +1,15 @@
 //! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nodelb_core::addr::Protocol;
 use nodelb_datapath::{
-    Counters, KernelDatapath, OpenError, Options, Origin, OwnSockets, StartReport, Tally, drop_privileges,
+    Counters, KernelDatapath, KernelReader, OpenError, Options, Origin, OwnSockets, StartReport, Tally, drop_privileges,
 };
 use tracing::{info, warn};
 
-use crate::admin::{Check, Connections};
+use crate::admin::{Check, Connections, ReadClients};
 use crate::bound::ephemeral;
 use crate::canary;
 use crate::config::{Config, Disconnect};
@@ -143,6 +144,33 @@ pub(super) fn connections(counters: Arc<Counters>) -> Connections {
     Connections { read, ledger: Arc::default() }
 }
 
+/// How long a number of clients is good for: to count them is to look at each, of millions perhaps.
+const COUNT_CLIENTS_EVERY: Duration = Duration::from_secs(30);
+
+/// Counts the clients, not more often than that.
+pub(super) fn clients(reader: KernelReader) -> ReadClients {
+    let counted = Mutex::new(Counted::default());
+    Arc::new(move || {
+        let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.number(Instant::now(), || reader.clients().ok())
+    })
+}
+
+/// What was counted last, and when.
+#[derive(Debug, Default)]
+struct Counted {
+    last: Option<(Instant, Option<usize>)>,
+}
+
+impl Counted {
+    fn number(&mut self, now: Instant, count: impl FnOnce() -> Option<usize>) -> Option<usize> {
+        match self.last {
+            Some((at, number)) if now.saturating_duration_since(at) < COUNT_CLIENTS_EVERY => number,
+            _ => self.last.insert((now, count())).1,
+        }
+    }
+}
+
 /// Links that are gone are put back; saying so once is the loop's business.
 pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Check {
     match datapath.ensure_attached() {
@@ -167,3 +195,6 @@ pub(super) fn probe_canary(own: &OwnSockets) -> Check {
         Err(error) => Check::failed("canary", error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

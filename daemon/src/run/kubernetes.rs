@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::change::Change;
+use nodelb_core::differences::{Between, Difference};
 use nodelb_core::engine::Snapshot;
 use nodelb_core::trace::Verdict;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::warn;
 
@@ -115,10 +116,33 @@ pub(super) async fn start(
     Ok(Some(Kubernetes { sources, pool, task, live }))
 }
 
-/// To be called from a thread that may block.
+/// To be called from a thread that may block. It only waits for the answer: the question is a task of the runtime's, whose
+/// timers must not be looked at when that is gone.
 fn ask_live(live: Live) -> AskLive {
-    let runtime = Handle::current();
-    Arc::new(move |service| runtime.block_on(live.differences(service)))
+    let (runtime, live) = (Handle::current(), Arc::new(live));
+    Arc::new(move |service| {
+        let (told, telling) = oneshot::channel();
+        let (live, service) = (Arc::clone(&live), service.cloned());
+        runtime.spawn(async move {
+            // Nobody is waiting any more when it cannot be told.
+            let _ = told.send(live.differences(service.as_ref()).await);
+        });
+        telling.blocking_recv().unwrap_or_else(|_stopped| vec![not_asked()])
+    })
+}
+
+/// The daemon ended before there was an answer.
+fn not_asked() -> Difference {
+    Difference {
+        between: Between::SourceMemory,
+        what: "apiserver".into(),
+        service: None,
+        source: Some("not asked".into()),
+        memory: Some("as it was last told".into()),
+        kernel: None,
+        cause: "nodelb is stopping".into(),
+        action: "ask again when it is started".into(),
+    }
 }
 
 /// Makes the state directory. One that blocks keeps nobody from starting.

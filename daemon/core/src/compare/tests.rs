@@ -23,7 +23,7 @@ fn state() -> MapState {
 
 /// What somebody did, and how it is told.
 fn told(work: impl FnOnce(&mut Content)) -> Vec<String> {
-    let (left, mut content) = (state(), Content { state: state(), broken: Vec::new() });
+    let (left, mut content) = (state(), Content { state: state(), ..Content::default() });
     work(&mut content);
     let tell = |key| {
         let (kind, fault) = judge(&content, &left, key).expect("what differs can be told");
@@ -35,7 +35,7 @@ fn told(work: impl FnOnce(&mut Content)) -> Vec<String> {
 #[test]
 fn what_is_as_it_was_left_does_not_differ() {
     assert_eq!(told(|_| ()), Vec::<String>::new());
-    let same = Content { state: state(), broken: Vec::new() };
+    let same = Content { state: state(), ..Content::default() };
     assert_eq!(judge(&same, &state(), EntryKey::Service(ServiceId(1))), None);
     assert_eq!(judge(&same, &state(), EntryKey::Service(ServiceId(9))), None);
 }
@@ -62,13 +62,13 @@ fn each_kind_of_entry_tells_what_was_done_to_it() {
 
 #[test]
 fn a_broken_entry_is_overwritten_or_foreign_never_missing() {
-    let broken = |key| Broken { key: Some(key), text: "not of nodelb's making".into() };
+    let text = || "not of nodelb's making".to_owned();
     let frontend = l4("198.51.100.1:80");
     let told_broken = told(|c| {
         c.state.frontends.remove(&frontend);
-        c.broken.push(broken(EntryKey::Frontend(frontend)));
-        c.broken.push(broken(EntryKey::Frontend(l4("198.51.100.9:80"))));
-        c.broken.push(Broken { key: None, text: "a key that is no address".into() });
+        c.broken.entries.insert(EntryKey::Frontend(frontend), text());
+        c.broken.entries.insert(EntryKey::Frontend(l4("198.51.100.9:80")), text());
+        c.broken.nameless.push("a key that is no address".into());
     });
     assert_eq!(told_broken, ["frontend 198.51.100.1:80/TCP overwritten", "frontend 198.51.100.9:80/TCP added"]);
 }

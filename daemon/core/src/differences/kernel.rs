@@ -38,7 +38,7 @@ impl Snapshot {
 
     /// The row of an entry that is not in the maps as it is wanted.
     pub(super) fn entry(&self, held: &Content, key: EntryKey, next: NextCheck) -> Difference {
-        let broken = held.broken.iter().find(|broken| broken.key == Some(key)).map(|broken| broken.text.clone());
+        let broken = held.broken.entries.get(&key).cloned();
         let (what, memory, kernel) = match key {
             EntryKey::Frontend(address) => {
                 let text = |state: &MapState| state.frontends.get(&address).map(|entry| self.frontend_text(*entry));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::addr::Protocol;
 use crate::change::{Change, NodeFacts};
-use crate::compare::{Broken, EntryKey};
+use crate::compare::EntryKey;
 use crate::datapath::{Datapath, Limits, Moment};
 use crate::engine::{Engine, EngineConfig};
 use crate::memory::MemoryDatapath;
@@ -78,7 +78,7 @@ impl World {
     }
 
     fn content(&self) -> Content {
-        Content { state: self.maps.dump().expect("memory can be read"), broken: Vec::new() }
+        Content { state: self.maps.dump().expect("memory can be read"), ..Content::default() }
     }
 
     fn rows(&self, filter: &Filter) -> Vec<Difference> {
@@ -123,8 +123,8 @@ fn what_somebody_else_did_to_the_maps_is_told_as_such() {
         ]
     );
     let mut content = world.content();
-    content.broken.push(Broken { key: Some(EntryKey::Frontend(l4("198.51.100.10:80"))), text: "junk".into() });
-    content.broken.push(Broken { key: None, text: "a key that is no address".into() });
+    content.broken.entries.insert(EntryKey::Frontend(l4("198.51.100.10:80")), "junk".into());
+    content.broken.nameless.push("a key that is no address".into());
     let rows = world.engine.snapshot(Moment(0)).differences(&content, NEXT, &Filter::default());
     assert_eq!(rows[0].kernel.as_deref(), Some("junk"));
     assert_eq!(rows.last().map(|row| row.what.as_str()), Some("map frontends"));

@@ -22,7 +22,7 @@ impl Engine {
                 EntryKey::Frontend(_) | EntryKey::NodeAddress(_) => None,
             };
             self.drift.entry(key).or_insert(Drift { key, kind, fault, owner });
-            let is_broken = content.broken.iter().any(|broken| broken.key == Some(key));
+            let is_broken = content.broken.entries.contains_key(&key);
             let truth = self.truth(content, key, is_broken);
             self.count_references(&truth);
             self.realised.apply(&truth);

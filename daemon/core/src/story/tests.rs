@@ -153,11 +153,11 @@ fn near_misses_are_named() {
 fn an_address_tells_who_dials() {
     let snapshot = shop(TrafficPolicy::Cluster);
     for (addr, client) in [
-        ("192.0.2.1", Client::Host),
-        ("127.0.0.1", Client::Host),
-        ("10.1.0.1", Client::Pod),
-        ("10.1.0.2", Client::Outside),
-        ("198.51.100.1", Client::Outside),
+        ("192.0.2.1", Some(Client::Host)),
+        ("127.0.0.1", Some(Client::Host)),
+        ("10.1.0.1", Some(Client::Pod)),
+        ("10.1.0.2", Some(Client::Outside)),
+        ("198.51.100.1", None),
     ] {
         assert_eq!(snapshot.client_at(addr.parse().unwrap()), client, "{addr}");
     }

@@ -74,6 +74,27 @@ fn maps_sources_and_hooks_each_have_their_rows() {
 }
 
 #[test]
+fn nobody_is_accused_while_a_round_runs() {
+    let mut content = Content::default();
+    content.state.services.insert(ServiceId(7), Arc::default());
+    let mut state = state(Ok(content.clone()));
+    let rounds = state.reality.rounds.clone();
+    rounds.begin();
+    let shown = text(&state, &Filter::default());
+    assert!(shown.contains("changes are under way") && !shown.contains("somebody else"), "{shown}");
+    rounds.end();
+    assert!(text(&state, &Filter::default()).contains("added by somebody else"));
+    // One that is over before the snapshot is looked at.
+    state.maps = Arc::new(move || {
+        rounds.begin();
+        rounds.end();
+        Ok(content.clone())
+    });
+    let shown = text(&state, &Filter::default());
+    assert!(shown.contains("changes are under way") && !shown.contains("somebody else"), "{shown}");
+}
+
+#[test]
 fn live_is_refused_without_kubernetes_and_asked_of_whoever_has_the_address() {
     let query = Query { live: true, ..Query::default() };
     let mut state = state(Ok(Content::default()));

@@ -76,10 +76,12 @@ impl Feed {
         Self::History(Records { histories, snapshots, told: 0, filter: query.filter.clone() })
     }
 
-    /// Goes on after the change of this number, as if everything up to it had been told; `false` where changes have none.
+    /// Goes on after the change of this number, as if everything up to it had been told; `false` where changes have none,
+    /// or there was none of this number yet: then it is another history's.
     pub(in crate::admin) fn resume(&mut self, after: u64) -> bool {
         match self {
             Self::Frontends(_) => false,
+            Self::History(records) if after > records.histories.borrow().last() => false,
             Self::History(records) => {
                 records.told = after;
                 // There may be something new already.
@@ -223,3 +225,6 @@ impl Records {
 fn reads_the_same(was: &FrontendReport, is: &FrontendReport) -> bool {
     FrontendReport { since: is.since, ..was.clone() } == *is
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use nodelb_core::service::{FrontendKind, FrontendSpec, Service, ServicePort, Sou
 use nodelb_core::state::MapState;
 use nodelb_core::story::Client;
 
-use super::{Dialler, page};
+use super::{Dialler, StatusCode, page};
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
@@ -67,4 +67,13 @@ fn who_dials_is_read_from_what_operators_know() {
         assert_eq!(text.parse::<Dialler>(), Ok(dialler), "{text}");
     }
     assert!("nobody".parse::<Dialler>().unwrap_err().contains("expected host, pod, outside"));
+}
+
+#[test]
+fn an_address_that_nobody_is_known_to_have_is_not_taken_for_somebody_elsewhere() {
+    let at = |text: &str| text.parse::<Dialler>().unwrap().client(&snapshot());
+    assert_eq!(at("127.0.0.1"), Ok(Client::Host));
+    let problem = at("10.1.0.9").unwrap_err();
+    assert_eq!(problem.status, StatusCode::BAD_REQUEST);
+    assert_eq!(problem.message, "nodelb cannot tell where 10.1.0.9 is: say from=pod or from=outside");
 }

@@ -132,9 +132,8 @@ impl Live {
             let query = of.map_or_else(|| Query::all(kind), |name| Query::of_service(kind, name));
             let mut list = List::new(kind, before.facts(), of);
             self.read(session, query, &mut list).await?;
-            list.add_gone();
             rows.append(&mut list.notices);
-            suspects.append(&mut list.suspects);
+            suspects.append(&mut list.end());
         }
         if suspects.is_empty() {
             return Ok(rows);
@@ -198,6 +197,10 @@ impl Held<'_> {
             Self::Service(service) => &service.origin,
             Self::Slice(slice) => &slice.origin,
         }
+    }
+
+    fn version(&self) -> Version {
+        Version::of(&self.origin().resource_version)
     }
 
     fn service(&self) -> &ServiceName {
@@ -289,7 +292,10 @@ struct Suspect {
     key: Key,
     /// What the list had; an object that is left out, as kube-proxy would, counts as none.
     told: Option<Object>,
-    was_known: bool,
+    /// As of when the table had it before it was asked.
+    known: Option<Version>,
+    /// As of when the list is.
+    listed: Version,
 }
 
 /// One kind's list, compared while it arrives.
@@ -347,44 +353,58 @@ impl<'a> List<'a> {
             _ => false,
         };
         if !is_same && self.suspects.len() <= MAX_TOLD {
-            self.suspects.push(Suspect { kind: self.kind, key: key.clone(), told: object, was_known: held.is_some() });
+            let known = held.map(|held| held.version());
+            let suspect =
+                Suspect { kind: self.kind, key: key.clone(), told: object, known, listed: Version::default() };
+            self.suspects.push(suspect);
         }
         self.seen.insert(key);
     }
 
-    /// What the table has and the list, which is complete, does not: unless it is newer than the list.
+    /// Whatever the two do not agree on, now that the list is complete.
+    fn end(mut self) -> Vec<Suspect> {
+        self.add_gone();
+        let listed = self.version;
+        self.suspects.into_iter().map(|suspect| Suspect { listed, ..suspect }).collect()
+    }
+
+    /// What the table has and the list does not: unless it is newer than the list.
     fn add_gone(&mut self) {
         let gone = self.known.keys(self.kind).into_iter().filter(|key| !self.seen.contains(*key));
         let is_older = |key: &&Key| {
             let held = self.known.get(self.kind, key);
-            held.is_some_and(|held| Version::of(&held.origin().resource_version) <= self.version)
+            held.is_some_and(|held| held.version() <= self.version)
         };
         let room = (MAX_TOLD + 1).saturating_sub(self.suspects.len());
-        let suspect = |key: &Key| Suspect { kind: self.kind, key: key.clone(), told: None, was_known: true };
+        let suspect = |key: &Key| {
+            let known = self.known.get(self.kind, key).map(|held| held.version());
+            Suspect { kind: self.kind, key: key.clone(), told: None, known, listed: self.version }
+        };
         let gone: Vec<Suspect> = gone.filter(is_older).take(room).map(suspect).collect();
         self.suspects.extend(gone);
     }
 }
 
 impl Suspect {
-    /// The row, if they still do not agree. What came or went meanwhile is a change under way.
+    /// The row, if they still do not agree. What came or went meanwhile is a change under way, and what a watch has told
+    /// since of something newer than the list shows that it works.
     fn judge(&self, known: &Known<'_>, at: SocketAddr) -> Option<Difference> {
         let held = known.get(self.kind, &self.key);
         let (sides, cause) = match (held, &self.told) {
-            (None, Some(told)) if !self.was_known => {
+            (None, Some(told)) if self.known.is_none() => {
                 let told = told_as_held(told)?;
                 let cause = format!("{} has not arrived by watch", cause(told.origin()));
                 ((told.text(), "absent".to_owned()), cause)
             }
-            (Some(held), None) => {
+            (Some(held), None) if held.version() <= self.listed => {
                 let cause = "its removal, or the change that made it none of nodelb's, has not arrived by watch";
                 ((format!("absent at {at}, or left out"), held.text()), cause.to_owned())
             }
-            (Some(held), Some(told)) if self.was_known && !held.is_same(told) => {
+            (Some(held), Some(told)) if self.known.is_some() && !held.is_same(told) => {
                 let told = told_as_held(told)?;
-                let versions = [told, held].map(|object| Version::of(&object.origin().resource_version));
-                let cause = match versions[0].cmp(&versions[1]) {
+                let cause = match told.version().cmp(&held.version()) {
                     std::cmp::Ordering::Greater => format!("{} has not arrived by watch", cause(told.origin())),
+                    std::cmp::Ordering::Less if self.known != Some(held.version()) => return None,
                     std::cmp::Ordering::Less => {
                         format!("{at} is behind the apiserver that was watched, or the cluster was restored")
                     }

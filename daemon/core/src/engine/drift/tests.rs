@@ -65,7 +65,7 @@ fn settled() -> (Engine, MemoryDatapath) {
 
 /// What the checker and the owner do.
 fn check(engine: &mut Engine, maps: &MemoryDatapath) -> usize {
-    let content = Content { state: maps.dump().expect("memory can be read"), broken: Vec::new() };
+    let content = Content { state: maps.dump().expect("memory can be read"), ..Content::default() };
     let suspects = differing(&content, &engine.snapshot(Moment(1)).realised);
     engine.found(&content, &suspects)
 }
@@ -117,7 +117,7 @@ fn foreign_frontends_go_and_leave_no_reference() {
 fn broken_entries_are_written_over_or_deleted() {
     let (mut engine, mut maps) = settled();
     let (wanted, foreign) = (l4(FRONTEND), l4("198.51.100.99:80"));
-    let mut content = Content { state: maps.dump().expect("memory can be read"), broken: Vec::new() };
+    let mut content = Content { state: maps.dump().expect("memory can be read"), ..Content::default() };
     content.state.frontends.remove(&wanted);
     content.state.services.remove(&ServiceId(1));
     let keys = [
@@ -126,7 +126,7 @@ fn broken_entries_are_written_over_or_deleted() {
         EntryKey::Service(ServiceId(1)),
         EntryKey::Service(ServiceId(30)),
     ];
-    content.broken = keys.map(|key| Broken { key: Some(key), text: String::new() }).into();
+    content.broken = Broken { entries: keys.map(|key| (key, String::new())).into(), nameless: Vec::new() };
     assert_eq!(engine.found(&content, &keys), 4);
     let log = &mut Vec::new();
     let round = {

@@ -126,8 +126,8 @@ async fn answers_that_nobody_reads_keep_nobody_out() {
         held.push(sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await);
     }
     is_alive(&mut server, 1).await;
-    let narrow = timeout(PATIENCE, server.get("/maps?address=10.0.0.7")).await.expect("an answer");
-    assert!(narrow.contains("10.0.0.7:80/TCP"), "{narrow}");
+    let narrow = timeout(PATIENCE, server.get("/frontends?address=10.96.0.1")).await.expect("an answer");
+    assert!(narrow.contains("10.96.0.1:80/TCP"), "{narrow}");
     drop(held);
     server.stop().await;
 }

@@ -57,7 +57,7 @@ pub(super) async fn served(bounds: Bounds) -> Served {
         history: watch::channel(Arc::default()).1,
         latencies: None,
         health: health_seen,
-        maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, broken: Vec::new() })),
+        maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, ..Content::default() })),
         reality: Reality::default(),
         limits: LIMITS,
         config: watch::channel(Arc::default()).1,

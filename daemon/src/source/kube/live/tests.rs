@@ -33,12 +33,12 @@ fn compare(before: &Facts, list: Vec<Heard>, version: u64, after: &Facts) -> Vec
     let mut compared = List::new(Kind::EndpointSlice, before, None);
     list.into_iter().for_each(|heard| compared.take(heard));
     compared.version = Version(version);
-    compared.add_gone();
-    let known = Known::of(after, None);
-    let rows = compared.suspects.iter().filter_map(|suspect| suspect.judge(&known, AT.parse().unwrap()));
+    let notices = std::mem::take(&mut compared.notices);
+    let (suspects, known) = (compared.end(), Known::of(after, None));
+    let rows = suspects.iter().filter_map(|suspect| suspect.judge(&known, AT.parse().unwrap()));
     let text = |side: Option<String>| side.unwrap_or_default();
     let told = rows.map(|row| format!("{} | {} | {} | {}", row.what, text(row.source), text(row.memory), row.cause));
-    told.chain(compared.notices.iter().map(|row| format!("{} | {}", row.what, row.cause))).collect()
+    told.chain(notices.iter().map(|row| format!("{} | {}", row.what, row.cause))).collect()
 }
 
 #[test]
@@ -60,6 +60,18 @@ fn what_no_connection_depends_on_and_what_is_told_in_time_is_no_difference() {
     assert_eq!(compare(&known, vec![heard("a", 9, &["192.0.2.1"])], 9, &known), Vec::<String>::new());
     let later = facts([heard("a", 9, &["192.0.2.2"])]);
     assert_eq!(compare(&known, vec![heard("a", 9, &["192.0.2.2"])], 9, &later), Vec::<String>::new());
+}
+
+#[test]
+fn what_was_told_meanwhile_and_is_newer_than_the_list_shows_that_the_watch_works() {
+    let (before, later) = (facts([heard("a", 7, &["192.0.2.1"])]), facts([heard("a", 12, &["192.0.2.3"])]));
+    assert_eq!(compare(&before, vec![heard("a", 9, &["192.0.2.2"])], 9, &later), Vec::<String>::new());
+    // Gone from the list, and made anew.
+    assert_eq!(compare(&before, Vec::new(), 9, &later), Vec::<String>::new());
+    // Told meanwhile, but not yet what the list has.
+    let between = facts([heard("a", 8, &["192.0.2.3"])]);
+    let told = compare(&before, vec![heard("a", 9, &["192.0.2.2"])], 9, &between);
+    assert!(told[0].ends_with("EndpointSlice shop/a at resourceVersion 9 has not arrived by watch"), "{told:?}");
 }
 
 #[test]
