@@ -102,6 +102,7 @@ impl Writer {
                 results.extend(batch.iter().map(|op| self.apply_one(op, now)));
             }
         }
+        self.maps.room.set(&self.runs, now);
         results
     }
 

@@ -67,7 +67,7 @@ metrics! {
         "Connections of this node's processes: TCP connects, and UDP sockets each time they are given a backend; of the refused ones every datagram";
 
     MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity"],
-        "Entries of the kernel's maps in use";
+        "Entries of the kernel's maps in use; of slots also those that rest before reuse";
     MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity"],
         "Entries there is room for";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
