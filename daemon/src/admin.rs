@@ -66,6 +66,9 @@ pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + 
 /// Counts the clients in the map `affinity`; `None` where it cannot be read, or there is none.
 pub type ReadClients = Arc<dyn Fn() -> Option<usize> + Send + Sync>;
 
+/// How many slots are in use or rest before they are used again; `None` where nobody says.
+pub type ReadSlots = Arc<dyn Fn(Moment) -> Option<usize> + Send + Sync>;
+
 /// What the kernel counts, and what was made of it so far.
 #[derive(Clone)]
 pub struct Connections {
@@ -90,6 +93,8 @@ pub struct Reality {
     pub connections: Option<Connections>,
     /// How many clients with session affinity the kernel remembers.
     pub clients: ReadClients,
+    /// How many slots are not to be had.
+    pub slots: ReadSlots,
 }
 
 impl Default for Reality {
@@ -101,6 +106,7 @@ impl Default for Reality {
             live: None,
             connections: None,
             clients: Arc::new(|| None),
+            slots: Arc::new(|_| None),
         }
     }
 }

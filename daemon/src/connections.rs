@@ -2,7 +2,7 @@
 //! the kernel counts by id. Owns which service has a series of its own; what is counted is the datapath's to say.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use nodelb_core::addr::Protocol;
@@ -58,7 +58,7 @@ impl Series {
 }
 
 /// The series so far. A service port keeps its series for as long as it is there, whoever has more connections: a series
-/// that came and went would not only grow.
+/// that came and went would not only grow. The series of a port that is gone ends; what it had goes nowhere.
 #[derive(Debug)]
 pub struct Ledger {
     limit: usize,
@@ -81,9 +81,21 @@ impl Ledger {
 
     /// Takes in what has been counted since the last time.
     pub fn update(&mut self, snapshot: &Snapshot, read: impl Fn(ServiceId) -> Count) {
+        self.end(snapshot.ports().map(|(_, key)| &**key));
         let counted = snapshot.ports().map(|(id, key)| (id, Arc::clone(key), read(id)));
         self.take(counted.filter(|(_, _, count)| *count != Count::default()));
-        self.own.retain(|series, _| snapshot.facts().owner(&series.service).is_some());
+    }
+
+    /// Ends every series that none of these ports has.
+    fn end<'a>(&mut self, ports: impl Iterator<Item = &'a PortKey>) {
+        let mut gone: BTreeSet<Series> = self.own.keys().cloned().collect();
+        for key in ports {
+            if gone.is_empty() {
+                return;
+            }
+            gone.remove(&Series::of(key));
+        }
+        self.own.retain(|series, _| !gone.contains(series));
     }
 
     fn take(&mut self, counted: impl Iterator<Item = (ServiceId, Arc<PortKey>, Count)>) {

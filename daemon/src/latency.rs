@@ -8,7 +8,7 @@ use nodelb_core::engine::Round;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
 
-use crate::clock::{Taken, unix_millis};
+use crate::clock::Taken;
 
 /// Live figures. A clone shows the same ones.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ pub struct Latencies {
     pub failed: Counter,
     /// Rounds only because something had failed, or waited, before.
     pub retries: Counter,
-    /// When the daemon started, in milliseconds since 1970.
-    started: u64,
+    /// When the daemon started.
+    started: Taken,
 }
 
 impl Default for Latencies {
@@ -47,7 +47,7 @@ impl Default for Latencies {
             done: Counter::default(),
             failed: Counter::default(),
             retries: Counter::default(),
-            started: unix_millis(),
+            started: Taken::now(),
         }
     }
 }
@@ -73,11 +73,18 @@ impl Latencies {
     /// there, not how long it takes (kubernetes/perf-tests#640).
     pub fn observe_triggers(&self, round: &Round, taken: Taken) {
         let now = taken.unix_millis.saturating_add(u64::try_from(taken.elapsed().as_millis()).unwrap_or(u64::MAX));
-        for triggered in round.triggers.iter().filter(|triggered| **triggered >= self.started) {
+        let earliest = began(now, self.started.elapsed());
+        for triggered in round.triggers.iter().filter(|triggered| **triggered >= earliest) {
             // An apiserver whose clock is ahead must not make it less than nothing.
             self.network_programming.observe(Duration::from_millis(now.saturating_sub(*triggered)).as_secs_f64());
         }
     }
+}
+
+/// When something began that has lasted so long, on the world's clock as it shows now, in milliseconds since 1970: that
+/// clock may have been set since.
+fn began(now: u64, lasted: Duration) -> u64 {
+    now.saturating_sub(u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

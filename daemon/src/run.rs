@@ -22,7 +22,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, Connections, Health, Now, ReadClients, ReadLinks, ReadMaps, Reality};
+use crate::admin::{self, AdminState, Connections, Health, Now, ReadClients, ReadLinks, ReadMaps, ReadSlots, Reality};
 use crate::apiserver::dial::Register;
 use crate::bound::Lookout;
 use crate::cli::{DatapathChoice, RunOptions};
@@ -101,6 +101,8 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
     let attached = datapath.links();
     let clients = kernel::clients(datapath.reader());
+    let counted = datapath.reader();
+    let slots: ReadSlots = Arc::new(move |now| Some(counted.slots_taken(now)));
     let connections = datapath.counters().map(kernel::connections);
     let links: ReadLinks = Arc::new(move || attached.faults().iter().map(ToString::to_string).collect());
     let drift = Reports::default();
@@ -108,7 +110,7 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let probe: Probe<KernelDatapath> =
         Box::new(move |datapath| vec![kernel::probe_links(datapath, &reports), kernel::probe_canary(&own)]);
     start_runtime(|| {
-        serve(ground, datapath, |_| maps, Own { probe, register, means, links, drift, connections, clients })
+        serve(ground, datapath, |_| maps, Own { probe, register, means, links, drift, connections, clients, slots })
     })
 }
 
@@ -130,6 +132,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
         drift: Reports::default(),
         connections: None,
         clients: Arc::new(|| None),
+        slots: Arc::new(|_| None),
     };
     start_runtime(|| serve(ground, datapath, maps, own))
 }
@@ -162,13 +165,15 @@ struct Own<D> {
     connections: Option<Connections>,
     /// How many clients it remembers.
     clients: ReadClients,
+    /// How many slots are not to be had.
+    slots: ReadSlots,
 }
 
 async fn serve<D: Datapath + Send + 'static>(
     ground: Ground,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    Own { probe, register, means, links, drift, connections, clients }: Own<D>,
+    Own { probe, register, means, links, drift, connections, clients, slots }: Own<D>,
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, mut doors, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
@@ -207,7 +212,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
     let rounds = Rounds::default();
     let drift_reports = checker.reports.subscribe();
-    let reality = Reality { links, drift: drift_reports, rounds: rounds.clone(), live, connections, clients };
+    let reality = Reality { links, drift: drift_reports, rounds: rounds.clone(), live, connections, clients, slots };
     let drift = checker.start(stopped(stop.clone()));
     let config_in = watch::Sender::new(Arc::new(config));
     let state = AdminState {

@@ -307,6 +307,7 @@ impl Engine {
             let ops = diff::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
             self.carry_out(ops, datapath, now);
         }
+        self.give_up_lost(datapath, now);
         self.finish(now)
     }
 

@@ -12,10 +12,11 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo};
-use nodelb_core::datapath::Limits;
+use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::runs::{REST_MILLIS, Runs};
 
 use crate::crash::CrashPoint;
 use crate::layout::{self, Policy, SERVICE_WORDS, SLOT_WORDS, View};
@@ -102,8 +103,33 @@ pub(crate) struct Maps {
     pub(crate) node_addrs: MapHandle,
     pub(crate) affinity: MapHandle,
     pub(crate) limits: Limits,
+    pub(crate) room: Room,
     services: SharedWords,
     slots: SharedWords,
+}
+
+/// How many slots are not to be had: the writer says so, whoever likes reads it.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    used: AtomicU32,
+    resting: AtomicU32,
+    /// When that was said.
+    at: AtomicU64,
+}
+
+impl Room {
+    pub(crate) fn set(&self, runs: &Runs, now: Moment) {
+        self.used.store(runs.used(), Ordering::Relaxed);
+        self.resting.store(runs.resting(), Ordering::Relaxed);
+        self.at.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Slots in use, and those that rest; these have woken when nothing was written for long enough.
+    pub(crate) fn taken(&self, now: Moment) -> u32 {
+        let rest_ends = Moment(self.at.load(Ordering::Relaxed)).plus(REST_MILLIS);
+        let resting = if rest_ends > now { self.resting.load(Ordering::Relaxed) } else { 0 };
+        self.used.load(Ordering::Relaxed).saturating_add(resting)
+    }
 }
 
 impl Maps {
@@ -116,6 +142,7 @@ impl Maps {
             node_addrs,
             affinity,
             limits,
+            room: Room::default(),
             services: SharedWords::map(&services)?,
             slots: SharedWords::map(&slots)?,
         })
@@ -200,3 +227,6 @@ pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
     };
     io::Error::from_raw_os_error(number)
 }
+
+#[cfg(test)]
+mod tests;

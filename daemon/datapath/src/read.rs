@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 use libbpf_rs::{MapCore, MapFlags};
 use nodelb_core::addr::L4Addr;
 use nodelb_core::compare::{Content, EntryKey};
-use nodelb_core::datapath::MapError;
+use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::{Run, Runs};
 use nodelb_core::state::{MapState, ServiceEntry, ServiceId, Slot};
 
@@ -39,6 +39,12 @@ impl KernelReader {
     /// When a map cannot be read.
     pub fn content(&self) -> Result<Content, MapError> {
         content(&self.maps)
+    }
+
+    /// How many slots are in use or rest before they are used again; costs no system call. `now` is on the clock of whoever
+    /// writes.
+    pub fn slots_taken(&self, now: Moment) -> usize {
+        self.maps.room.taken(now) as usize
     }
 
     /// How many clients `affinity` remembers. Looks at each of them, and keeps none.

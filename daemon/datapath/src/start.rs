@@ -169,6 +169,7 @@ impl<'p> Start<'p> {
         let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
         let placed = Placed::of(&maps);
+        maps.room.set(&runs, Moment(0));
         Ok(Writer { maps, runs, placed, counters, epoch, crash: self.pins.crash().clone() })
     }
 

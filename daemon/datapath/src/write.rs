@@ -102,6 +102,7 @@ impl Writer {
                 results.extend(batch.iter().map(|op| self.apply_one(op, now)));
             }
         }
+        self.maps.room.set(&self.runs, now);
         results
     }
 
@@ -173,7 +174,9 @@ impl Writer {
         let local = match self.place(id, Which::Local, &entry.local, now) {
             Ok(local) => local,
             Err(error) => {
-                self.runs.free_unpublished(cluster.unwrap_or(NOWHERE));
+                if let Some(fresh) = cluster.filter(|run| *run != self.placed.get(id, Which::Cluster)) {
+                    self.runs.free_unpublished(fresh);
+                }
                 return Err(error);
             }
         };
@@ -192,14 +195,17 @@ impl Writer {
         }
         for (which, run, list) in [(Which::Cluster, cluster, &entry.cluster), (Which::Local, local, &entry.local)] {
             if let Some(run) = run {
-                self.write(run, list);
+                if run != self.placed.get(id, which) {
+                    self.write(run, list);
+                }
                 self.switch(id, which, run, now);
             }
         }
         Ok(())
     }
 
-    /// Where the list goes; `None` if it is where it should be already.
+    /// Where the list goes; `None` if it is where it should be already. It is the run of before if only the view does not
+    /// lead there any more: that takes no room.
     fn place(&mut self, id: ServiceId, which: Which, list: &[Slot], now: Moment) -> Result<Option<Run>, MapError> {
         let len = match u32::try_from(list.len()) {
             Ok(len) if list.len() <= MAX_VIEW_SLOTS => len,
@@ -209,10 +215,10 @@ impl Writer {
             }
         };
         let placed = self.placed.get(id, which);
-        let Run { first, len: old } = placed;
-        let is_in_place = old == len && self.maps.view(id.0, which).run == placed;
-        if is_in_place && (first..).zip(list).all(|(at, slot)| self.maps.slot(at) == layout::slot_words(slot)) {
-            return Ok(None);
+        let is_same = |(at, slot)| self.maps.slot(at) == layout::slot_words(slot);
+        if placed.len == len && (placed.first..).zip(list).all(is_same) {
+            let is_published = self.maps.view(id.0, which).run == placed;
+            return Ok((!is_published).then_some(placed));
         }
         let full = MapError::Full { map: "slots", limit: self.maps.limits.slots };
         self.runs.allocate(len, now).map(Some).ok_or(full)
@@ -225,12 +231,15 @@ impl Writer {
         self.crash.pass();
     }
 
-    /// Publishes the run and lays the old one to rest.
+    /// Publishes the run and lays the old one, if it is another, to rest.
     fn switch(&mut self, id: ServiceId, which: Which, run: Run, now: Moment) {
         let generation = self.maps.view(id.0, which).generation.wrapping_add(1);
         self.maps.publish(id.0, which, View { run, generation });
-        self.runs.free(self.placed.get(id, which), now);
-        self.placed.set(id, which, run);
+        let before = self.placed.get(id, which);
+        if run != before {
+            self.runs.free(before, now);
+            self.placed.set(id, which, run);
+        }
         self.crash.pass();
     }
 

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::addr::Addr;
-use nodelb_core::datapath::Limits;
+use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::report::Filter;
 use nodelb_core::service::ServiceName;
 use nodelb_core::state::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
+use super::Reality;
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
 
@@ -210,14 +211,14 @@ pub(super) struct MapUsage {
     key: &'static str,
 }
 
-/// How full each map is. Slots are counted as the views refer to them; runs that rest before reuse are not. `clients` is
-/// how many entries `affinity` has.
-pub(super) fn usage(held: &MapState, limits: Limits, clients: Option<usize>) -> [MapUsage; 4] {
+/// How full each map is. Slots that rest before they are used again are counted where that is known.
+pub(super) fn usage(held: &MapState, limits: Limits, reality: &Reality, now: Moment) -> [MapUsage; 4] {
+    let (clients, slots) = ((reality.clients)(), (reality.slots)(now).unwrap_or_else(|| held.slot_count()));
     let map = |name, used, limit, key| MapUsage { name, used, limit, key };
     [
         map("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
         map("services", Some(held.services.len()), limits.services, "datapath.max-services"),
-        map("slots", Some(held.slot_count()), limits.slots, "datapath.max-slots"),
+        map("slots", Some(slots), limits.slots, "datapath.max-slots"),
         map("affinity", clients, limits.affinity, "datapath.max-affinity"),
     ]
 }

@@ -53,7 +53,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
     }
-    maps(&mut exposition, state, &snapshot);
+    maps(&mut exposition, state, &snapshot, now);
     if let Some(counts) = &state.reality.connections {
         connections(&mut exposition, counts, &snapshot);
     }
@@ -156,9 +156,8 @@ fn moves(exposition: &mut Exposition, report: &MovesReport, now: Now) {
     }
 }
 
-fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot) {
-    let clients = (state.reality.clients)();
-    let usage = usage(&snapshot.realised, state.limits, clients);
+fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
+    let usage = usage(&snapshot.realised, state.limits, &state.reality, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
     exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
 }

@@ -273,13 +273,13 @@ fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {
     ok(Table::new(&LIST, ROUTES.iter().map(cells)))
 }
 
-fn read_maps(state: &AdminState, query: &Query, _: Now) -> Answer {
+fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
     let held = (state.maps)().map_err(|reason| {
         let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let snapshot = latest(&state.snapshot);
-    let usage = maps::usage(&held.state, state.limits, (state.reality.clients)());
+    let usage = maps::usage(&held.state, state.limits, &state.reality, now.moment);
     ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter))
 }
 

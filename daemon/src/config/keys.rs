@@ -209,7 +209,7 @@ section! {
     /// Keep processes of this node from binding a NodePort that is served: they get "address already in use".
     protect_nodeports: bool = true;
 
-    /// Count the connections of each service, for `nodelb services` and the metrics. Takes 16 bytes for each of
+    /// Count the connections of each service, for the metrics. Takes 16 bytes for each of
     /// max-services and each CPU, but 16 MiB at most where max-services is below a million.
     count_connections: bool = true;
 

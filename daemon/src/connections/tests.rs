@@ -47,6 +47,19 @@ fn an_id_that_changes_hands_begins_anew() {
     assert_eq!(told(&ledger), ["a/a 103", "a/b 3"]);
 }
 
+/// Of a service that lives on.
+#[test]
+fn a_port_that_is_gone_makes_room_and_takes_nothing_from_the_others() {
+    let mut ledger = Ledger::new(1);
+    ledger.take([counted(1, "a/a", 100), counted(2, "a/b", 7)].into_iter());
+    assert_eq!(told(&ledger), ["a/a 100", "other 7"]);
+    let renamed = PortKey { port: "web".into(), ..PortKey::clone(&key("a/a", Family::Ipv4)) };
+    ledger.end([&renamed, &*key("a/b", Family::Ipv4)].into_iter());
+    ledger.take([(ServiceId(1), renamed.into(), Count { translated: 3, refused: 0 })].into_iter());
+    assert_eq!(told(&ledger), ["a/a 3", "other 7"]);
+    assert!(ledger.own().all(|(series, _)| &*series.port == "web"));
+}
+
 #[test]
 fn what_has_gone_makes_room_for_others() {
     let mut ledger = Ledger::new(1);

@@ -38,10 +38,17 @@ fn what_happened_before_the_start_is_no_latency() {
     let latencies = Latencies::default();
     let taken = Taken::now();
     let ahead = taken.unix_millis + 3_600_000;
-    let triggers = vec![latencies.started - 1, latencies.started, ahead];
+    let triggers = vec![taken.unix_millis - 3_600_000, taken.unix_millis, ahead];
     latencies.observe_triggers(&Round { triggers, ..Round::default() }, taken);
     assert_eq!(count(&latencies.network_programming), "2");
     assert!(buckets(&latencies.network_programming)[0].ends_with(" 2") || taken.elapsed() > Duration::from_millis(200));
+}
+
+/// A clock that was an hour ahead at the start, and was set since, makes nothing older than it is.
+#[test]
+fn the_start_is_where_the_clock_of_now_has_it() {
+    assert_eq!(began(1_000_000, Duration::from_millis(1_500)), 998_500);
+    assert_eq!(began(1_000, Duration::from_secs(3_600)), 0);
 }
 
 #[test]

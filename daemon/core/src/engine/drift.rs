@@ -2,8 +2,9 @@
 //! Putting them right is the ordinary business of a round.
 
 use super::Engine;
-use crate::compare::{Content, Drift, EntryKey, NOBODYS, judge};
-use crate::state::{MapOp, ServiceEntry};
+use crate::compare::{Content, Drift, EntryKey, Fault, NOBODYS, judge};
+use crate::datapath::{Datapath, Moment};
+use crate::state::{MapOp, ServiceEntry, ServiceId};
 
 impl Engine {
     /// Takes over what the maps really hold under these keys; the next round puts right what nobody wants so. Whoever
@@ -59,15 +60,39 @@ impl Engine {
         }
     }
 
+    /// Service entries that somebody else deleted and nobody wants any more: the datapath gives up what it keeps about
+    /// them, such as the room of their lists, before their ids go to others.
+    pub(super) fn give_up_lost(&mut self, datapath: &mut impl Datapath, now: Moment) {
+        let is_lost = |id: &ServiceId| {
+            let is_anywhere = self.desired.services.contains_key(id) || self.realised.services.contains_key(id);
+            !is_anywhere && !self.is_referenced(*id)
+        };
+        let ours = self.drift.values().filter(|drift| drift.fault != Fault::Foreign);
+        let lost = ours.filter_map(|drift| match drift.key {
+            EntryKey::Service(id) if is_lost(&id) => Some(MapOp::DeleteService(id)),
+            _ => None,
+        });
+        let ops: Vec<MapOp> = lost.collect();
+        if !ops.is_empty() {
+            let results = datapath.apply(&ops, now);
+            self.commit(&ops, results);
+        }
+    }
+
     /// Tells which of them are right again.
     pub(super) fn tell_repaired(&mut self) {
         if self.drift.is_empty() {
             return;
         }
-        let (desired, realised) = (&self.desired, &self.realised);
+        let (desired, realised, references) = (&self.desired, &self.realised, &self.references);
+        let is_left = |id: &ServiceId| references.get(id).is_none_or(|count| *count == 0);
         let is_right = |key: &EntryKey| match key {
             EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
-            EntryKey::Service(id) => desired.services.get(id) == realised.services.get(id),
+            // One that nobody wants is not done with while something points at it: see `give_up_lost`.
+            EntryKey::Service(id) => {
+                let wanted = desired.services.get(id);
+                wanted == realised.services.get(id) && (wanted.is_some() || is_left(id))
+            }
             EntryKey::NodeAddress(addr) => desired.node_addrs.contains(addr) == realised.node_addrs.contains(addr),
         };
         let repaired = &mut self.round.repaired;

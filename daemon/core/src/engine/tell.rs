@@ -33,7 +33,7 @@ const MAX_EVENTS: usize = 512;
 /// The most entries that are waited for, to tell when the kernel has them.
 const MAX_OWED: usize = 4_096;
 
-/// The most times of slices that wait for the end of a round.
+/// The most times of slices that one round is told, and the most services that the oldest one waits for.
 const MAX_TRIGGERS: usize = 4_096;
 
 /// What the engine keeps in order to tell.
@@ -48,8 +48,10 @@ pub(super) struct Teller {
     untold: usize,
     /// Entries of which it was told that the kernel does not have them yet.
     owed: BTreeMap<ServiceId, Arc<PortKey>>,
-    /// When what a slice told happened, by the slice's service; until the kernel has it.
+    /// When what a slice told in this round happened, by the slice's service.
     triggers: Vec<(ServiceName, u64)>,
+    /// The oldest of them for each service that the kernel does not have as it should be yet.
+    waiting: BTreeMap<ServiceName, u64>,
 }
 
 impl Teller {
@@ -285,15 +287,28 @@ impl Engine {
 
     /// The times of slices whose service the kernel has by now.
     fn tell_triggers(&mut self) {
-        if self.teller.triggers.is_empty() {
+        let Teller { owed, triggers, waiting, .. } = &mut self.teller;
+        if triggers.is_empty() && waiting.is_empty() {
             return;
         }
-        let owed: BTreeSet<&ServiceName> = self.teller.owed.values().map(|key| &key.service).collect();
-        let is_owed = |name: &ServiceName| owed.contains(name);
-        let (waiting, done) =
-            std::mem::take(&mut self.teller.triggers).into_iter().partition(|(name, _)| is_owed(name));
-        self.teller.triggers = waiting;
-        self.round.triggers = <Vec<(ServiceName, u64)>>::into_iter(done).map(|(_, triggered)| triggered).collect();
+        let owed: BTreeSet<&ServiceName> = owed.values().map(|key| &key.service).collect();
+        let done = &mut self.round.triggers;
+        waiting.retain(|name, triggered| {
+            let is_owed = owed.contains(name);
+            if !is_owed {
+                done.push(*triggered);
+            }
+            is_owed
+        });
+        for (name, triggered) in triggers.drain(..) {
+            if !owed.contains(&name) {
+                done.push(triggered);
+            } else if let Some(oldest) = waiting.get_mut(&name) {
+                *oldest = triggered.min(*oldest);
+            } else if waiting.len() < MAX_TRIGGERS {
+                waiting.insert(name, triggered);
+            }
+        }
     }
 
     /// Whether the kernel has what is wanted of the entry.

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
-use nodelb_core::datapath::Limits;
+use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::report::Filter;
 use nodelb_core::service::ServiceName;
 use nodelb_core::state::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
 use super::{maps, usage};
+use crate::admin::Reality;
 
 const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40 };
 
@@ -38,7 +39,8 @@ fn held() -> MapState {
 }
 
 fn text(filter: &Filter) -> String {
-    maps(&held(), &name_of, usage(&held(), LIMITS, Some(5)), filter).to_text()
+    let reality = Reality { clients: Arc::new(|| Some(5)), ..Reality::default() };
+    maps(&held(), &name_of, usage(&held(), LIMITS, &reality, Moment(0)), filter).to_text()
 }
 
 #[test]

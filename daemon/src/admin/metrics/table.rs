@@ -66,7 +66,7 @@ metrics! {
         "The same as `nodelb_reconcile_duration_seconds` under kube-proxy's name and with its buckets";
 
     MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity"],
-        "Entries of the kernel's maps in use";
+        "Entries of the kernel's maps in use; of slots also those that rest before reuse";
     MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity"],
         "Entries there is room for";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],

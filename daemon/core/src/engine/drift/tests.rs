@@ -98,6 +98,22 @@ fn what_could_not_be_put_right_is_told_when_it_is() {
     assert_eq!(engine.reconcile(&mut maps, due).repaired.len(), 1);
 }
 
+/// Somebody zeroed the entry and its service went before it was put right: the room of its list is free again.
+#[test]
+fn an_entry_that_was_lost_and_is_not_wanted_any_more_leaves_nothing() {
+    let (mut engine, mut maps) = settled();
+    let id = maps.dump().expect("memory can be read").frontends[&l4(FRONTEND)].service;
+    let mut state = maps.dump().expect("memory can be read");
+    state.services.remove(&id);
+    assert_eq!(engine.found(&Content { state, broken: Vec::new() }, &[EntryKey::Service(id)]), 1);
+    engine.change(Change::RemoveService("a/s".parse().expect("valid in a test"), Source::Files));
+    let round = engine.reconcile(&mut maps, Moment(1));
+    assert_eq!((round.failed, round.repaired.len()), (0, 1));
+    let held = maps.dump().expect("memory can be read");
+    assert!(!held.services.contains_key(&id));
+    assert_eq!(maps.slots_used().0 as usize, held.slot_count());
+}
+
 #[test]
 fn foreign_frontends_go_and_leave_no_reference() {
     let (mut engine, mut maps) = settled();

@@ -257,6 +257,7 @@ fn times_of_slices_come_out_when_the_kernel_has_what_they_say() {
     assert_eq!(host.tell([triggered(17, &["192.0.2.2:80"])]).triggers, [17]);
     assert_eq!(host.tell([triggered(18, &["192.0.2.2:80"])]).triggers, [], "it says the same as before");
     assert_eq!(host.tell([triggered(19, &["192.0.2.2:80", "192.0.2.3:80"])]).triggers, []);
+    assert_eq!(host.tell([triggered(20, &["192.0.2.2:80", "192.0.2.4:80"])]).triggers, [], "the oldest waits for both");
     host.datapath.clear_fault();
     assert_eq!(host.tell([]).triggers, [19], "the kernel has it now");
 }
