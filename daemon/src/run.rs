@@ -177,8 +177,7 @@ async fn serve<D: Datapath + Send + 'static>(
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, mut doors, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
-    let clock = Clock::start();
-    let limits = datapath.limits();
+    let (clock, limits) = (Clock::start(), datapath.limits());
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let expected = realised.services.len().saturating_sub(1);
     let engine = Engine::new(engine_config(&config, limits.services), realised);
@@ -197,8 +196,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let to_files = files::Connections { changes: changes_in.clone(), register: Arc::clone(&register), clock, expected };
     let files = files::start(&config, to_files, stop.clone());
-    let (to_owner, shown) = (changes_in.clone(), snapshot.clone());
-    let events = config.kubernetes.events;
+    let (to_owner, shown, events) = (changes_in.clone(), snapshot.clone(), config.kubernetes.events);
     let to_kubernetes =
         kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected, events };
     let kubernetes = kubernetes::start(config.kubernetes_settings(), to_kubernetes, stop.clone()).await?;
@@ -210,9 +208,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let asked = Arc::clone(&check);
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
     let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
-    let rounds = Rounds::default();
-    let drift_reports = checker.reports.subscribe();
-    let reality = Reality { links, drift: drift_reports, rounds: rounds.clone(), live, connections, clients, slots };
+    let (rounds, drift_seen) = (Rounds::default(), checker.reports.subscribe());
+    let reality = Reality { links, drift: drift_seen, rounds: rounds.clone(), live, connections, clients, slots };
     let drift = checker.start(stopped(stop.clone()));
     let config_in = watch::Sender::new(Arc::new(config));
     let state = AdminState {
