@@ -105,7 +105,7 @@ fn an_entry_that_was_lost_and_is_not_wanted_any_more_leaves_nothing() {
     let id = maps.dump().expect("memory can be read").frontends[&l4(FRONTEND)].service;
     let mut state = maps.dump().expect("memory can be read");
     state.services.remove(&id);
-    assert_eq!(engine.found(&Content { state, broken: Vec::new() }, &[EntryKey::Service(id)]), 1);
+    assert_eq!(engine.found(&Content { state, ..Content::default() }, &[EntryKey::Service(id)]), 1);
     engine.change(Change::RemoveService("a/s".parse().expect("valid in a test"), Source::Files));
     let round = engine.reconcile(&mut maps, Moment(1));
     assert_eq!((round.failed, round.repaired.len()), (0, 1));
