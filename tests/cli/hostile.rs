@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use super::{NODELB, nodelb};
 
 /// Longer than anything takes on a busy machine.
@@ -79,6 +81,11 @@ impl Daemon {
         line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
     }
 
+    /// How many files it has open.
+    fn files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("procfs").count()
+    }
+
     fn send(&self, bytes: &[u8]) -> Option<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.tcp, Duration::from_secs(1)).ok()?;
         stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
@@ -98,7 +105,7 @@ impl Drop for Daemon {
 fn readers_that_mean_no_good_neither_stall_nor_swell_the_daemon() {
     let daemon = Daemon::start();
     daemon.applies_a_change(1);
-    let before = daemon.resident();
+    let (before, files) = (daemon.resident(), daemon.files());
     let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
     let endless = request("/frontends").repeat(500);
     let huge = [b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ".as_slice(), &[b'a'; 60_000]].concat();
@@ -119,19 +126,30 @@ fn readers_that_mean_no_good_neither_stall_nor_swell_the_daemon() {
         }
     }
     daemon.applies_a_change(10);
+    let room = files_allowed().saturating_sub(held.len() + 100);
+    let mut made = 0;
     for n in 0..10_000 {
-        held.extend(daemon.send(b""));
-        // As many as one process may have open, here and there.
-        if held.len() > 800 {
-            held.drain(..400);
-        }
+        let connection = daemon.send(b"");
+        made += usize::from(connection.is_some());
+        held.extend(connection.filter(|_| made < room));
         if n == 5_000 {
             daemon.applies_a_change(11);
         }
     }
     daemon.applies_a_change(12);
+    assert!(made > 9_000, "{made} of 10,000 connections were made");
     let grown = daemon.resident().saturating_sub(before);
     assert!(grown < MAY_GROW_KIB, "the daemon has grown by {grown} KiB, from {before} KiB");
+    drop(held);
+    daemon.wait("descriptor given back", || daemon.files() <= files);
+}
+
+/// As many files as this process may have open from now on.
+fn files_allowed() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, ..limit };
+    let allowed = if setrlimit(Resource::Nofile, wanted).is_ok() { limit.maximum } else { limit.current };
+    allowed.map_or(usize::MAX, |allowed| usize::try_from(allowed).unwrap_or(usize::MAX))
 }
 
 #[test]
