@@ -244,8 +244,10 @@ impl From<L4Addr> for String {
 impl fmt::Display for L4Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let socket = std::net::SocketAddr::new(self.addr.ip(), self.port);
-        let text = format!("{socket}/{}", self.protocol);
-        f.pad(&text)
+        match f.width() {
+            None => write!(f, "{socket}/{}", self.protocol),
+            Some(_) => f.pad(&format!("{socket}/{}", self.protocol)),
+        }
     }
 }
 

@@ -31,7 +31,10 @@ impl ServiceName {
 
 impl fmt::Display for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}/{}", self.namespace, self.name))
+        match f.width() {
+            None => write!(f, "{}/{}", self.namespace, self.name),
+            Some(_) => f.pad(&format!("{}/{}", self.namespace, self.name)),
+        }
     }
 }
 

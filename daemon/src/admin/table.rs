@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use nodelb_core::addr::L4Addr;
 use nodelb_core::datapath::Moment;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
@@ -26,6 +27,8 @@ pub enum Cell {
     Flag(bool),
     /// Several values; at most five of them in text, then how many more there are.
     List(Vec<String>),
+    /// The same of addresses, of which there may be thousands.
+    Addresses(Vec<L4Addr>),
     /// How long something has lasted, in milliseconds: `4m20s` in text, seconds in JSON.
     Age(u64),
     /// How long something took, in microseconds: `350us` in text, seconds in JSON.
@@ -64,6 +67,15 @@ impl Cell {
     }
 }
 
+/// An address as JSON shows it.
+struct Printed<'a>(&'a L4Addr);
+
+impl Serialize for Printed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self.0)
+    }
+}
+
 impl Serialize for Cell {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -73,6 +85,7 @@ impl Serialize for Cell {
             Self::Number(number) => serializer.serialize_u64(*number),
             Self::Flag(flag) => serializer.serialize_bool(*flag),
             Self::List(values) => values.serialize(serializer),
+            Self::Addresses(values) => serializer.collect_seq(values.iter().map(Printed)),
             Self::Age(millis) => serializer.serialize_u64(millis / 1000),
             Self::Took(micros) => serializer.serialize_f64(*micros as f64 / 1e6),
         }

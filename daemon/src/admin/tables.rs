@@ -74,7 +74,7 @@ pub fn frontend(row: FrontendReport, now: Moment) -> [Cell; 9] {
         Cell::text(&row.kind),
         Cell::text(&row.service),
         Cell::Shared(row.port),
-        Cell::list(row.backends),
+        Cell::Addresses(row.backends),
         Cell::List(row.flags),
         Cell::text(&row.status),
         Cell::age(row.since, now),

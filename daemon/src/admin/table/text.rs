@@ -255,7 +255,8 @@ fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
         Cell::Shared(text) => push_printable(out, text),
         Cell::Number(number) => push_display(out, number),
         Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
-        Cell::List(values) => push_list(out, values, shown),
+        Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
+        Cell::Addresses(values) => push_list(out, values.iter(), shown, push_display),
         Cell::Age(millis) => out.push_str(&age::human(*millis)),
         Cell::Took(micros) => out.push_str(&age::short(*micros)),
     }
@@ -268,15 +269,21 @@ fn push_display(out: &mut String, value: impl fmt::Display) {
     write!(out, "{value}").expect("invariant: writing to a String does not fail");
 }
 
-fn push_list(out: &mut String, values: &[String], shown: usize) {
-    for (position, value) in values.iter().take(shown).enumerate() {
+fn push_list<T>(
+    out: &mut String,
+    values: impl ExactSizeIterator<Item = T>,
+    shown: usize,
+    push: impl Fn(&mut String, T),
+) {
+    let more = values.len().saturating_sub(shown);
+    for (position, value) in values.take(shown).enumerate() {
         if position > 0 {
             out.push_str(", ");
         }
-        push_printable(out, value);
+        push(out, value);
     }
-    if values.len() > shown {
-        push_display(out, format_args!(" + {} more", values.len() - shown));
+    if more > 0 {
+        push_display(out, format_args!(" + {more} more"));
     }
 }
 
