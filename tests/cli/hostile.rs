@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -42,7 +41,9 @@ impl Daemon {
             .spawn()
             .expect("the binary starts");
         let daemon = Self { child, scratch, tcp };
-        daemon.wait("an answer", || UnixStream::connect(daemon.socket()).is_ok());
+        // It listens before it can do anything else, to be ended in order included.
+        let socket = daemon.socket().display().to_string();
+        daemon.wait("answer", || nodelb(&["frontends", "--admin", &socket]).code == 0);
         daemon
     }
 
