@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -205,6 +206,11 @@ impl L4Addr {
     /// The transport address of these three parts.
     pub const fn new(addr: Addr, port: u16, protocol: Protocol) -> Self {
         Self { addr, port, protocol }
+    }
+
+    /// From the first to the last of those with this address, whatever port and protocol.
+    pub const fn all_at(addr: Addr) -> RangeInclusive<Self> {
+        Self::new(addr, 0, Protocol::Tcp)..=Self::new(addr, u16::MAX, Protocol::Sctp)
     }
 }
 

@@ -25,12 +25,13 @@ pub enum Between {
 
 impl fmt::Display for Between {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::SourceMemory => "source/memory",
-            Self::MemoryKernel => "memory/kernel",
-            Self::KernelConnect => "kernel/connect",
-        })
+        f.pad(Self::NAMES[*self as usize])
     }
+}
+
+impl Between {
+    /// How they print, in the order of their definition.
+    pub const NAMES: [&'static str; 3] = ["source/memory", "memory/kernel", "kernel/connect"];
 }
 
 /// A row of `/diff`.
@@ -240,7 +241,7 @@ impl Snapshot {
 
     /// Whether a NodePort that is as it should be is answered by somebody else, or nowhere.
     fn is_out_of_reach(&self, address: L4Addr, kind: FrontendKind) -> bool {
-        let is_answered = || self.desired.node_addrs.iter().any(|addr| addr.family() == address.addr.family());
+        let is_answered = || self.answers_nodeports(address.addr.family());
         self.facts.bound(address).is_some() || (kind == FrontendKind::NodePort && !is_answered())
     }
 }

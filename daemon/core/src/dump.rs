@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::state::{MapState, ServiceId, Slot};
+use crate::state::{MapState, ServiceId, Slot, backends_of};
 
 /// Every entry, in address order. `name_of` names a service id; an id without a name prints as `service 7`.
 pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> String {
@@ -42,13 +42,13 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
 /// `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP*3]`: each backend once, with its slots if more than one.
 fn list(slots: &[Slot]) -> String {
     let mut text = String::from("[");
-    for (index, run) in slots.chunk_by(|a, b| a.addr == b.addr).enumerate() {
+    for (index, (addr, count)) in backends_of(slots).enumerate() {
         if index > 0 {
             text.push_str(", ");
         }
-        push(&mut text, format_args!("{}", run[0].addr));
-        if run.len() > 1 {
-            push(&mut text, format_args!("*{}", run.len()));
+        push(&mut text, format_args!("{addr}"));
+        if count > 1 {
+            push(&mut text, format_args!("*{count}"));
         }
     }
     text.push(']');

@@ -269,8 +269,7 @@ impl Engine {
 
     /// The services that claim one of the addresses: whether they may have it hangs on whether the node has it.
     fn claimants(&self, addresses: &BTreeSet<Addr>) -> Vec<ServiceName> {
-        let ports = |addr: &Addr| L4Addr::new(*addr, 0, Protocol::Tcp)..=L4Addr::new(*addr, u16::MAX, Protocol::Sctp);
-        let rows = addresses.iter().flat_map(|addr| self.rows.range(ports(addr)));
+        let rows = addresses.iter().flat_map(|addr| self.rows.range(L4Addr::all_at(*addr)));
         rows.flat_map(|(_, row)| row.claims()).map(|claim| claim.key.service.clone()).collect()
     }
 

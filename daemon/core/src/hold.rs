@@ -11,7 +11,7 @@ use crate::cause::Cause;
 use crate::compile::View;
 use crate::datapath::Moment;
 use crate::service::PortKey;
-use crate::state::{MAX_VIEW_SLOTS, ServiceEntry, Slot};
+use crate::state::{MAX_VIEW_SLOTS, ServiceEntry, Slot, backends_of};
 
 /// The most records a start takes in: many times the protected service ports of any cluster.
 pub const MAX_REMEMBERED: usize = 1_024;
@@ -124,8 +124,8 @@ impl Known {
 }
 
 fn view(slots: &[Slot]) -> View {
-    let count = |run: &[Slot]| u16::try_from(run.len()).unwrap_or(u16::MAX);
-    slots.chunk_by(|a, b| a.addr == b.addr).map(|run| (run[0].addr, count(run))).collect::<SmallVec<_>>()
+    let narrow = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    backends_of(slots).map(|(addr, count)| (addr, narrow(count))).collect::<SmallVec<_>>()
 }
 
 #[cfg(test)]

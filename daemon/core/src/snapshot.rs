@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::addr::{L4Addr, Protocol};
+use crate::addr::{Family, L4Addr};
 use crate::cause::Cause;
 use crate::claims::{Claim, Precedence, Row};
 use crate::compile::BackendRefusal;
@@ -17,7 +17,7 @@ use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, Servi
 use crate::select::{self, Candidate, Checks};
 use crate::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, Source};
 use crate::stale::Moves;
-use crate::state::{CANARIES, Desired, Realised, ServiceId, Slot};
+use crate::state::{CANARIES, Desired, Realised, ServiceId, Slot, backends_of};
 use crate::table::{Facts, Quarantine};
 use crate::trace::{Verdict, trace};
 
@@ -109,9 +109,7 @@ impl Snapshot {
                 }
             }
         } else if let Some(addr) = filter.address {
-            let first = L4Addr::new(addr, 0, Protocol::Tcp);
-            let last = L4Addr::new(addr, u16::MAX, Protocol::Sctp);
-            self.rows.range(first..=last).for_each(|(address, row)| add(*address, row));
+            self.rows.range(L4Addr::all_at(addr)).for_each(|(address, row)| add(*address, row));
         } else {
             self.rows.iter().for_each(|(address, row)| add(*address, row));
         }
@@ -125,7 +123,7 @@ impl Snapshot {
         self.count_frontends(&mut counts);
         let mut without = BTreeSet::new();
         for entry in self.desired.services.values() {
-            counts.selectable += entry.cluster.chunk_by(|a, b| a.addr == b.addr).count();
+            counts.selectable += backends_of(&entry.cluster).count();
         }
         without.extend(self.empty_ports().map(|key| &key.service));
         counts.without_backends = without.len();
@@ -247,11 +245,15 @@ impl Snapshot {
         service.source_ranges.as_ref().map(Vec::len)
     }
 
+    /// Whether NodePorts of the family are answered on any address.
+    pub(crate) fn answers_nodeports(&self, family: Family) -> bool {
+        self.desired.node_addrs.iter().any(|addr| addr.family() == family)
+    }
+
     /// Why nobody can dial a NodePort that is as it should be.
     fn unanswered(&self, claim: &Claim, status: Status) -> Option<String> {
         let family = claim.key.family;
-        let is_answered = || self.desired.node_addrs.iter().any(|addr| addr.family() == family);
-        (claim.kind == FrontendKind::NodePort && status == Status::Done && !is_answered())
+        (claim.kind == FrontendKind::NodePort && status == Status::Done && !self.answers_nodeports(family))
             .then(|| format!("answered nowhere: the node has no {family} address that node.nodeport-addresses means"))
     }
 
@@ -463,7 +465,7 @@ fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
 }
 
 fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
-    slots.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr).collect()
+    backends_of(slots).map(|(addr, _)| addr).collect()
 }
 
 /// `http=80/TCP` for each port and port number; without the name where there is none.

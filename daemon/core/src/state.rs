@@ -43,6 +43,11 @@ pub struct Slot {
     pub addr: L4Addr,
 }
 
+/// Each backend of a view once, in the view's order, with how many slots it has.
+pub fn backends_of(view: &[Slot]) -> impl Iterator<Item = (L4Addr, usize)> {
+    view.chunk_by(|a, b| a.addr == b.addr).map(|run| (run[0].addr, run.len()))
+}
+
 /// The most slots one view can have: its count is 16 bits in the kernel's view word.
 pub const MAX_VIEW_SLOTS: usize = u16::MAX as usize;
 

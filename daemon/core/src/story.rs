@@ -8,8 +8,8 @@ use crate::addr::{Addr, Family, L4Addr, Protocol};
 use crate::engine::Snapshot;
 use crate::report::{BackendReport, Choice, Filter, FrontendReport};
 use crate::service::{FrontendKind, ServiceName, TrafficPolicy};
-use crate::state::{FrontendEntry, ServiceEntry};
-use crate::trace::{Errno, Verdict, wildcard};
+use crate::state::{FrontendEntry, backends_of};
+use crate::trace::{Errno, Verdict, lookup_frontend, wildcard};
 
 /// Who dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,31 +172,17 @@ impl Snapshot {
 
     /// What happens when this client dials this address, and why.
     pub fn story(&self, to: L4Addr, from: Client) -> Story {
-        let at = self.answering(to).filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
-        let entry = at.and_then(|at| Some((at, *self.desired.frontends.get(&at)?)));
-        let claims_at = at.unwrap_or(to);
-        let claims = self.claims_to(claims_at);
-        let found = entry.map(|(at, entry)| self.found(at, &entry, (claims.first(), from)));
-        let backends = match (&found, claims.first()) {
-            (Some(found), Some(owner)) => self.candidates(owner, found, entry.map(|(_, entry)| entry)),
+        let answering = lookup_frontend(&self.desired, &self.config.guard.nodeport_range, to);
+        let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
+        let claims = self.claims_to(answering.map_or(to, |(at, _)| at));
+        let found = answering.map(|(at, entry)| self.found(at, entry, (claims.first(), from)));
+        let backends = match (&found, claims.first(), answering) {
+            (Some(found), Some(owner), Some((_, entry))) => self.candidates(owner, found, entry),
             _ => Vec::new(),
         };
         let near = if found.is_some() { Vec::new() } else { self.near(to, from) };
         let end = self.end(to, from, found.is_some());
         Story { to, from, hooks: hooks(to, from), found, claims, near, backends, end }
-    }
-
-    /// Under which address the frontend is kept that answers.
-    fn answering(&self, to: L4Addr) -> Option<L4Addr> {
-        if to.protocol == Protocol::Sctp {
-            return None;
-        }
-        if self.desired.frontends.contains_key(&to) {
-            return Some(to);
-        }
-        let is_node_port = self.config.guard.nodeport_range.contains(&to.port);
-        let is_answered = is_node_port && self.desired.node_addrs.contains(&to.addr);
-        Some(wildcard(to)).filter(|at| is_answered && self.desired.frontends.contains_key(at))
     }
 
     fn claims_to(&self, at: L4Addr) -> Vec<FrontendReport> {
@@ -233,14 +219,11 @@ impl Snapshot {
         }
     }
 
-    fn candidates(&self, owner: &FrontendReport, found: &Found, entry: Option<FrontendEntry>) -> Vec<Candidate> {
-        let empty = ServiceEntry::default();
-        let entry = entry.and_then(|entry| self.desired.services.get(&entry.service));
-        let entry = entry.map_or(&empty, |entry| &**entry);
-        let slots = match found.view {
+    fn candidates(&self, owner: &FrontendReport, found: &Found, entry: &FrontendEntry) -> Vec<Candidate> {
+        let slots = self.desired.services.get(&entry.service).map_or(&[][..], |entry| match found.view {
             View::Cluster => &entry.cluster,
             View::Local => &entry.local,
-        };
+        });
         let mut rows = self.backends(&Filter::of_service(&owner.service));
         let (family, protocol) = (owner.address.addr.family(), owner.address.protocol);
         rows.retain(|row| {
@@ -260,9 +243,7 @@ impl Snapshot {
             return End::PassedThrough;
         }
         match self.trace(to) {
-            Verdict::Forwarded(_, slots) => {
-                End::Forwarded(slots.chunk_by(|left, right| left.addr == right.addr).count())
-            }
+            Verdict::Forwarded(_, slots) => End::Forwarded(backends_of(slots).count()),
             Verdict::Refused(_, errno) => End::Refused(errno),
             Verdict::PassedThrough => End::PassedThrough,
         }
@@ -273,7 +254,7 @@ impl Snapshot {
             return vec![Near::Sctp];
         }
         let mut near = Vec::new();
-        let others = self.desired.frontends.range(first_of(to.addr)..=last_of(to.addr));
+        let others = self.desired.frontends.range(L4Addr::all_at(to.addr));
         let others: Vec<L4Addr> = others.map(|(at, _)| *at).collect();
         if !others.is_empty() {
             near.push(Near::OtherPorts(others));
@@ -309,18 +290,11 @@ impl Snapshot {
             claims.first().is_some_and(|claim| claim.kind == FrontendKind::ClusterIP)
                 && prefix(at.addr) == prefix(to.addr)
         };
-        let before = self.rows.range(..first_of(to.addr)).next_back().map(|(at, _)| *at).filter(is_one)?;
-        let after = self.rows.range(last_of(to.addr)..).next().map(|(at, _)| *at).filter(is_one)?;
+        let (first, last) = L4Addr::all_at(to.addr).into_inner();
+        let before = self.rows.range(..first).next_back().map(|(at, _)| *at).filter(is_one)?;
+        let after = self.rows.range(last..).next().map(|(at, _)| *at).filter(is_one)?;
         Some(Near::Between(before, after))
     }
-}
-
-fn first_of(addr: Addr) -> L4Addr {
-    L4Addr::new(addr, 0, Protocol::Tcp)
-}
-
-fn last_of(addr: Addr) -> L4Addr {
-    L4Addr::new(addr, u16::MAX, Protocol::Sctp)
 }
 
 /// A UDP socket dials by connect() or names its peer at each sendmsg().

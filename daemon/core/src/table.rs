@@ -296,7 +296,8 @@ impl Table {
     }
 }
 
-fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
+/// What an entry is kept under that two maps do not both have the same.
+pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     match item {
         DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
     }

@@ -39,7 +39,7 @@ impl fmt::Display for Errno {
 /// What happens to a connection to this address. The affinity and the sticky choice of a UDP socket may narrow a
 /// forwarded connection to one of the slots; they never widen it.
 pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Verdict<'a> {
-    let Some(frontend) = lookup_frontend(state, nodeport_range, to) else { return Verdict::PassedThrough };
+    let Some((_, frontend)) = lookup_frontend(state, nodeport_range, to) else { return Verdict::PassedThrough };
     let service = frontend.service;
     let Some(entry) = state.services.get(&service) else {
         return Verdict::Refused(service, Errno::ConnectionRefused);
@@ -54,19 +54,21 @@ pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: 
     }
 }
 
-fn lookup_frontend<'a>(
+/// The frontend that answers, and the address it is kept under: the one dialled, or the unspecified one of a NodePort.
+pub(crate) fn lookup_frontend<'a>(
     state: &'a MapState,
     nodeport_range: &RangeInclusive<u16>,
     to: L4Addr,
-) -> Option<&'a FrontendEntry> {
+) -> Option<(L4Addr, &'a FrontendEntry)> {
     if to.protocol == Protocol::Sctp {
         return None;
     }
-    state.frontends.get(&to).or_else(|| {
+    let kept_at = |at: L4Addr| Some((at, state.frontends.get(&at)?));
+    kept_at(to).or_else(|| {
         if !nodeport_range.contains(&to.port) || !state.node_addrs.contains(&to.addr) {
             return None;
         }
-        state.frontends.get(&wildcard(to))
+        kept_at(wildcard(to))
     })
 }
 

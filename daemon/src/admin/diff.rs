@@ -15,14 +15,11 @@ use super::table::{Cell, Page, Table};
 use super::{AdminState, Now, SourceReport};
 use crate::drift::CHECK_EVERY;
 
-/// Which two disagree.
-const PAIRS: [&str; 3] = ["source/memory", "memory/kernel", "kernel/connect"];
-
 /// The differences, also those that the command line finds.
 pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
     name: "differences",
     columns: [
-        Column::one_of("Between", &PAIRS),
+        Column::one_of("Between", &Between::NAMES),
         Column::name("What"),
         Column::name("Service"),
         Column::text("Source"),

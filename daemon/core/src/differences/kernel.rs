@@ -6,7 +6,7 @@ use crate::compare::{Content, EntryKey, Fault, judge};
 use crate::report::{Filter, Status};
 use crate::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use crate::state::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot, backends_of};
 
 impl Snapshot {
     /// Whether the filter lets the entry through.
@@ -134,10 +134,7 @@ impl Snapshot {
 }
 
 fn service_text(entry: &ServiceEntry) -> String {
-    let view = |name, list: &[Slot]| {
-        let backends = list.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr);
-        format!("{name} {}", addresses(backends))
-    };
+    let view = |name, list: &[Slot]| format!("{name} {}", addresses(backends_of(list).map(|(addr, _)| addr)));
     let mut text = view("cluster", &entry.cluster);
     if !entry.local.is_empty() {
         text = format!("{text}, {}", view("local", &entry.local));

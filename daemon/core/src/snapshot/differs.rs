@@ -8,6 +8,7 @@ use imbl::ordmap::DiffItem;
 
 use crate::service::ServiceName;
 use crate::snapshot::Snapshot;
+use crate::table::key_of;
 
 /// Whose rows of `/frontends` may differ between two snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +35,7 @@ impl Snapshot {
             named.extend(rows.flat_map(|row| row.claims()).map(|claim| claim.key.service.clone()));
         }
         for item in before.desired.services.diff(&self.desired.services) {
-            let id = match item {
-                DiffItem::Add(id, _) | DiffItem::Remove(id, _) | DiffItem::Update { new: (id, _), .. } => id,
-            };
+            let id = key_of(&item);
             let owners = [before.owners.get(id), self.owners.get(id)].into_iter().flatten();
             named.extend(owners.map(|owner| owner.key.service.clone()));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cause::Trigger;
 use crate::history::{Addresses, Event, What};
 use crate::service::{PortKey, Source};
-use crate::state::{ServiceEntry, ServiceId, Slot};
+use crate::state::{ServiceEntry, ServiceId, Slot, backends_of};
 
 /// A list that the round changes.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) 
 /// Which backends the one list has and the other has not. Both are in address order.
 fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
     let (mut added, mut removed) = (Addresses::default(), Addresses::default());
-    let mut before = before.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr).peekable();
-    for addr in after.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr) {
+    let mut before = backends_of(before).map(|(addr, _)| addr).peekable();
+    for (addr, _) in backends_of(after) {
         while let Some(gone) = before.next_if(|old| *old < addr) {
             removed.push(gone);
         }
