@@ -32,6 +32,10 @@ pub(super) trait Section: Default {
     /// As written between brackets.
     const NAME: &'static str;
 
+    /// What it is about, for the reference.
+    #[cfg(test)]
+    const ABOUT: &'static str;
+
     /// Reads the table; a key that is missing, or has a problem, is at its default in the result.
     fn read(fields: Fields<'_, '_>, problems: &mut Problems) -> Self;
 
@@ -61,6 +65,9 @@ macro_rules! section {
 
         impl Section for $type {
             const NAME: &'static str = $section;
+
+            #[cfg(test)]
+            const ABOUT: &'static str = concat!($($about),+);
 
             fn read(mut fields: Fields<'_, '_>, problems: &mut Problems) -> Self {
                 let mut section = Self::default();

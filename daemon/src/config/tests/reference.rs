@@ -1,0 +1,97 @@
+//! `docs/configuration.md`, made from the keys. What a key takes is what the parser says when it is given something else.
+
+use super::*;
+use crate::generated;
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+Generated from `daemon/src/config/keys.rs`: `UPDATE=1 cargo test -p nodelb --lib config` rewrites it.
+
+nodelb reads `/etc/nodelb/nodelb.toml`, or the file that `--config` names. Every key has a default, and the file need not
+exist. An unknown key, a key given twice or a value of the wrong kind refuses the whole file: a daemon that starts ends with
+exit code 78, one that runs keeps its old configuration. `nodelb check-config` shows every problem at once, `nodelb config`
+what a running daemon has in effect.
+
+A key that says \"reload\" takes effect with `systemctl reload nodelb` (SIGHUP), one that says \"restart\" with `systemctl
+restart nodelb`. Neither interrupts a connection. Services in files need neither: the directory is watched, see
+nodelb.services(5).
+";
+
+/// The first thing the parser has against this value of the key, without the key's name.
+fn complaint(key: &Key, value: &str) -> Option<String> {
+    let problems = Config::parse(&format!("[{}]\n{} = {value}\n", key.section, key.name)).err()?;
+    let message = problems.first()?.message.as_str();
+    let name = format!("{}.{}: ", key.section, key.name);
+    message.strip_prefix(&name).map(str::to_owned)
+}
+
+/// The kind of value, and what values of that kind there are.
+fn takes(key: &Key) -> String {
+    let refused = complaint(key, "1.5").expect("no key takes this");
+    let kind = refused.strip_prefix("expected ").and_then(|text| text.split(", found ").next()).expect(&refused);
+    let kind = kind.split(" such as ").next().expect("a kind");
+    if let Some(range) = complaint(key, "0").and_then(|text| text.strip_prefix("0 is not in ").map(str::to_owned)) {
+        let (first, last) = range.split_once("..=").expect("a range");
+        return format!("{kind} from {first} to {last}");
+    }
+    let (probe, link) = if kind == "an array" { ("[\"?\"]", " of ") } else { ("\"?\"", ": ") };
+    let choice = complaint(key, probe).and_then(|refused| wanted(&refused));
+    choice.map_or_else(|| kind.to_owned(), |choice| format!("{kind}{link}{choice}"))
+}
+
+/// What a refusal asks for.
+fn wanted(refusal: &str) -> Option<String> {
+    if let Some((_, choice)) = refusal.split_once("(expected ") {
+        return Some(choice.replacen(')', "", 1).replacen("like ", "values like ", 1));
+    }
+    let table = refusal.strip_prefix("expected ").and_then(|text| text.split(", found ").next());
+    table.or_else(|| refusal.split_once("must be ").map(|(_, what)| what)).map(str::to_owned)
+}
+
+/// The comment of a key; what is set in from it is code.
+fn meaning(key: &Key) -> String {
+    let mut text = String::new();
+    for line in key.comment {
+        match line.strip_prefix("   ") {
+            Some(code) if text.contains("\n    ") => text.push_str(&format!("\n    {code}")),
+            Some(code) => text.push_str(&format!("\n\n    {code}")),
+            None => text.push_str(&format!("\n{}", line.trim_start().replace('*', "\\*"))),
+        }
+    }
+    text.trim_start().to_owned()
+}
+
+/// `docs/configuration.md` has every key, with what it takes, its default, and what makes a change of it count. `UPDATE=1`
+/// rewrites it.
+#[test]
+fn the_reference_is_the_keys() {
+    let sections = [
+        (Node::NAME, Node::ABOUT),
+        (Files::NAME, Files::ABOUT),
+        (Kubernetes::NAME, Kubernetes::ABOUT),
+        (State::NAME, State::ABOUT),
+        (Admin::NAME, Admin::ABOUT),
+        (Datapath::NAME, Datapath::ABOUT),
+        (Log::NAME, Log::ABOUT),
+    ];
+    let mut text = INTRODUCTION.to_owned();
+    let mut shown = 0;
+    let keys = Config::default().keys();
+    for (section, about) in sections {
+        text.push_str(&format!("\n## [{section}]\n\n{}\n", about.trim()));
+        for key in keys.iter().filter(|key| key.section == section) {
+            let change = if key.needs_restart { "restart" } else { "reload" };
+            text.push_str(&format!(
+                "\n### {section}.{}\n\nDefault: `{}`; {}; {change}.\n\n{}\n",
+                key.name,
+                key.value,
+                takes(key),
+                meaning(key),
+            ));
+            shown += 1;
+        }
+    }
+    assert_eq!(shown, keys.len(), "a section is missing here");
+    generated::is_whole_file("docs/configuration.md", &text);
+}
