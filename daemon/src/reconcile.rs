@@ -162,9 +162,14 @@ impl<D: Datapath> Owner<D> {
         report_losses(&round, &mut standing.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         self.rounds.end();
-        if self.engine.is_ready() && !standing.was_ready {
+        let becomes_ready = self.engine.is_ready() && !standing.was_ready;
+        if becomes_ready {
             standing.was_ready = true;
             self.try_canary(standing);
+        }
+        // Before anybody is told: who is may ask at once.
+        self.publish_health(standing);
+        if becomes_ready {
             let services = self.engine.holdings().services;
             info!(
                 message_id = %messages::READY,
@@ -172,7 +177,6 @@ impl<D: Datapath> Owner<D> {
             );
             self.notifier.ready(&format!("serving {services} services"));
         }
-        self.publish_health(standing);
     }
 
     /// Tells systemd that all is done that can be done for now, if only an apiserver's first answer is missing.
@@ -183,6 +187,7 @@ impl<D: Datapath> Owner<D> {
         }
         standing.goes_without = true;
         self.try_canary(standing);
+        self.publish_health(standing);
         let served = match self.engine.holdings().services {
             1 => "1 service from before is served".to_owned(),
             services => format!("{services} services from before are served"),
