@@ -12,10 +12,16 @@ mod dashboard;
 mod expression;
 #[path = "documented/manual.rs"]
 mod manual;
+#[path = "documented/pages.rs"]
+mod pages;
 #[path = "documented/prose.rs"]
 mod prose;
+#[path = "documented/rbac.rs"]
+mod rbac;
 #[path = "documented/silence.rs"]
 mod silence;
+#[path = "documented/statuses.rs"]
+mod statuses;
 #[path = "documented/walk.rs"]
 mod walk;
 

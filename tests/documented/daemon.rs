@@ -32,6 +32,11 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts it, and waits until it is ready. Returns what it said until then.
     pub(crate) fn start() -> (Self, Vec<String>) {
+        Self::start_with("", "first full reconcile is done")
+    }
+
+    /// The same with more configuration, and waits until it has said this.
+    pub(crate) fn start_with(more: &str, until: &str) -> (Self, Vec<String>) {
         let directory = TempDir::new().expect("this machine lets it");
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("services.d")).expect("this machine lets it");
@@ -40,7 +45,7 @@ impl Daemon {
             TcpListener::bind("127.0.0.1:0").expect("this machine lets it").local_addr().expect("this machine lets it");
         let (services, state) = (at("services.d"), at("state"));
         let config = format!(
-            "[files]\ndirectory = {services:?}\n[state]\ndirectory = {state:?}\n[admin]\nlisten = [\"{admin}\"]\n"
+            "[files]\ndirectory = {services:?}\n[state]\ndirectory = {state:?}\n[admin]\nlisten = [\"{admin}\"]\n{more}"
         );
         fs::write(at("nodelb.toml"), config).expect("this machine lets it");
         let mut command = Command::new(NODELB);
@@ -53,7 +58,7 @@ impl Daemon {
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| told.send(line)));
         let daemon = Self { child, admin, lines, _directory: directory };
         let mut said = Vec::new();
-        while !said.last().is_some_and(|line: &String| line.contains("first full reconcile is done")) {
+        while !said.last().is_some_and(|line: &String| line.contains(until)) {
             said.push(
                 daemon
                     .lines

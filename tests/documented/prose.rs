@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 
 use nodelb::admin::metrics::{Kind, METRICS};
 
-use crate::walk;
+use crate::{pages, walk};
 
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "ARCHITECTURE.md",
     "config.example.toml",
-    "docs/metrics.md",
-    "docs/journal.md",
     "contrib/man/nodelb.8",
     "contrib/man/nodelb.toml.5",
     "contrib/man/nodelb.services.5",
@@ -21,31 +19,40 @@ const DOCUMENTS: [&str; 12] = [
     "daemon/src/log/messages.rs",
 ];
 
+/// These, and every page of `docs/`.
+fn documents() -> impl Iterator<Item = String> {
+    DOCUMENTS.into_iter().map(str::to_owned).chain(pages::all())
+}
+
 /// `nodelb COMMAND` in code, and its flags.
 #[test]
 fn commands_that_are_mentioned_exist() {
+    for document in documents() {
+        let text = crate::read(&document).replace("\\-", "-");
+        for (start, _) in text.match_indices("`nodelb ") {
+            check_command(&document, text[start + 1..].split(['`', '\n']).next().unwrap());
+        }
+    }
+}
+
+/// Its command exists, and so do its long flags.
+pub(crate) fn check_command(document: &str, code: &str) {
     let commands: BTreeSet<String> = walk::commands().iter().map(|command| command.get_name().to_owned()).collect();
     let flags = walk::flags();
-    for document in DOCUMENTS {
-        let text = crate::read(document).replace("\\-", "-");
-        for (start, _) in text.match_indices("`nodelb ") {
-            let code = text[start + 1..].split(['`', '\n']).next().unwrap();
-            let mut words = code.split_whitespace().skip(1);
-            let command = words.next().unwrap();
-            let is_known = commands.contains(command) || command.starts_with("--");
-            assert!(is_known, "{document}: `{code}`: there is no command {command}");
-            for flag in words.filter(|word| word.starts_with("--")) {
-                let flag = flag.split('=').next().unwrap();
-                assert!(flags.contains(flag), "{document}: `{code}`: there is no flag {flag}");
-            }
-        }
+    let mut words = code.split_whitespace().skip(1);
+    let command = words.next().unwrap_or_default();
+    let is_known = commands.contains(command) || command.starts_with("--");
+    assert!(is_known, "{document}: `{code}`: there is no command {command}");
+    for flag in words.filter(|word| word.starts_with("--")) {
+        let flag = flag.split('=').next().unwrap();
+        assert!(flags.contains(flag), "{document}: `{code}`: there is no flag {flag}");
     }
 }
 
 #[test]
 fn metrics_that_are_mentioned_exist() {
-    for document in DOCUMENTS {
-        let text = crate::read(document);
+    for document in documents() {
+        let text = crate::read(&document);
         for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
             let is_metric = word.starts_with("nodelb_") && !is_something_else(word);
             assert!(!is_metric || is_sample(word), "{document}: there is no metric {word}");
@@ -53,9 +60,10 @@ fn metrics_that_are_mentioned_exist() {
     }
 }
 
-/// Crates, and a test target.
+/// Crates, a test target, and packages with their version.
 fn is_something_else(word: &str) -> bool {
-    ["nodelb_core", "nodelb_datapath", "nodelb_apiserver", "nodelb_"].contains(&word)
+    let is_versioned = word.trim_start_matches("nodelb_").starts_with(|c: char| c.is_ascii_digit());
+    is_versioned || ["nodelb_core", "nodelb_datapath", "nodelb_apiserver", "nodelb_"].contains(&word)
 }
 
 /// Whether samples have this name.

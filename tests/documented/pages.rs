@@ -1,0 +1,178 @@
+//! The pages of `docs/`: what a user types, sets and follows from there exists, and the configurations they show are good.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use nodelb::config::Config;
+use nodelb::log::messages::{FIELDS, MESSAGES};
+
+use crate::daemon::Daemon;
+use crate::prose;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Every page, by its path in the repository.
+pub(crate) fn all() -> Vec<String> {
+    let entries = std::fs::read_dir(Path::new(ROOT).join("docs")).expect("the pages");
+    let names = entries.map(|entry| entry.expect("a page").file_name().into_string().expect("a plain name"));
+    let mut pages: Vec<String> =
+        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
+    pages.sort();
+    assert!(pages.len() > 5, "{pages:?}");
+    pages
+}
+
+/// The indented blocks of a page, without their indent.
+fn blocks(text: &str) -> Vec<String> {
+    let mut blocks = vec![String::new()];
+    for line in text.lines() {
+        match line.strip_prefix("    ") {
+            Some(code) => blocks.last_mut().expect("never empty").push_str(&format!("{code}\n")),
+            // An empty line may be a part of it.
+            None if line.is_empty() => blocks.last_mut().expect("never empty").push('\n'),
+            None => blocks.push(String::new()),
+        }
+    }
+    blocks.retain(|block| !block.trim().is_empty());
+    blocks
+}
+
+/// Whatever is typed in a block: at its beginning, behind a prompt, or behind `sudo`.
+#[test]
+fn commands_that_are_typed_exist() {
+    let mut typed = 0;
+    for page in all() {
+        for line in blocks(&crate::read(&page)).iter().flat_map(|block| block.lines()) {
+            let line = line.trim_start().trim_start_matches("$ ").trim_start_matches("sudo ");
+            let code = line.split([';', '|', '#']).next().unwrap().trim();
+            if code.starts_with("nodelb ") && !code.starts_with("nodelb starts") {
+                prose::check_command(&page, code);
+                typed += 1;
+            }
+        }
+    }
+    assert!(typed > 30, "{typed}");
+}
+
+/// Words in code that look like `section.key`; what is shown in blocks may be what somebody got wrong.
+#[test]
+fn keys_that_are_mentioned_exist() {
+    let config = Config::default();
+    let keys: BTreeSet<String> = config.settings().map(|(key, _, _)| key).collect();
+    let sections: BTreeSet<&str> = keys.iter().map(|key| key.split('.').next().unwrap()).collect();
+    for page in all() {
+        let text = crate::read(&page);
+        let prose: Vec<&str> = text.lines().filter(|line| !line.starts_with("    ")).collect();
+        for code in prose.join("\n").split('`').skip(1).step_by(2) {
+            let word = code.split([' ', '=']).next().unwrap().trim_start_matches('[').trim_end_matches(']');
+            let is_key = word.split_once('.').is_some_and(|(section, key)| {
+                let is_name = |c: char| c.is_ascii_lowercase() || c == '-';
+                sections.contains(section) && !key.is_empty() && key.chars().all(is_name)
+            });
+            assert!(!is_key || keys.contains(word), "{page}: there is no key {word}");
+        }
+    }
+}
+
+/// `localhost:9890/ROUTE`, and routes in code.
+#[test]
+fn routes_that_are_mentioned_exist() {
+    let (daemon, _) = Daemon::start();
+    let answer: serde_json::Value = serde_json::from_str(&daemon.get("/?output=json")).unwrap();
+    let routes: BTreeSet<&str> =
+        answer["routes"].as_array().unwrap().iter().map(|row| row["route"].as_str().unwrap()).collect();
+    for page in all() {
+        let text = crate::read(&page);
+        for (start, found) in text.match_indices("localhost:9890") {
+            let rest = &text[start + found.len()..];
+            let is_route = |c: char| c.is_ascii_alphabetic() || c == '/' || c == '.';
+            let route: String = rest.chars().take_while(|c| is_route(*c)).collect();
+            let route = route.trim_end_matches('.');
+            assert!(route.is_empty() || routes.contains(route), "{page}: there is no route {route}");
+        }
+    }
+}
+
+/// Names in capitals are messages of the journal, its fields, or of those few that others made.
+#[test]
+fn messages_that_are_mentioned_exist() {
+    let others = ["LC_ALL", "COLUMNS", "KUBE_PROXY"];
+    let known: BTreeSet<String> = MESSAGES
+        .iter()
+        .map(|message| message.name.to_owned())
+        .chain(FIELDS.iter().map(|(field, _)| field.to_uppercase()))
+        .chain(others.map(str::to_owned))
+        .collect();
+    let ids: BTreeSet<String> = MESSAGES.iter().map(|message| message.id.to_string()).collect();
+    for page in all() {
+        for word in crate::read(&page).split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            let is_name = word.contains('_') && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+            let is_foreign = ["CAP_", "CONFIG_", "BPF_"].iter().any(|prefix| word.starts_with(prefix));
+            assert!(!is_name || is_foreign || known.contains(word), "{page}: there is no message {word}");
+            let is_id = word.len() == 32 && word.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
+            assert!(!is_id || ids.contains(word), "{page}: there is no message {word}");
+        }
+    }
+}
+
+/// Configurations that are shown would be taken; what they name need not exist here.
+#[test]
+fn configurations_that_are_shown_are_good() {
+    let mut shown = 0;
+    for page in all() {
+        for block in blocks(&crate::read(&page)) {
+            let first = block.trim_start().lines().next().unwrap_or_default();
+            let is_config = ["[node]", "[files]", "[kubernetes]", "[admin]", "[datapath]", "[log]"].contains(&first);
+            if is_config {
+                let problems = Config::parse(&block).err().unwrap_or_default();
+                assert!(problems.is_empty(), "{page}: {problems:?} in\n{block}");
+                shown += 1;
+            }
+        }
+    }
+    assert!(shown > 0);
+}
+
+/// The heading's anchor, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    text.lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#'))).collect()
+}
+
+/// Links from page to page, and to the rest of the repository.
+#[test]
+fn links_lead_somewhere() {
+    let mut followed = 0;
+    for page in all().into_iter().chain(["README.md".to_owned()]) {
+        let text = crate::read(&page);
+        let directory = Path::new(&page).parent().expect("a page is a file");
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.starts_with("http") {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').map_or((target, None), |(file, at)| (file, Some(at)));
+            let path = directory.join(file);
+            let linked = if file.is_empty() { page.clone() } else { path.to_string_lossy().into_owned() };
+            assert!(Path::new(ROOT).join(&linked).exists(), "{page}: {target} leads nowhere");
+            let found = heading.is_none_or(|heading| anchors(&crate::read(&linked)).contains(heading));
+            assert!(found, "{page}: {target}: there is no such heading");
+            followed += 1;
+        }
+    }
+    assert!(followed > 20, "{followed}");
+}
+
+/// No page is missing in the index, and none of the index is missing.
+#[test]
+fn the_index_has_every_page() {
+    let index = crate::read("docs/README.md");
+    for page in all() {
+        let name = page.trim_start_matches("docs/");
+        assert!(name == "README.md" || index.contains(&format!("]({name})")), "docs/README.md does not lead to {name}");
+    }
+}

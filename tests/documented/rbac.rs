@@ -1,0 +1,198 @@
+//! The Kubernetes manifest: its rules are what nodelb asks an apiserver for, no less and no more, and a daemon that may do
+//! just that works.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nodelb_apiserver::{Cluster, Replica, Role, WatchList};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::daemon::Daemon;
+
+const MANIFEST: &str = "contrib/kubernetes/rbac.yaml";
+
+/// Group, resource and verb.
+type Rule = (String, String, String);
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn objects() -> Vec<Value> {
+    let objects = serde_saphyr::from_multiple(&crate::read(MANIFEST));
+    objects.expect("YAML that kubectl reads")
+}
+
+fn named<'o>(objects: &'o [Value], kind: &str, name: &str) -> &'o Value {
+    let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {kind} {name} in {MANIFEST}"))
+}
+
+fn words(list: &Value) -> Vec<String> {
+    list.as_array().map_or_else(Vec::new, |all| all.iter().map(|it| it.as_str().expect("a word").to_owned()).collect())
+}
+
+/// What a role allows on resources.
+fn rules(role: &Value) -> BTreeSet<Rule> {
+    let mut rules = BTreeSet::new();
+    for rule in role["rules"].as_array().expect("rules") {
+        for group in words(&rule["apiGroups"]) {
+            for resource in words(&rule["resources"]) {
+                let allow = |verb| (group.clone(), resource.clone(), verb);
+                rules.extend(words(&rule["verbs"]).into_iter().map(allow));
+            }
+        }
+    }
+    rules
+}
+
+/// The paths in the sources of the daemon's own questions, as group and resource. What commands ask for a person, with
+/// that person's credentials, lies elsewhere.
+fn asked() -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
+    for directory in ["source/kube", "apiserver", "events"] {
+        read_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(directory), &mut found);
+    }
+    collect(&crate::read("daemon/src/events.rs"), &mut found);
+    found
+}
+
+fn read_sources(directory: &Path, found: &mut BTreeSet<(String, String)>) {
+    for entry in fs::read_dir(directory).expect("sources") {
+        let path = entry.expect("a source").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a plain name");
+        if path.is_dir() && name != "tests" {
+            read_sources(&path, found);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            collect(&fs::read_to_string(&path).expect("a source"), found);
+        }
+    }
+}
+
+fn collect(text: &str, found: &mut BTreeSet<(String, String)>) {
+    for literal in text.split('"').filter(|literal| literal.starts_with("/api")) {
+        let path = literal.split('?').next().expect("a path");
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let (group, rest) = match parts.as_slice() {
+            ["api", "v1", rest @ ..] => ("", rest),
+            ["apis", group, "v1", rest @ ..] => (*group, rest),
+            _ => continue,
+        };
+        let rest = if rest.first() == Some(&"namespaces") { &rest[2..] } else { rest };
+        found.extend(rest.first().map(|resource| (group.to_owned(), (*resource).to_owned())));
+    }
+}
+
+#[test]
+fn the_rules_are_what_nodelb_asks_for() {
+    let objects = objects();
+    let reading = rules(named(&objects, "ClusterRole", "nodelb"));
+    let writing = rules(named(&objects, "ClusterRole", "nodelb-events"));
+    let resources = reading.union(&writing).map(|(group, resource, _)| (group.clone(), resource.clone())).collect();
+    assert_eq!(asked(), resources, "what the sources ask for, and {MANIFEST}");
+    let verbs = |rules: &BTreeSet<Rule>, resource: &str| -> Vec<String> {
+        rules.iter().filter(|(_, of, _)| of == resource).map(|(_, _, verb)| verb.clone()).collect()
+    };
+    for watched in ["services", "endpointslices", "nodes"] {
+        assert_eq!(verbs(&reading, watched), ["list", "watch"], "{watched}");
+    }
+    assert_eq!(verbs(&reading, "servicecidrs"), ["list"]);
+    assert_eq!(verbs(&writing, "events"), ["create", "patch"]);
+    // Nothing by another way: each rule is of resources, or of the one path that is asked.
+    for rule in named(&objects, "ClusterRole", "nodelb")["rules"].as_array().expect("rules") {
+        let paths = words(&rule["nonResourceURLs"]);
+        assert!(rule["resources"].is_array() != (paths == ["/readyz"]), "{rule}");
+    }
+}
+
+/// Whom the bindings give it to, and whose the token is.
+#[test]
+fn the_account_has_the_roles_and_nothing_else() {
+    let objects = objects();
+    let account = json!({"kind": "ServiceAccount", "name": "nodelb", "namespace": "kube-system"});
+    for role in ["nodelb", "nodelb-events"] {
+        let binding = named(&objects, "ClusterRoleBinding", role);
+        assert_eq!(binding["roleRef"]["name"], role);
+        assert_eq!(binding["subjects"], json!([account]));
+    }
+    let kinds = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
+    assert_eq!((kinds("ClusterRole"), kinds("ClusterRoleBinding"), objects.len()), (2, 2, 6));
+    assert_eq!(named(&objects, "ServiceAccount", "nodelb")["metadata"]["namespace"], "kube-system");
+    let secret = named(&objects, "Secret", "nodelb");
+    assert_eq!(secret["type"], "kubernetes.io/service-account-token");
+    assert_eq!(secret["metadata"]["annotations"]["kubernetes.io/service-account.name"], "nodelb");
+}
+
+/// A cluster with one service, and a token of the account with these rules.
+struct World {
+    replica: Replica,
+    directory: TempDir,
+}
+
+impl World {
+    fn of(rules: &BTreeSet<Rule>) -> Self {
+        let user = "system:serviceaccount:kube-system:nodelb";
+        let cluster = Cluster::new().expect("a cluster");
+        let role = rules
+            .iter()
+            .fold(Role::nothing(), |role, (_, resource, verb)| role.and(&[verb.as_str()], &[resource.as_str()]));
+        cluster.allow(user, role);
+        cluster
+            .apply_value(json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+                "spec": {"ports": [{"port": 80, "protocol": "TCP"}]},
+            }))
+            .expect("a service");
+        let directory = TempDir::new().expect("a directory");
+        fs::write(directory.path().join("token"), cluster.token(user).expect("a token")).expect("this machine lets it");
+        fs::write(directory.path().join("ca.crt"), cluster.ca_pem()).expect("this machine lets it");
+        let replica = cluster.serve_anywhere().expect("an apiserver");
+        // A streamed list is a watch: servers without them ask for both.
+        replica.faults().behave(|behaviour| behaviour.watch_list = WatchList::Off);
+        Self { replica, directory }
+    }
+
+    /// As docs/kubernetes.md has it.
+    fn config(&self) -> String {
+        format!(
+            "[kubernetes]\ntoken-file = {:?}\nca-file = {:?}\nhealthz-addresses = []\n[[kubernetes.apiserver]]\naddress = \
+             \"{}\"\n",
+            self.directory.path().join("token"),
+            self.directory.path().join("ca.crt"),
+            self.replica.address()
+        )
+    }
+
+    /// Whether all kinds come to be read, and what is wrong if they do not.
+    fn reads_everything(&self) -> Result<(), String> {
+        let (daemon, _) = Daemon::start_with(&self.config(), "the datapath is memory");
+        let start = Instant::now();
+        loop {
+            let answer: Value = serde_json::from_str(&daemon.get("/sources?output=json")).expect("JSON");
+            let rows = answer["sources"].as_array().expect("rows");
+            let of_kubernetes: Vec<_> = rows.iter().filter(|row| row["source"] == "kubernetes").collect();
+            let problems = Value::from_iter(of_kubernetes.iter().map(|row| row["problems"].clone())).to_string();
+            let problems = problems + &daemon.get("/apiservers?output=json");
+            if of_kubernetes.len() == 3 && of_kubernetes.iter().all(|row| row["state"] == "Ok") {
+                return Ok(());
+            }
+            if problems.contains("orbidden") || start.elapsed() > PATIENCE {
+                return Err(problems);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// With the rules of the manifest every kind is read; without any one of them, one is not.
+#[test]
+fn a_daemon_needs_just_these() {
+    let rules = rules(named(&objects(), "ClusterRole", "nodelb"));
+    World::of(&rules).reads_everything().expect("the rules are enough");
+    for rule in rules.iter().filter(|(_, resource, _)| resource != "servicecidrs") {
+        let mut fewer = rules.clone();
+        fewer.remove(rule);
+        assert!(World::of(&fewer).reads_everything().is_err(), "{rule:?} is not needed");
+    }
+}

@@ -1,0 +1,56 @@
+//! What each status means: the tables of `docs/operations.md` have the words of the code, no more and no fewer.
+
+use nodelb::apiserver::pool::Standing;
+use nodelb::source::SourceState;
+use nodelb_core::report::{Choice, Status};
+use nodelb_core::service::BackendState;
+use nodelb_core::story::End;
+
+/// First cells of the tables behind this heading, the tables' own headings left out.
+fn words(page: &str, heading: &str) -> Vec<String> {
+    let begin = format!("\n### {heading}\n");
+    let (_, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no heading {heading}"));
+    let part = rest.split("\n### ").next().expect("a part");
+    let cells: Vec<&str> =
+        part.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(|row| row.split(" |").next()).collect();
+    let titles = ["status", "state", "choice", "verdict"];
+    cells.into_iter().filter(|cell| !titles.contains(cell)).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_status_is_explained() {
+    let page = crate::read("docs/operations.md");
+    let printed = |all: &[&dyn ToString]| -> Vec<String> { all.iter().map(|word| word.to_string()).collect() };
+    let standings: Vec<String> = Standing::ALL.iter().map(ToString::to_string).collect();
+    let sources = printed(&[&SourceState::Ok, &SourceState::LastGood, &SourceState::Error]);
+    assert_eq!(words(&page, "Frontends and services"), Status::NAMES);
+    assert_eq!(words(&page, "Backends"), [&BackendState::NAMES[..], &Choice::NAMES[..]].concat());
+    assert_eq!(words(&page, "Sources"), sources);
+    assert_eq!(words(&page, "Apiservers"), standings);
+    assert_eq!(words(&page, "Connections"), End::NAMES);
+}
+
+/// The checks of a daemon that runs, in the order in which they are listed. The memory datapath has no programs.
+#[test]
+fn every_check_of_readiness_is_explained() {
+    let (daemon, _) = crate::daemon::Daemon::start();
+    let answer: serde_json::Value = serde_json::from_str(&daemon.get("/readyz?output=json")).expect("JSON");
+    let page = crate::read("docs/operations.md");
+    for row in answer["readyz"].as_array().expect("rows") {
+        let check = row["check"].as_str().expect("a name");
+        let is_told = page.lines().any(|line| line.starts_with(&format!("| {check} |")));
+        assert!(is_told, "docs/operations.md does not tell of the check {check}");
+    }
+}
+
+/// Each alert has its first look.
+#[test]
+fn every_alert_has_a_first_look() {
+    let page = crate::read("docs/operations.md");
+    for line in crate::read("contrib/prometheus/nodelb.rules.yaml").lines() {
+        if let Some(alert) = line.trim().strip_prefix("- alert: ") {
+            let is_told = page.split(|c: char| !c.is_alphanumeric()).any(|word| word == alert);
+            assert!(is_told, "docs/operations.md does not tell of {alert}");
+        }
+    }
+}
