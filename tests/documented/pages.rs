@@ -176,3 +176,74 @@ fn the_index_has_every_page() {
         assert!(name == "README.md" || index.contains(&format!("]({name})")), "docs/README.md does not lead to {name}");
     }
 }
+
+/// The fields of kube-proxy's configuration, as of Kubernetes 1.36: what a page about moving from it must tell of.
+const FIELDS_OF_KUBE_PROXY: [&str; 57] = [
+    "bindAddress",
+    "bindAddressHardFail",
+    "clientConnection.acceptContentTypes",
+    "clientConnection.burst",
+    "clientConnection.contentType",
+    "clientConnection.kubeconfig",
+    "clientConnection.qps",
+    "clusterCIDR",
+    "configSyncPeriod",
+    "conntrack.maxPerCore",
+    "conntrack.min",
+    "conntrack.tcpBeLiberal",
+    "conntrack.tcpCloseWaitTimeout",
+    "conntrack.tcpEstablishedTimeout",
+    "conntrack.udpStreamTimeout",
+    "conntrack.udpTimeout",
+    "detectLocal.bridgeInterface",
+    "detectLocal.interfaceNamePrefix",
+    "detectLocalMode",
+    "enableProfiling",
+    "featureGates",
+    "healthzBindAddress",
+    "hostnameOverride",
+    "iptables.localhostNodePorts",
+    "iptables.masqueradeAll",
+    "iptables.masqueradeBit",
+    "iptables.minSyncPeriod",
+    "iptables.syncPeriod",
+    "ipvs.excludeCIDRs",
+    "ipvs.minSyncPeriod",
+    "ipvs.scheduler",
+    "ipvs.strictARP",
+    "ipvs.syncPeriod",
+    "ipvs.tcpFinTimeout",
+    "ipvs.tcpTimeout",
+    "ipvs.udpTimeout",
+    "logging.flushFrequency",
+    "logging.format",
+    "logging.options",
+    "logging.verbosity",
+    "logging.vmodule",
+    "metricsBindAddress",
+    "mode",
+    "nftables.masqueradeAll",
+    "nftables.masqueradeBit",
+    "nftables.minSyncPeriod",
+    "nftables.syncPeriod",
+    "nodePortAddresses",
+    "oomScoreAdj",
+    "portRange",
+    "showHiddenMetricsForVersion",
+    "windowsRunAsService",
+    "winkernel.enableDSR",
+    "winkernel.forwardHealthCheckVip",
+    "winkernel.networkName",
+    "winkernel.rootHnsEndpointName",
+    "winkernel.sourceVip",
+];
+
+#[test]
+fn every_field_of_kube_proxy_has_a_row() {
+    let text = crate::read("docs/migration.md");
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(|row| row.split(" | ").next());
+    let told: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    for field in FIELDS_OF_KUBE_PROXY {
+        assert!(told.contains(field), "docs/migration.md does not tell of {field}");
+    }
+}

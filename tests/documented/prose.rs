@@ -44,7 +44,7 @@ pub(crate) fn check_command(document: &str, code: &str) {
     let is_known = commands.contains(command) || command.starts_with("--");
     assert!(is_known, "{document}: `{code}`: there is no command {command}");
     for flag in words.filter(|word| word.starts_with("--")) {
-        let flag = flag.split('=').next().unwrap();
+        let flag = flag.split('=').next().unwrap_or(flag);
         assert!(flags.contains(flag), "{document}: `{code}`: there is no flag {flag}");
     }
 }

@@ -26,7 +26,7 @@ fn objects() -> Vec<Value> {
 
 fn named<'o>(objects: &'o [Value], kind: &str, name: &str) -> &'o Value {
     let found = objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
-    found.unwrap_or_else(|| panic!("no {kind} {name} in {MANIFEST}"))
+    found.ok_or_else(|| format!("no {kind} {name} in {MANIFEST}")).expect("an object")
 }
 
 fn words(list: &Value) -> Vec<String> {
@@ -194,5 +194,18 @@ fn a_daemon_needs_just_these() {
         let mut fewer = rules.clone();
         fewer.remove(rule);
         assert!(World::of(&fewer).reads_everything().is_err(), "{rule:?} is not needed");
+    }
+}
+
+/// Who has been told that the node is ready, and asks at once, does not read that an apiserver is waited for.
+#[test]
+fn a_daemon_that_is_ready_has_its_sources() {
+    let world = World::of(&rules(named(&objects(), "ClusterRole", "nodelb")));
+    world.replica.faults().behave(|behaviour| behaviour.watch_list = WatchList::On);
+    let (daemon, _) = Daemon::start_with(&world.config(), "first full reconcile is done");
+    let answer: Value = serde_json::from_str(&daemon.get("/sources?output=json")).expect("JSON");
+    for row in answer["sources"].as_array().expect("rows") {
+        let is_needed = ["services", "endpointslices"].iter().any(|kind| row["path"] == *kind);
+        assert!(!is_needed || row["state"] == "Ok", "{row}");
     }
 }

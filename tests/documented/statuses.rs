@@ -9,7 +9,7 @@ use nodelb_core::story::End;
 /// First cells of the tables behind this heading, the tables' own headings left out.
 fn words(page: &str, heading: &str) -> Vec<String> {
     let begin = format!("\n### {heading}\n");
-    let (_, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no heading {heading}"));
+    let (_, rest) = page.split_once(&begin).ok_or_else(|| format!("no heading {heading}")).expect("a heading");
     let part = rest.split("\n### ").next().expect("a part");
     let cells: Vec<&str> =
         part.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(|row| row.split(" |").next()).collect();

@@ -23,8 +23,10 @@ pub(crate) struct Resource {
     pub selectable: &'static [&'static str],
 }
 
+const RBAC: &str = "rbac.authorization.k8s.io";
+
 /// All of them.
-pub(crate) static RESOURCES: [Resource; 8] = [
+pub(crate) static RESOURCES: [Resource; 12] = [
     Resource {
         status: true,
         selectable: &["status.phase"],
@@ -55,6 +57,11 @@ pub(crate) static RESOURCES: [Resource; 8] = [
     },
     Resource { group: "discovery.k8s.io", ..core("endpointslices", "endpointslice", "EndpointSlice", &[], true) },
     Resource { group: "networking.k8s.io", ..core("servicecidrs", "servicecidr", "ServiceCIDR", &[], false) },
+    // Kept and given back; who may do what is said by `Cluster::allow`.
+    core("serviceaccounts", "serviceaccount", "ServiceAccount", &["sa"], true),
+    Resource { selectable: &["type"], ..core("secrets", "secret", "Secret", &[], true) },
+    Resource { group: RBAC, ..core("clusterroles", "clusterrole", "ClusterRole", &[], false) },
+    Resource { group: RBAC, ..core("clusterrolebindings", "clusterrolebinding", "ClusterRoleBinding", &[], false) },
 ];
 
 const fn core(

@@ -314,8 +314,13 @@ impl Running {
         if std::mem::discriminant(&one.state) != std::mem::discriminant(&state) {
             one.since = SystemTime::now();
         }
+        let begins = state == State::Watching;
         one.state = state;
         self.is_reported = false;
+        if begins {
+            // Whoever is told that the node is ready must not read that an apiserver is waited for.
+            self.report();
+        }
     }
 
     /// What is due now and then. Never waits.
