@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::access::User;
+use crate::accounts;
 use crate::clock::rfc3339;
 use crate::cluster::Cluster;
 use crate::discovery;
@@ -92,7 +93,13 @@ impl Exchange {
                 let object = self.cluster.read(|state| state.find(resource, &key(&asked)))?;
                 Ok(self.shown(resource, object.bytes.clone(), request.headers()))
             }
-            _ => self.write(resource, &asked, request).await,
+            _ => {
+                let answer = self.write(resource, &asked, request).await?;
+                if accounts::is_concerned(resource) {
+                    accounts::settle(&self.cluster)?;
+                }
+                Ok(answer)
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::access::{Access, Role, User};
+use crate::accounts;
 use crate::clock::rfc3339;
 use crate::fields::Writer;
 use crate::identity::{Certificate, Identity};
@@ -131,7 +132,7 @@ impl Cluster {
                 None => state.create(write, &key.0, object),
             }
         })?;
-        Ok(())
+        if accounts::is_concerned(resource) { accounts::settle(self) } else { Ok(()) }
     }
 
     /// The same cluster, where everything written through this handle is written down as somebody else's doing:

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::resource::{RESOURCES, Resource};
+use crate::resource::{RBAC, RESOURCES, Resource};
 use crate::status::Status;
 
 /// Answers a path that is about the server itself.
@@ -40,7 +40,7 @@ fn version() -> Value {
 
 /// The groups beside core; `authorization.k8s.io` has no objects, only questions.
 fn groups() -> impl Iterator<Item = &'static str> {
-    ["authorization.k8s.io", "discovery.k8s.io", "networking.k8s.io", "rbac.authorization.k8s.io"].into_iter()
+    ["authorization.k8s.io", "discovery.k8s.io", "networking.k8s.io", RBAC].into_iter()
 }
 
 fn group(name: &str) -> Value {

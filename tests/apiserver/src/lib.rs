@@ -2,7 +2,7 @@
 //! every way it is known to go wrong.
 //!
 //! ```text
-//!  tests ──────────────────────────> Cluster (state: store, write, defaults, patch, fields; access; identity)
+//!  tests ──────────────────────────> Cluster (state: store, write, defaults, patch, fields; access, accounts; identity)
 //!    │                                  ▲  ▲
 //!    │         Replica (serve, wire) ───┘  └─── Replica: each with a thread, a certificate, faults
 //!    └─ faults ──>  │
@@ -13,6 +13,7 @@
 //! on, and it forgets everything when it ends.
 
 mod access;
+mod accounts;
 mod answer;
 mod clock;
 mod cluster;

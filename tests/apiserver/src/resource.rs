@@ -23,7 +23,8 @@ pub(crate) struct Resource {
     pub selectable: &'static [&'static str],
 }
 
-const RBAC: &str = "rbac.authorization.k8s.io";
+/// The group of roles.
+pub(crate) const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// All of them.
 pub(crate) static RESOURCES: [Resource; 12] = [
@@ -57,7 +58,7 @@ pub(crate) static RESOURCES: [Resource; 12] = [
     },
     Resource { group: "discovery.k8s.io", ..core("endpointslices", "endpointslice", "EndpointSlice", &[], true) },
     Resource { group: "networking.k8s.io", ..core("servicecidrs", "servicecidr", "ServiceCIDR", &[], false) },
-    // Kept and given back; who may do what is said by `Cluster::allow`.
+    // What follows from these is said in `accounts`.
     core("serviceaccounts", "serviceaccount", "ServiceAccount", &["sa"], true),
     Resource { selectable: &["type"], ..core("secrets", "secret", "Secret", &[], true) },
     Resource { group: RBAC, ..core("clusterroles", "clusterrole", "ClusterRole", &[], false) },

@@ -1,0 +1,73 @@
+//! Service accounts, as the controllers and authorizers of a cluster make them of manifests: a token for a Secret that asks
+//! for one, and for each account what the cluster roles allow that are bound to it. Groups and users are not looked at.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::access::Role;
+use crate::cluster::Cluster;
+use crate::resource::{RBAC, Resource};
+use crate::status::Status;
+use crate::write::Patch;
+
+/// Whether a write to the resource may concern accounts.
+pub(crate) fn is_concerned(resource: &Resource) -> bool {
+    resource.plural == "secrets" || resource.group == RBAC
+}
+
+/// Brings tokens and permissions in line with the objects there are. An account that is bound no more keeps what it had.
+///
+/// # Errors
+/// No randomness.
+pub(crate) fn settle(cluster: &Cluster) -> Result<(), Status> {
+    cluster.list("secrets").iter().try_for_each(|secret| fill(cluster, secret))?;
+    let mut roles: BTreeMap<String, Role> = BTreeMap::new();
+    for binding in cluster.list("clusterrolebindings") {
+        let role = cluster.get("clusterroles", "", text(&binding["roleRef"]["name"])).unwrap_or_default();
+        for subject in items(&binding["subjects"]).iter().filter(|subject| subject["kind"] == "ServiceAccount") {
+            let user = user(text(&subject["namespace"]), text(&subject["name"]));
+            let before = roles.remove(&user).unwrap_or_else(Role::nothing);
+            roles.insert(user, items(&role["rules"]).iter().fold(before, with_rule));
+        }
+    }
+    roles.into_iter().for_each(|(user, role)| cluster.allow(&user, role));
+    Ok(())
+}
+
+fn with_rule(role: Role, rule: &Value) -> Role {
+    let words = |name: &str| items(&rule[name]).iter().map(text).collect::<Vec<_>>();
+    role.and(&words("verbs"), &words("resources"))
+}
+
+/// Puts a token into a Secret that is for one and has none.
+fn fill(cluster: &Cluster, secret: &Value) -> Result<(), Status> {
+    let meta = &secret["metadata"];
+    let account = text(&meta["annotations"]["kubernetes.io/service-account.name"]);
+    let is_wanted = secret["type"] == "kubernetes.io/service-account-token" && !account.is_empty();
+    if !is_wanted || secret["data"]["token"].is_string() {
+        return Ok(());
+    }
+    let namespace = text(&meta["namespace"]);
+    let token = cluster.token(&user(namespace, account)).map_err(|error| Status::new(500, error.to_string()))?;
+    let encoded = |bytes: &str| STANDARD.encode(bytes);
+    let data = json!({
+        "token": encoded(&token), "ca.crt": encoded(cluster.ca_pem()), "namespace": encoded(namespace),
+    });
+    let controller = cluster.writing_as("kube-controller-manager");
+    controller.patch("secrets", namespace, text(&meta["name"]), &Patch::Merge(json!({"data": data})))
+}
+
+fn user(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
