@@ -71,3 +71,6 @@ fn text(value: &Value) -> &str {
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ fn paths() {
     let status = request("PUT", "/api/v1/namespaces/shop/services/web/status");
     assert_eq!((status.subresource.as_deref(), status.verb), (Some("status"), Verb::Update));
     assert_eq!(request("GET", "/api/v1/nodes?watch=1").verb, Verb::Watch);
-    for nothing in ["/readyz", "/api/v1", "/api/v1/secrets", "/apis/discovery.k8s.io", "/"] {
+    for nothing in ["/readyz", "/api/v1", "/api/v1/configmaps", "/apis/discovery.k8s.io", "/"] {
         assert!(request("GET", nothing).resource.is_none(), "{nothing}");
     }
 }
