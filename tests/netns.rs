@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
 
+mod links;
 mod pod;
 mod sandbox;
 
@@ -56,3 +57,5 @@ mod nodeports;
 mod privilege;
 #[path = "netns/traffic.rs"]
 mod traffic;
+#[path = "netns/upgrade.rs"]
+mod upgrade;

@@ -44,6 +44,7 @@ impl World {
             nodeport_range: 30_000..=32_767,
             protect_nodeports: true,
             count_connections,
+            layout: nodelb_datapath::LAYOUT,
             crash_after: None,
         };
         let (datapath, _) = KernelDatapath::open(&options).unwrap();

@@ -134,6 +134,8 @@ pub struct AdminState {
     pub maps: ReadMaps,
     /// What else there is to compare with it.
     pub reality: Reality,
+    /// What it has of what nodelb uses, in a line; `None` where the datapath is memory.
+    pub kernel: Option<String>,
     /// How much it can hold.
     pub limits: Limits,
     /// The configuration in effect.

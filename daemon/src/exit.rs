@@ -22,7 +22,7 @@ pub enum Code {
     System = 71,
     /// Permission or a capability is missing, or BPF may not be loaded here.
     Permission = 77,
-    /// The configuration has a problem.
+    /// The configuration has a problem, or what is in the kernel is another version's: trying again changes neither.
     Config = 78,
 }
 

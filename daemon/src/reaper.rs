@@ -17,4 +17,5 @@ mod namespaces;
 pub mod wire;
 
 pub use child::run;
+pub(crate) use child::try_out;
 pub use client::{Line, Reaper};

@@ -93,7 +93,7 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
 fn run_kernel(ground: Ground) -> Result<(), Failure> {
     // It has what the daemon gives up next.
     let reaper = kernel::start_reaper(&ground.config);
-    let datapath = kernel::open(&ground.config)?;
+    let (datapath, findings) = kernel::open(&ground.config)?;
     let means = kernel::means(&datapath, reaper);
     let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let sockets = datapath.own_sockets();
@@ -110,7 +110,13 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let probe: Probe<KernelDatapath> =
         Box::new(move |datapath| vec![kernel::probe_links(datapath, &reports), kernel::probe_canary(&own)]);
     start_runtime(|| {
-        serve(ground, datapath, |_| maps, Own { probe, register, means, links, drift, connections, clients, slots })
+        let kernel = Some(findings);
+        serve(
+            ground,
+            datapath,
+            |_| maps,
+            Own { probe, register, means, links, drift, connections, clients, slots, kernel },
+        )
     })
 }
 
@@ -133,6 +139,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
         connections: None,
         clients: Arc::new(|| None),
         slots: Arc::new(|_| None),
+        kernel: None,
     };
     start_runtime(|| serve(ground, datapath, maps, own))
 }
@@ -167,13 +174,15 @@ struct Own<D> {
     clients: ReadClients,
     /// How many slots are not to be had.
     slots: ReadSlots,
+    /// What the kernel has of what nodelb uses, in a line.
+    kernel: Option<String>,
 }
 
 async fn serve<D: Datapath + Send + 'static>(
     ground: Ground,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    Own { probe, register, means, links, drift, connections, clients, slots }: Own<D>,
+    Own { probe, register, means, links, drift, connections, clients, slots, kernel }: Own<D>,
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, mut doors, identity, notifier } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
@@ -210,8 +219,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
     let (rounds, drift_seen) = (Rounds::default(), checker.reports.subscribe());
     let reality = Reality { links, drift: drift_seen, rounds: rounds.clone(), live, connections, clients, slots };
-    let drift = checker.start(stopped(stop.clone()));
-    let config_in = watch::Sender::new(Arc::new(config));
+    let (drift, config_in) = (checker.start(stopped(stop.clone())), watch::Sender::new(Arc::new(config)));
     let state = AdminState {
         snapshot: snapshot.clone(),
         sources: [files.sources].into_iter().chain(kubernetes.iter().map(|it| it.sources.clone())).collect(),
@@ -223,6 +231,7 @@ async fn serve<D: Datapath + Send + 'static>(
         latencies: Some(recorder.latencies),
         maps: read,
         reality,
+        kernel,
         limits,
         config: config_in.subscribe(),
         clock: Arc::new(move || Now { moment: clock.now(), unix: unix_seconds() }),

@@ -88,6 +88,7 @@ impl World for Kernel<'_> {
             nodeport_range: guard.nodeport_range.clone(),
             protect_nodeports: true,
             count_connections: true,
+            layout: nodelb_datapath::LAYOUT,
             crash_after: None,
         };
         let datapath = open(&options)?;

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use nodelb_prober::{Plan, Probe, Transport};
 
 use crate::host::{Host, answering, backend, eventually, get, is_done, service, socket};
+use crate::links::{assert_replaced_in_place, attached};
 use crate::sandbox;
 
 const SERVICE: &str = "198.51.100.10:80";
@@ -29,6 +30,15 @@ impl Traffic {
         for probe in &self.probes {
             let tally = probe.tally();
             assert_eq!(tally.failures(), 0, "{when}: {tally}, {:?}", tally.first_failure);
+        }
+    }
+
+    /// Ends it at once; panics if anything has failed.
+    pub(crate) fn end(self, when: &str) {
+        for probe in self.probes {
+            let tally = probe.finish();
+            assert_eq!(tally.failures(), 0, "{when}: {tally}, {:?}", tally.first_failure);
+            assert!(tally.ok() > 0, "{when}: there was no traffic");
         }
     }
 
@@ -105,12 +115,15 @@ fn an_upgrade_takes_over_what_the_old_binary_left() {
         serve_both(&host);
         let old = host.start();
         let traffic = Traffic::start();
+        let links = host.pins.join("v1/links");
+        let before = attached(&links);
         let other_binary = host.path("nodelb");
         std::fs::copy(env!("CARGO_BIN_EXE_nodelb"), &other_binary).unwrap();
         pause();
         old.kill();
         let mut new = host.launch(Command::new(other_binary), &[]);
         assert!(new.wait_ready(), "{}", host.log());
+        assert_replaced_in_place(&before, &attached(&links));
         pause();
         new.stop();
         traffic.finish();

@@ -69,7 +69,7 @@ fn wait(daemon: &mut Daemon, what: &str, mut done: impl FnMut() -> bool) {
 
 /// Lets the daemon crash after 1, 2, 3... operations of `life`, until it lives through it; `afterwards` follows each
 /// crash. Returns how many crash points there were.
-fn at_every_step(host: &Host, mut life: impl FnMut(&mut Daemon), mut afterwards: impl FnMut(u32)) -> u32 {
+pub(crate) fn at_every_step(host: &Host, mut life: impl FnMut(&mut Daemon), mut afterwards: impl FnMut(u32)) -> u32 {
     for n in 1..TOO_MANY {
         let mut daemon = host.spawn(Some(n));
         if daemon.wait_ready() {

@@ -1,5 +1,6 @@
 //! A node in a sandbox: its configuration, its service files, its daemon. Owns how a test starts the daemon and asks it.
 
+use std::cell::Cell;
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -29,11 +30,15 @@ const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 /// Makes the daemon kill itself with SIGKILL after so many map, pin and link operations.
 const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 
+/// Makes the daemon call its layout version this.
+const LAYOUT: &str = "NODELB_LAYOUT";
+
 /// A node with nothing running on it yet. Its files lie on a tmpfs that ends with the sandbox.
 pub(crate) struct Host {
     dir: PathBuf,
     cgroup: PathBuf,
     pub(crate) pins: PathBuf,
+    layout: Cell<u32>,
 }
 
 impl Host {
@@ -42,7 +47,8 @@ impl Host {
         assert!(mounted.success(), "mounting a tmpfs");
         let dir = PathBuf::from("/run/nodelb-test");
         fs::create_dir_all(dir.join("services.d")).unwrap();
-        let host = Self { dir, cgroup: sandbox.cgroup.clone(), pins: sandbox.bpffs.join("nodelb") };
+        let host =
+            Self { dir, cgroup: sandbox.cgroup.clone(), pins: sandbox.bpffs.join("nodelb"), layout: Cell::new(1) };
         host.configure("");
         host
     }
@@ -61,6 +67,11 @@ impl Host {
             self.pins
         );
         self.write("nodelb.toml", &text);
+    }
+
+    /// Daemons that are started from now on call their layout version this.
+    pub(crate) fn use_layout(&self, version: u32) {
+        self.layout.set(version);
     }
 
     /// Makes the text the content of a service file, in one step.
@@ -94,6 +105,7 @@ impl Host {
     pub(crate) fn spawn(&self, crash_after: Option<u32>) -> Daemon {
         let mut command = Command::new(NODELB);
         crash_at(&mut command, crash_after);
+        command.env(LAYOUT, self.layout.get().to_string());
         self.launch(command, &[])
     }
 

@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::host::{Host, backend, eventually, is_done, service};
+use nodelb_datapath::features::{OPTIONAL, Optional};
+
+use crate::host::{Host, backend, eventually, get, is_done, service};
 use crate::sandbox;
 
 #[test]
@@ -21,6 +23,27 @@ fn no_capability_is_left_after_the_start() {
         }
         host.serve("a.toml", &service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
         eventually("it works without any", || is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));
+    });
+}
+
+/// Each of the table's rows is told as found or as missing, with what follows.
+#[test]
+fn what_the_kernel_has_is_told() {
+    sandbox::run("privilege::what_the_kernel_has_is_told", |sandbox| {
+        let host = Host::new(sandbox);
+        let _daemon = host.start();
+        let status = get("/status").unwrap();
+        let rows = status["status"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["about"] == "kernel").unwrap();
+        let says = row["state"].as_str().unwrap();
+        assert!(host.log().contains(says), "{}", host.log());
+        for Optional { name, without, .. } in OPTIONAL {
+            assert!(says.contains(name), "{name}: {says}");
+            let is_missing = says.contains(&format!("): {without}"));
+            assert!(!is_missing || says.contains("lacks"), "{says}");
+        }
+        // These tests need them: NodePorts that are protected, no capability left.
+        assert!(!says.contains("are not protected") && !says.contains("keeps CAP_BPF"), "{says}");
     });
 }
 

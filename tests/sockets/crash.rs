@@ -61,7 +61,7 @@ fn converge(options: &Options) {
 }
 
 /// Whether the process ended by itself; if not, it must have been the crash point.
-fn survived(status: ExitStatus, after: u64) -> bool {
+pub(super) fn survived(status: ExitStatus, after: u64) -> bool {
     assert!(status.success() || status.signal() == Some(9), "after operation {after}: {status}");
     status.success()
 }

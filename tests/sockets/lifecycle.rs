@@ -14,7 +14,7 @@ use super::{Kernel, Manner, Prober, backends, dial, entry, in_sandbox, l4, list,
 const SERVICE: &str = "198.51.100.1:80";
 
 /// Something of every kind, so that a dump that lacks anything differs.
-fn content() -> MapState {
+pub(super) fn content() -> MapState {
     let full = ServiceEntry {
         cluster: list(&["192.0.2.10:80/TCP", "192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]),
         local: list(&["192.0.2.11:80/TCP"]),
@@ -39,7 +39,7 @@ fn content() -> MapState {
     state
 }
 
-fn fill(kernel: &mut Kernel, state: &MapState) {
+pub(super) fn fill(kernel: &mut Kernel, state: &MapState) {
     let services = state.services.iter().map(|(id, entry)| MapOp::PutService(*id, entry.clone()));
     let frontends = state.frontends.iter().map(|(addr, entry)| MapOp::PutFrontend(*addr, *entry));
     let addrs = state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr));

@@ -6,6 +6,7 @@ mod bind;
 mod counters;
 mod crash;
 mod flows;
+mod layout;
 mod lifecycle;
 mod own;
 mod refusal;
@@ -61,6 +62,7 @@ fn options(env: &Sandbox) -> Options {
         nodeport_range: 30000..=32767,
         protect_nodeports: true,
         count_connections: true,
+        layout: nodelb_datapath::LAYOUT,
         crash_after: None,
     }
 }

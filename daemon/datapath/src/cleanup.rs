@@ -1,9 +1,12 @@
 //! Removing everything nodelb ever pinned, and nothing else. May be repeated, also after it was interrupted.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+
+use libbpf_rs::query::LinkInfo;
 
 use crate::attach::HOOKS;
 use crate::crash::CrashPoint;
@@ -12,6 +15,7 @@ use crate::load::LASTING;
 use crate::maps::NAMES;
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
+use crate::versions::{self, LAYOUT, Lock};
 
 /// What was there and is gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,79 +28,109 @@ pub struct CleanupReport {
     pub left: Vec<PathBuf>,
 }
 
-/// Detaches the programs and removes all pins. Connections that are open stay open; new ones go where they are dialled.
+/// Detaches the programs and removes all pins, of every layout version. Connections that are open stay open; new ones
+/// go where they are dialled.
 ///
 /// # Errors
 /// When a nodelb is running, or something cannot be removed.
 pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport, OpenError> {
-    let mut report = CleanupReport::default();
-    for pins in Pins::existing(pin_directory, crash)? {
-        remove_links(&pins, &mut report, crash)?;
-        remove_maps(&pins, &mut report, crash)?;
-        remove_if_empty(pins.root(), &mut report, crash)?;
+    let _lock = Lock::take(pin_directory)?;
+    let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), crash };
+    // The oldest first: what a newer one took over from must not become the truth again.
+    for (layout, root) in versions::all(pin_directory)? {
+        let pins = Pins::of(pin_directory, layout, crash);
+        let is_known = layout == LAYOUT;
+        work.remove_links(&pins, is_known)?;
+        work.remove_maps(&pins, is_known)?;
+        work.remove_if_empty(&root)?;
     }
-    remove_if_empty(pin_directory, &mut report, crash)?;
+    work.remove_if_empty(pin_directory)?;
+    let mut report = work.report;
     report.left.sort_unstable();
     report.left.dedup();
     Ok(report)
 }
 
-/// Connections are no longer turned before answers are no longer turned back.
-fn remove_links(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
-    for hook in HOOKS.iter().rev() {
-        for path in [pins.link(hook.name), pins.link(&format!("{}{UNFINISHED}", hook.name))] {
+struct Work<'a> {
+    report: CleanupReport,
+    /// By their ids: two versions may have pinned the same link.
+    detached: BTreeSet<u32>,
+    crash: &'a CrashPoint,
+}
+
+impl Work<'_> {
+    /// Connections are no longer turned before answers are no longer turned back.
+    fn remove_links(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {
+        let hooks: Vec<String> =
+            HOOKS.iter().rev().flat_map(|hook| [hook.name.into(), format!("{}{UNFINISHED}", hook.name)]).collect();
+        let mut names = if is_known { Vec::new() } else { files(&pins.links())? };
+        names.retain(|name| !hooks.contains(name));
+        for path in names.iter().chain(&hooks).map(|name| pins.link(name)) {
             if let Ok(link) = sys::open_pinned(&path) {
-                // Fails only if the link is detached already, because its cgroup is gone.
+                let id = LinkInfo::from_fd(link.as_fd()).map(|info| info.id);
+                // Fails only if the link is detached already, because its cgroup is gone or by its other pin.
                 let _ = sys::link_detach(link.as_fd());
-                crash.pass();
-                report.links += 1;
+                self.crash.pass();
+                self.report.links += usize::from(id.is_ok_and(|id| self.detached.insert(id)));
             }
-            pins::remove_file(&path, crash).map_err(failed("removing", &path))?;
+            pins::remove_file(&path, self.crash).map_err(failed("removing", &path))?;
         }
+        self.remove_if_empty(&pins.links())
     }
-    remove_if_empty(&pins.root().join("links"), report, crash)
-}
 
-fn remove_maps(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
-    remove_unfinished(pins, report, crash)?;
-    let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
-    for number in names.iter().filter_map(|name| numbered(name, "g")) {
-        // In one step, so that a crash does not leave half of the truth behind.
-        pins.withdraw(number)?;
-        remove_unfinished(pins, report, crash)?;
-    }
-    LASTING.iter().try_for_each(|name| remove_map(&pins.lasting(name), report, crash))
-}
-
-fn remove_unfinished(pins: &Pins, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
-    let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
-    let is_unfinished =
-        |name: &&String| name.strip_suffix(UNFINISHED).is_some_and(|name| numbered(name, "g").is_some());
-    for directory in names.iter().filter(is_unfinished).map(|name| pins.root().join(name)) {
-        for name in NAMES {
-            remove_map(&directory.join(name), report, crash)?;
+    fn remove_maps(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {
+        self.remove_unfinished(pins, is_known)?;
+        let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
+        for number in names.iter().filter_map(|name| numbered(name, "g")) {
+            // In one step, so that a crash does not leave half of the truth behind.
+            pins.withdraw(number)?;
+            self.remove_unfinished(pins, is_known)?;
         }
-        remove_if_empty(&directory, report, crash)?;
+        self.remove_pins(pins.root(), is_known.then_some(&LASTING))
     }
-    Ok(())
+
+    fn remove_unfinished(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {
+        let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
+        let is_unfinished =
+            |name: &&String| name.strip_suffix(UNFINISHED).is_some_and(|name| numbered(name, "g").is_some());
+        for directory in names.iter().filter(is_unfinished).map(|name| pins.root().join(name)) {
+            self.remove_pins(&directory, is_known.then_some(&NAMES))?;
+            self.remove_if_empty(&directory)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the pins with these names, or all: whatever a layout that is not known has pinned there.
+    fn remove_pins(&mut self, directory: &Path, names: Option<&[&str]>) -> Result<(), OpenError> {
+        let names = match names {
+            Some(names) => names.iter().map(ToString::to_string).collect(),
+            None => files(directory)?,
+        };
+        for path in names.iter().map(|name| directory.join(name)) {
+            self.report.maps += usize::from(path.exists());
+            pins::remove_file(&path, self.crash).map_err(failed("removing", &path))?;
+        }
+        Ok(())
+    }
+
+    fn remove_if_empty(&mut self, directory: &Path) -> Result<(), OpenError> {
+        let names = pins::list(directory).map_err(failed("reading", directory))?;
+        if !names.is_empty() {
+            self.report.left.extend(names.iter().map(|name| directory.join(name)));
+            return Ok(());
+        }
+        match fs::remove_dir(directory) {
+            Ok(()) => self.crash.pass(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("removing", directory)(error)),
+        }
+        Ok(())
+    }
 }
 
-fn remove_map(path: &Path, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
-    report.maps += usize::from(path.exists());
-    pins::remove_file(path, crash).map_err(failed("removing", path))
-}
-
-fn remove_if_empty(directory: &Path, report: &mut CleanupReport, crash: &CrashPoint) -> Result<(), OpenError> {
-    let reading = |error: io::Error| failed("reading", directory)(error);
-    let names = pins::list(directory).map_err(reading)?;
-    if !names.is_empty() {
-        report.left.extend(names.iter().map(|name| directory.join(name)));
-        return Ok(());
-    }
-    match fs::remove_dir(directory) {
-        Ok(()) => crash.pass(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("removing", directory)(error)),
-    }
-    Ok(())
+/// The names of what is no directory.
+fn files(directory: &Path) -> Result<Vec<String>, OpenError> {
+    let mut names = pins::list(directory).map_err(failed("reading", directory))?;
+    names.retain(|name| !directory.join(name).is_dir());
+    Ok(names)
 }

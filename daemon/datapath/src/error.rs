@@ -62,6 +62,36 @@ pub enum OpenError {
         /// The pin directory.
         directory: PathBuf,
     },
+    /// The maps are of a newer version of nodelb.
+    #[error(
+        "{} holds maps of layout {found}, which a newer nodelb made; this one ({}) knows layout {known} and leaves \
+         everything as it is: connections go on by the last state of the newer one. Install that version again, or start \
+         this one afresh after nodelb cleanup (of either version): then service addresses do not work until it has started",
+        directory.display(), env!("CARGO_PKG_VERSION")
+    )]
+    NewerLayout {
+        /// The layout of the maps.
+        found: u32,
+        /// The layout of this version.
+        known: u32,
+        /// The pin directory.
+        directory: PathBuf,
+    },
+    /// The maps are of an older version of nodelb that this one cannot read.
+    #[error(
+        "{} holds maps of layout {found}, which an older nodelb made; this one ({}) has layout {known}, cannot read those, \
+         and leaves everything as it is: connections go on by the last state of the older one. Install a version in between \
+         first, or start this one afresh after nodelb cleanup: then service addresses do not work until it has started",
+        directory.display(), env!("CARGO_PKG_VERSION")
+    )]
+    UnknownLayout {
+        /// The layout of the maps.
+        found: u32,
+        /// The layout of this version.
+        known: u32,
+        /// The pin directory.
+        directory: PathBuf,
+    },
     /// The limits were lowered below what is in use.
     #[error(
         "map {map} has more entries in use than the {limit} it would have room for: raise datapath.max-{map}; the maps \

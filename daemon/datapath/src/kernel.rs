@@ -15,13 +15,15 @@ use crate::attach::{Attachment, LinkFault, LinkState, Links};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::error::OpenError;
+use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
 use crate::load;
 use crate::own::{self, OwnSockets};
 use crate::pins::Pins;
-use crate::probe::{self, Features};
+use crate::probe;
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
+use crate::versions::{self, Ground, Lock};
 use crate::write::Writer;
 
 /// What the kernel side needs to be told.
@@ -36,10 +38,12 @@ pub struct Options {
     /// Ports that may be NodePorts; an empty range for none.
     pub nodeport_range: RangeInclusive<u16>,
     /// Refuse to bind a NodePort that is served, in the network namespace of this process; where the kernel can
-    /// ([`Features::bind_refusal`]).
+    /// ([`Feature::RefuseBind`]).
     pub protect_nodeports: bool,
     /// Count the connections of each service: 16 bytes a service for each of at most eight CPUs.
     pub count_connections: bool,
+    /// Which layout version this one says it has: [`LAYOUT`](crate::LAYOUT), except where a test needs a next one.
+    pub layout: u32,
     /// Die by SIGKILL after this many physical operations; see [`CrashPoint`].
     pub crash_after: Option<u64>,
 }
@@ -59,6 +63,11 @@ pub enum Origin {
         /// The sizes before.
         from: Limits,
     },
+    /// The pinned maps were of an older layout; these are new, and the content was copied.
+    Upgraded {
+        /// The layout before.
+        from: u32,
+    },
 }
 
 /// What start found and did.
@@ -72,8 +81,8 @@ pub struct StartReport {
     pub links: Vec<(&'static str, LinkState)>,
     /// Entries that nodelb cannot have written, and that are not there any more.
     pub corrupt: Vec<String>,
-    /// What the kernel has.
-    pub features: Features,
+    /// What the kernel has of what start looks for.
+    pub findings: Findings,
     /// The cgroup the programs are attached to.
     pub cgroup: PathBuf,
     /// Why [`KernelDatapath::flows`] has nothing to offer, if so.
@@ -89,6 +98,7 @@ pub struct KernelDatapath {
     own: OwnSockets,
     flows: Option<FlowReader>,
     pins: Pins,
+    _lock: Lock,
 }
 
 impl KernelDatapath {
@@ -100,23 +110,26 @@ impl KernelDatapath {
     pub fn open(options: &Options) -> Result<(Self, StartReport), OpenError> {
         let (features, cgroup) = probe::check(&options.pin_directory, options.cgroup.as_deref())?;
         let crash = CrashPoint::new(options.crash_after);
-        let pins = Pins::create(&options.pin_directory, &crash)?;
+        let Ground { pins, predecessor, lock } = versions::enter(&options.pin_directory, options.layout, &crash)?;
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let prepared = load::prepare(&mut object, options, features)?;
-        let opened = Start::new(&pins, &prepared, cgroup.clone())?.run(prepared)?;
+        let opened = Start::new(&pins, predecessor, &prepared, cgroup.clone())?.run(prepared)?;
+        versions::remove_others(&options.pin_directory, options.layout, &crash)?;
         let flows = FlowReader::load(&opened.own).map_err(|error| error.to_string());
+        let mut findings = features.findings();
+        findings.note(Feature::Flows, flows.is_ok());
         let report = StartReport {
             generation: opened.generation,
             origin: opened.origin,
             links: opened.links,
             corrupt: opened.corrupt,
-            features,
+            findings,
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
         let Opened { writer, attachment, own, .. } = opened;
         let attachment = Arc::new(attachment);
-        Ok((Self { writer, attachment, own, flows: flows.ok(), pins }, report))
+        Ok((Self { writer, attachment, own, flows: flows.ok(), pins, _lock: lock }, report))
     }
 
     /// For reading the maps from other threads.

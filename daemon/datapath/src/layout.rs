@@ -208,6 +208,42 @@ pub(crate) fn parse_node_addr(bytes: &NodeAddrBytes) -> Addr {
     Addr::from_octets(field_of!(bytes, types::node_addr, addr))
 }
 
+/// Which backend a client had last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Client {
+    /// The cookie of its network namespace.
+    pub(crate) netns: u64,
+    pub(crate) service: ServiceId,
+    pub(crate) backend: BackendId,
+    /// Where in the view that was: a guess that saves a search.
+    pub(crate) offset: u32,
+    /// On the kernel's monotonic clock.
+    pub(crate) last_used_ns: u64,
+}
+
+pub(crate) fn client(client: &Client) -> (AffinityKeyBytes, AffinityBytes) {
+    let key = bytes_of!(types::affinity_key {
+        client: client.netns.to_ne_bytes(),
+        service_id: client.service.0.to_ne_bytes(),
+    });
+    let value = bytes_of!(types::affinity {
+        last_used_ns: client.last_used_ns.to_ne_bytes(),
+        backend_id: client.backend.0.to_ne_bytes(),
+        offset: client.offset.to_ne_bytes(),
+    });
+    (key, value)
+}
+
+pub(crate) fn parse_client(key: &AffinityKeyBytes, value: &AffinityBytes) -> Client {
+    Client {
+        netns: u64::from_ne_bytes(field_of!(key, types::affinity_key, client)),
+        service: ServiceId(u32::from_ne_bytes(field_of!(key, types::affinity_key, service_id))),
+        backend: BackendId(u32::from_ne_bytes(field_of!(value, types::affinity, backend_id))),
+        offset: u32::from_ne_bytes(field_of!(value, types::affinity, offset)),
+        last_used_ns: u64::from_ne_bytes(field_of!(value, types::affinity, last_used_ns)),
+    }
+}
+
 /// A key of `affinity` that no client and no service has: a place to try whether the map can be written.
 pub(crate) fn unused_affinity_key() -> AffinityKeyBytes {
     bytes_of!(types::affinity_key { service_id: u32::MAX.to_ne_bytes() })

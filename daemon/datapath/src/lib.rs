@@ -9,10 +9,12 @@
 //! Everything pinned survives the process, whenever it ends; [`CrashPoint`] lets tests end it after any operation.
 
 mod attach;
+mod carry;
 mod cleanup;
 mod counters;
 mod crash;
 mod error;
+pub mod features;
 mod flows;
 mod kernel;
 mod layout;
@@ -27,6 +29,7 @@ mod read;
 mod skeleton;
 mod start;
 mod sys;
+mod versions;
 mod write;
 
 pub use attach::{LinkFault, LinkState, Links};
@@ -38,5 +41,5 @@ pub use flows::FlowReader;
 pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, StartReport};
 pub use own::OwnSockets;
 pub use privilege::{Kept, PrivilegeError, drop_privileges, drop_thread_privileges};
-pub use probe::Features;
 pub use read::KernelReader;
+pub use versions::LAYOUT;

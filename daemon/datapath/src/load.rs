@@ -11,12 +11,13 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenMapMut, OpenObject, PrintLevel, set_print};
 use nodelb_core::datapath::Limits;
 
+use crate::Options;
 use crate::attach::HOOKS;
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::maps::{Handles, NAMES, Spec, into_io};
+use crate::probe::Features;
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
-use crate::{Features, Options};
 
 /// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and the number that dates it.
 pub(crate) const LASTING: [&str; 3] = ["tcp_sockets", "udp_sockets", "frontend_epoch"];

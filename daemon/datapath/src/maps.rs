@@ -69,6 +69,26 @@ impl Spec {
     }
 }
 
+/// What the maps of a generation are, in the order of [`NAMES`].
+pub(crate) fn kinds() -> [Spec; NAMES.len()] {
+    use libbpf_sys::{BPF_F_MMAPABLE, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
+    let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
+    let kind = |map_type, key_size, value_size| Spec {
+        map_type,
+        key_size: size(key_size),
+        value_size: size(value_size),
+        flags: if map_type == BPF_MAP_TYPE_ARRAY { BPF_F_MMAPABLE } else { 0 },
+        max_entries: 0,
+    };
+    [
+        kind(BPF_MAP_TYPE_HASH, size_of::<layout::FrontendKeyBytes>(), size_of::<layout::FrontendBytes>()),
+        kind(BPF_MAP_TYPE_ARRAY, size_of::<u32>(), SERVICE_WORDS * 8),
+        kind(BPF_MAP_TYPE_ARRAY, size_of::<u32>(), SLOT_WORDS * 8),
+        kind(BPF_MAP_TYPE_HASH, size_of::<layout::NodeAddrBytes>(), size_of::<u32>()),
+        kind(BPF_MAP_TYPE_LRU_HASH, size_of::<layout::AffinityKeyBytes>(), size_of::<layout::AffinityBytes>()),
+    ]
+}
+
 /// The descriptors of one generation, in the order of [`NAMES`].
 #[derive(Debug)]
 pub(crate) struct Handles(pub(crate) [MapHandle; NAMES.len()]);

@@ -2,18 +2,19 @@
 //! not what is in them.
 //!
 //! ```text
-//! /sys/fs/bpf/nodelb/        the pin directory
-//!   v1/                      layout version; locked by the one process that works here
+//! /sys/fs/bpf/nodelb/        the pin directory; locked, and each version too, by the one process that works here
+//!   v1/                      a layout version; usually the only one
 //!     tcp_sockets udp_sockets frontend_epoch   outlive generations
 //!     g7/                    a generation: frontends services slots node_addrs affinity
 //!     g8-new/                the next one while it is being filled
 //!     links/connect4 …       what attaches the programs; links/connect4-new while one is being replaced
+//!   v2/                      the next version: g1-new/ until it is complete, and links to the same attachments as v1's
 //! ```
 //!
-//! The highest generation without `-new` is the truth. A rename makes it so, once every link runs programs that use it
-//! and before its content changes. All else is left over from a crash and removed.
+//! The highest generation without `-new` of the highest version that has one is the truth. A rename makes it so, once
+//! every link runs programs that use it and before its content changes. All else is left over from a crash and removed.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -21,43 +22,29 @@ use std::path::{Path, PathBuf};
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 
-/// The version of the layouts in `bpf/shared.h`.
-const LAYOUT: &str = "v1";
 /// Marks what is not in its place yet. bpffs reserves dots in names, so it has none.
 pub(crate) const UNFINISHED: &str = "-new";
 
-/// The pin directory, locked. The lock goes when this goes, or the process.
+/// One version's directory.
 #[derive(Debug)]
 pub(crate) struct Pins {
     root: PathBuf,
-    _lock: File,
     crash: CrashPoint,
 }
 
 impl Pins {
-    /// Makes the directories as far as they are missing, and locks them.
-    pub(crate) fn create(pin_directory: &Path, crash: &CrashPoint) -> Result<Self, OpenError> {
-        let root = pin_directory.join(LAYOUT);
-        for directory in [pin_directory, &root, &root.join("links")] {
+    /// Makes the version's directories as far as they are missing.
+    pub(crate) fn create(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Self, OpenError> {
+        let pins = Self::of(pin_directory, layout, crash);
+        for directory in [&pins.root, &pins.links()] {
             make_directory(directory, crash).map_err(failed("making", directory))?;
         }
-        Self::lock(root, pin_directory, crash)
+        Ok(pins)
     }
 
-    /// Locks the directories of every layout version that exist.
-    pub(crate) fn existing(pin_directory: &Path, crash: &CrashPoint) -> Result<Vec<Self>, OpenError> {
-        let names = list(pin_directory).map_err(failed("reading", pin_directory))?;
-        let versions = names.iter().filter(|name| numbered(name, "v").is_some());
-        versions.map(|name| Self::lock(pin_directory.join(name), pin_directory, crash)).collect()
-    }
-
-    fn lock(root: PathBuf, pin_directory: &Path, crash: &CrashPoint) -> Result<Self, OpenError> {
-        let lock = File::open(&root).map_err(failed("opening", &root))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { root, _lock: lock, crash: crash.clone() }),
-            Err(TryLockError::WouldBlock) => Err(OpenError::Busy { directory: pin_directory.to_path_buf() }),
-            Err(TryLockError::Error(error)) => Err(failed("locking", &root)(error)),
-        }
+    /// The version's directory, whether there is one or not.
+    pub(crate) fn of(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Self {
+        Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -90,9 +77,8 @@ impl Pins {
 
     /// The generation that is the truth, if any; all others are removed.
     pub(crate) fn current_generation(&self) -> Result<Option<u32>, OpenError> {
-        let names = list(&self.root).map_err(failed("reading", &self.root))?;
-        let current = names.iter().filter_map(|name| numbered(name, "g")).max();
-        for name in names {
+        let current = newest_generation(&self.root).map_err(failed("reading", &self.root))?;
+        for name in list(&self.root).map_err(failed("reading", &self.root))? {
             let committed = numbered(&name, "g");
             let unfinished = name.strip_suffix(UNFINISHED).and_then(|name| numbered(name, "g"));
             if unfinished.is_some() || (committed.is_some() && committed != current) {
@@ -144,8 +130,13 @@ impl Pins {
     }
 }
 
+/// The generation that is the truth of a version, if any.
+pub(crate) fn newest_generation(version: &Path) -> io::Result<Option<u32>> {
+    Ok(list(version)?.iter().filter_map(|name| numbered(name, "g")).max())
+}
+
 /// Makes a directory only its owner may enter; one that exists is fine.
-fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
+pub(crate) fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => {
             crash.pass();
@@ -157,7 +148,7 @@ fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
 }
 
 /// Removes a directory of pins with the pins in it; no directories below are expected. Absent is fine.
-pub(crate) fn remove_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
+fn remove_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     for name in list(directory)? {
         remove_file(&directory.join(name), crash)?;
     }

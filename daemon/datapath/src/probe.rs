@@ -9,6 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use crate::error::{OpenError, failed};
+use crate::features::{Feature, Findings, FoundBy, REQUIRED, Required};
 use crate::mounts::{self, Mount};
 use crate::sys;
 
@@ -20,48 +21,29 @@ const CAPABILITIES: [(Capability, &str); 3] = [
     (Capability::CAP_PERFMON, "CAP_PERFMON"),
 ];
 
-/// The kernel functions that the programs cannot do without; each with the first kernel that has it.
-const FUNCTIONS: [(libbpf_sys::bpf_func_id, &str); 3] = [
-    (libbpf_sys::BPF_FUNC_loop, "bpf_loop() (Linux 5.17)"),
-    (libbpf_sys::BPF_FUNC_sk_storage_get, "bpf_sk_storage_get() at cgroup hooks (Linux 5.8)"),
-    (libbpf_sys::BPF_FUNC_ktime_get_coarse_ns, "bpf_ktime_get_coarse_ns() (Linux 5.11)"),
-];
-
-/// What the kernel has of what the programs can do without.
+/// What the kernel has of what the programs can do without; [`crate::features::OPTIONAL`] says what each means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features {
-    /// `bpf_set_retval()`, Linux 5.18. Without it a refused connection ends in EPERM.
-    pub set_retval: bool,
-    /// Whether a bind in this process's network namespace can be refused with an error of its own: `bpf_set_retval()` at
-    /// bind hooks, Linux 6.1.
-    pub bind_refusal: bool,
+pub(crate) struct Features {
+    /// [`Feature::RefuseConnect`].
+    pub(crate) set_retval: bool,
+    /// [`Feature::RefuseBind`]: in this process's network namespace.
+    pub(crate) bind_refusal: bool,
     /// The number by which programs know the network namespace of this process, whose loopback addresses are the node's;
-    /// `None` where the kernel does not tell it (before 5.14).
-    pub netns: Option<u64>,
-    /// MPTCP, and `bpf_skc_to_mptcp_sock()`, Linux 5.19. Without the latter `getpeername()` on an MPTCP socket names the
-    /// backend.
-    pub mptcp: bool,
+    /// `None` without [`Feature::Netns`].
+    pub(crate) netns: Option<u64>,
+    /// [`Feature::Mptcp`].
+    pub(crate) mptcp: bool,
 }
 
 impl Features {
-    /// What is missing and what that means, one sentence each, for the log at start.
-    pub fn missing(&self) -> Vec<&'static str> {
-        let mut missing = Vec::new();
-        if !self.set_retval {
-            missing.push(
-                "this kernel lacks bpf_set_retval() (Linux 5.18): connections to a service without backends end in \
-                 EPERM instead of ECONNREFUSED or EHOSTUNREACH",
-            );
-        }
-        missing
-    }
-
-    /// Why NodePorts cannot be protected, if they cannot.
-    pub fn nodeports_unprotected(&self) -> Option<&'static str> {
-        (!self.bind_refusal).then_some(
-            "this kernel lacks bpf_set_retval() at bind hooks (Linux 6.1): NodePorts are not protected, and a process \
-             that binds one gets what arrives for it from outside the node; nodelb frontends shows which are bound",
-        )
+    /// What of this is found and what is missing.
+    pub(crate) fn findings(&self) -> Findings {
+        let mut findings = Findings::default();
+        findings.note(Feature::RefuseConnect, self.set_retval);
+        findings.note(Feature::RefuseBind, self.bind_refusal);
+        findings.note(Feature::Netns, self.netns.is_some());
+        findings.note(Feature::Mptcp, self.mptcp);
+        findings
     }
 }
 
@@ -77,8 +59,12 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
         None => cgroup_root()?,
     };
     check_cgroup(&cgroup)?;
-    if let Some((_, what)) = FUNCTIONS.into_iter().find(|&(function, _)| !at_connect(function)) {
-        return Err(OpenError::Lacks { what: what.into() });
+    let lacks = |required: &&Required| match required.found_by {
+        FoundBy::Helper(function) => !at_connect(function),
+        FoundBy::Capabilities | FoundBy::Trying => false,
+    };
+    if let Some(Required { name, since, .. }) = REQUIRED.iter().find(lacks) {
+        return Err(OpenError::Lacks { what: format!("{name} ({since})") });
     }
     Ok((features(), cgroup))
 }

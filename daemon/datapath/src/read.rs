@@ -13,7 +13,7 @@ use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::{Run, Runs};
 use nodelb_core::state::{MapState, ServiceEntry, ServiceId, Slot};
 
-use crate::layout;
+use crate::layout::{self, Client};
 use crate::maps::{Maps, Which, into_io};
 use crate::sys;
 
@@ -77,6 +77,15 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
         content.state.node_addrs.insert(layout::parse_node_addr(&key));
     }
     Ok(content)
+}
+
+/// Which backend each client of a service with affinity had last.
+pub(crate) fn clients(maps: &Maps) -> io::Result<Vec<Client>> {
+    let mut clients = Vec::new();
+    sys::each_batch(&maps.affinity, |keys, values| {
+        clients.extend(keys.iter().zip(values).map(|(key, value)| layout::parse_client(key, value)));
+    })?;
+    Ok(clients)
 }
 
 /// What is under these keys, by a system call for each that is not in shared memory.

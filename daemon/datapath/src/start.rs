@@ -11,7 +11,8 @@ use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::Runs;
 use nodelb_core::state::MapOp;
 
-use crate::attach::{Attachment, LinkState};
+use crate::attach::{Attachment, HOOKS, LinkState};
+use crate::carry::{self, Carried};
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
@@ -21,6 +22,7 @@ use crate::own::OwnSockets;
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
+use crate::versions::Predecessor;
 use crate::write::{Placed, Writer};
 
 /// The generation that is the truth when nodelb starts.
@@ -40,9 +42,7 @@ impl Old {
         for (map, wanted) in handles.0.iter().zip(wanted) {
             let found = Spec::of(map).map_err(failed("reading", &directory))?;
             if !found.same_kind(*wanted) {
-                let reason =
-                    "a map there is of another kind: it was made by something else; nodelb cleanup starts afresh";
-                return Err(failed("using", &directory)(reason));
+                return Err(failed("using", &directory)(carry::FOREIGN));
             }
             fits &= found == *wanted;
         }
@@ -50,20 +50,48 @@ impl Old {
     }
 }
 
-fn pinned_lasting(pins: &Pins, prepared: &Prepared<'_>) -> Result<[Option<MapHandle>; LASTING.len()], OpenError> {
+/// The lasting maps that are pinned; those that are missing are the predecessor's, if they can be.
+fn pinned_lasting(
+    pins: &Pins,
+    predecessor: Option<&Predecessor>,
+    prepared: &Prepared<'_>,
+) -> Result<[Option<MapHandle>; LASTING.len()], OpenError> {
+    let theirs = predecessor.filter(|predecessor| predecessor.reader.has_todays_sockets);
     let [tcp, udp, epoch] = [0, 1, 2].map(|i| {
-        let path = pins.lasting(LASTING[i]);
-        if !path.exists() {
-            return Ok(None);
+        let (ours, wanted) = (pins.lasting(LASTING[i]), prepared.lasting_specs[i]);
+        if let Some((map, found)) = open_map(&ours)? {
+            let kind = failed("using", &ours)("it is a map of another kind; nodelb cleanup starts afresh");
+            return if found.same_kind(wanted) { Ok(Some(map)) } else { Err(kind) };
         }
-        let map = MapHandle::from_pinned_path(&path).map_err(failed("opening", &path))?;
-        let found = Spec::of(&map).map_err(failed("reading", &path))?;
-        if !found.same_kind(prepared.lasting_specs[i]) {
-            return Err(failed("using", &path)("it is a map of another kind; nodelb cleanup starts afresh"));
-        }
-        Ok(Some(map))
+        let Some(theirs) = theirs else { return Ok(None) };
+        let found = open_map(&theirs.pins.lasting(LASTING[i]))?;
+        Ok(found.and_then(|(map, found)| found.same_kind(wanted).then_some(map)))
     });
     Ok([tcp?, udp?, epoch?])
+}
+
+/// The map pinned there, if there is one.
+fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
+    let spec = Spec::of(&map).map_err(failed("reading", path))?;
+    Ok(Some((map, spec)))
+}
+
+/// Gives the predecessor's links a second pin each: what is attached stays attached, and only its program changes.
+fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> {
+    for hook in &HOOKS {
+        let (theirs, ours) = (predecessor.pins.link(hook.name), pins.link(hook.name));
+        if ours.exists() || !theirs.exists() {
+            continue;
+        }
+        let link = sys::open_pinned(&theirs).map_err(failed("opening", &theirs))?;
+        sys::pin(link.as_fd(), &ours).map_err(failed("pinning", &ours))?;
+        pins.crash().pass();
+    }
+    Ok(())
 }
 
 /// What start works on.
@@ -71,7 +99,16 @@ pub(crate) struct Start<'p> {
     pins: &'p Pins,
     lasting: [Option<MapHandle>; LASTING.len()],
     old: Option<Old>,
+    predecessor: Option<Predecessor>,
     cgroup: PathBuf,
+}
+
+/// Which maps come next.
+struct Next {
+    generation: u32,
+    origin: Origin,
+    /// What they get.
+    carried: Option<Carried>,
 }
 
 /// What start ends with.
@@ -87,18 +124,27 @@ pub(crate) struct Opened {
 
 impl<'p> Start<'p> {
     /// Looks at what is pinned, and clears away what a crash left.
-    pub(crate) fn new(pins: &'p Pins, prepared: &Prepared<'_>, cgroup: PathBuf) -> Result<Self, OpenError> {
+    pub(crate) fn new(
+        pins: &'p Pins,
+        predecessor: Option<Predecessor>,
+        prepared: &Prepared<'_>,
+        cgroup: PathBuf,
+    ) -> Result<Self, OpenError> {
         let current = pins.current_generation()?;
-        let lasting = pinned_lasting(pins, prepared)?;
+        let lasting = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
         let old = current.map(|number| Old::open(pins, number, &prepared.specs)).transpose()?;
-        Ok(Self { pins, lasting, old, cgroup })
+        Ok(Self { pins, lasting, old, predecessor, cgroup })
     }
 
     /// Ends with every hook running the new programs on the maps that are the truth.
     pub(crate) fn run(mut self, prepared: Prepared<'_>) -> Result<Opened, OpenError> {
         let opened = match self.old.take() {
             Some(old) if old.fits => self.reuse(prepared, &old)?,
-            old => self.rebuild(prepared, old.as_ref())?,
+            Some(old) => self.resize(prepared, &old)?,
+            None => {
+                let next = self.first()?;
+                self.rebuild(prepared, next)?
+            }
         };
         // What sockets keep about frontends may be of before a crash, or of another NodePort range.
         opened.writer.epoch.change(|| ());
@@ -112,7 +158,7 @@ impl<'p> Start<'p> {
         let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
         let runs = read::runs(&maps, &mut content);
         if !content.broken.is_empty() {
-            return self.rebuild(prepared, Some(old));
+            return self.resize(prepared, old);
         }
         let loaded = prepared.load(Some(&old.handles), &self.lasting)?;
         self.pin_lasting(&loaded)?;
@@ -131,9 +177,27 @@ impl<'p> Start<'p> {
         })
     }
 
-    /// With new maps that get the content of the old ones before any program uses them.
-    fn rebuild(self, prepared: Prepared<'_>, old: Option<&Old>) -> Result<Opened, OpenError> {
-        let generation = old.map_or(1, |old| old.number + 1);
+    /// With new maps of today's sizes that get the content of the old ones.
+    fn resize(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
+        let carried = carry::current(&self.pins.generation(old.number))?;
+        let origin = Origin::Rebuilt { from: carried.limits };
+        self.rebuild(prepared, Next { generation: old.number + 1, origin, carried: Some(carried) })
+    }
+
+    /// The first maps of this layout version.
+    fn first(&self) -> Result<Next, OpenError> {
+        let Some(predecessor) = &self.predecessor else {
+            return Ok(Next { generation: 1, origin: Origin::Created, carried: None });
+        };
+        let reader = predecessor.reader;
+        let carried = (reader.read)(&predecessor.generation)?;
+        share_links(predecessor, self.pins)?;
+        Ok(Next { generation: 1, origin: Origin::Upgraded { from: reader.layout }, carried: Some(carried) })
+    }
+
+    /// With new maps that are filled before any program uses them.
+    fn rebuild(self, prepared: Prepared<'_>, next: Next) -> Result<Opened, OpenError> {
+        let Next { generation, origin, carried } = next;
         let loaded = prepared.load(None, &self.lasting)?;
         self.pin_lasting(&loaded)?;
         let directory = self.pins.begin(generation)?;
@@ -142,16 +206,11 @@ impl<'p> Start<'p> {
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
         let mut writer = self.writer(maps, runs, (&lasting, counters))?;
-        let (origin, corrupt) = match old {
-            None => (Origin::Created, Vec::new()),
-            Some(old) => {
-                let copied = self.copy(old, &mut writer);
-                if copied.is_err() {
-                    self.pins.abandon(generation)?;
-                }
-                (Origin::Rebuilt { from: old.handles.limits() }, copied?)
-            }
-        };
+        let filled = carried.map(|carried| fill(carried, &mut writer)).transpose();
+        if filled.is_err() {
+            self.pins.abandon(generation)?;
+        }
+        let corrupt = filled?.unwrap_or_default();
         let attachment = Attachment::new(programs, self.cgroup);
         let links = attachment.attach(self.pins)?;
         self.pins.commit(generation)?;
@@ -173,45 +232,41 @@ impl<'p> Start<'p> {
         Ok(Writer { maps, runs, placed, counters, epoch, crash: self.pins.crash().clone() })
     }
 
-    /// Fills the new maps, which nobody reads yet; returns what was corrupt and left out.
-    fn copy(&self, old: &Old, to: &mut Writer) -> Result<Vec<String>, OpenError> {
-        let directory = self.pins.generation(old.number);
-        let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
-        let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
-        read::runs(&maps, &mut content);
-        let Content { state, broken } = content;
-        let mut corrupt: Vec<String> = broken.into_texts().collect();
-
-        let mut ops: Vec<MapOp> = Vec::new();
-        ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));
-        ops.extend(state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr)));
-        for (addr, entry) in &state.frontends {
-            if state.services.contains_key(&entry.service) {
-                ops.push(MapOp::PutFrontend(*addr, *entry));
-            } else {
-                corrupt.push(format!("frontend {addr}: there is no service {}", entry.service));
-            }
-        }
-        for result in to.apply(&ops, Moment(0)) {
-            result.map_err(|error| match error {
-                MapError::Full { map, limit } => OpenError::TooSmall { map, limit },
-                other => failed("copying", &directory)(other),
-            })?;
-        }
-        to.copy_affinity(&maps).map_err(failed("copying affinity from", &directory))?;
-        Ok(corrupt)
-    }
-
     fn pin_lasting(&self, loaded: &Loaded) -> Result<(), OpenError> {
-        for ((name, was), map) in LASTING.iter().zip(&self.lasting).zip(&loaded.lasting) {
-            if was.is_none() {
-                let path = self.pins.lasting(name);
+        for (name, map) in LASTING.iter().zip(&loaded.lasting) {
+            let path = self.pins.lasting(name);
+            if !path.exists() {
                 sys::pin(map.as_fd(), &path).map_err(failed("pinning", &path))?;
                 self.pins.crash().pass();
             }
         }
         Ok(())
     }
+}
+
+/// Fills new maps, which nobody reads yet; returns what was corrupt and left out.
+fn fill(carried: Carried, to: &mut Writer) -> Result<Vec<String>, OpenError> {
+    let Carried { content: Content { state, broken }, clients, .. } = carried;
+    let mut corrupt: Vec<String> = broken.into_texts().collect();
+    let mut ops: Vec<MapOp> = Vec::new();
+    ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));
+    ops.extend(state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr)));
+    for (addr, entry) in &state.frontends {
+        if state.services.contains_key(&entry.service) {
+            ops.push(MapOp::PutFrontend(*addr, *entry));
+        } else {
+            corrupt.push(format!("frontend {addr}: there is no service {}", entry.service));
+        }
+    }
+    let new = Path::new("the new maps");
+    for result in to.apply(&ops, Moment(0)) {
+        result.map_err(|error| match error {
+            MapError::Full { map, limit } => OpenError::TooSmall { map, limit },
+            other => failed("filling", new)(other),
+        })?;
+    }
+    to.copy_affinity(&clients).map_err(failed("copying affinity to", new))?;
+    Ok(corrupt)
 }
 
 fn reopened(handles: &Handles, directory: &Path) -> Result<Handles, OpenError> {

@@ -12,10 +12,9 @@ use nodelb_core::state::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, Ser
 
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
-use crate::layout::{self, Policy, View};
+use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, Which, into_io};
 use crate::read::failed;
-use crate::sys;
 
 /// From this many consecutive operations of one kind on, one system call does them all: it costs as much as a few
 /// single ones.
@@ -107,10 +106,10 @@ impl Writer {
     }
 
     /// Takes over which client has which backend, as far as there is room.
-    pub(crate) fn copy_affinity(&self, from: &Maps) -> io::Result<()> {
-        let entries = sys::entries::<16, 16>(&from.affinity)?;
-        for (key, value) in entries.iter().take(self.maps.limits.affinity as usize) {
-            self.maps.affinity.update(key, value, MapFlags::ANY).map_err(into_io)?;
+    pub(crate) fn copy_affinity(&self, clients: &[Client]) -> io::Result<()> {
+        for client in clients.iter().take(self.maps.limits.affinity as usize) {
+            let (key, value) = layout::client(client);
+            self.maps.affinity.update(&key, &value, MapFlags::ANY).map_err(into_io)?;
             self.crash.pass();
         }
         Ok(())

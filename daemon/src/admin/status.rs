@@ -48,6 +48,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> Page {
         ("version".into(), env!("CARGO_PKG_VERSION").into()),
         ("running".into(), format!("for {}", age::human(now.moment.0))),
     ];
+    rows.extend(state.kernel.iter().map(|says| ("kernel".into(), says.clone())));
     for check in routes::latest(&state.health).ready(now.moment) {
         let result = if check.passed { "ok" } else { "failed" };
         rows.push((check.name.into(), format!("{result}: {}", check.detail)));

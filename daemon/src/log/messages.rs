@@ -88,6 +88,11 @@ messages! {
         "A map entry made no sense",
         "An entry of nodelb's maps cannot have been written by nodelb, and was left out when the maps were made anew.",
         "Find out which other program writes to the maps in /sys/fs/bpf/nodelb.";
+    KERNEL_HAS = 0xa3d58bfcf2584b4aa251febc8ff0c5bd,
+        "What the kernel offers",
+        "What this kernel has of what nodelb uses where it is there, found by trying, and what follows from each thing \
+         that is missing.",
+        "Nothing.";
     KERNEL_LACKS = 0x117ebe702efb4f929c9f96eebe651c3e,
         "The kernel lacks something",
         "nodelb goes on without a feature that this kernel does not have; the line says what that means.",

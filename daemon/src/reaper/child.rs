@@ -97,7 +97,7 @@ fn give_up_privileges() -> io::Result<bool> {
 }
 
 /// Ends a socket of its own: the only way to learn whether the kernel does so, and lets this process.
-fn try_out() -> io::Result<()> {
+pub(crate) fn try_out() -> io::Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     let address = socket.local_addr()?;
     // To itself: nobody else has a socket with this address at both ends.

@@ -1,11 +1,14 @@
 //! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
 
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nodelb_core::addr::Protocol;
+use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::{
-    Counters, KernelDatapath, KernelReader, OpenError, Options, Origin, OwnSockets, StartReport, Tally, drop_privileges,
+    Counters, KernelDatapath, KernelReader, LAYOUT, OpenError, Options, Origin, OwnSockets, StartReport, Tally,
+    drop_privileges,
 };
 use tracing::{info, warn};
 
@@ -18,14 +21,18 @@ use crate::drift::{self, Reports};
 use crate::exit::{Code, Failure};
 use crate::log::messages;
 use crate::moves::{Means, ReadFlows, STUCK};
-use crate::reaper::Reaper;
+use crate::reaper::{self, Reaper};
 
 /// The environment variable that makes the daemon kill itself after so many operations on maps, pins and links: how
 /// the tests try out a crash at every step.
 const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 
-/// Opens the kernel datapath and gives up the capabilities that took.
-pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
+/// The environment variable that makes the daemon call its layout by another version: how the tests try out an upgrade to
+/// the next one.
+const LAYOUT_IS: &str = "NODELB_LAYOUT";
+
+/// Opens the kernel datapath and gives up the capabilities that took. Also what the kernel has of what nodelb uses.
+pub(super) fn open(config: &Config) -> Result<(KernelDatapath, String), Failure> {
     let options = Options {
         pin_directory: config.datapath.pin_directory.clone(),
         cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
@@ -33,10 +40,13 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
         nodeport_range: config.datapath.nodeport_range.into(),
         protect_nodeports: config.datapath.protect_nodeports,
         count_connections: config.datapath.count_connections,
+        layout: layout()?,
         crash_after: crash_after()?,
     };
     let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
     tell(config, &report);
+    let mut findings = report.findings;
+    findings.note(Feature::EndSockets, reaper::try_out().is_ok());
     let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
     match kept.capabilities.as_slice() {
         [] => info!(message_id = %messages::ATTACHED, "every capability is dropped"),
@@ -45,15 +55,37 @@ pub(super) fn open(config: &Config) -> Result<KernelDatapath, Failure> {
             "every capability is dropped but {}, which this kernel asks for", kept.join(", ")
         ),
     }
-    Ok(datapath)
+    findings.note(Feature::NoCapability, kept.capabilities.is_empty());
+    Ok((datapath, tell_findings(config, &findings)))
+}
+
+/// What the kernel has and what it lacks; returns it in one line. What sockets are ended by is told where that is tried.
+fn tell_findings(config: &Config, findings: &Findings) -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let sentence = findings.sentence(&format!("Linux {}", release.trim()));
+    info!(message_id = %messages::KERNEL_HAS, "{sentence}");
+    for Optional { feature, name, since, without, .. } in findings.missing() {
+        let text = format!("this kernel lacks {name} ({since}): {without}");
+        match feature {
+            Feature::RefuseConnect | Feature::Netns | Feature::NoCapability => {
+                warn!(message_id = %messages::KERNEL_LACKS, "{text}");
+            }
+            Feature::RefuseBind if config.datapath.protect_nodeports => {
+                warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
+            }
+            Feature::RefuseBind | Feature::Mptcp | Feature::Flows | Feature::EndSockets => {}
+        }
+    }
+    sentence
 }
 
 /// What start found, and what will not work.
 fn tell(config: &Config, report: &StartReport) {
     let maps = match report.origin {
-        Origin::Created => "new maps",
-        Origin::Reused => "the maps of before",
-        Origin::Rebuilt { .. } => "maps of other sizes with the content of before",
+        Origin::Created => "new maps".into(),
+        Origin::Reused => "the maps of before".into(),
+        Origin::Rebuilt { .. } => "maps of other sizes with the content of before".into(),
+        Origin::Upgraded { from } => format!("new maps with the content of the maps of layout {from}, which are gone"),
     };
     info!(
         message_id = %messages::ATTACHED,
@@ -65,14 +97,10 @@ fn tell(config: &Config, report: &StartReport) {
             "left out of the new maps, since nodelb cannot have written it: {what}"
         );
     }
-    for lack in report.features.missing() {
-        warn!(message_id = %messages::KERNEL_LACKS, "{lack}");
-    }
-    if config.datapath.protect_nodeports {
-        let unprotected = report.features.nodeports_unprotected().map(ToOwned::to_owned);
-        if let Some(text) = unprotected.or_else(|| ephemeral::overlap(&config.datapath.nodeport_range.into())) {
-            warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
-        }
+    if config.datapath.protect_nodeports
+        && let Some(text) = ephemeral::overlap(&config.datapath.nodeport_range.into())
+    {
+        warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
     }
     if let (Err(reason), true) = (&report.flows, config.datapath.disconnect != Disconnect::None) {
         warn!(
@@ -120,7 +148,7 @@ pub(super) fn means(datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option
 /// What an operator has to change decides how the daemon ends.
 pub(crate) fn refused(error: OpenError) -> Failure {
     let code = match error {
-        OpenError::TooSmall { .. } => Code::Config,
+        OpenError::TooSmall { .. } | OpenError::NewerLayout { .. } | OpenError::UnknownLayout { .. } => Code::Config,
         OpenError::Busy { .. } => Code::Unavailable,
         _ => Code::Permission,
     };
@@ -129,9 +157,24 @@ pub(crate) fn refused(error: OpenError) -> Failure {
 
 /// How many operations the daemon survives, if a test says so.
 pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
-    let Some(value) = std::env::var_os(CRASH_AFTER) else { return Ok(None) };
+    number_of(CRASH_AFTER)
+}
+
+/// Which layout version the daemon says it has.
+fn layout() -> Result<u32, Failure> {
+    match number_of(LAYOUT_IS)? {
+        Some(version) if version < LAYOUT => {
+            Err(Failure::message(Code::Config, format!("{LAYOUT_IS}={version}: it is at least {LAYOUT}")))
+        }
+        version => Ok(version.unwrap_or(LAYOUT)),
+    }
+}
+
+/// The number that an environment variable says, if it is set.
+fn number_of<T: FromStr>(variable: &str) -> Result<Option<T>, Failure> {
+    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.parse().ok());
-    let refused = || Failure::message(Code::Config, format!("{CRASH_AFTER}={}: not a number", value.display()));
+    let refused = || Failure::message(Code::Config, format!("{variable}={}: not a number", value.display()));
     number.map(Some).ok_or_else(refused)
 }
 

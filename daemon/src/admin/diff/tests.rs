@@ -20,6 +20,7 @@ fn state(content: Result<Content, String>) -> AdminState {
         latencies: None,
         maps: Arc::new(move || content.clone()),
         reality: Reality::default(),
+        kernel: None,
         limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),

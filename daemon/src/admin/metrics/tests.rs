@@ -31,6 +31,7 @@ fn state(report: PoolReport) -> AdminState {
         health: watch::channel(Arc::new(Health::default())).1,
         maps: Arc::new(|| Err("none".into())),
         reality: Reality::default(),
+        kernel: None,
         limits: LIMITS,
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),

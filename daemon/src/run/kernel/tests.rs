@@ -1,3 +1,5 @@
+mod document;
+
 use super::*;
 
 #[test]

@@ -59,6 +59,7 @@ pub(super) async fn served(bounds: Bounds) -> Served {
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, ..Content::default() })),
         reality: Reality::default(),
+        kernel: None,
         limits: LIMITS,
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),

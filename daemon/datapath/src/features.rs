@@ -1,0 +1,288 @@
+//! What nodelb asks of the kernel: what it cannot do without, what it uses where it is there, and what newer kernels have
+//! that it does not use. The only table of it: the lines at start, `/status` and `docs/kernels.md` come from here. Whether
+//! something is there is found by trying ([`crate::probe`]); the versions are for people.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// The first kernel of kernel.org that has something. Distributions bring things to older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Since(pub u8, pub u8);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Linux {}.{}", self.0, self.1)
+    }
+}
+
+/// A row of [`OPTIONAL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Feature {
+    /// Refused connections end in an error of their own.
+    RefuseConnect,
+    /// NodePorts are protected.
+    RefuseBind,
+    /// The network namespace of this process is told from others.
+    Netns,
+    /// MPTCP sockets are known.
+    Mptcp,
+    /// Who is connected to which backend is told.
+    Flows,
+    /// Sockets of others are ended.
+    EndSockets,
+    /// Maps are written without a capability.
+    NoCapability,
+}
+
+/// Something that nodelb uses where the kernel has it.
+#[derive(Debug)]
+pub struct Optional {
+    /// Which it is.
+    pub feature: Feature,
+    /// What the kernel calls it.
+    pub name: &'static str,
+    /// The first kernel that has it.
+    pub since: Since,
+    /// How the kernel must be configured for it.
+    pub config: &'static str,
+    /// What nodelb does with it.
+    pub used_for: &'static str,
+    /// What nodelb does where it is missing.
+    pub without: &'static str,
+    /// How nodelb finds out.
+    pub probe: &'static str,
+}
+
+/// Everything that is optional.
+pub const OPTIONAL: [Optional; 7] = [
+    Optional {
+        feature: Feature::RefuseConnect,
+        name: "bpf_set_retval() at connect and sendmsg",
+        since: Since(5, 18),
+        config: "-",
+        used_for: "connections to a service without backends end in ECONNREFUSED or EHOSTUNREACH",
+        without: "connections to a service without backends end in EPERM",
+        probe: "a program that calls it is loaded",
+    },
+    Optional {
+        feature: Feature::RefuseBind,
+        name: "bpf_set_retval() at bind",
+        since: Since(6, 1),
+        config: "-",
+        used_for: "a process that binds a NodePort that is served gets EADDRINUSE",
+        without: "NodePorts are not protected, and a process that binds one gets what arrives for it from outside the node; \
+                  nodelb frontends shows which are bound",
+        probe: "a program that calls it and bpf_get_netns_cookie() is loaded; SO_NETNS_COOKIE is asked for",
+    },
+    Optional {
+        feature: Feature::Netns,
+        name: "SO_NETNS_COOKIE",
+        since: Since(5, 14),
+        config: "-",
+        used_for: "loopback addresses and binds of the host are told from those of pods",
+        without: "NodePorts are not answered on loopback addresses, and not protected",
+        probe: "a socket is asked for it",
+    },
+    Optional {
+        feature: Feature::Mptcp,
+        name: "bpf_skc_to_mptcp_sock()",
+        since: Since(5, 19),
+        config: "CONFIG_MPTCP, CONFIG_DEBUG_INFO_BTF",
+        used_for: "getpeername() on an MPTCP socket names the service",
+        without: "getpeername() on an MPTCP socket, if there are any, names the backend",
+        probe: "a program that calls it is loaded; /proc/sys/net/mptcp and /sys/kernel/btf/vmlinux are there",
+    },
+    Optional {
+        feature: Feature::Flows,
+        name: "iterators over per-socket maps, with socket cookies",
+        since: Since(5, 12),
+        config: "CONFIG_DEBUG_INFO_BTF",
+        used_for: "sockets that are connected to a backend that is gone are found",
+        without: "sockets stay connected to backends that are gone until they are closed",
+        probe: "the iterators are loaded and attached",
+    },
+    Optional {
+        feature: Feature::EndSockets,
+        name: "SOCK_DESTROY for UDP and TCP sockets",
+        since: Since(4, 9),
+        config: "CONFIG_INET_DIAG_DESTROY, CONFIG_INET_UDP_DIAG",
+        used_for: "sockets that are connected to a backend that is gone are ended, and dial again",
+        without: "sockets stay connected to backends that are gone until they are closed",
+        probe: "a socket of nodelb's own is ended",
+    },
+    Optional {
+        feature: Feature::NoCapability,
+        name: "map access without capabilities while kernel.unprivileged_bpf_disabled is set",
+        since: Since(5, 19),
+        config: "-",
+        used_for: "the daemon gives up every capability after start",
+        without: "the daemon keeps CAP_BPF",
+        probe: "each kind of work on maps and links is tried without",
+    },
+];
+
+/// Something that nodelb cannot do without.
+#[derive(Debug)]
+pub struct Required {
+    /// What it is.
+    pub name: &'static str,
+    /// The first kernel that has it.
+    pub since: Since,
+    /// How the kernel must be configured for it.
+    pub config: &'static str,
+    pub(crate) found_by: FoundBy,
+}
+
+/// How it shows that something that is required is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FoundBy {
+    /// Whether programs may call this helper.
+    Helper(libbpf_sys::bpf_func_id),
+    /// Which capabilities the process has.
+    Capabilities,
+    /// Something fails.
+    Trying,
+}
+
+impl Required {
+    /// The same in words.
+    pub fn probe(&self) -> &'static str {
+        match self.found_by {
+            FoundBy::Helper(_) => "a program that calls it is loaded",
+            FoundBy::Capabilities => "what the process has is looked at",
+            FoundBy::Trying => "loading, attaching or pinning fails",
+        }
+    }
+}
+
+/// Everything that is required.
+pub const REQUIRED: [Required; 10] = [
+    Required {
+        name: "bpf_loop()",
+        since: Since(5, 17),
+        config: "-",
+        found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_loop),
+    },
+    Required {
+        name: "bpf_sk_storage_get() at cgroup hooks",
+        since: Since(5, 8),
+        config: "-",
+        found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_sk_storage_get),
+    },
+    Required {
+        name: "bpf_ktime_get_coarse_ns()",
+        since: Since(5, 11),
+        config: "-",
+        found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_ktime_get_coarse_ns),
+    },
+    Required {
+        name: "bpf_get_netns_cookie() at connect",
+        since: Since(5, 7),
+        config: "-",
+        found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_get_netns_cookie),
+    },
+    Required { name: "atomic exchange in BPF programs", since: Since(5, 12), config: "-", found_by: FoundBy::Trying },
+    Required {
+        name: "capabilities CAP_BPF and CAP_PERFMON",
+        since: Since(5, 8),
+        config: "-",
+        found_by: FoundBy::Capabilities,
+    },
+    Required {
+        name: "cgroup hooks connect, sendmsg, recvmsg, getpeername, post_bind",
+        since: Since(5, 8),
+        config: "CONFIG_CGROUP_BPF, CONFIG_IPV6",
+        found_by: FoundBy::Trying,
+    },
+    Required {
+        name: "links to cgroups, pinned, updated and detached",
+        since: Since(5, 9),
+        config: "-",
+        found_by: FoundBy::Trying,
+    },
+    Required { name: "batched access to hash maps", since: Since(5, 6), config: "-", found_by: FoundBy::Trying },
+    Required {
+        name: "arrays as shared memory",
+        since: Since(5, 5),
+        config: "CONFIG_BPF_SYSCALL",
+        found_by: FoundBy::Trying,
+    },
+];
+
+/// Something that nodelb does not use although kernels have it.
+#[derive(Debug)]
+pub struct Unused {
+    /// What the kernel calls it.
+    pub name: &'static str,
+    /// The first kernel that has it.
+    pub since: Since,
+    /// What nodelb does on every kernel.
+    pub instead: &'static str,
+}
+
+/// What newer kernels than the oldest that is supported would offer.
+pub const UNUSED: [Unused; 3] = [
+    Unused {
+        name: "bpf_sock_destroy()",
+        since: Since(6, 5),
+        instead: "the reaper ends sockets by SOCK_DESTROY, in each network namespace",
+    },
+    Unused {
+        name: "tcx links",
+        since: Since(6, 6),
+        instead: "no program sees packets: connections are translated at the socket",
+    },
+    Unused {
+        name: "order among the programs of a cgroup (BPF_F_BEFORE, BPF_F_AFTER)",
+        since: Since(6, 17),
+        instead: "programs run in the order in which they were attached; nodelb's links change their programs and keep their \
+                  places",
+    },
+];
+
+/// Where a feature stands in the table.
+pub fn optional(feature: Feature) -> &'static Optional {
+    let row = OPTIONAL.iter().find(|row| row.feature == feature);
+    row.expect("invariant: every feature has a row, as a test sees")
+}
+
+/// What of [`OPTIONAL`] was looked for on this machine, and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    found: BTreeSet<Feature>,
+    missing: BTreeSet<Feature>,
+}
+
+impl Findings {
+    /// Takes note of one.
+    pub fn note(&mut self, feature: Feature, is_there: bool) {
+        let (to, from) = match is_there {
+            true => (&mut self.found, &mut self.missing),
+            false => (&mut self.missing, &mut self.found),
+        };
+        from.remove(&feature);
+        to.insert(feature);
+    }
+
+    /// What is missing, in the order of the table.
+    pub fn missing(&self) -> impl Iterator<Item = &'static Optional> {
+        self.missing.iter().map(|feature| optional(*feature))
+    }
+
+    /// In one line, after what the kernel calls itself.
+    pub fn sentence(&self, kernel: &str) -> String {
+        let rows = self.found.iter().map(|feature| optional(*feature));
+        let found = rows.map(|row| format!("{} ({})", row.name, row.since)).collect::<Vec<_>>().join("; ");
+        if self.missing.is_empty() {
+            return format!("{kernel} has everything that nodelb can use: {found}");
+        }
+        let rows = self.missing().map(|row| format!("{} ({}): {}", row.name, row.since, row.without));
+        let missing = rows.collect::<Vec<_>>().join("; ");
+        let and_has = if found.is_empty() { String::new() } else { format!(". It has {found}") };
+        let total = self.found.len() + self.missing.len();
+        format!("{kernel} lacks {} of {total} things that nodelb can use: {missing}{and_has}", self.missing.len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

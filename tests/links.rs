@@ -1,0 +1,41 @@
+//! What is attached, as the kernel has it.
+
+use std::path::Path;
+
+use libbpf_rs::Link;
+use libbpf_rs::query::LinkInfo;
+
+/// A link that is pinned, and which program it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attached {
+    pub(crate) hook: String,
+    /// Given once: a link that was detached and attached again has another.
+    pub(crate) link: u32,
+    /// Likewise of programs.
+    pub(crate) program: u32,
+}
+
+/// The links pinned in a directory.
+pub(crate) fn attached(directory: &Path) -> Vec<Attached> {
+    let entries = std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let info = |name: &String| {
+        let link = Link::open(directory.join(name)).unwrap();
+        LinkInfo::from_fd(std::os::fd::AsFd::as_fd(&link)).unwrap()
+    };
+    names
+        .iter()
+        .map(|hook| (hook, info(hook)))
+        .map(|(hook, info)| Attached { hook: hook.clone(), link: info.id, program: info.prog_id })
+        .collect()
+}
+
+/// Panics unless every link is the one of before, and runs another program.
+pub(crate) fn assert_replaced_in_place(before: &[Attached], after: &[Attached]) {
+    let links = |all: &[Attached]| all.iter().map(|each| (each.hook.clone(), each.link)).collect::<Vec<_>>();
+    assert_eq!(links(before), links(after), "the links of before");
+    for (before, after) in before.iter().zip(after) {
+        assert_ne!(before.program, after.program, "{} runs the program of before", before.hook);
+    }
+}

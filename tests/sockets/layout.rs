@@ -1,0 +1,232 @@
+//! A next layout version takes over from the one of before: what the maps hold, the links, the open sockets; and the one
+//! of before refuses to come back. The next one is this one under another number.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use nodelb_core::datapath::{Datapath as _, Limits};
+use nodelb_core::state::{MapState, ServiceEntry};
+use nodelb_datapath::{CrashPoint, KernelDatapath, LAYOUT, LinkState, OpenError, Options, Origin, cleanup};
+
+use super::lifecycle::{content, fill};
+use super::{
+    Kernel, Manner, Prober, backends, dial, entry, in_sandbox, l4, list, options, part, part_command, point, put,
+};
+use crate::links::{assert_replaced_in_place, attached};
+use crate::sandbox::Sandbox;
+
+const SERVICE: &str = "198.51.100.1:80";
+/// Has affinity.
+const LOYAL: &str = "198.51.100.7:80";
+/// More operations than a start has.
+const MANY: u64 = 200;
+
+fn next(env: &Sandbox) -> Options {
+    Options { layout: LAYOUT + 1, ..options(env) }
+}
+
+fn versions(env: &Sandbox) -> Vec<String> {
+    names(&env.bpffs.join("nodelb"))
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Every path below a directory.
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = vec![directory.to_path_buf()];
+    if directory.is_dir() {
+        found.extend(names(directory).iter().flat_map(|name| below(&directory.join(name))));
+    }
+    found
+}
+
+fn reach(to: &str) -> super::Reached {
+    dial(Manner::Tcp, to.parse().unwrap()).unwrap_or_else(|error| panic!("{to}: {error}"))
+}
+
+/// Services of every kind, one of them with a client that has its backend.
+fn serve_everything(kernel: &mut Kernel) -> MapState {
+    fill(kernel, &content());
+    let loyal = ServiceEntry { affinity_seconds: 10_800, ..entry(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]) };
+    kernel.apply(&[put(8, loyal), point("198.51.100.7:80/TCP", 8)]);
+    kernel.datapath.dump().unwrap()
+}
+
+#[test]
+fn the_next_layout_takes_everything_over() {
+    in_sandbox("sockets::layout::the_next_layout_takes_everything_over", |env| {
+        backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
+        let mut kernel = Kernel::open(&options(env));
+        let all = serve_everything(&mut kernel);
+        let loyal_to = reach(LOYAL).backend;
+        let open = TcpStream::connect(SERVICE).unwrap();
+        let before = attached(&env.bpffs.join("nodelb/v1/links"));
+        assert_eq!(before.len(), 10);
+        drop(kernel);
+        let prober = Prober::start(Manner::Tcp, SERVICE);
+
+        let mut kernel = Kernel::open(&next(env));
+        assert_eq!(kernel.report.origin, Origin::Upgraded { from: LAYOUT });
+        assert!(kernel.report.links.iter().all(|(_, state)| *state == LinkState::Updated), "{:?}", kernel.report.links);
+        assert_replaced_in_place(&before, &attached(&env.bpffs.join("nodelb/v2/links")));
+        assert_eq!(versions(env), ["v2"], "the old version's directory is gone");
+        assert_eq!(kernel.datapath.dump().unwrap(), all);
+        assert_eq!(kernel.report.corrupt, Vec::<String>::new());
+        assert_eq!(kernel.datapath.verify_links(), []);
+        assert_eq!(kernel.datapath.reader().clients().unwrap(), 1);
+        assert_eq!(open.peer_addr().unwrap(), SERVICE.parse().unwrap(), "open sockets keep the name of their peer");
+        assert!((0..20).all(|_| reach(LOYAL).backend == loyal_to), "clients keep their backends");
+        kernel.serve(9, "198.51.100.9:80/TCP", &["192.0.2.11:80/TCP"]);
+        assert_eq!(reach("198.51.100.9:80").backend, l4("192.0.2.11:80/TCP"), "the new maps are those that are used");
+        let all = kernel.datapath.dump().unwrap();
+        drop(kernel);
+
+        let kernel = Kernel::open(&next(env));
+        assert_eq!((kernel.report.origin, kernel.datapath.dump().unwrap()), (Origin::Reused, all.clone()));
+        drop(kernel);
+        let limits = Limits { slots: 8192, ..options(env).limits };
+        let kernel = Kernel::open(&Options { limits, ..next(env) });
+        assert!(matches!(kernel.report.origin, Origin::Rebuilt { .. }), "{:?}", kernel.report.origin);
+        assert_eq!(kernel.datapath.dump().unwrap(), all);
+        drop(kernel);
+        prober.finish();
+        assert_eq!(cleanup(&env.bpffs.join("nodelb"), &CrashPoint::default()).unwrap().links, 10);
+        assert!(!env.bpffs.join("nodelb").exists());
+    });
+}
+
+#[test]
+fn what_cannot_be_read_is_left_as_it_is() {
+    in_sandbox("sockets::layout::what_cannot_be_read_is_left_as_it_is", |env| {
+        let directory = env.bpffs.join("nodelb");
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&next(env));
+        kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
+        assert!(matches!(KernelDatapath::open(&next(env)).unwrap_err(), OpenError::Busy { .. }));
+        let much_newer = Options { layout: 7, ..options(env) };
+        let (pins, programs) = (below(&directory), attached(&directory.join("v2/links")));
+        drop(kernel);
+        for (refused, words) in [
+            (options(env), ["layout 2, which a newer nodelb made", "knows layout 1 and leaves everything"]),
+            (much_newer, ["layout 2, which an older nodelb made", "has layout 7, cannot read those"]),
+        ] {
+            let error = KernelDatapath::open(&refused).unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, OpenError::NewerLayout { .. } | OpenError::UnknownLayout { .. }), "{error:?}");
+            assert!(words.iter().all(|words| text.contains(words)), "{text}");
+            assert!(text.contains("nodelb cleanup"), "{text}");
+            assert_eq!((below(&directory), attached(&directory.join("v2/links"))), (pins.clone(), programs.clone()));
+            reach(SERVICE);
+        }
+        let kernel = Kernel::open(&next(env));
+        assert_eq!(kernel.report.origin, Origin::Reused);
+        drop(kernel);
+        let too_small = Options { limits: Limits { slots: 0, ..options(env).limits }, ..next(env) };
+        assert!(KernelDatapath::open(&too_small).is_err());
+        reach(SERVICE);
+    });
+}
+
+#[test]
+fn an_upgrade_that_does_not_fit_changes_nothing() {
+    in_sandbox("sockets::layout::an_upgrade_that_does_not_fit_changes_nothing", |env| {
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&options(env));
+        kernel.apply(&[put(
+            1,
+            ServiceEntry { cluster: list(&["192.0.2.10:80/TCP"; 8]), ..entry(&["192.0.2.10:80/TCP"]) },
+        )]);
+        kernel.apply(&[point("198.51.100.1:80/TCP", 1)]);
+        let all = kernel.datapath.dump().unwrap();
+        drop(kernel);
+        let programs = attached(&env.bpffs.join("nodelb/v1/links"));
+        let tiny = Options { limits: Limits { slots: 4, ..options(env).limits }, ..next(env) };
+        let refusal = KernelDatapath::open(&tiny).unwrap_err();
+        assert!(matches!(refusal, OpenError::TooSmall { map: "slots", limit: 4 }), "{refusal}");
+        assert_eq!(attached(&env.bpffs.join("nodelb/v1/links")), programs);
+        reach(SERVICE);
+        let kernel = Kernel::open(&options(env));
+        assert_eq!((kernel.report.origin, kernel.datapath.dump().unwrap()), (Origin::Reused, all));
+        assert_eq!(versions(env), ["v1"], "what was begun is gone");
+    });
+}
+
+/// What cleanup meets after a layout that it has never heard of.
+#[test]
+fn cleanup_removes_what_it_does_not_know() {
+    in_sandbox("sockets::layout::cleanup_removes_what_it_does_not_know", |env| {
+        let directory = env.bpffs.join("nodelb");
+        backends(&["192.0.2.10:80/TCP"]);
+        Kernel::open(&Options { layout: 9, ..options(env) }).serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
+        let v9 = directory.join("v9");
+        fs::rename(v9.join("links/connect4"), v9.join("links/dial4")).unwrap();
+        fs::rename(v9.join("tcp_sockets"), v9.join("sockets")).unwrap();
+        fs::rename(v9.join("g1/slots"), v9.join("g1/places")).unwrap();
+        reach(SERVICE);
+        let report = cleanup(&directory, &CrashPoint::default()).unwrap();
+        assert_eq!((report.links, report.maps, report.left), (10, 8, Vec::new()));
+        assert!(!directory.exists());
+        assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
+    });
+}
+
+/// Whether the next version's maps are the truth.
+fn is_committed(env: &Sandbox) -> bool {
+    let v2 = env.bpffs.join("nodelb/v2");
+    v2.exists() && names(&v2).iter().any(|name| name == "g1")
+}
+
+/// Upgrades, to crash after so many operations; then the version that is asked for goes on, or refuses.
+fn upgrade_and_go_on(env: &Sandbox, crash: impl FnOnce() -> bool, back: bool) -> bool {
+    let directory = env.bpffs.join("nodelb");
+    let mut kernel = Kernel::open(&options(env));
+    let all = serve_everything(&mut kernel);
+    drop(kernel);
+    let prober = Prober::start(Manner::Tcp, SERVICE);
+    reach(LOYAL);
+    let survived = crash();
+    reach(SERVICE);
+    let goes_on = if back && is_committed(env) {
+        let error = KernelDatapath::open(&options(env)).unwrap_err();
+        assert!(matches!(error, OpenError::NewerLayout { found: 2, known: 1, .. }), "{error}");
+        next(env)
+    } else if back {
+        options(env)
+    } else {
+        next(env)
+    };
+    let kernel = Kernel::open(&goes_on);
+    assert_eq!(kernel.datapath.dump().unwrap(), all);
+    assert_eq!(kernel.datapath.verify_links(), []);
+    assert_eq!(kernel.report.corrupt, Vec::<String>::new());
+    assert_eq!(versions(env), [format!("v{}", goes_on.layout)]);
+    drop(kernel);
+    prober.finish();
+    assert_eq!(cleanup(&directory, &CrashPoint::default()).unwrap().left, Vec::<PathBuf>::new());
+    survived
+}
+
+#[test]
+fn a_crash_at_any_step_of_an_upgrade_breaks_no_connection() {
+    const TEST: &str = "sockets::layout::a_crash_at_any_step_of_an_upgrade_breaks_no_connection";
+    in_sandbox(TEST, |env| {
+        if let Some(after) = part() {
+            Kernel::open(&Options { crash_after: Some(after.parse().unwrap()), ..next(env) });
+            return;
+        }
+        backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
+        for back in [false, true] {
+            let steps = (1..MANY).find(|after| {
+                let crash = || super::crash::survived(part_command(TEST, &after.to_string()).status().unwrap(), *after);
+                upgrade_and_go_on(env, crash, back)
+            });
+            assert!(steps.unwrap() > 60, "{steps:?} operations in an upgrade");
+        }
+    });
+}
