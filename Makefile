@@ -34,7 +34,7 @@ test-unit: ## the rungs that need no privilege
 	@scripts/deps.sh build
 	scripts/test.sh unprivileged
 
-lint: ## formatting, clippy, shellcheck, budgets of size, the words of this project
+lint: ## formatting, clippy, shellcheck, units, budgets of size, the words of this project
 	@scripts/deps.sh build lint
 	scripts/lint.sh
 

@@ -22,6 +22,7 @@ run    util-linux       setpriv
 test   bind9-dnsutils   dig
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
+lint   systemd          systemd-analyze
 fuzz   g++              c++
 "
 

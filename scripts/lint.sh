@@ -86,12 +86,37 @@ promtool_rules() {
     ! command -v promtool >/dev/null || promtool check rules contrib/prometheus/*.yaml >/dev/null
 }
 
+# As systemd reads them; it wants the program that a unit starts to be there.
+units_are_read() {
+    local scratch status
+    scratch=$(mktemp -d) || return
+    cp contrib/systemd/*.service contrib/systemd/*.socket "$scratch" &&
+        sed -i 's|/usr/sbin/nodelb|/bin/true|' "$scratch"/*.service &&
+        systemd-analyze verify --man=no --recursive-errors=no "$scratch"/*
+    status=$?
+    rm -r "$scratch"
+    return "$status"
+}
+
+# 2.0 of 10 points at most, where 10 is no protection at all: `systemd-analyze security --offline=true UNIT` lists them.
+units_are_closed() {
+    local unit status=0
+    for unit in contrib/systemd/*.service; do
+        systemd-analyze security --offline=true --no-pager --threshold=20 "$unit" >/dev/null || status=1
+        # The points, in the log of CI.
+        systemd-analyze security --offline=true --no-pager "$unit" | tail -n 1
+    done
+    return "$status"
+}
+
 check "cargo fmt" cargo fmt --all --check
 check "cargo fmt: fuzz" cargo fmt --manifest-path fuzz/Cargo.toml --check
 check "fuzz/Cargo.lock" fuzz_lock
 check "cargo clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 check "clang-format" clang_format_all
 check "shellcheck" shellcheck_all
+check "units: what systemd makes of them" units_are_read
+check "units: systemd-analyze security, 2.0 at most" units_are_closed
 check "alerts: promtool, if it is here" promtool_rules
 check "files of at most 500 lines" too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere

@@ -55,6 +55,8 @@ mod moves;
 mod nodeports;
 #[path = "netns/privilege.rs"]
 mod privilege;
+#[path = "netns/reaper.rs"]
+mod reaper;
 #[path = "netns/traffic.rs"]
 mod traffic;
 #[path = "netns/upgrade.rs"]

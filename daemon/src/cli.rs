@@ -22,7 +22,7 @@ use ask::{Asking, Frontends, History, Places, Rows};
 use completions::Completions;
 pub(crate) use look::unwritten;
 pub use look::{DiagnoseOptions, Judging, WatchOptions, Whom};
-pub use options::{CheckOptions, CleanupOptions, DatapathChoice, ReaperOptions, RunOptions};
+pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
 use print::tell;
 use trace::Trace;
 
@@ -104,9 +104,9 @@ enum Command {
     Cleanup(CleanupOptions),
     /// Print what makes a shell complete commands and options
     Completions(Completions),
-    /// End sockets as the daemon says; started by it
+    /// End sockets as the daemon says; started by it or by systemd
     #[command(hide = true)]
-    Reaper(ReaperOptions),
+    Reaper,
 }
 
 /// Carries out a command that does more than ask a running daemon.
@@ -129,7 +129,7 @@ pub struct Actions {
     /// `cleanup`.
     pub cleanup: Telling<CleanupOptions>,
     /// `reaper`: returns when the daemon has ended.
-    pub reaper: Action<ReaperOptions>,
+    pub reaper: fn() -> Result<(), Failure>,
 }
 
 /// What the command line consists of: for documents, and for tests of them.
@@ -173,7 +173,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
-        Command::Reaper(options) => (actions.reaper)(options),
+        Command::Reaper => (actions.reaper)(),
         Command::Diagnose(options) => return look::judge(actions.diagnose, options),
         Command::Watch(options) => return look::follow(actions.watch, options),
     };

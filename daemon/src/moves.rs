@@ -8,9 +8,11 @@
 //!
 //! Passes reconcile: each looks at every socket, and none depends on an event that might have been missed. One is due when
 //! the engine's count of moves changes, once more shortly after (a connect() may have been under way), and every minute.
+//! A reaper that has ended is replaced where somebody starts another one; what was missed meanwhile is the next pass's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,14 +21,14 @@ use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::stale::{Answered, Flow, Moves, Stale};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout};
-use tracing::warn;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
 
 use crate::clock::{Clock, at, ticking};
 use crate::config::Disconnect;
 use crate::log::messages;
-use crate::reaper::wire::{BATCH, Order, Outcome};
-use crate::reaper::{Line, Reaper};
+use crate::reaper::wire::{BATCH, Hello, Order, Outcome};
+use crate::reaper::{Line, Lost, Reaper};
 
 mod judge;
 mod report;
@@ -43,6 +45,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How often all sockets are looked at although nothing has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
+/// How long until another reaper is called, at first and at most: twice as long each time that none gets anywhere.
+const CALL_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
 /// What it means that sockets cannot be ended, for the journal.
 pub const STUCK: &str = "UDP sockets stay connected to backends that are gone until they are closed";
 
@@ -58,6 +63,8 @@ pub struct Means {
     pub flows: ReadFlows,
     /// What ends them.
     pub reaper: Reaper,
+    /// Whose sockets are ended for the address they dialled: those in this cgroup; `None` for all.
+    pub cgroup: Option<PathBuf>,
 }
 
 /// What the task works with.
@@ -69,6 +76,7 @@ pub struct Mover {
     scope: Disconnect,
     report: watch::Sender<Arc<MovesReport>>,
     clock: Clock,
+    call_again: [Duration; 2],
 }
 
 /// Why a pass came to no end.
@@ -80,7 +88,7 @@ enum PassError {
     /// The owner has something else to do; the next pass tries again.
     #[error("the reconcile loop has not said what it knows within {} s", PICTURE_WITHIN.as_secs())]
     Owner,
-    /// Nothing can be ended any more.
+    /// Nothing can be ended any more, by this reaper.
     #[error("the reaper has ended, or does not answer ({0})")]
     Reaper(io::Error),
 }
@@ -100,6 +108,10 @@ struct Memory {
     recent: Vec<L4Addr>,
     /// Whether the last pass failed: said once.
     is_failing: bool,
+    /// Whether the journal was told last that there is no reaper.
+    is_missed: bool,
+    /// Whether the journal was told that pods are out of reach.
+    is_told_reach: bool,
     report: MovesReport,
 }
 
@@ -111,7 +123,7 @@ impl Mover {
         scope: Disconnect,
         clock: Clock,
     ) -> Self {
-        Self { snapshot, changes, scope, report: watch::Sender::default(), clock }
+        Self { snapshot, changes, scope, report: watch::Sender::default(), clock, call_again: CALL_AGAIN }
     }
 
     /// Starts it on the runtime; the figures are returned.
@@ -125,49 +137,75 @@ impl Mover {
         reported
     }
 
-    /// Runs until `shutdown`, or until the reaper is gone.
-    async fn run(mut self, means: Means, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        let Means { flows, reaper } = means;
-        let Some(line) = greet(reaper).await else { return };
-        let mut at_hand = AtHand { flows, line };
+    /// Runs until `shutdown`, or until there is no reaper any more.
+    async fn run(self, means: Means, shutdown: impl Future<Output = ()>) {
+        tokio::select! {
+            () = shutdown => {}
+            () = self.call_and_work(means) => {}
+        }
+    }
+
+    async fn call_and_work(mut self, means: Means) {
+        let Means { flows, mut reaper, cgroup } = means;
         let mut memory = Memory::beside(&self.snapshot.borrow());
-        memory.report.is_working = true;
-        self.publish(&memory);
+        let [at_first, at_most] = self.call_again;
+        let mut pause = at_first;
+        loop {
+            let passes = memory.report.passes;
+            let lost = match reaper.call(cgroup.as_deref()).await {
+                Ok((line, hello)) => {
+                    memory.found(hello);
+                    self.publish(&memory);
+                    let at_hand = AtHand { flows: Arc::clone(&flows), line };
+                    let Some(error) = self.work(&mut memory, at_hand).await else { return };
+                    reaper.lost(error)
+                }
+                Err(lost) => lost,
+            };
+            memory.miss(&lost);
+            self.publish(&memory);
+            if lost.is_final() {
+                return;
+            }
+            pause = if memory.report.passes > passes { at_first } else { pause };
+            sleep(pause).await;
+            pause = (pause * 2).min(at_most);
+        }
+    }
+
+    /// Makes passes until the reaper is gone; why. Nothing if nobody publishes any more.
+    async fn work(&mut self, memory: &mut Memory, mut at_hand: AtHand) -> Option<io::Error> {
+        // The first tick is at once: what was missed is made up for.
         let mut look = ticking(LOOK_EVERY);
         let mut due: Option<Instant> = None;
         let mut last = Instant::now();
         loop {
-            let gone = tokio::select! {
-                () = &mut shutdown => return,
-                error = at_hand.line.ended() => Some(error),
+            tokio::select! {
+                error = at_hand.line.ended() => return Some(error),
                 changed = self.snapshot.changed() => {
                     if changed.is_err() {
-                        return;
+                        return None;
                     }
-                    if due.is_none() && self.is_moved(&memory) {
+                    if due.is_none() && self.is_moved(memory) {
                         due = Some(Instant::now().max(last + PASS_EVERY));
                     }
                     continue;
                 }
-                () = at(due) => None,
-                _ = look.tick() => None,
-            };
-            let was_moved = self.is_moved(&memory);
-            let ended = match gone {
-                Some(error) => Err(PassError::Reaper(error)),
-                None => self.pass(&mut memory, &mut at_hand).await,
-            };
+                () = at(due) => {}
+                _ = look.tick() => {}
+            }
+            let was_moved = self.is_moved(memory);
+            let ended = self.pass(memory, &mut at_hand).await;
             last = Instant::now();
             due = match &ended {
                 Err(_) => Some(last + RETRY_AFTER),
-                Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(&memory) => Some(last + PASS_EVERY),
+                Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(memory) => Some(last + PASS_EVERY),
                 Ok(_) => None,
             };
-            let is_over = memory.note(ended);
-            self.publish(&memory);
-            if is_over {
-                return;
+            let gone = memory.note(ended);
+            self.publish(memory);
+            if gone.is_some() {
+                return gone;
             }
         }
     }
@@ -233,32 +271,6 @@ impl Mover {
     }
 }
 
-/// Learns what the reaper can do; `None` if that is nothing.
-async fn greet(reaper: Reaper) -> Option<Line> {
-    match reaper.greet().await {
-        Err(error) => warn!(message_id = %messages::SOCKETS_STAY, "the reaper does not work ({error}): {STUCK}"),
-        Ok((_, hello)) if hello.errno != 0 => {
-            let error = io::Error::from_raw_os_error(hello.errno);
-            warn!(
-                message_id = %messages::SOCKETS_STAY,
-                "sockets cannot be ended here ({error}; it takes CAP_NET_ADMIN and a kernel with \
-                 CONFIG_INET_DIAG_DESTROY): {STUCK}"
-            );
-        }
-        Ok((line, hello)) => {
-            if !hello.everywhere {
-                warn!(
-                    message_id = %messages::SOCKETS_STAY,
-                    "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be ended in the host's network \
-                     namespace only; those of pods stay connected to backends that are gone until they are closed"
-                );
-            }
-            return Some(line);
-        }
-    }
-    None
-}
-
 impl AtHand {
     /// Reads every flow, and keeps those that should not be.
     async fn suspects(&self, protocol: Protocol, snapshot: Arc<Snapshot>) -> Result<Vec<Suspect>, PassError> {
@@ -284,28 +296,53 @@ impl Memory {
         Self { answered: is_adopted.then(|| snapshot.answered()), ..Self::default() }
     }
 
-    /// Says what kept a pass from its end, once; whether there will be no more.
-    fn note(&mut self, ended: Result<u64, PassError>) -> bool {
-        let Err(error) = ended else {
-            self.is_failing = false;
-            return false;
-        };
-        self.report.errors += 1;
-        let is_over = matches!(error, PassError::Reaper(_));
-        if is_over {
-            self.report.is_working = false;
+    /// There is a reaper.
+    fn found(&mut self, hello: Hello) {
+        self.report.is_working = true;
+        if std::mem::take(&mut self.is_missed) {
+            info!(message_id = %messages::SOCKETS_AGAIN, "a reaper works: sockets are ended again");
+        }
+        if !hello.everywhere && !std::mem::replace(&mut self.is_told_reach, true) {
             warn!(
                 message_id = %messages::SOCKETS_STAY,
-                "{error}: UDP sockets stay connected to backends that are gone until nodelb is restarted"
-            );
-        } else if !self.is_failing {
-            warn!(
-                message_id = %messages::SOCKETS_UNREADABLE,
-                "{error}; sockets that should move on wait for the next try"
+                "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be ended in the host's network \
+                 namespace only; those of pods stay connected to backends that are gone until they are closed"
             );
         }
-        self.is_failing = true;
-        is_over
+    }
+
+    /// There is none; said once.
+    fn miss(&mut self, lost: &Lost) {
+        self.report.is_working = false;
+        self.report.errors += 1;
+        if !std::mem::replace(&mut self.is_missed, true) {
+            let until = match lost.is_final() {
+                true => "until nodelb is restarted",
+                false => "until one does",
+            };
+            warn!(message_id = %messages::SOCKETS_STAY, "{lost}: {STUCK}, {until}");
+        }
+    }
+
+    /// Says what kept a pass from its end, once; the error, if the reaper did.
+    fn note(&mut self, ended: Result<u64, PassError>) -> Option<io::Error> {
+        match ended {
+            Ok(_) => {
+                self.is_failing = false;
+                None
+            }
+            Err(PassError::Reaper(error)) => Some(error),
+            Err(error) => {
+                self.report.errors += 1;
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    warn!(
+                        message_id = %messages::SOCKETS_UNREADABLE,
+                        "{error}; sockets that should move on wait for the next try"
+                    );
+                }
+                None
+            }
+        }
     }
 
     fn take_error(&mut self, outcome: Outcome) {
@@ -354,9 +391,10 @@ async fn end_stale(
 async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
     let now = snapshot.answered();
     let new = memory.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
-    memory.answered = Some(now);
-    let mut addresses = std::mem::replace(&mut memory.recent, new.clone());
-    addresses.extend(new);
+    let addresses = [memory.recent.as_slice(), new.as_slice()].concat();
+    if !addresses.is_empty() {
+        at_hand.line.spare_own().await.map_err(PassError::Reaper)?;
+    }
     let mut destroyed: BTreeMap<String, u64> = BTreeMap::new();
     for batch in addresses.chunks(BATCH) {
         let outcomes = at_hand.order(Order::Dialled(batch.to_vec())).await?;
@@ -367,6 +405,8 @@ async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtH
             memory.take_error(outcome);
         }
     }
+    // Not before: a reaper that ends meanwhile leaves it to the next one.
+    (memory.answered, memory.recent) = (Some(now), new);
     let total = destroyed.values().sum();
     memory.report.count(Protocol::Udp, total);
     report::tell_dialled(&destroyed);

@@ -1,9 +1,10 @@
-//! The reaper: a small process beside the daemon that ends sockets in any network namespace, and can do nothing else.
-//! Ending a socket takes CAP_NET_ADMIN where it is, going there CAP_SYS_ADMIN, and finding the way CAP_SYS_PTRACE; the
-//! daemon gives up all of them at start and has the reaper keep these three.
+//! The reaper: a small process that ends sockets in any network namespace for the daemon, and can do nothing else.
+//! Ending a socket takes CAP_NET_ADMIN where it is, going there CAP_SYS_ADMIN, and finding the way CAP_SYS_PTRACE. The
+//! daemon has none of them while it runs: systemd starts the reaper when the daemon connects to its socket
+//! (`contrib/systemd/nodelb-reaper.socket`), or else the daemon does, before it gives its own up.
 //!
 //! ```text
-//! daemon: client ── socketpair: wire ──> reaper: child ── namespaces, destroy ──> the kernel
+//! daemon: client ── unix socket: wire ──> reaper: child ── namespaces, destroy ──> the kernel
 //! ```
 //!
 //! It takes orders of fixed size from the one socket that is its standard input ([`wire`]) and ends with it. An order
@@ -17,5 +18,4 @@ mod namespaces;
 pub mod wire;
 
 pub use child::run;
-pub(crate) use child::try_out;
-pub use client::{Line, Reaper};
+pub use client::{Line, Lost, Reaper};

@@ -60,6 +60,8 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 struct Ground {
     config: Config,
     config_path: Option<PathBuf>,
+    /// Where another one starts the reaper.
+    reaper: Option<PathBuf>,
     level: log::Control,
     doors: Doors,
     identity: node::Identity,
@@ -83,7 +85,8 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
         None => config.datapath.mode,
     };
     info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
-    let ground = Ground { config, config_path: options.config.clone(), level, doors, identity, notifier };
+    let (config_path, reaper) = (options.config.clone(), options.reaper.clone());
+    let ground = Ground { config, config_path, reaper, level, doors, identity, notifier };
     match mode {
         Mode::Kernel => run_kernel(ground),
         Mode::Memory => run_memory(ground),
@@ -92,9 +95,9 @@ pub fn run(options: &RunOptions) -> Result<(), Failure> {
 
 fn run_kernel(ground: Ground) -> Result<(), Failure> {
     // It has what the daemon gives up next.
-    let reaper = kernel::start_reaper(&ground.config);
+    let reaper = kernel::reaper(&ground.config, ground.reaper.clone());
     let (datapath, findings) = kernel::open(&ground.config)?;
-    let means = kernel::means(&datapath, reaper);
+    let means = kernel::means(&ground.config, &datapath, reaper);
     let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let sockets = datapath.own_sockets();
     let register: Register = Arc::new(move |socket| sockets.register(socket));
@@ -184,7 +187,7 @@ async fn serve<D: Datapath + Send + 'static>(
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
     Own { probe, register, means, links, drift, connections, clients, slots, kernel }: Own<D>,
 ) -> Result<(), Failure> {
-    let Ground { config, config_path, level, mut doors, identity, notifier } = ground;
+    let Ground { config, config_path, level, mut doors, identity, notifier, .. } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let (clock, limits) = (Clock::start(), datapath.limits());
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;

@@ -2,7 +2,7 @@
 //! Sees the sockets of the network namespace it is in; reading needs no capability. Does not know what is looked for.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -289,6 +289,25 @@ fn family_number(family: Family) -> u8 {
         Family::Ipv4 => 2,
         Family::Ipv6 => 10,
     }
+}
+
+/// Ends a socket of this process: the only way to learn whether the kernel does so, and lets it.
+///
+/// # Errors
+/// When it does not (it takes CONFIG_INET_DIAG_DESTROY), or does not let this process (CAP_NET_ADMIN).
+pub fn try_destroy() -> io::Result<()> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let address = socket.local_addr()?;
+    // To itself: nobody else has a socket with this address at both ends.
+    socket.connect(address)?;
+    let mut kernel = SockDiag::open()?;
+    let mut own = None;
+    kernel.dump(&InetDiagRequest::all(Family::Ipv4, Protocol::Udp, &[ESTABLISHED]), |found| {
+        if found.id.source_port == address.port() && found.id.destination_port == address.port() {
+            own = Some(found.id);
+        }
+    })?;
+    kernel.destroy(Family::Ipv4, Protocol::Udp, own.ok_or(io::ErrorKind::NotFound)?)
 }
 
 fn addr(family: Family, bytes: [u8; 16]) -> Addr {

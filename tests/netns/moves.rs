@@ -25,20 +25,20 @@ const TWO: &str = "192.0.2.12:8080";
 /// What is promised; a busy machine gets twice the time, unless `NODELB_STRICT=1`.
 const WITHIN: Duration = Duration::from_secs(1);
 
-fn assert_in_time(what: &str, took: Duration) {
+pub(crate) fn assert_in_time(what: &str, took: Duration) {
     say(&format!("{what}: after {took:.1?}"));
     let limit = if std::env::var_os("NODELB_STRICT").is_some() { WITHIN } else { WITHIN * 2 };
     assert!(took < limit, "{what}: after {took:?}");
 }
 
 /// A pod in which something runs, as in every pod, and not as root: its namespace is found by that.
-struct Inhabited {
-    pod: Pod,
+pub(crate) struct Inhabited {
+    pub(crate) pod: Pod,
     pause: Child,
 }
 
 impl Inhabited {
-    fn new(number: u8) -> Self {
+    pub(crate) fn new(number: u8) -> Self {
         let pod = Pod::new(number);
         let pause = pod.run(|| Command::new("sleep").arg("infinity").uid(65534).spawn().unwrap());
         Self { pod, pause }
@@ -58,14 +58,14 @@ fn unconnected() -> UdpSocket {
     socket
 }
 
-fn connected(to: &str) -> UdpSocket {
+pub(crate) fn connected(to: &str) -> UdpSocket {
     let socket = unconnected();
     socket.connect(self::socket(to)).unwrap();
     socket
 }
 
 /// Who answers a connected socket.
-fn ask(socket: &UdpSocket) -> io::Result<String> {
+pub(crate) fn ask(socket: &UdpSocket) -> io::Result<String> {
     let mut buffer = [0; 64];
     socket.send(b"?")?;
     let length = socket.recv(&mut buffer)?;
@@ -82,7 +82,7 @@ fn ask_at(socket: &UdpSocket, to: &str) -> String {
 }
 
 /// A socket that came to the backend of this name through the address.
-fn connected_to(name: &str, through: &str) -> UdpSocket {
+pub(crate) fn connected_to(name: &str, through: &str) -> UdpSocket {
     for _ in 0..200 {
         let socket = connected(through);
         match ask(&socket) {
@@ -96,13 +96,13 @@ fn connected_to(name: &str, through: &str) -> UdpSocket {
 }
 
 /// What the owner of a socket that was ended meets: one of these, once.
-fn is_ended(error: &io::Error) -> bool {
+pub(crate) fn is_ended(error: &io::Error) -> bool {
     let ended = [Errno::ECONNABORTED, Errno::EDESTADDRREQ];
     ended.iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
 /// Goes on asking until the kernel ends the socket; how long that took.
-fn until_ended(socket: &UdpSocket, since: Instant) -> Duration {
+pub(crate) fn until_ended(socket: &UdpSocket, since: Instant) -> Duration {
     loop {
         match ask(socket) {
             Err(error) if is_ended(&error) => return since.elapsed(),
@@ -114,12 +114,12 @@ fn until_ended(socket: &UdpSocket, since: Instant) -> Duration {
 }
 
 /// The value of a metric.
-fn metric(name: &str) -> Option<f64> {
+pub(crate) fn metric(name: &str) -> Option<f64> {
     let text = answer("/metrics", "*/*")?;
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-fn reaper_of(daemon: &Daemon) -> Option<PathBuf> {
+pub(crate) fn reaper_of(daemon: &Daemon) -> Option<PathBuf> {
     let children = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
     children.into_iter().find(|process| {
         let status = fs::read_to_string(process.join("status")).unwrap_or_default();
@@ -128,7 +128,7 @@ fn reaper_of(daemon: &Daemon) -> Option<PathBuf> {
     })
 }
 
-fn status(process: &std::path::Path, field: &str) -> String {
+pub(crate) fn status(process: &std::path::Path, field: &str) -> String {
     let status = fs::read_to_string(process.join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim_start_matches(':').trim().to_owned()
@@ -228,10 +228,10 @@ fn sockets_of_every_kind_move_on() {
         let host = Host::new(sandbox);
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
         host.serve("b.toml", &service("shop/six", &[DNS6], &[v6[0]]));
-        // What contrib/systemd/nodelb.service leaves it.
+        // A daemon that starts its reaper by itself, and has no more than the two need.
         let mut command = Command::new("setpriv");
-        let unit = "--bounding-set=-all,+bpf,+net_admin,+perfmon,+sys_admin,+sys_ptrace";
-        command.args([unit, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
+        let least = "--bounding-set=-all,+bpf,+net_admin,+perfmon,+sys_admin,+sys_ptrace";
+        command.args([least, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
         let mut daemon = host.launch(command, &[]);
         assert!(daemon.wait_ready(), "{}", host.log());
         let pod = Inhabited::new(1);
@@ -331,7 +331,7 @@ fn tcp_connections_end_where_that_is_asked_for() {
 }
 
 /// Runs `work` as a member of the cgroup.
-fn within<T>(cgroup: &std::path::Path, sandbox: &Sandbox, work: impl FnOnce() -> T) -> T {
+pub(crate) fn within<T>(cgroup: &std::path::Path, sandbox: &Sandbox, work: impl FnOnce() -> T) -> T {
     fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
     let result = work();
     fs::write(sandbox.cgroup.join("cgroup.procs"), "0").unwrap();
@@ -339,7 +339,7 @@ fn within<T>(cgroup: &std::path::Path, sandbox: &Sandbox, work: impl FnOnce() ->
 }
 
 /// A ClusterIP with these endpoints, as Kubernetes writes it.
-fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
+pub(crate) fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
     let (ip, port) = address.rsplit_once(':').unwrap();
     let endpoints: Vec<String> =
         endpoints.iter().map(|at| format!("{{addresses: [{}]}}", at.rsplit_once(':').unwrap().0)).collect();

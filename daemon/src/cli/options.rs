@@ -13,6 +13,9 @@ pub struct RunOptions {
     /// What holds the maps, whatever the configuration says: memory needs no privilege and translates nothing
     #[arg(long, value_name = "WHICH")]
     pub datapath: Option<DatapathChoice>,
+    /// Socket for which somebody else starts the reaper, as systemd does for nodelb.service; without it `run` starts it
+    #[arg(long, value_name = "PATH")]
+    pub reaper: Option<PathBuf>,
 }
 
 /// The datapaths the command line knows.
@@ -41,12 +44,4 @@ pub struct CleanupOptions {
     /// Pin directory, whatever the configuration says
     #[arg(long, value_name = "PATH")]
     pub pin_directory: Option<PathBuf>,
-}
-
-/// What the daemon starts its reaper with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub struct ReaperOptions {
-    /// Cgroup whose processes' sockets may be ended for the address they dialled
-    #[arg(long, value_name = "PATH")]
-    pub cgroup: Option<PathBuf>,
 }

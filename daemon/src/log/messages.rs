@@ -128,9 +128,13 @@ messages! {
     SOCKETS_STAY = 0x82a53418899b4a97ac8e8ea793d1c4ac,
         "Sockets cannot be made to dial again",
         "Sockets stay connected to backends that are gone until they are closed: something that nodelb needs to end \
-         them is missing, or has ended.",
-        "See PRIVILEGE in nodelb(8). If the reaper has ended, restart nodelb. `datapath.disconnect` says whether it \
-         is wanted.";
+         them is missing, or has ended. A reaper that systemd starts is called again.",
+        "See PRIVILEGE in nodelb(8). Look at nodelb-reaper.socket; if nodelb had started the reaper by itself, restart \
+         nodelb. `datapath.disconnect` says whether it is wanted.";
+    SOCKETS_AGAIN = 0x53e0b1e0ea9448f394457787ca3c54f6,
+        "Sockets can be made to dial again",
+        "A reaper works after one had ended, or none had answered. Sockets that waited for it are ended now.",
+        "Nothing.";
     SOCKETS_UNREADABLE = 0x60de6a22f3f745048b600829379241c2,
         "A look at the sockets failed",
         "Sockets that should dial again could not be found or ended. It is tried again; more of the same is only \

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Mutex;
 use std::thread;
 
@@ -131,11 +131,10 @@ fn reap(mut line: UnixStream, orders: &Mutex<Vec<Order>>) {
         let mut body = vec![0; Order::length(header).unwrap()];
         line.read_exact(&mut body).unwrap();
         let order = Order::decode(header, &body).unwrap();
-        let count = match &order {
-            Order::Sockets(targets) => targets.len(),
-            Order::Dialled(addresses) => addresses.len(),
-        };
-        orders.lock().unwrap().push(order);
+        let count = order.outcomes();
+        if !matches!(order, Order::Spare(_)) {
+            orders.lock().unwrap().push(order);
+        }
         line.write_all(&encode_outcomes(&vec![Outcome { destroyed: 1, errno: 0 }; count])).unwrap();
     }
 }
@@ -218,24 +217,95 @@ async fn addresses_are_looked_for_when_they_get_a_backend_and_once_more() {
     assert_eq!(rig.orders(), []);
 }
 
-#[tokio::test]
-async fn a_reaper_that_ends_is_the_end() {
-    let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
-    let (line, theirs) = UnixStream::pair().unwrap();
-    drop(theirs);
-    rig.at_hand.line = Line::over(line).unwrap();
-    rig.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
-    let Rig { mover, owner, at_hand, memory, .. } = &mut rig;
+/// Lets the owner make one round during a pass that is to fail.
+async fn fail(rig: &mut Rig) -> PassError {
+    let Rig { mover, owner, at_hand, memory, .. } = rig;
     let round = async {
-        let batch = owner.changes.recv().await.unwrap();
-        owner.tell(batch);
-        owner.publish();
-        std::future::pending::<()>().await;
+        while let Some(batch) = owner.changes.recv().await {
+            owner.tell(batch);
+            owner.publish();
+        }
     };
-    let failed = tokio::select! {
-        ended = mover.pass(memory, at_hand) => ended,
+    tokio::select! {
+        ended = mover.pass(memory, at_hand) => ended.unwrap_err(),
         () = round => unreachable!("it never ends"),
-    };
-    assert!(memory.note(failed), "there is nothing to try again with");
-    assert!(!memory.report.is_working);
+    }
+}
+
+/// A line to nobody.
+fn dead() -> Line {
+    Line::over(UnixStream::pair().unwrap().0).unwrap()
+}
+
+#[tokio::test]
+async fn a_reaper_that_ends_is_told_from_other_errors() {
+    let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
+    rig.at_hand.line = dead();
+    rig.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
+    let error = fail(&mut rig).await;
+    assert!(rig.memory.note(Err(error)).is_some());
+    assert!(rig.memory.note(Err(PassError::Owner)).is_none(), "the next pass may do better");
+    let of_child = Reaper::Started(None).lost(io::ErrorKind::BrokenPipe.into());
+    assert!(of_child.is_final() && of_child.to_string().contains("no capabilities"), "{of_child}");
+    assert!(!Reaper::Behind("/run/s".into()).lost(io::ErrorKind::BrokenPipe.into()).is_final());
+}
+
+#[tokio::test]
+async fn what_a_reaper_left_undone_is_the_next_ones() {
+    let mut rig = Rig::new(vec![Vec::new()]);
+    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
+    assert_eq!(rig.pass().await, 0);
+    rig.tell(serve("shop/other", OTHER, &[ONE]));
+    let working = std::mem::replace(&mut rig.at_hand.line, dead());
+    assert!(matches!(fail(&mut rig).await, PassError::Reaper(_)));
+    rig.at_hand.line = working;
+    assert_eq!(rig.pass().await, 1);
+    assert_eq!(rig.orders(), [Order::Dialled(vec![l4(OTHER)])]);
+}
+
+/// What systemd does with `Accept=yes`, as far as the daemon sees it: whoever connects gets a reaper of its own. This one
+/// greets, says that it ended what it is told to `orders` times, and ends.
+fn accept(listener: &UnixListener, orders: usize) {
+    let mut line = listener.accept().unwrap().0;
+    line.write_all(&Hello { everywhere: true }.encode()).unwrap();
+    let mut header = [0; HEADER];
+    let mut left = orders;
+    while left > 0 && line.read_exact(&mut header).is_ok() {
+        let mut body = vec![0; Order::length(header).unwrap()];
+        line.read_exact(&mut body).unwrap();
+        let count = Order::decode(header, &body).unwrap().outcomes();
+        left -= usize::from(count > 0);
+        line.write_all(&encode_outcomes(&vec![Outcome { destroyed: 1, errno: 0 }; count])).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn another_reaper_is_called_until_one_works() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("socket");
+    let Rig { mut mover, mut owner, at_hand, .. } = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
+    owner.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
+    owner.publish();
+    mover.call_again = [Duration::from_millis(10), Duration::from_millis(100)];
+    let means = Means { flows: Arc::clone(&at_hand.flows), reaper: Reaper::Behind(path.clone()), cgroup: None };
+    let mut report = mover.start(means, std::future::pending());
+    tokio::spawn(async move {
+        while let Some(batch) = owner.changes.recv().await {
+            owner.tell(batch);
+            owner.publish();
+        }
+    });
+    report.wait_for(|report| report.errors >= 2).await.unwrap();
+    assert!(!report.borrow().is_working, "nobody listens");
+
+    let listener = UnixListener::bind(&path).unwrap();
+    let serving = thread::spawn(move || {
+        // It is tried out; it is tried out and ends a socket; and so on for ever.
+        accept(&listener, 1);
+        accept(&listener, 2);
+        accept(&listener, usize::MAX);
+    });
+    report.wait_for(|report| report.udp >= 3).await.unwrap();
+    assert!(report.borrow().is_working);
+    assert!(!serving.is_finished());
 }

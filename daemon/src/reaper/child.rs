@@ -2,19 +2,17 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 
 use caps::{CapSet, Capability, CapsHashSet};
-use nodelb_core::addr::{Family, Protocol};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
 
-use super::destroy::{self, errno_of};
+use super::destroy::{self, Terms};
 use super::namespaces::Home;
 use super::wire::{self, HEADER, Hello, Order};
-use crate::cli::ReaperOptions;
 use crate::exit::{Code, Failure};
-use crate::sock_diag::{ESTABLISHED, InetDiagRequest, SockDiag};
 
 /// All that it may do.
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
@@ -22,29 +20,43 @@ const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_AD
 /// What other processes call it.
 const NAME: &std::ffi::CStr = c"nodelb-reaper";
 
-/// Takes orders from standard input until it closes. Only for `nodelb run`.
+/// Takes orders from standard input until it closes: the other end is a daemon that has started it, or one that has
+/// connected to the socket for which systemd starts it.
 ///
 /// # Errors
-/// When standard input is none of the daemon's, or says what is no order.
-pub fn run(options: &ReaperOptions) -> Result<(), Failure> {
+/// When nobody is at the other end of standard input, or somebody else, or who is says what is no order.
+pub fn run() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::message(Code::System, format!("reaper: {error}"));
     let line = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(failed)?;
     if line.peer_addr().is_err() {
-        return Err(Failure::message(Code::Usage, "the reaper is started by `nodelb run`, and of no use by hand"));
+        let message = "the reaper is started by `nodelb run` or systemd, and of no use by hand";
+        return Err(Failure::message(Code::Usage, message));
     }
+    check_peer(&line)?;
     close_all_but(&line).map_err(failed)?;
     let everywhere = give_up_privileges().map_err(failed)?;
     let home = Home::here().map_err(failed)?;
-    let hello = Hello { errno: try_out().map_or_else(|error| errno_of(&error), |()| 0), everywhere };
-    match serve(line, hello, &home, options) {
+    match serve(line, Hello { everywhere }, &home) {
         // The daemon is gone, and so is what it wanted.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
         other => other.map_err(failed),
     }
 }
 
-fn serve(mut line: UnixStream, hello: Hello, home: &Home, options: &ReaperOptions) -> io::Result<()> {
+/// Orders are root's to give, or those of whoever started this process. Whoever it was when the connection was made.
+fn check_peer(line: &UnixStream) -> Result<(), Failure> {
+    let refused = |why: String| Failure::message(Code::Permission, format!("reaper: {why}: no orders are taken"));
+    let peer = getsockopt(line, sockopt::PeerCredentials)
+        .map_err(|error| refused(format!("it cannot be told who is at the other end ({error})")))?;
+    if peer.uid() == 0 || peer.uid() == geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(refused(format!("at the other end is process {} of user {}", peer.pid(), peer.uid())))
+}
+
+fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
     line.write_all(&hello.encode())?;
+    let mut terms = Terms::default();
     let mut header = [0; HEADER];
     loop {
         match line.read_exact(&mut header) {
@@ -54,8 +66,16 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home, options: &ReaperOption
         let mut body = vec![0; Order::length(header)?];
         line.read_exact(&mut body)?;
         let outcomes = match Order::decode(header, &body)? {
+            Order::Within(cgroup) => {
+                terms.cgroup = Some(cgroup);
+                continue;
+            }
+            Order::Spare(inodes) => {
+                terms.spared = inodes.into_iter().collect();
+                continue;
+            }
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
-            Order::Dialled(addresses) => destroy::dialled(home, options.cgroup.as_deref(), &addresses)?,
+            Order::Dialled(addresses) => destroy::dialled(home, &terms, &addresses)?,
         };
         home.check()?;
         line.write_all(&wire::encode_outcomes(&outcomes))?;
@@ -94,20 +114,4 @@ fn give_up_privileges() -> io::Result<bool> {
     caps::set(None, CapSet::Permitted, &kept).map_err(refused)?;
     caps::clear(None, CapSet::Inheritable).map_err(refused)?;
     Ok(kept.len() == KEPT.len())
-}
-
-/// Ends a socket of its own: the only way to learn whether the kernel does so, and lets this process.
-pub(crate) fn try_out() -> io::Result<()> {
-    let socket = UdpSocket::bind("127.0.0.1:0")?;
-    let address = socket.local_addr()?;
-    // To itself: nobody else has a socket with this address at both ends.
-    socket.connect(address)?;
-    let mut kernel = SockDiag::open()?;
-    let mut own = None;
-    kernel.dump(&InetDiagRequest::all(Family::Ipv4, Protocol::Udp, &[ESTABLISHED]), |found| {
-        if found.id.source_port == address.port() && found.id.destination_port == address.port() {
-            own = Some(found.id);
-        }
-    })?;
-    kernel.destroy(Family::Ipv4, Protocol::Udp, own.ok_or(io::ErrorKind::NotFound)?)
 }

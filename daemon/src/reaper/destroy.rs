@@ -8,7 +8,6 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::unistd::getppid;
 use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
 
@@ -45,13 +44,21 @@ pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<V
     Ok(outcomes)
 }
 
-/// Ends every UDP socket that is connected to one of these addresses, in every namespace, if it belongs to the cgroup.
-/// The daemon's own are left alone.
-pub(super) fn dialled(home: &Home, cgroup: Option<&Path>, addresses: &[L4Addr]) -> io::Result<Vec<Outcome>> {
+/// Which sockets count as dialled: told by the daemon, who alone can know.
+#[derive(Debug, Default)]
+pub(super) struct Terms {
+    /// Only those of this cgroup and below; `None` for all.
+    pub(super) cgroup: Option<PathBuf>,
+    /// None of these, by inode.
+    pub(super) spared: BTreeSet<u32>,
+}
+
+/// Ends every UDP socket that is connected to one of these addresses, in every namespace, if it counts.
+pub(super) fn dialled(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> io::Result<Vec<Outcome>> {
     let places: BTreeMap<(Addr, u16), usize> =
         addresses.iter().enumerate().map(|(place, to)| ((to.addr, to.port), place)).collect();
     let mut outcomes = vec![Outcome::default(); addresses.len()];
-    let mut bystanders = Bystanders { cgroup, ids: None, own: None };
+    let mut bystanders = Bystanders { terms, cgroups: None };
     for (inode, path) in namespaces::all(home)? {
         let visited = home.visit(inode, &path, || end_dialled(&places, &mut bystanders, &mut outcomes));
         if let Err(error) = visited.and_then(|ended| ended) {
@@ -93,34 +100,21 @@ fn end_dialled(
     Ok(())
 }
 
-/// Whose sockets are none of the datapath's business. Looked up when the first socket is found.
+/// Whose sockets are none of the datapath's business.
 struct Bystanders<'a> {
-    cgroup: Option<&'a Path>,
-    ids: Option<BTreeSet<u64>>,
-    own: Option<BTreeSet<u32>>,
+    terms: &'a Terms,
+    /// Looked up when the first socket is found.
+    cgroups: Option<BTreeSet<u64>>,
 }
 
 impl Bystanders<'_> {
     fn have(&mut self, socket: &InetDiagMessage) -> io::Result<bool> {
-        if self.own.is_none() {
-            self.own = Some(sockets_of(&PathBuf::from(format!("/proc/{}/fd", getppid())))?);
+        if let (Some(cgroup), None) = (&self.terms.cgroup, &self.cgroups) {
+            self.cgroups = Some(cgroups_below(cgroup)?);
         }
-        if let (Some(cgroup), None) = (self.cgroup, &self.ids) {
-            self.ids = Some(cgroups_below(cgroup)?);
-        }
-        let is_own = self.own.as_ref().is_some_and(|own| own.contains(&socket.inode));
-        let is_outside = self.ids.as_ref().is_some_and(|ids| !socket.cgroup.is_some_and(|id| ids.contains(&id)));
-        Ok(is_own || is_outside)
+        let is_outside = self.cgroups.as_ref().is_some_and(|ids| !socket.cgroup.is_some_and(|id| ids.contains(&id)));
+        Ok(self.terms.spared.contains(&socket.inode) || is_outside)
     }
-}
-
-/// The inodes of the sockets a process has.
-fn sockets_of(fds: &Path) -> io::Result<BTreeSet<u32>> {
-    let inode = |entry: fs::DirEntry| {
-        let target = fs::read_link(entry.path()).ok()?;
-        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-    };
-    Ok(fs::read_dir(fds)?.filter_map(|entry| inode(entry.ok()?)).collect())
 }
 
 /// The ids, which are inode numbers, of a cgroup and all below it.

@@ -111,8 +111,12 @@ fn of_task(task: &Path) -> Option<(Inode, PathBuf)> {
     Some((inode, path))
 }
 
+/// Those that can be reached: a container runtime may keep its own where others must not look, and then the processes in
+/// them lead there.
 fn mounted() -> io::Result<Vec<(Inode, PathBuf)>> {
-    Ok(parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?))
+    let mut mounted = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?);
+    mounted.retain(|(inode, path)| fs::metadata(path).is_ok_and(|file| file.ino() == *inode));
+    Ok(mounted)
 }
 
 /// The network namespaces among the mounts.

@@ -1,26 +1,43 @@
 //! What daemon and reaper say to each other: frames of a header and entries of fixed size, in the machine's byte order,
-//! for both are the same program. Whatever comes in is checked as if it came from anybody.
+//! for both are on the same machine. They may be of different versions after an upgrade: the reaper says first which one it
+//! speaks. Whatever comes in is checked as if it came from anybody.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
 
+/// What is spoken here. Another number for whatever the other version would not understand.
+const VERSION: u32 = 2;
+
 /// The most entries in one order: bounds how long the reaper is away, and its memory.
 pub const BATCH: usize = 256;
+
+/// The most bytes of a cgroup's path, as of any path.
+const MAX_PATH: usize = 4096;
 
 /// Bytes of the header of an order.
 pub const HEADER: usize = 4;
 /// Bytes of an entry of an order.
 pub const ENTRY: usize = 56;
+/// Bytes of the inode of a socket.
+const INODE: usize = 4;
 /// Bytes of an entry of an answer.
 pub const OUTCOME: usize = 8;
 /// Bytes of the reaper's first words.
 pub const HELLO: usize = 8;
 
-/// What the reaper is told to end.
+/// What the reaper is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
+    /// Only sockets of this cgroup and those below it count as [`Order::Dialled`]. Without this order: all.
+    Within(PathBuf),
+    /// The sockets with these inodes are the daemon's own: they never count as [`Order::Dialled`]. In place of those named
+    /// before.
+    Spare(Vec<u32>),
     /// These sockets, if they are still connected to these peers.
     Sockets(Vec<(Socket, L4Addr)>),
     /// Every UDP socket that is connected to one of these addresses, wherever it is.
@@ -57,8 +74,6 @@ pub mod libc_errno {
 /// What the reaper says first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// The errno of ending a socket of its own; 0 if that worked.
-    pub errno: i32,
     /// Whether it has what it takes to enter other network namespaces.
     pub everywhere: bool,
 }
@@ -67,33 +82,59 @@ impl Hello {
     /// As bytes.
     pub fn encode(self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
-        bytes[..4].copy_from_slice(&self.errno.to_ne_bytes());
+        bytes[..4].copy_from_slice(&VERSION.to_ne_bytes());
         bytes[4] = self.everywhere.into();
         bytes
     }
 
     /// From bytes.
-    pub fn decode(bytes: [u8; HELLO]) -> Self {
+    ///
+    /// # Errors
+    /// When they are not of this version.
+    pub fn decode(bytes: [u8; HELLO]) -> io::Result<Self> {
         let [a, b, c, d, everywhere, ..] = bytes;
-        Self { errno: i32::from_ne_bytes([a, b, c, d]), everywhere: everywhere == 1 }
+        match u32::from_ne_bytes([a, b, c, d]) {
+            VERSION => Ok(Self { everywhere: everywhere == 1 }),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it is another version's; restart nodelb")),
+        }
     }
 }
 
 const SOCKETS: u8 = 1;
 const DIALLED: u8 = 2;
+const WITHIN: u8 = 3;
+const SPARE: u8 = 4;
 
 impl Order {
+    /// How many outcomes answer it.
+    pub fn outcomes(&self) -> usize {
+        match self {
+            Self::Sockets(targets) => targets.len().min(BATCH),
+            Self::Dialled(addresses) => addresses.len().min(BATCH),
+            Self::Within(_) | Self::Spare(_) => 0,
+        }
+    }
+
     /// The order as a frame. More than [`BATCH`] entries are the caller's mistake: those beyond are left out.
     pub fn encode(&self) -> Vec<u8> {
-        let (kind, entries): (u8, Vec<[u8; ENTRY]>) = match self {
-            Self::Sockets(sockets) => (SOCKETS, sockets.iter().map(|(socket, peer)| encode(socket, *peer)).collect()),
-            Self::Dialled(addresses) => (DIALLED, addresses.iter().map(|to| encode(&nobody(*to), *to)).collect()),
-        };
-        let count = entries.len().min(BATCH);
-        let [low, high] = u16::try_from(count).unwrap_or_default().to_ne_bytes();
-        let mut frame = vec![kind, 0, low, high];
-        frame.extend(entries[..count].as_flattened());
-        frame
+        match self {
+            Self::Sockets(targets) => {
+                let entries = targets.iter().take(BATCH).map(|(socket, peer)| encode(socket, *peer));
+                frame(SOCKETS, &entries.collect::<Vec<_>>())
+            }
+            Self::Dialled(addresses) => {
+                let entries = addresses.iter().take(BATCH).map(|to| encode(&nobody(*to), *to));
+                frame(DIALLED, &entries.collect::<Vec<_>>())
+            }
+            Self::Within(cgroup) => {
+                let bytes = cgroup.as_os_str().as_bytes().iter().take(MAX_PATH);
+                frame(WITHIN, &bytes.map(|byte| [*byte]).collect::<Vec<_>>())
+            }
+            Self::Spare(inodes) => {
+                let inodes = inodes.iter().take(usize::from(u16::MAX));
+                frame(SPARE, &inodes.map(|inode| inode.to_ne_bytes()).collect::<Vec<_>>())
+            }
+        }
     }
 
     /// How many bytes follow this header.
@@ -105,6 +146,8 @@ impl Order {
         let count = usize::from(u16::from_ne_bytes([low, high]));
         match kind {
             SOCKETS | DIALLED if count <= BATCH => Ok(count * ENTRY),
+            WITHIN if count <= MAX_PATH => Ok(count),
+            SPARE => Ok(count * INODE),
             _ => Err(refused()),
         }
     }
@@ -114,13 +157,28 @@ impl Order {
     /// # Errors
     /// When one of the entries can be none.
     pub fn decode(header: [u8; HEADER], body: &[u8]) -> io::Result<Self> {
-        let (entries, _) = body.as_chunks::<ENTRY>();
-        let entries = entries.iter().map(|entry| decode(entry).ok_or_else(refused));
-        if header[0] == SOCKETS {
-            return entries.collect::<io::Result<_>>().map(Self::Sockets);
+        let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
+        match header[0] {
+            SOCKETS => entries().collect::<io::Result<_>>().map(Self::Sockets),
+            DIALLED => entries().map(|entry| entry.map(|(_, to)| to)).collect::<io::Result<_>>().map(Self::Dialled),
+            WITHIN => {
+                let path = Path::new(OsStr::from_bytes(body));
+                if path.is_absolute() { Ok(Self::Within(path.to_owned())) } else { Err(refused()) }
+            }
+            SPARE => {
+                let inodes = body.as_chunks::<INODE>().0.iter().map(|inode| u32::from_ne_bytes(*inode));
+                Ok(Self::Spare(inodes.collect()))
+            }
+            _ => Err(refused()),
         }
-        entries.map(|entry| entry.map(|(_, to)| to)).collect::<io::Result<_>>().map(Self::Dialled)
     }
+}
+
+fn frame<const N: usize>(kind: u8, entries: &[[u8; N]]) -> Vec<u8> {
+    let [low, high] = u16::try_from(entries.len()).unwrap_or_default().to_ne_bytes();
+    let mut frame = vec![kind, 0, low, high];
+    frame.extend(entries.as_flattened());
+    frame
 }
 
 /// Answers as bytes.

@@ -1,5 +1,6 @@
 //! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +22,8 @@ use crate::drift::{self, Reports};
 use crate::exit::{Code, Failure};
 use crate::log::messages;
 use crate::moves::{Means, ReadFlows, STUCK};
-use crate::reaper::{self, Reaper};
+use crate::reaper::Reaper;
+use crate::sock_diag;
 
 /// The environment variable that makes the daemon kill itself after so many operations on maps, pins and links: how
 /// the tests try out a crash at every step.
@@ -46,7 +48,7 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, String), Failure>
     let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
     tell(config, &report);
     let mut findings = report.findings;
-    findings.note(Feature::EndSockets, reaper::try_out().is_ok());
+    findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
     let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
     match kept.capabilities.as_slice() {
         [] => info!(message_id = %messages::ATTACHED, "every capability is dropped"),
@@ -111,12 +113,15 @@ fn tell(config: &Config, report: &StartReport) {
     }
 }
 
-/// Starts the process that ends sockets, if any are to be. To be called before capabilities are dropped.
-pub(super) fn start_reaper(config: &Config) -> Option<Reaper> {
+/// What ends sockets, if any are to be ended: behind this socket, or started here and now, before capabilities are dropped.
+pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper> {
     if config.datapath.disconnect == Disconnect::None {
         return None;
     }
-    Reaper::start(config.datapath.cgroup())
+    if let Some(path) = socket {
+        return Some(Reaper::Behind(path));
+    }
+    Reaper::start()
         .inspect_err(|error| {
             warn!(
                 message_id = %messages::SOCKETS_STAY,
@@ -127,7 +132,7 @@ pub(super) fn start_reaper(config: &Config) -> Option<Reaper> {
 }
 
 /// What it takes to end sockets; `None`, and why in the journal, if something is missing.
-pub(super) fn means(datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option<Means> {
+pub(super) fn means(config: &Config, datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option<Means> {
     let reaper = reaper?;
     let flows = datapath.flows()?;
     // Without capabilities by now.
@@ -142,7 +147,7 @@ pub(super) fn means(datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option
         Protocol::Tcp => flows.tcp(see),
         Protocol::Udp | Protocol::Sctp => flows.udp(see),
     });
-    Some(Means { flows: read, reaper })
+    Some(Means { flows: read, reaper, cgroup: config.datapath.cgroup().map(ToOwned::to_owned) })
 }
 
 /// What an operator has to change decides how the daemon ends.

@@ -28,6 +28,9 @@ fn orders_arrive_as_they_were_sent() {
         Order::Sockets(targets()),
         Order::Dialled(vec![l4("198.51.100.1:53/UDP"), l4("[2001:db8::2]:53/UDP")]),
         Order::Dialled(Vec::new()),
+        Order::Within("/sys/fs/cgroup/kubepods.slice".into()),
+        Order::Spare(vec![1, u32::MAX]),
+        Order::Spare((0..u32::from(u16::MAX)).collect()),
     ] {
         assert_eq!(carried(&order), order);
     }
@@ -39,7 +42,7 @@ fn an_order_is_bounded() {
     let Order::Sockets(carried) = carried(&Order::Sockets(many)) else { panic!("another order") };
     assert_eq!(carried.len(), BATCH);
     let [low, high] = u16::try_from(BATCH + 1).unwrap().to_ne_bytes();
-    for header in [[SOCKETS, 0, low, high], [0, 0, 1, 0], [3, 0, 1, 0], [255, 255, 255, 255]] {
+    for header in [[SOCKETS, 0, low, high], [0, 0, 1, 0], [5, 0, 1, 0], [WITHIN, 0, 255, 255], [255, 255, 255, 255]] {
         assert!(Order::length(header).is_err(), "{header:?}");
     }
 }
@@ -48,8 +51,25 @@ fn an_order_is_bounded() {
 fn answers_arrive_as_they_were_sent() {
     let outcomes = [Outcome { destroyed: 7, errno: 0 }, Outcome { destroyed: 0, errno: libc_errno::ESRCH }];
     assert_eq!(decode_outcomes(&encode_outcomes(&outcomes)), outcomes);
-    for hello in [Hello { errno: 0, everywhere: true }, Hello { errno: 95, everywhere: false }] {
-        assert_eq!(Hello::decode(hello.encode()), hello);
+    for hello in [Hello { everywhere: true }, Hello { everywhere: false }] {
+        assert_eq!(Hello::decode(hello.encode()).unwrap(), hello);
+    }
+}
+
+#[test]
+fn another_version_is_refused() {
+    let mut bytes = Hello { everywhere: true }.encode();
+    bytes[0] ^= 1;
+    let refused = Hello::decode(bytes).unwrap_err();
+    assert!(refused.to_string().contains("restart nodelb"), "{refused}");
+}
+
+#[test]
+fn a_cgroup_is_an_absolute_path() {
+    for path in ["", "kubepods.slice"] {
+        let frame = Order::Within(path.into()).encode();
+        let (header, body) = frame.split_first_chunk().unwrap();
+        assert!(Order::decode(*header, body).is_err(), "{path:?}");
     }
 }
 
@@ -57,7 +77,7 @@ proptest! {
     #[test]
     fn nothing_that_comes_in_does_harm(header: [u8; HEADER], bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
         if let Ok(length) = Order::length(header) {
-            prop_assert!(length <= BATCH * ENTRY);
+            prop_assert!(length <= usize::from(u16::MAX) * INODE);
         }
         // Either is fine: it returns.
         drop(Order::decode(header, &bytes));

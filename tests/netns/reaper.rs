@@ -1,0 +1,209 @@
+//! A reaper that somebody else starts, as systemd does for `contrib/systemd/nodelb-reaper.socket`: the daemon has none of
+//! its capabilities.
+
+use std::fs::{self, Permissions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::host::{Host, backend, eventually, is_done, service};
+use crate::moves::{
+    Inhabited, assert_in_time, cluster_ip, connected, connected_to, metric, reaper_of, status, until_ended, within,
+};
+use crate::sandbox;
+
+const DNS: &str = "198.51.100.10:53";
+const ONE: &str = "192.0.2.11:8080";
+const TWO: &str = "192.0.2.12:8080";
+/// Whom the reaper runs as.
+const USER: u32 = 65533;
+
+/// The socket unit: for each connection a reaper with what the service unit leaves it.
+struct SocketUnit {
+    path: PathBuf,
+    started: Arc<Mutex<Vec<Child>>>,
+}
+
+impl SocketUnit {
+    fn start(host: &Host, path: &Path, mode: u32) -> Self {
+        // The build directory may be closed to everybody else.
+        let binary = host.path("nodelb");
+        fs::copy(env!("CARGO_BIN_EXE_nodelb"), &binary).unwrap();
+        let listener = UnixListener::bind(path).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let started: Arc<Mutex<Vec<Child>>> = Arc::default();
+        let children = Arc::clone(&started);
+        let log = host.path("reaper.log");
+        thread::spawn(move || {
+            for line in listener.incoming() {
+                let log = fs::File::options().create(true).append(true).open(&log).unwrap();
+                let mut command = Command::new("setpriv");
+                let caps = |set: &str| format!("--{set}=-all,+net_admin,+sys_admin,+sys_ptrace");
+                command.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".into()]);
+                command.args([caps("bounding-set"), caps("inh-caps"), caps("ambient-caps"), "--no-new-privs".into()]);
+                command.arg(&binary).arg("reaper").env_clear();
+                command.stdin(OwnedFd::from(line.unwrap())).stdout(Stdio::null()).stderr(log);
+                let child = command.spawn().unwrap();
+                children.lock().unwrap().push(child);
+            }
+        });
+        Self { path: path.to_owned(), started }
+    }
+
+    /// How the first of those that have ended did, as soon as one has.
+    fn ended(&self) -> ExitStatus {
+        let mut status = None;
+        eventually("the end of a reaper", || {
+            status = self.started.lock().unwrap().iter_mut().find_map(|child| child.try_wait().unwrap());
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// The one that was started last.
+    fn latest(&self) -> Option<Pid> {
+        let started = self.started.lock().unwrap();
+        started.last().map(|child| Pid::from_raw(child.id().try_into().unwrap()))
+    }
+}
+
+/// The daemon with what `contrib/systemd/nodelb.service` leaves it.
+fn as_unit(host: &Host, reaper: &Path) -> crate::host::Daemon {
+    let mut command = Command::new("setpriv");
+    let least = "--bounding-set=-all,+bpf,+net_admin,+perfmon";
+    command.args([least, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
+    let mut daemon = host.launch(command, &["--reaper", reaper.to_str().unwrap()]);
+    assert!(daemon.wait_ready(), "{}", host.log());
+    daemon
+}
+
+fn is_up() -> bool {
+    metric("nodelb_socket_reaper_up") == Some(1.0)
+}
+
+#[test]
+fn a_reaper_behind_a_socket_ends_sockets_and_is_replaced() {
+    sandbox::run("reaper::a_reaper_behind_a_socket_ends_sockets_and_is_replaced", |sandbox| {
+        let host = Host::new(sandbox);
+        let _backends = [backend("1", ONE), backend("2", TWO)];
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
+        let path = host.path("reaper.sock");
+        let daemon = as_unit(&host, &path);
+        eventually("it is missed", || host.log().contains(&format!("no reaper answers at {}", path.display())));
+        assert!(!is_up());
+        let unit = SocketUnit::start(&host, &path, 0o600);
+        eventually("it is found", is_up);
+        assert!(host.log().contains("sockets are ended again"), "{}", host.log());
+        let first = unit.latest().unwrap();
+        assert_eq!(reaper_of(&daemon), None, "the daemon starts none by itself");
+        eventually("it has its name", || status(&process(first), "Name") == "nodelb-reaper");
+        // CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_SYS_ADMIN.
+        let kept = format!("{:016x}", 1 << 12 | 1 << 19 | 1 << 21);
+        for (field, expected) in
+            [("CapInh", "0000000000000000"), ("CapPrm", &kept), ("CapEff", &kept), ("CapBnd", &kept)]
+        {
+            assert_eq!(status(&process(first), field), expected, "{field}");
+        }
+        assert!(status(&process(first), "Uid").starts_with(&USER.to_string()));
+        assert_eq!(status(&process(daemon.pid()), "CapPrm"), "0000000000000000");
+
+        let pod = Inhabited::new(1);
+        end_one(&host, &pod, &[ONE], &[TWO]);
+
+        kill(first, Signal::SIGKILL).unwrap();
+        eventually("another one", || unit.latest() != Some(first) && is_up());
+        assert!(host.log().contains("no reaper answers"), "{}", host.log());
+        end_one(&host, &pod, &[TWO], &[ONE]);
+
+        // What changes while there is none is made up for.
+        let socket = connected_to("1", DNS);
+        let second = unit.latest().unwrap();
+        kill(second, Signal::SIGKILL).unwrap();
+        host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));
+        until_ended(&socket, Instant::now());
+        assert_ne!(unit.latest(), Some(second));
+
+        let last = unit.latest().unwrap();
+        daemon.stop();
+        eventually("it ends with the connection", || {
+            let mut started = unit.started.lock().unwrap();
+            let child = started.last_mut().unwrap();
+            child.try_wait().unwrap().is_some_and(|status| status.success())
+        });
+        assert!(!unit.path.as_os_str().is_empty() && unit.latest() == Some(last));
+    });
+}
+
+fn process(pid: Pid) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
+/// A socket of the host and one of a pod, whose backend goes.
+fn end_one(host: &Host, pod: &Inhabited, before: &[&str], after: &[&str]) {
+    let name = if before == [ONE] { "1" } else { "2" };
+    eventually("the backend before", || is_done(&format!("{DNS}/UDP"), &[&format!("{}/UDP", before[0])]));
+    let (here, there) = (connected_to(name, DNS), pod.pod.run(|| connected_to(name, DNS)));
+    let start = Instant::now();
+    host.serve("a.toml", &service("shop/dns", &[DNS], after));
+    let (took, took_there) = thread::scope(|scope| {
+        let there = scope.spawn(|| until_ended(&there, start));
+        (until_ended(&here, start), there.join().unwrap())
+    });
+    assert_in_time("a socket of the host is ended by a reaper behind a socket", took);
+    assert_in_time("a socket of a pod is ended by a reaper behind a socket", took_there);
+}
+
+#[test]
+fn what_was_dialled_too_early_counts_in_the_daemons_cgroup_only() {
+    sandbox::run("reaper::what_was_dialled_too_early_counts_in_the_daemons_cgroup_only", |sandbox| {
+        const EARLY: &str = "192.0.2.99:53";
+        let served = sandbox.cgroup.join("served");
+        fs::create_dir_all(&served).unwrap();
+        let host = Host::new(&sandbox::Sandbox { cgroup: served.clone(), bpffs: sandbox.bpffs.clone() });
+        let _backends = [backend("1", ONE), backend("early", EARLY)];
+        let path = host.path("reaper.sock");
+        let _unit = SocketUnit::start(&host, &path, 0o600);
+        let _daemon = as_unit(&host, &path);
+        eventually("a reaper", is_up);
+        let inside = within(&served, sandbox, || connected(EARLY));
+        let outside = connected(EARLY);
+        host.serve("a.yaml", &cluster_ip(EARLY, &[ONE]));
+        assert_in_time("a socket that came too early", until_ended(&inside, Instant::now()));
+        thread::sleep(Duration::from_millis(600));
+        assert_eq!(crate::moves::ask(&outside).unwrap(), "early", "not in the cgroup");
+    });
+}
+
+#[test]
+fn a_stranger_gives_no_orders() {
+    sandbox::run("reaper::a_stranger_gives_no_orders", |sandbox| {
+        let host = Host::new(sandbox);
+        fs::set_permissions(host.path(""), Permissions::from_mode(0o755)).unwrap();
+        let ask = |path: &Path, user: u32| {
+            let mut command = Command::new("setpriv");
+            command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]);
+            command.args(["--bounding-set=-all", "curl", "--silent", "--show-error", "--max-time", "10"]);
+            let output = command.arg("--unix-socket").arg(path).arg("http://reaper/").output().unwrap();
+            String::from_utf8(output.stderr).unwrap()
+        };
+        let closed = SocketUnit::start(&host, &host.path("closed.sock"), 0o600);
+        let said = ask(&closed.path, 65534);
+        assert!(said.contains("connect"), "{said}");
+        assert_eq!(closed.latest(), None, "it is not even started");
+
+        // Had somebody opened the socket to everybody.
+        let open = SocketUnit::start(&host, &host.path("open.sock"), 0o666);
+        ask(&open.path, 65534);
+        assert_eq!(open.ended().code(), Some(77));
+        let said = fs::read_to_string(host.path("reaper.log")).unwrap();
+        assert!(said.contains("of user 65534: no orders are taken"), "{said}");
+    });
+}
