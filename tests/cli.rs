@@ -246,3 +246,38 @@ fn watch_says_what_it_needs() {
     assert_eq!(said.code, 78, "{}", said.stderr);
     assert!(said.stderr.contains("/nonexistent/kubeconfig"), "{}", said.stderr);
 }
+
+/// What `check-config` says of this kubeconfig, as a process of the unit with this directory, or by hand.
+fn checked(kubeconfig: &str, directory: Option<&std::path::Path>) -> Output {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (config, services) = (scratch.path().join("nodelb.toml"), scratch.path().join("services.d"));
+    std::fs::create_dir(&services).expect("a directory");
+    let text = format!("[files]\ndirectory = {services:?}\n[kubernetes]\nkubeconfig = {kubeconfig:?}\n");
+    std::fs::write(&config, text).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
+    command.arg("check-config").arg("--config").arg(&config).env_remove("CREDENTIALS_DIRECTORY");
+    if let Some(directory) = directory {
+        command.env("CREDENTIALS_DIRECTORY", directory);
+    }
+    command.output().expect("nodelb runs")
+}
+
+#[test]
+fn a_credential_is_judged_where_systemd_hands_it_over() {
+    const NAME: &str = "nodelb-test.kubeconfig";
+    let kubeconfig = format!("credential:{NAME}");
+    let by_hand = checked(&kubeconfig, None);
+    let told = String::from_utf8_lossy(&by_hand.stdout);
+    assert!(by_hand.status.success() && told.contains("not checked here") && told.contains(NAME), "{by_hand:?}");
+
+    let handed = tempfile::tempdir().expect("a directory");
+    let missing = checked(&kubeconfig, Some(handed.path()));
+    let told = String::from_utf8_lossy(&missing.stderr);
+    assert_eq!(missing.status.code(), Some(78), "{missing:?}");
+    assert!(told.contains(&format!("write it to /etc/credstore/{NAME}")), "{told}");
+
+    std::fs::write(handed.path().join(NAME), "apiVersion: v1\nkind: Config\n").expect("a file");
+    let bad = checked(&kubeconfig, Some(handed.path()));
+    let told = String::from_utf8_lossy(&bad.stderr);
+    assert!(bad.status.code() == Some(78) && told.contains("current-context is not set"), "{bad:?}");
+}

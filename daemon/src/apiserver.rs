@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod credentials;
+pub mod credstore;
 pub mod dial;
 mod exec;
 mod files;

@@ -5,7 +5,8 @@ use std::io::Write;
 
 use anyhow::Context;
 
-use crate::apiserver::credentials;
+use crate::apiserver::session::Settings;
+use crate::apiserver::{credentials, credstore};
 use crate::cli::CheckOptions;
 use crate::config::Config;
 use crate::exit::{Code, Failure};
@@ -20,8 +21,7 @@ use crate::source::file;
 pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     if let Some(settings) = config.kubernetes_settings() {
-        let notices = credentials::check(&settings).map_err(|error| Failure::new(Code::Config, error))?;
-        for notice in notices {
+        for notice in check_credentials(&settings)? {
             writeln!(told, "{notice}").context("writing a notice")?;
         }
     }
@@ -33,6 +33,20 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
     }
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     Err(Failure::message(Code::Data, problems.join("\n")))
+}
+
+/// What is to be told of the credentials. Those that only the unit has are not judged.
+fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
+    let files = [&settings.kubeconfig, &settings.token_file, &settings.ca_file];
+    let elsewhere: Vec<&str> = files.into_iter().flatten().filter_map(|file| credstore::out_of_reach(file)).collect();
+    if elsewhere.is_empty() {
+        return credentials::check(settings).map_err(|error| Failure::new(Code::Config, error));
+    }
+    let names = elsewhere.join(", ");
+    Ok(vec![format!(
+        "not checked here: systemd hands over the credentials ({names}) when it starts nodelb.service; its journal says \
+         what is wrong with them"
+    )])
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
+use super::credstore;
 use super::login::{CredentialsError, Piece};
 
 /// The most bytes of one file.
@@ -52,7 +53,10 @@ impl Reading {
         let origin = path.display().to_string();
         match read(path) {
             Ok(content) => Ok(Piece { content, origin }),
-            Err(error) => Err(CredentialsError(format!("{origin} cannot be read: {error}"))),
+            Err(error) => {
+                let remedy = credstore::remedy(path, &error).map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                Err(CredentialsError(format!("{origin} cannot be read: {error}{remedy}")))
+            }
         }
     }
 }

@@ -9,8 +9,8 @@ use nodelb_core::nodeport::NodePortAddress;
 
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
-    Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, loopback, name_or_empty, reachable,
-    socket_path,
+    Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, file_or_credential, loopback,
+    name_or_empty, reachable, socket_path,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
@@ -128,13 +128,16 @@ section! {
     Kubernetes, "kubernetes", needs_restart = true, together = together;
 
     /// Kubeconfig with the server and the credentials of its current context. They are read again when they change.
-    kubeconfig: PathBuf = PathBuf::new(), absolute_or_empty;
+    /// Instead of a path, here and in the next two keys: "credential:nodelb.kubeconfig" is the credential of that name which
+    /// systemd hands over from /etc/credstore/nodelb.kubeconfig (the next: nodelb.token, nodelb.ca). It is copied at the
+    /// start: for what is rotated, such as a token, set a path.
+    kubeconfig: PathBuf = PathBuf::new(), file_or_credential;
 
     /// File with a bearer token, where there is no kubeconfig.
-    token_file: PathBuf = PathBuf::new(), absolute_or_empty;
+    token_file: PathBuf = PathBuf::new(), file_or_credential;
 
     /// Certificate authority of the apiservers in PEM, where there is no kubeconfig.
-    ca_file: PathBuf = PathBuf::new(), absolute_or_empty;
+    ca_file: PathBuf = PathBuf::new(), file_or_credential;
 
     /// HTTP proxy to the apiservers, such as "http://192.0.2.9:3128". Proxy variables of the environment are ignored.
     proxy: String = String::new(), proxy_or_empty;

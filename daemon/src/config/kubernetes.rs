@@ -12,6 +12,7 @@ use super::keys::Kubernetes;
 use super::values::{Check, TomlValue, quoted};
 use super::{Config, State};
 use crate::apiserver::address::{Address, Host, Server};
+use crate::apiserver::credstore;
 use crate::apiserver::session::Settings;
 use crate::document::{Fields, Mismatches, Setting, Value, wrong_type};
 
@@ -132,7 +133,7 @@ impl Config {
         let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, .. } =
             self.kubernetes.clone();
         let State { directory } = &self.state;
-        let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty());
+        let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty()).map(credstore::locate);
         let (kubeconfig, token_file, ca_file) = (set(kubeconfig), set(token_file), set(ca_file));
         // The checks leave no other combination that names a server.
         (kubeconfig.is_some() || !apiserver.is_empty()).then(|| Settings {

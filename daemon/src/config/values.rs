@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use nodelb_core::addr::{Addr, parse_net};
 use nodelb_core::nodeport::NodePortAddress;
 
+use crate::apiserver::credstore;
 use crate::document::{Mismatches, Setting, Value, read_text};
 
 /// What holds the maps.
@@ -228,6 +229,14 @@ pub(super) fn absolute(path: &Path) -> Check {
 
 pub(super) fn absolute_or_empty(path: &Path) -> Check {
     if path.as_os_str().is_empty() { Ok(()) } else { absolute(path) }
+}
+
+/// A file with credentials, or the name of what systemd hands over.
+pub(super) fn file_or_credential(path: &Path) -> Check {
+    match credstore::name_of(path)? {
+        Some(_) => Ok(()),
+        None => absolute_or_empty(path).map_err(|problem| format!("{problem}, or credential:NAME")),
+    }
 }
 
 /// What fits into a `sockaddr_un`, with the zero at its end (unix(7)).

@@ -49,6 +49,20 @@ fn settings_are_what_the_sections_say() {
 }
 
 #[test]
+fn a_credential_is_a_file_that_systemd_hands_over() {
+    let text = r#"
+        [kubernetes]
+        token-file = "credential:nodelb.token"
+        ca-file = "/etc/ca.pem"
+        apiserver = [{ address = "192.0.2.1:6443" }]
+    "#;
+    let settings = Config::parse(text).unwrap().kubernetes_settings().unwrap();
+    let token = settings.token_file.unwrap();
+    assert!(token.is_absolute() && token.ends_with("nodelb.token"), "{}", token.display());
+    assert_eq!(settings.ca_file.as_deref(), Some(Path::new("/etc/ca.pem")));
+}
+
+#[test]
 fn an_apiserver_says_where_it_is_and_nothing_unknown() {
     let text = r#"[kubernetes]
 kubeconfig = "/k"
@@ -132,7 +146,12 @@ fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
             "healthz-addresses = [\"[::]:1\", \"0.0.0.0:1\", \"[::]:1\"]",
             "line 2: kubernetes.healthz-addresses: [::]:1 is listed twice; remove one",
         ),
-        ("kubeconfig = \"k\"", "line 2: kubernetes.kubeconfig: `k` must be an absolute path"),
+        ("kubeconfig = \"k\"", "line 2: kubernetes.kubeconfig: `k` must be an absolute path, or credential:NAME"),
+        (
+            "kubeconfig = \"credential:../shadow\"",
+            "line 2: kubernetes.kubeconfig: `credential:../shadow` names no credential: letters, digits, `-`, `_` and `.`, at \
+             most 255 of them",
+        ),
     ];
     for (keys, expected) in cases {
         assert_eq!(of_section(keys), [expected], "{keys}");
