@@ -47,9 +47,9 @@ const CANARY_EVERY: Duration = Duration::from_secs(10);
 /// How often the loop goes round when nothing happens.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
-/// How long systemd is kept waiting for an apiserver. What is ordered after nodelb must start in the end: on a
-/// control-plane node the apiserver itself is among it.
-const READY_WITHOUT_KUBERNETES: u64 = 10_000;
+/// How long systemd is kept waiting for a source. What is ordered after nodelb must start in the end, the kubelet first of
+/// all: on a control-plane node the apiserver itself is among it.
+const READY_WITHOUT_ALL: u64 = 10_000;
 
 /// Tries whether the datapath is in effect, and says so in one check.
 pub type Probe<D> = Box<dyn FnMut(&mut D) -> Vec<Check> + Send>;
@@ -84,7 +84,7 @@ pub struct Owner<D> {
 #[derive(Default)]
 struct Standing {
     was_ready: bool,
-    /// Whether systemd was told so although an apiserver has yet to answer.
+    /// Whether systemd was told so although a source has yet to answer.
     goes_without: bool,
     probes: Vec<Check>,
     losses: Losses,
@@ -119,7 +119,7 @@ impl<D: Datapath> Owner<D> {
                 }
                 () = tick(&mut watchdog) => self.notifier.watchdog(),
                 _ = beat.tick() => {
-                    self.go_without_kubernetes(&mut standing);
+                    self.go_without_all(&mut standing);
                     standing.losses.report(self.clock.now());
                     self.publish_health(&standing);
                 }
@@ -179,12 +179,16 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    /// Tells systemd that all is done that can be done for now, if only an apiserver's first answer is missing.
-    fn go_without_kubernetes(&mut self, standing: &mut Standing) {
-        let is_due = self.clock.now().0 >= READY_WITHOUT_KUBERNETES;
-        if !is_due || standing.was_ready || standing.goes_without || self.engine.unsynced() != [Source::Kubernetes] {
+    /// Tells systemd that all is done that can be done for now, although not every source has been read.
+    fn go_without_all(&mut self, standing: &mut Standing) {
+        let is_due = self.clock.now().0 >= READY_WITHOUT_ALL;
+        if !is_due || standing.was_ready || standing.goes_without {
             return;
         }
+        let missing = match self.lacks_kubernetes_only() {
+            true => "no apiserver has answered yet",
+            false => "the services directory could not be read yet",
+        };
         standing.goes_without = true;
         self.try_canary(standing);
         self.publish_health(standing);
@@ -192,9 +196,13 @@ impl<D: Datapath> Owner<D> {
             1 => "1 service from before is served".to_owned(),
             services => format!("{services} services from before are served"),
         };
-        let status = format!("no apiserver has answered yet; {served}");
+        let status = format!("{missing}; {served}");
         info!(message_id = %messages::READY, "{status}");
         self.notifier.ready(&status);
+    }
+
+    fn lacks_kubernetes_only(&self) -> bool {
+        self.engine.unsynced() == [Source::Kubernetes]
     }
 
     /// Logs only what changed: a hook that stays broken is one line, not one every ten seconds.
@@ -227,7 +235,7 @@ impl<D: Datapath> Owner<D> {
         let serves_from_before = || self.snapshot.borrow().serves_anything();
         let reconcile = if standing.was_ready {
             Check::passed("reconcile", "every source is synced and the first full reconcile is done")
-        } else if standing.goes_without && serves_from_before() {
+        } else if standing.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
             let detail =
                 format!("what was known before is served; waiting for the first complete answer of: {}", waiting());
             Check::passed("reconcile", detail)

@@ -60,9 +60,9 @@ messages! {
         "Nothing. `nodelb cleanup` takes everything away.";
     READY = 0x34af97399f3146468ccc5523db007003,
         "nodelb is ready",
-        "Every source has told all it has, and the kernel has exactly that; or no apiserver has answered yet, and \
+        "Every source has told all it has, and the kernel has exactly that; or ten seconds have passed and \
          what was known before is served, so that what is ordered after nodelb can start.",
-        "Nothing; if no apiserver answers soon, see `nodelb apiservers`.";
+        "Nothing; if a source is not read soon, see `nodelb sources` and `nodelb apiservers`.";
     CONFIG_APPLIED = 0x29284ef410114e90b1367c4e7dc7a5af,
         "The configuration is reloaded",
         "The configuration was read again and is in force.",

@@ -14,13 +14,13 @@ use crate::recorder;
 const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
 
 /// What systemd and `/readyz` hear of a daemon that waits for Kubernetes for this long, beside these maps.
-async fn heard_after(seconds: u64, maps: MemoryDatapath) -> (String, Check) {
+async fn heard_after(source: Source, seconds: u64, maps: MemoryDatapath) -> (String, Check) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
     let supervisor = UnixDatagram::bind(&path).unwrap();
     supervisor.set_nonblocking(true).unwrap();
     let environment = Environment { socket: Some(path.into()), ..Environment::default() };
-    let sources = BTreeSet::from([Source::Kubernetes]);
+    let sources = BTreeSet::from([source]);
     let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
     let engine = Engine::new(config, maps.dump().unwrap());
     let (snapshot, _snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
@@ -67,17 +67,24 @@ fn with_a_service() -> MemoryDatapath {
 
 #[tokio::test(start_paused = true)]
 async fn systemd_is_not_kept_waiting_for_an_apiserver() {
-    let (told, check) = heard_after(8, with_a_service()).await;
+    let (told, check) = heard_after(Source::Kubernetes, 8, with_a_service()).await;
     assert_eq!((told.as_str(), check.passed), ("", false));
-    let (told, check) = heard_after(12, with_a_service()).await;
+    let (told, check) = heard_after(Source::Kubernetes, 12, with_a_service()).await;
     assert!(told.starts_with("READY=1\nSTATUS=no apiserver has answered yet"), "{told}");
     assert!(check.passed && check.detail.ends_with("kubernetes"), "{}", check.detail);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_knows_nothing_is_not_ready_but_lets_others_start() {
-    let (told, check) = heard_after(12, MemoryDatapath::new(LIMITS)).await;
+    let (told, check) = heard_after(Source::Kubernetes, 12, MemoryDatapath::new(LIMITS)).await;
     assert!(told.starts_with("READY=1\n"), "{told}");
+    assert!(!check.passed, "{}", check.detail);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_for_a_directory_of_services_that_cannot_be_read() {
+    let (told, check) = heard_after(Source::Files, 12, with_a_service()).await;
+    assert!(told.starts_with("READY=1\nSTATUS=the services directory could not be read yet"), "{told}");
     assert!(!check.passed, "{}", check.detail);
 }
 
