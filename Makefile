@@ -12,8 +12,10 @@ export CARGO TARGET
 MAKEOVERRIDES =
 unexport PREFIX SYSCONFDIR DESTDIR
 
+export PACKAGE_VERSION
+
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench demo install clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench demo install deb rpm clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -22,9 +24,10 @@ help: ## this list
 deps: ## install the system packages that are missing (Debian; elsewhere it names them)
 	@scripts/deps.sh build run test lint fuzz
 
-build: ## the daemon, optimised: target/release/nodelb
+build: ## the daemon, optimised: target/release/nodelb, and what is installed with it
 	@scripts/deps.sh build
 	$(CARGO) build --locked --release -p nodelb
+	scripts/generate.sh $(TARGET)/generated
 
 test: ## every rung of tests; packets and netns need root (sudo is used)
 	@scripts/deps.sh build run test
@@ -58,8 +61,16 @@ demo: ## watch connections being balanced and the outage replayed, in namespaces
 	demo/run.sh $(TARGET)/debug
 
 install: ## after make build: install the files of contrib/installed-files; knows DESTDIR, PREFIX, SYSCONFDIR
-	@test -x $(TARGET)/release/nodelb || { echo "There is no $(TARGET)/release/nodelb: run make build first" >&2; exit 1; }
+	@test -x $(TARGET)/generated/nodelb || { echo "Nothing is in $(TARGET)/generated: run make build first" >&2; exit 1; }
 	PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" DESTDIR="$(DESTDIR)" scripts/install.sh
+
+deb: build ## a Debian package of the same files, in target/package/ (PACKAGE_VERSION=0.2.0: under another version)
+	@scripts/deps.sh deb
+	packaging/build.sh deb
+
+rpm: build ## an rpm of the same files, in target/package/
+	@scripts/deps.sh rpm
+	packaging/build.sh rpm
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Checks for the system packages a make target needs and installs the missing ones with apt; elsewhere says which.
-# Quiet when nothing is missing. Usage: scripts/deps.sh GROUP... with the groups below.
+# Checks for the system packages a make target needs and installs the missing ones with apt; elsewhere says which. Tools
+# from crates.io go to target/tools. Quiet when nothing is missing. Usage: scripts/deps.sh GROUP... with the groups below.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The only list: group, Debian package, and what proves that it is there (a command, or a file below /usr/include).
 packages="
 build  clang            clang
+build  binutils         strip
 build  gcc              cc
 build  libc6-dev        stdio.h
 build  linux-libc-dev   linux/bpf.h
@@ -24,6 +25,18 @@ lint   clang-format     clang-format
 lint   shellcheck       shellcheck
 lint   systemd          systemd-analyze
 fuzz   g++              c++
+deb    dpkg-dev         dpkg-shlibdeps
+check  lintian          lintian
+check  mmdebstrap       mmdebstrap
+check  rpm              rpm
+check  rpmlint          rpmlint
+"
+
+# Group, crate, version. Built without optimisation: they run for seconds.
+tools="
+deb    cargo-deb            3.8.0
+rpm    cargo-generate-rpm   0.21.1
+deny   cargo-deny           0.20.2
 "
 
 present() {
@@ -63,6 +76,17 @@ if ((${#missing[@]})); then
         }
     fi
 fi
+
+root=${TARGET:-target}/tools
+while read -r group crate version; do
+    [[ -n $group && " $* " == *" $group "* ]] || continue
+    grep -qs "^\"$crate $version " "$root/.crates.toml" && continue
+    echo "Building $crate $version"
+    ${CARGO:-cargo} install --locked --quiet --debug --config profile.dev.debug=false --root "$root" \
+        --target-dir "$root/build" "$crate@$version"
+    # Each has its own lock file, so little of it serves the next.
+    rm -r "$root/build"
+done <<<"$tools"
 
 [[ " $* " == *" build "* ]] || exit 0
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the files of contrib/installed-files under DESTDIR. Prints each destination.
-# Paths in the unit and the man pages follow PREFIX and SYSCONFDIR.
+# Paths in the units and the man pages follow PREFIX and SYSCONFDIR. ZSHDIR: where zsh looks for completions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,9 +9,10 @@ sysconfdir=${SYSCONFDIR:-/etc}
 sbindir=$prefix/sbin
 
 place() {
-    sed -e "s|@TARGET@|${TARGET:-target}|" -e "s|@SBINDIR@|$sbindir|" -e "s|@SYSCONFDIR@|$sysconfdir|" \
+    sed -e "s|@GENERATED@|${TARGET:-target}/generated|" -e "s|@SBINDIR@|$sbindir|" -e "s|@SYSCONFDIR@|$sysconfdir|" \
         -e "s|@UNITDIR@|$prefix/lib/systemd/system|" -e "s|@MANDIR@|$prefix/share/man|" \
         -e "s|@CATALOGDIR@|$prefix/lib/systemd/catalog|" -e "s|@DATADIR@|$prefix/share/nodelb|" \
+        -e "s|@SHAREDIR@|$prefix/share|" -e "s|@ZSHDIR@|${ZSHDIR:-$prefix/share/zsh/site-functions}|" \
         -e "s|@DOCDIR@|$prefix/share/doc/nodelb|" contrib/installed-files
 }
 
@@ -24,10 +25,14 @@ put() {
     fi
     install -D -m "$mode" "$source" "$DESTDIR$destination"
     case $source in
-    *.service | *.[58])
+    */systemd/nodelb*.* | *.[58])
         sed -i -e "s|/usr/sbin/nodelb|$sbindir/nodelb|g" -e "s|/etc/nodelb|$sysconfdir/nodelb|g" "$DESTDIR$destination"
         ;;
     esac
+    if [ "$note" = gzip ]; then
+        gzip -9nf "$DESTDIR$destination"
+        destination+=.gz
+    fi
     echo "$DESTDIR$destination"
 }
 

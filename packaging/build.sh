@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Makes a package of the files in contrib/installed-files. Usage: packaging/build.sh deb | rpm, after make build.
+# PACKAGE_VERSION: another version than Cargo.toml's (three numbers), to try an upgrade. Prints the package's path.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kind=$1
+target=$(realpath "${TARGET:-target}")
+stage=$target/package/$kind
+version=${PACKAGE_VERSION:-$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)}
+
+rm -rf "$stage"
+mkdir -p "$stage"
+[ "$kind" != deb ] || export ZSHDIR=/usr/share/zsh/vendor-completions
+PREFIX=/usr SYSCONFDIR=/etc DESTDIR=$stage/tree scripts/install.sh >/dev/null
+if [ "$kind" = deb ]; then
+    documentation=$stage/tree/usr/share/doc/nodelb
+    sed '/^@BSD@$/{r /dev/stdin
+        d}' packaging/copyright < <(sed -n '/^Copyright the/,$s/^/ /p' LICENSE-BPF | sed 's/^ $/ ./') >"$documentation/copyright"
+    install -D -m 0644 packaging/deb/lintian-overrides "$stage/tree/usr/share/lintian/overrides/nodelb"
+fi
+
+# In the tree is what is installed; the packaging tools want it as lists.
+directories=$(cd "$stage/tree" && find . -type d -empty -printf ' /%P')
+units=$(cd "$stage/tree/usr/lib/systemd/system" && echo *)
+deb_assets=$(cd "$stage/tree" && find . -type f -printf '    ["tree/%P", "%P", "%m"],\n' | sort)
+rpm_assets=$(cd "$stage/tree" && find . -type f -printf '    { source = "tree/%P", dest = "/%P", mode = "%m" },\n' | sort |
+    sed -e '/dest = "\/etc\//s/ }/, config = "noreplace" }/' -e '/dest = "\/usr\/share\/\(doc\|man\)\//s/ }/, doc = true }/')
+
+fill() {
+    sed -e "s|@VERSION@|$version|" -e "s|@UNITS@|$units|" -e "s|@DIRECTORIES@|${directories# }|" \
+        -e '/^@DEB_ASSETS@$/{r '<(echo "$deb_assets") -e 'd}' -e '/^@RPM_ASSETS@$/{r '<(echo "$rpm_assets") -e 'd}' "$1"
+}
+
+fill packaging/metadata.toml >"$stage/Cargo.toml"
+for script in packaging/"$kind"/*; do
+    [ "${script##*/}" != lintian-overrides ] || continue
+    fill "$script" | install -D -m 0755 /dev/stdin "$stage/scripts/$kind/${script##*/}"
+done
+
+export PATH=$target/tools/bin:$PATH
+cd "$stage"
+case $kind in
+deb)
+    printf 'nodelb (%s-1) unstable; urgency=medium\n\n  * %s\n\n -- %s  %s\n' "$version" \
+        "What has changed is told in /usr/share/doc/nodelb/changelog.gz." \
+        "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)" "$(date -R -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}")" >changelog
+    cargo deb --no-build --no-strip --output "$target/package/" ;;
+rpm)
+    cargo generate-rpm --auto-req builtin --target-dir "$target" --output "$target/package/" ;;
+esac
