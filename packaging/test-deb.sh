@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Installs, upgrades, removes and purges a .deb in a clean tree: Debian's essential packages and what it depends on. Needs
+# root. systemd is stood in for by a script that writes down what it is asked; BPF is the kernel's own, in namespaces and a
+# cgroup for this test. Usage: packaging/test-deb.sh PACKAGE
+set -euo pipefail
+package=$(realpath "$1")
+
+if [ $# = 1 ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf --one-file-system "$work"' EXIT
+    depends=$(dpkg-deb -f "$package" Depends | sed 's/ ([^)]*)//g; s/ //g')
+    # shellcheck source=/dev/null
+    mmdebstrap --quiet --variant=essential --include="$depends" "$(. /etc/os-release; echo "$VERSION_CODENAME")" "$work/tree"
+    cp "$package" "$work/tree/tmp/this.deb"
+    unshare --mount --net "$0" "$package" "$work"
+    exit
+fi
+
+work=$2
+tree=$work/tree
+cgroup_name=nodelb-package-test-$$
+daemon=
+
+finish() {
+    [ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null || true
+    # Mounts go with the namespace.
+    rmdir "$tree/sys/fs/cgroup/$cgroup_name" 2>/dev/null || true
+}
+trap finish EXIT
+
+fail() {
+    echo "FAIL  $*" >&2
+    exit 1
+}
+
+# What is found must be what is expected.
+same() {
+    [ "$2" = "$3" ] || fail "$1: expected"$'\n'"$2"$'\n'"found"$'\n'"$3"
+    echo "ok    $1"
+}
+
+inside() {
+    PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$tree" "$@"
+}
+
+# Quiet unless it fails; what it said is in $work/said.
+dpkg_does() {
+    inside dpkg "$@" </dev/null >"$work/said" 2>&1 || { cat "$work/said" >&2; fail "dpkg $*"; }
+}
+
+files() {
+    find "$tree" -xdev -not -path "$tree/var/lib/dpkg/*" -not -path "$tree/var/log/*" -not -path "$tree/tmp/*" | sort
+}
+
+# The same package under a version to come, with another default configuration.
+next_version() {
+    dpkg-deb -R "$package" "$work/next"
+    sed -i 's/^Version: .*/Version: 999.0.0-1/' "$work/next/DEBIAN/control"
+    echo '# A new default.' >>"$work/next/etc/nodelb/nodelb.toml"
+    echo 'nodelb (999.0.0-1)' | gzip -n >"$work/next/usr/share/doc/nodelb/changelog.Debian.gz"
+    dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/next" "$tree/tmp/next.deb" >/dev/null
+}
+
+# From here on systemd seems to run in the tree. It fails what it is asked if there is a file /fail.
+pretend_systemd() {
+    mkdir -p "$tree/run/systemd/system"
+    cat >"$tree/usr/bin/systemctl" <<-'STUB'
+	#!/bin/sh
+	version=$(zcat /usr/share/doc/nodelb/changelog.Debian.gz 2>/dev/null | head -n 1 | cut -d ' ' -f 2)
+	echo "$* ${version:-(nothing)}" >>/asked
+	[ ! -e /fail ]
+	STUB
+    chmod +x "$tree/usr/bin/systemctl"
+}
+
+asked() {
+    cat "$tree/asked" 2>/dev/null || true
+    rm -f "$tree/asked"
+}
+
+without_systemd() {
+    local before
+    before=$(files)
+    dpkg_does -i /tmp/this.deb
+    same "its dependencies suffice: the program runs" "nodelb" "$(inside nodelb --version | cut -d ' ' -f 1)"
+    inside nodelb check-config >/dev/null || fail "nodelb check-config"
+    same "nothing is enabled" "" "$(find "$tree/etc/systemd" -name 'nodelb*' 2>/dev/null)"
+    dpkg_does --purge nodelb
+    same "a purge leaves nothing" "" "$(diff <(echo "$before") <(files) || true)"
+}
+
+with_systemd() {
+    local this units restarted
+    this="($(dpkg-deb -f "$package" Version))"
+    dpkg_does -i /tmp/this.deb
+    units=$(cd "$tree/usr/lib/systemd/system" && echo nodelb*)
+    restarted="--system daemon-reload $this"$'\n'"try-restart $units $this"
+    same "installing starts nothing: it restarts what runs" "$restarted" "$(asked)"
+    echo '# Mine.' >>"$tree/etc/nodelb/nodelb.toml"
+    dpkg_does --force-confold -i /tmp/next.deb
+    same "an upgrade restarts once, with the new files, and stops nothing" "${restarted//"$this"/(999.0.0-1)}" "$(asked)"
+    same "a changed configuration is kept" '# Mine.' "$(tail -n 1 "$tree/etc/nodelb/nodelb.toml")"
+    touch "$tree/fail"
+    dpkg_does --force-confold -i /tmp/this.deb
+    rm "$tree/fail"
+    grep -q "the new daemon did not start" "$work/said" || fail "nothing is said of a restart that failed"
+    same "so does a downgrade, though the restart fails" "$restarted" "$(asked)"
+    dpkg_does -r nodelb
+    same "removing stops it" "stop $units $this"$'\n'"--system daemon-reload (nothing)" "$(asked)"
+    same "removing keeps the configuration" '# Mine.' "$(tail -n 1 "$tree/etc/nodelb/nodelb.toml")"
+    touch "$tree/etc/nodelb/services.d/mine.toml"
+    dpkg_does --purge nodelb
+    same "a purge keeps services somebody wrote" "mine.toml" "$(ls "$tree/etc/nodelb/services.d")"
+    rm -r "$tree/etc/nodelb" "$tree/run/systemd" "$tree/usr/bin/systemctl"
+}
+
+make_kernel() {
+    mkdir -p "$tree"/proc "$tree"/sys/fs/{bpf,cgroup}
+    mount -t proc proc "$tree/proc"
+    mount -t bpf bpf "$tree/sys/fs/bpf"
+    mount -t cgroup2 cgroup2 "$tree/sys/fs/cgroup"
+    mkdir "$tree/sys/fs/cgroup/$cgroup_name"
+    ip link set lo up
+}
+
+# How a connection from the cgroup to a service without backends ends.
+dial() {
+    (
+        echo "$BASHPID" >"$tree/sys/fs/cgroup/$cgroup_name/cgroup.procs"
+        (: </dev/tcp/10.96.7.7/80) 2>&1 | sed -n 's/.*: \(.*\)$/\1/p' | head -n 1
+    )
+}
+
+start() {
+    dpkg_does -i /tmp/this.deb
+    sed -i -e "s|^cgroup = .*|cgroup = \"/sys/fs/cgroup/$cgroup_name\"|" -e "s|^pin-directory = .*|pin-directory = \"$1\"|" \
+        "$tree/etc/nodelb/nodelb.toml"
+    printf '[[service]]\nname = "shop/web"\nfrontends = ["10.96.7.7:80"]\n' >"$tree/etc/nodelb/services.d/shop.toml"
+    PATH=/usr/sbin:/usr/bin chroot "$tree" nodelb run >"$work/log" 2>&1 &
+    daemon=$!
+    for ((i = 0; i < 100; i++)); do
+        [ "$(dial)" != "Connection refused" ] || return 0
+        sleep 0.1
+    done
+    cat "$work/log" >&2
+    fail "the daemon does not come to work"
+}
+
+end() {
+    kill -9 "$daemon"
+    wait "$daemon" 2>/dev/null || true
+    daemon=
+    rm "$tree/etc/nodelb/services.d/shop.toml"
+}
+
+with_kernel() {
+    local before
+    before=$(files)
+    same "without nodelb a service address leads nowhere" "Network is unreachable" "$(dial)"
+    start "$1"
+    end
+    dpkg_does -r nodelb
+    same "after removal connections are still translated" "Connection refused" "$(dial)"
+    dpkg_does --purge nodelb
+    same "after the purge they are not" "Network is unreachable" "$(dial)"
+    same "no pin is left in $1" "" "$(find "$tree/sys/fs/bpf" -mindepth 1 -not -name '*.debug')"
+    same "no file is left" "" "$(diff <(echo "$before") <(files) || true)"
+}
+
+# There is no systemd to stop it.
+purged_while_it_runs() {
+    start /sys/fs/bpf/nodelb
+    dpkg_does --purge nodelb
+    grep -q "a daemon works with /sys/fs/bpf/nodelb/v1" "$work/said" || fail "nothing is said of a daemon that runs"
+    same "a daemon that runs is not disturbed by the purge" "Connection refused" "$(dial)"
+    end
+    rm -r "$tree/sys/fs/bpf/nodelb"
+}
+
+next_version
+without_systemd
+pretend_systemd
+with_systemd
+make_kernel
+with_kernel /sys/fs/bpf/nodelb
+with_kernel /sys/fs/bpf/elsewhere
+purged_while_it_runs
