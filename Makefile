@@ -15,11 +15,11 @@ unexport PREFIX SYSCONFDIR DESTDIR
 export PACKAGE_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench demo install deb rpm clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench demo install deb rpm package-test deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
-	    printf '  make %-11s %s\n' "$$name" "$$text"; done
+	    printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 deps: ## install the system packages that are missing (Debian; elsewhere it names them)
 	@scripts/deps.sh build run test lint fuzz
@@ -71,6 +71,14 @@ deb: build ## a Debian package of the same files, in target/package/ (PACKAGE_VE
 rpm: build ## an rpm of the same files, in target/package/
 	@scripts/deps.sh rpm
 	packaging/build.sh rpm
+
+package-test: deb rpm ## lintian, rpmlint; install, upgrade, remove and purge the packages in clean trees (needs root)
+	@scripts/deps.sh check
+	packaging/test.sh
+
+deny: ## licences, sources and bans of all crates; advisories where the database can be had
+	@scripts/deps.sh build deny
+	scripts/deny.sh
 
 clean: ## remove what was built
 	$(CARGO) clean

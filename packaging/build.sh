@@ -21,6 +21,7 @@ fi
 
 # In the tree is what is installed; the packaging tools want it as lists.
 directories=$(cd "$stage/tree" && find . -type d -empty -printf ' /%P')
+own_directories=$(cd "$stage/tree" && find . -depth -type d -path '*/nodelb*' -printf ' /%P')
 units=$(cd "$stage/tree/usr/lib/systemd/system" && echo *)
 deb_assets=$(cd "$stage/tree" && find . -type f -printf '    ["tree/%P", "%P", "%m"],\n' | sort)
 rpm_assets=$(cd "$stage/tree" && find . -type f -printf '    { source = "tree/%P", dest = "/%P", mode = "%m" },\n' | sort |
@@ -28,6 +29,7 @@ rpm_assets=$(cd "$stage/tree" && find . -type f -printf '    { source = "tree/%P
 
 fill() {
     sed -e "s|@VERSION@|$version|" -e "s|@UNITS@|$units|" -e "s|@DIRECTORIES@|${directories# }|" \
+        -e "s|@OWN_DIRECTORIES@|${own_directories# }|" \
         -e '/^@DEB_ASSETS@$/{r '<(echo "$deb_assets") -e 'd}' -e '/^@RPM_ASSETS@$/{r '<(echo "$rpm_assets") -e 'd}' "$1"
 }
 

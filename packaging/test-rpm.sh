@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Installs, upgrades and erases an rpm in a clean tree, made of what the package says it requires and nothing else. Needs
+# root. systemd is stood in for by a script that writes down what it is asked.
+# Usage: packaging/test-rpm.sh PACKAGE STAGE, the directory it was made from.
+set -euo pipefail
+package=$(realpath "$1")
+stage=$2
+
+work=$(mktemp -d)
+tree=$work/tree
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "FAIL  $*" >&2
+    exit 1
+}
+
+# What is found must be what is expected.
+same() {
+    [ "$2" = "$3" ] || fail "$1: expected"$'\n'"$2"$'\n'"found"$'\n'"$3"
+    echo "ok    $1"
+}
+
+inside() {
+    PATH=/usr/sbin:/usr/bin chroot "$tree" "$@"
+}
+
+# Quiet unless it fails, or a scriptlet does; what it said is in $work/said.
+rpm_does() {
+    local result=0
+    rpm --force-debian --root "$tree" --dbpath /var/lib/rpm "$@" >"$work/said" 2>&1 || result=1
+    if [ $result = 1 ] || grep -q 'scriptlet failed' "$work/said"; then
+        cat "$work/said" >&2
+        fail "rpm $*"
+    fi
+}
+
+# Directories that every system has belong to no package here.
+files() {
+    (cd "$tree" && find . -path ./var/lib/rpm -prune -o \( -not -type d -o -path '*nodelb*' \) -print | sort)
+}
+
+# Its libraries, as the package names them; `libraries FILE`: as the program does, the loader included.
+required() {
+    rpm -qp --requires "$package" | sed -n 's/^\([^(]*\.so[^(]*\)(.*/\1/p' | sort -u
+}
+
+libraries() {
+    ldd "$1" | awk '$3 ~ "^/" { print $3 } $1 ~ "^/" { print $1 }'
+}
+
+# A package of those libraries and of what scriptlets call. rpmbuild finds out by itself what it provides, down to the
+# versions of symbols.
+make_base() {
+    local base=$work/base file
+    {
+        libraries "$stage/tree/usr/sbin/nodelb" | grep -F "$(required | sed 's|^|/|')"
+        libraries /usr/bin/mkdir
+    } | while read -r file; do
+        install -D -m 0755 "$(realpath "$file")" "$base$file"
+    done
+    install -D -m 0755 /bin/dash "$base/bin/sh"
+    install -D -m 0755 -t "$base/usr/bin" /bin/mkdir /bin/rmdir /usr/bin/timeout
+    cat >"$work/base.spec" <<-'SPEC'
+	Name: base
+	Version: 1
+	Release: 1
+	Summary: What nodelb requires
+	License: none
+	Provides: coreutils, rtld(GNU_HASH)
+	%description
+	%files
+	/*
+	SPEC
+    mkdir "$work/built"
+    rpmbuild -bb --quiet --buildroot "$base" --define "_topdir $work" --define "_rpmdir $work/built" "$work/base.spec"
+    mkdir -p "$tree/dev" "$tree/var/lib/rpm"
+    mknod "$tree/dev/null" c 1 3
+    rpm_does -i "$work"/built/*/base-1-1.*.rpm
+}
+
+# The same package under a version to come, with another default configuration and another unit.
+make_next() {
+    cp -r "$stage" "$work/next"
+    sed -i 's/^version = .*/version = "999.0.0"/' "$work/next/Cargo.toml"
+    echo '# A new default.' >>"$work/next/tree/etc/nodelb/nodelb.toml"
+    echo '# new' >>"$work/next/tree/usr/lib/systemd/system/nodelb.service"
+    (cd "$work/next" && cargo generate-rpm --auto-req builtin --payload-compress none --target-dir "$work/next" \
+        --output "$work/next.rpm")
+}
+
+# It fails what it is asked if there is a file /fail.
+pretend_systemd() {
+    mkdir -p "$tree/run/systemd/system"
+    cat >"$tree/usr/bin/systemctl" <<-'STUB'
+	#!/bin/sh
+	unit=old
+	while read -r line; do [ "$line" != "# new" ] || unit=new; done </usr/lib/systemd/system/nodelb.service
+	echo "$* ($unit)" >>/asked
+	[ ! -e /fail ]
+	STUB
+    chmod +x "$tree/usr/bin/systemctl"
+}
+
+asked() {
+    cat "$tree/asked" 2>/dev/null || true
+    rm -f "$tree/asked"
+}
+
+without_systemd() {
+    local before
+    before=$(files)
+    rpm_does -i "$package"
+    same "what it requires suffices: the program runs" "nodelb" "$(inside /usr/sbin/nodelb --version | sed 's/ .*//')"
+    inside /usr/sbin/nodelb check-config >/dev/null || fail "nodelb check-config"
+    same "nothing is enabled" "" "$(find "$tree/etc/systemd" 2>/dev/null)"
+    rpm_does -V nodelb
+    rpm_does -e nodelb
+    same "erasing it leaves nothing" "" "$(diff <(echo "$before") <(files) || true)"
+}
+
+with_systemd() {
+    local units restarted
+    units=$(cd "$stage/tree/usr/lib/systemd/system" && echo nodelb*)
+    restarted="daemon-reload (old)"$'\n'"try-restart $units (old)"
+    rpm_does -i "$package"
+    same "installing starts nothing: it restarts what runs" "$restarted" "$(asked)"
+    echo '# Mine.' >>"$tree/etc/nodelb/nodelb.toml"
+    rpm_does -U "$work/next.rpm"
+    same "an upgrade restarts once, with the new files, and stops nothing" "${restarted//old/new}" "$(asked)"
+    same "a changed configuration is kept" '# Mine.' "$(tail -n 1 "$tree/etc/nodelb/nodelb.toml")"
+    touch "$tree/fail"
+    rpm_does -U --oldpackage "$package"
+    rm "$tree/fail"
+    grep -q "the new daemon did not start" "$work/said" || fail "nothing is said of a restart that did not work"
+    same "so does a downgrade, though the restart fails" "$restarted" "$(asked)"
+    rpm_does -e nodelb
+    same "erasing stops it" "--no-reload disable $units (old)"$'\n'"stop $units (old)"$'\n'"daemon-reload (old)" "$(asked)"
+}
+
+same "every library of the program is required" "$(libraries "$stage/tree/usr/sbin/nodelb" | sed 's|.*/||' | sort -u)" "$(required)"
+make_base
+make_next
+without_systemd
+pretend_systemd
+with_systemd
