@@ -5,8 +5,11 @@ SYSCONFDIR ?= /etc
 DESTDIR ?=
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Packaging and checking tools from crates.io, in the versions of scripts/deps.sh.
+TOOLS := $(or $(CARGO_HOME),$(HOME)/.cargo)/nodelb-tools
 
-export CARGO TARGET
+export CARGO TARGET TOOLS
+export PATH := $(TOOLS)/bin:$(PATH)
 
 # libbpf is built by a make of its own, which must not install itself where nodelb goes.
 MAKEOVERRIDES =

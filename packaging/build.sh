@@ -39,7 +39,6 @@ for script in packaging/"$kind"/*; do
     fill "$script" | install -D -m 0755 /dev/stdin "$stage/scripts/$kind/${script##*/}"
 done
 
-export PATH=$target/tools/bin:$PATH
 cd "$stage"
 case $kind in
 deb)

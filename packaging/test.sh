@@ -3,7 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath "${TARGET:-target}")
-export PATH=$target/tools/bin:$PATH
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$target/package/deb/Cargo.toml")
 deb=$(ls "$target/package/nodelb_$version-1_"*.deb)
 rpm=$(ls "$target/package/nodelb-$version-1."*.rpm)

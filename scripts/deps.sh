@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks for the system packages a make target needs and installs the missing ones with apt; elsewhere says which. Tools
-# from crates.io go to target/tools. Quiet when nothing is missing. Usage: scripts/deps.sh GROUP... with the groups below.
+# from crates.io go to $TOOLS. Quiet when nothing is missing. Usage: scripts/deps.sh GROUP... with the groups below.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -77,15 +77,14 @@ if ((${#missing[@]})); then
     fi
 fi
 
-root=${TARGET:-target}/tools
 while read -r group crate version; do
     [[ -n $group && " $* " == *" $group "* ]] || continue
-    grep -qs "^\"$crate $version " "$root/.crates.toml" && continue
+    grep -qs "^\"$crate $version " "$TOOLS/.crates.toml" && continue
     echo "Building $crate $version"
-    ${CARGO:-cargo} install --locked --quiet --debug --config profile.dev.debug=false --root "$root" \
-        --target-dir "$root/build" "$crate@$version"
+    ${CARGO:-cargo} install --locked --quiet --debug --config profile.dev.debug=false --root "$TOOLS" \
+        --target-dir "$TOOLS/build" "$crate@$version"
     # Each has its own lock file, so little of it serves the next.
-    rm -r "$root/build"
+    rm -r "$TOOLS/build"
 done <<<"$tools"
 
 [[ " $* " == *" build "* ]] || exit 0
