@@ -79,7 +79,7 @@ fi
 
 while read -r group crate version; do
     [[ -n $group && " $* " == *" $group "* ]] || continue
-    grep -qs "^\"$crate $version " "$TOOLS/.crates.toml" && continue
+    grep -qs "^\"$crate $version " "${TOOLS:?}/.crates.toml" && continue
     echo "Building $crate $version"
     ${CARGO:-cargo} install --locked --quiet --debug --config profile.dev.debug=false --root "$TOOLS" \
         --target-dir "$TOOLS/build" "$crate@$version"
