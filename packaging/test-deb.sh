@@ -131,10 +131,11 @@ dial() {
     )
 }
 
+# `start DIRECTORY`, the one for pins; the default if it is empty, and then the configuration says nothing of it.
 start() {
     dpkg_does -i /tmp/this.deb
-    sed -i -e "s|^cgroup = .*|cgroup = \"/sys/fs/cgroup/$cgroup_name\"|" -e "s|^pin-directory = .*|pin-directory = \"$1\"|" \
-        "$tree/etc/nodelb/nodelb.toml"
+    sed -i -e "s|^cgroup = .*|cgroup = \"/sys/fs/cgroup/$cgroup_name\"|" \
+        -e "s|^pin-directory = .*|${1:+pin-directory = \"$1\"}|" "$tree/etc/nodelb/nodelb.toml"
     printf '[[service]]\nname = "shop/web"\nfrontends = ["10.96.7.7:80"]\n' >"$tree/etc/nodelb/services.d/shop.toml"
     PATH=/usr/sbin:/usr/bin chroot "$tree" nodelb run >"$work/log" 2>&1 &
     daemon=$!
@@ -163,13 +164,13 @@ with_kernel() {
     same "after removal connections are still translated" "Connection refused" "$(dial)"
     dpkg_does --purge nodelb
     same "after the purge they are not" "Network is unreachable" "$(dial)"
-    same "no pin is left in $1" "" "$(find "$tree/sys/fs/bpf" -mindepth 1 -not -name '*.debug')"
+    same "no pin is left" "" "$(find "$tree/sys/fs/bpf" -mindepth 1 -not -name '*.debug')"
     same "no file is left" "" "$(diff <(echo "$before") <(files) || true)"
 }
 
 # There is no systemd to stop it.
 purged_while_it_runs() {
-    start /sys/fs/bpf/nodelb
+    start ""
     dpkg_does --purge nodelb
     grep -q "a daemon works with /sys/fs/bpf/nodelb/v1" "$work/said" || fail "nothing is said of a daemon that runs"
     same "a daemon that runs is not disturbed by the purge" "Connection refused" "$(dial)"
@@ -182,6 +183,6 @@ without_systemd
 pretend_systemd
 with_systemd
 make_kernel
-with_kernel /sys/fs/bpf/nodelb
+with_kernel ""
 with_kernel /sys/fs/bpf/elsewhere
 purged_while_it_runs
