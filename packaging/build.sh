@@ -22,7 +22,8 @@ fi
 # In the tree is what is installed; the packaging tools want it as lists.
 directories=$(cd "$stage/tree" && find . -type d -empty -printf ' /%P')
 own_directories=$(cd "$stage/tree" && find . -depth -type d -path '*/nodelb*' -printf ' /%P')
-units=$(cd "$stage/tree/usr/lib/systemd/system" && echo *)
+# What can be enabled; the other units come and go with these.
+units=$(cd "$stage/tree/usr/lib/systemd/system" && grep -l '^\[Install\]' -- * | xargs)
 deb_assets=$(cd "$stage/tree" && find . -type f -printf '    ["tree/%P", "%P", "%m"],\n' | sort)
 rpm_assets=$(cd "$stage/tree" && find . -type f -printf '    { source = "tree/%P", dest = "/%P", mode = "%m" },\n' | sort |
     sed -e '/dest = "\/etc\//s/ }/, config = "noreplace" }/' -e '/dest = "\/usr\/share\/\(doc\|man\)\//s/ }/, doc = true }/')

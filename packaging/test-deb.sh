@@ -93,7 +93,7 @@ with_systemd() {
     local this units restarted
     this="($(dpkg-deb -f "$package" Version))"
     dpkg_does -i /tmp/this.deb
-    units=$(cd "$tree/usr/lib/systemd/system" && echo nodelb*)
+    units=nodelb.service
     restarted="--system daemon-reload $this"$'\n'"try-restart $units $this"
     same "installing starts nothing: it restarts what runs" "$restarted" "$(asked)"
     echo '# Mine.' >>"$tree/etc/nodelb/nodelb.toml"

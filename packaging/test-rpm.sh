@@ -121,7 +121,7 @@ without_systemd() {
 
 with_systemd() {
     local units restarted
-    units=$(cd "$stage/tree/usr/lib/systemd/system" && echo nodelb*)
+    units=nodelb.service
     restarted="daemon-reload (old)"$'\n'"try-restart $units (old)"
     rpm_does -i "$package"
     same "installing starts nothing: it restarts what runs" "$restarted" "$(asked)"
