@@ -18,7 +18,7 @@ unexport PREFIX SYSCONFDIR DESTDIR
 export PACKAGE_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench demo install deb rpm package-test deny clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench demo install deb rpm package-test vm-test deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -78,6 +78,11 @@ rpm: build ## an rpm of the same files, in target/package/
 package-test: deb rpm ## lintian, rpmlint; install, upgrade, remove and purge the packages in clean trees (needs root)
 	@scripts/deps.sh check
 	packaging/test.sh
+
+vm-test: deb ## a node's life in Debian 12 under qemu, kernels 6.1 and 6.12: from install to purge (needs root)
+	@scripts/deps.sh vm
+	$(CARGO) build --locked -p nodelb-prober -p nodelb-apiserver
+	tests/vm/run.sh
 
 deny: ## licences, sources and bans of all crates; advisories where the database can be had
 	@scripts/deps.sh build deny

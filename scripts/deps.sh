@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The only list: group, Debian package, and what proves that it is there (a command, or a file below /usr/include).
+# The only list: group, Debian package, and what proves that it is there (a command, or a file, headers below
+# /usr/include).
 packages="
 build  clang            clang
 build  binutils         strip
@@ -21,6 +22,7 @@ run    strace           strace
 run    util-linux       unshare
 run    util-linux       setpriv
 test   bind9-dnsutils   dig
+test   bpftool          bpftool
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
 lint   systemd          systemd-analyze
@@ -30,6 +32,10 @@ check  lintian          lintian
 check  mmdebstrap       mmdebstrap
 check  rpm              rpm
 check  rpmlint          rpmlint
+vm     debian-archive-keyring  /usr/share/keyrings/debian-archive-keyring.gpg
+vm     e2fsprogs        mke2fs
+vm     mmdebstrap       mmdebstrap
+vm     qemu-system-x86  qemu-system-x86_64
 "
 
 # Group, crate, version. Built without optimisation: they run for seconds.
@@ -41,6 +47,7 @@ deny   cargo-deny           0.20.2
 
 present() {
     case $1 in
+    /*) [ -e "$1" ] ;;
     *.h) [ -e "/usr/include/$1" ] ;;
     *) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
     esac
@@ -66,10 +73,22 @@ if ((${#missing[@]})); then
     echo "Installing ${missing[*]}"
     install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}")
     # The package lists may be absent (a fresh container) or stale (a package has moved on): fetch them once, then retry.
+    # Where something of Debian's backports is installed (qemu-utils, say), its relatives must be of there, too.
     log=$(mktemp)
-    trap 'rm -f "$log"' EXIT
+    lists=$(mktemp -d)
+    trap 'rm -rf "$log" "$lists"' EXIT
+    backports() {
+        local release
+        release=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+        printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian %s main\n' \
+            "$release" "$release-backports" >"$lists/sources.list"
+        mkdir -p "$lists/partial"
+        local apt=(-o Dir::Etc::sourcelist="$lists/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State::lists="$lists"
+            -o APT::Sandbox::User=root)
+        "${sudo[@]}" apt-get update -q "${apt[@]}" && "${install[@]}" "${apt[@]}" -t "$release-backports"
+    }
     if ! "${install[@]}" >"$log" 2>&1; then
-        { "${sudo[@]}" apt-get update -q && "${install[@]}"; } >"$log" 2>&1 || {
+        { { "${sudo[@]}" apt-get update -q && "${install[@]}"; } || backports; } >"$log" 2>&1 || {
             cat "$log" >&2
             echo "apt could not install ${missing[*]}; see above." >&2
             exit 1

@@ -1,0 +1,169 @@
+#!/bin/bash
+# The life of a node, from a machine that has never heard of nodelb to one that has forgotten it. Runs in the guest, as
+# root under systemd. first.deb and next.deb are two packages of nodelb, of which the second counts as newer.
+set -u
+cd "$(dirname "$0")" || exit 1
+# shellcheck source=tests/vm/guest/check.sh
+. ./check.sh
+# shellcheck source=tests/vm/guest/look.sh
+. ./look.sh
+
+memory=/var/lib/life
+unit=nodelb.service
+# The services: of a file, and of Kubernetes.
+static=198.51.100.7:80
+cluster=198.51.100.70:80
+
+main() {
+    if [ ! -e $memory ]; then
+        mkdir $memory
+        before_the_reboot
+        systemctl reboot
+    else
+        after_the_reboot
+        echo end
+        systemctl poweroff
+    fi
+}
+
+before_the_reboot() {
+    # What an emulated machine complains of by itself is not nodelb's.
+    warnings >$memory/warnings
+    installs
+    starts
+    is_asked
+    reloads
+    loses_its_reaper
+    is_replaced_under_load
+    reads_kubernetes
+    meets_another_layout
+    check "no warning from systemd or the kernel" no_new_warning
+}
+
+after_the_reboot() {
+    comes_back
+    stops
+    is_removed
+    is_purged
+    check "no warning from systemd or the kernel" no_new_warning
+}
+
+installs() {
+    check "apt install" apt-get install -q -y ./first.deb
+    check "nothing is started" is_not systemctl is-active $unit
+    check "nothing is enabled" is_not systemctl is-enabled $unit
+    check "nothing is attached" no_trace_in_the_kernel
+    check "systemd finds nothing wrong with the units" verified_units
+}
+
+starts() {
+    check "without nodelb no route leads to the service" is_not dial $static
+    cp shop.toml /etc/nodelb/services.d/
+    check "nodelb check-config" nodelb check-config
+    check "systemctl enable --now" systemctl enable -q --now $unit
+    # Type=notify: systemctl has waited for READY=1.
+    check "it is ready" curl -sfS http://localhost:9890/readyz
+    check "connections reach both backends" reaches_both
+    check "the daemon has no capability" has_capabilities "$(main_pid)" 0
+    # NET_ADMIN, SYS_ADMIN, SYS_PTRACE.
+    check "the reaper has three" has_capabilities "$(pgrep -x nodelb-reaper)" 281000
+}
+
+is_asked() {
+    check "curl localhost:9890/frontends" says '^198.51.100.7:80/TCP .*shop/web .*Done' \
+        curl -sfS http://localhost:9890/frontends
+    check "nodelb status" nodelb status
+    check "journalctl -u nodelb" journal_has 'every source is synced'
+    check "journalctl -x explains its lines" says 'What to do' journalctl -x --no-pager -u $unit
+    check "the kernel's features are told" journal_has 'that nodelb can use'
+}
+
+reloads() {
+    sed -i 's/^zone = ""/zone = "north"/' /etc/nodelb/nodelb.toml
+    cp /etc/nodelb/nodelb.toml $memory/good.toml
+    check "systemctl reload" systemctl reload $unit
+    check "what was changed is in force" within 20 says '^node.zone .*north' nodelb config
+    sed -i 's/^zone = .*/zome = "south"/' /etc/nodelb/nodelb.toml
+    systemctl reload $unit
+    check "a bad configuration is refused, and the key named" within 20 journal_has zome
+    check "connections go on with the old one" reaches_both
+    cp $memory/good.toml /etc/nodelb/nodelb.toml
+    check "systemctl reload, and all is well" systemctl reload $unit
+}
+
+loses_its_reaper() {
+    local old
+    old=$(pgrep -x nodelb-reaper)
+    kill -9 "$old"
+    check "a reaper that is killed gets a successor" within 90 has_another_reaper_than "$old"
+}
+
+is_replaced_under_load() {
+    local link program
+    under_load "systemctl restart" systemctl restart $unit
+    link=$(of_link id) program=$(of_link prog_id)
+    under_load "upgrade of the package" apt-get install -q -y ./next.deb
+    check "the new version runs" runs_version_of next.deb
+    check "its programs have come in the place of the old ones" is_replaced "$link" "$program"
+    under_load "kill -9, and systemd starts it again" is_killed
+    under_load "downgrade of the package" apt-get install -q -y --allow-downgrades ./first.deb
+    check "the old version runs" runs_version_of first.deb
+    check "the configuration is as it was left" cmp /etc/nodelb/nodelb.toml $memory/good.toml
+}
+
+reads_kubernetes() {
+    systemd-run --quiet --unit=apiserver "$PWD/nodelb-apiserver" --listen 192.0.2.11:6443 --directory $memory/k8s \
+        --service-cidr 198.51.100.0/24 --apply "$PWD/cluster.yaml"
+    check "an apiserver starts" within 60 test -s $memory/k8s/nodelb.kubeconfig
+    install -D -m 0600 $memory/k8s/nodelb.kubeconfig /etc/credstore/nodelb.kubeconfig
+    sed -i 's|^kubeconfig = .*|kubeconfig = "credential:nodelb.kubeconfig"|' /etc/nodelb/nodelb.toml
+    check "systemctl restart, with a kubeconfig as a credential" systemctl restart $unit
+    check "the service of Kubernetes is served" within 60 dial $cluster
+    check "the service of the file is, too" reaches_both
+    check "what Kubernetes says is remembered" within 60 grep -q 198.51.100.70 -r /var/lib/nodelb
+}
+
+meets_another_layout() {
+    mkdir -p /run/systemd/system/$unit.d
+    printf '[Service]\nEnvironment=NODELB_LAYOUT=2\n' >/run/systemd/system/$unit.d/layout.conf
+    systemctl daemon-reload
+    under_load "restart as a version with another layout of maps" systemctl restart $unit
+    check "its maps have replaced the old ones" is_not test -e /sys/fs/bpf/nodelb/v1
+    rm -r /run/systemd/system/$unit.d
+    systemctl daemon-reload
+    with_load check "the version before refuses to start, under load" is_not systemctl restart $unit
+    check "the journal says why" journal_has 'newer'
+}
+
+comes_back() {
+    check "after the reboot, and without an apiserver, it is ready" within 90 systemctl is-active $unit
+    check "the service of the file is served" reaches_both
+    check "the service of Kubernetes is served as remembered" dial $cluster
+    check "the journal says that no apiserver can be reached" within 60 journal_has 'apiserver'
+}
+
+stops() {
+    check "systemctl stop" systemctl stop $unit
+    check "no process is left" is_not pgrep nodelb$
+    check "connections go on" reaches_both
+    check "those to the service of Kubernetes, too" dial $cluster
+}
+
+is_removed() {
+    systemctl start $unit
+    check "apt remove" apt-get remove -q -y nodelb
+    check "no process is left" is_not pgrep nodelb$
+    check "connections go on" reaches_both
+}
+
+is_purged() {
+    check "apt purge" apt-get purge -q -y nodelb
+    check "connections find no service any more" is_not dial $static
+    check "nothing is attached" within 20 no_trace_in_the_kernel
+    check "the services that the user wrote are kept" cmp shop.toml /etc/nodelb/services.d/shop.toml
+    rm -r /etc/nodelb /etc/credstore/nodelb.kubeconfig
+    check "no other file is left" no_file_left
+    check "systemd has forgotten the units" is_not systemctl cat $unit
+}
+
+main

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Boots Debian 12 on its kernels 6.1 and 6.12, in emulation, side by side, and has each walk through guest/life.sh with
+# the package that make deb has made, and with the same under a newer version. Needs root for the disk's files.
+# KERNELS="6.1" runs one. Logs are left in target/vm.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+here=tests/vm
+target=$(realpath "${TARGET:-target}")
+directory=$target/vm
+# Both are done after five minutes on a machine of their own.
+patience=840
+
+mkdir -p "$directory"
+sudo=()
+[ "$(id -u)" = 0 ] || sudo=(sudo)
+"${sudo[@]}" $here/image.sh "$directory"
+
+first=$(ls "$target"/package/nodelb_*.deb)
+payload=$(mktemp -d)
+trap 'rm -rf "$payload"' EXIT
+cp $here/guest/*.{sh,toml,yaml} "$target"/debug/nodelb-{prober,apiserver} "$payload"
+cp "$first" "$payload/first.deb"
+PACKAGE_VERSION=99.0.0 packaging/build.sh deb >/dev/null
+mv "$target"/package/nodelb_99.0.0-1_*.deb "$payload/next.deb"
+mke2fs -q -F -t ext4 -d "$payload" "$directory/payload.img" 300M >/dev/null
+
+# The guest's time goes by instructions (one takes a nanosecond), so that neither this machine's speed nor what else runs
+# on it decides what the guest manages in a second. Its changes to the disk last until qemu ends, reboots included.
+boot() {
+    local kernel=$1
+    exec timeout --kill-after=10 "$patience" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off \
+        -cpu max -smp 2 -m 1024 -nic none -display none -monitor none -parallel none \
+        -serial "file:$directory/console-$kernel" -serial "file:$directory/results-$kernel" \
+        -kernel "$directory/vmlinuz-$kernel" -append "console=ttyS0 root=/dev/nvme0n1 rw panic=-1 quiet mitigations=off systemd.show_status=no" \
+        -drive "file=$directory/base.img,format=raw,if=none,id=root,snapshot=on" -device nvme,drive=root,serial=root \
+        -drive "file=$directory/payload.img,format=raw,if=none,id=payload,readonly=on" \
+        -device nvme,drive=payload,serial=payload
+}
+
+read -ra kernels <<<"${KERNELS:-6.1 6.12}"
+declare -A guests
+for kernel in "${kernels[@]}"; do
+    : >"$directory/results-$kernel"
+    boot "$kernel" &
+    guests[$kernel]=$!
+done
+
+passed=0 failed=0
+for kernel in "${kernels[@]}"; do
+    results=$directory/results-$kernel
+    tail -n +1 -f --pid="${guests[$kernel]}" "$results" | sed -u "s/^/$kernel  /"
+    verdict=0
+    wait "${guests[$kernel]}" || verdict=$?
+    if [ "$verdict" != 0 ] || ! grep -qx end "$results"; then
+        echo "$kernel  FAIL  the guest did not come to its end ($verdict). $directory/console-$kernel ends with:"
+        tail -n 20 "$directory/console-$kernel"
+        failed=$((failed + 1))
+    fi
+    passed=$((passed + $(grep -c '^ok ' "$results" || true)))
+    failed=$((failed + $(grep -c '^FAIL ' "$results" || true)))
+done
+echo "$passed passed, $failed failed, in $SECONDS s"
+[ "$failed" = 0 ]
