@@ -48,10 +48,11 @@ done
 passed=0 failed=0
 for kernel in "${kernels[@]}"; do
     results=$directory/results-$kernel
-    tail -n +1 -f --pid="${guests[$kernel]}" "$results" | sed -u "s/^/$kernel  /"
+    # A serial line ends its lines with a carriage return, too.
+    tail -n +1 -f --pid="${guests[$kernel]}" "$results" | sed -u "s/^/$kernel  /; s/\r$//"
     verdict=0
     wait "${guests[$kernel]}" || verdict=$?
-    if [ "$verdict" != 0 ] || ! grep -qx end "$results"; then
+    if [ "$verdict" != 0 ] || ! grep -qx $'end\r' "$results"; then
         echo "$kernel  FAIL  the guest did not come to its end ($verdict). $directory/console-$kernel ends with:"
         tail -n 20 "$directory/console-$kernel"
         failed=$((failed + 1))

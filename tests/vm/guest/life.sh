@@ -18,11 +18,11 @@ main() {
     if [ ! -e $memory ]; then
         mkdir $memory
         before_the_reboot
-        systemctl reboot
+        systemctl --no-block start reboot.target
     else
         after_the_reboot
         echo end
-        systemctl poweroff
+        systemctl --no-block start poweroff.target
     fi
 }
 
