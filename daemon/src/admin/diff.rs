@@ -10,6 +10,7 @@ use nodelb_core::differences::{Between, Difference, NextCheck};
 use nodelb_core::report::Filter;
 
 use super::query::{Problem, Query};
+use super::routes::{all_sources, held};
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
 use super::{AdminState, Now, SourceReport};
@@ -68,8 +69,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
     let mut rows = compare_between_rounds(state, filter, now)?;
     if *filter == Filter::default() {
-        let sources = state.sources.iter().flat_map(|rows| rows.borrow().to_vec());
-        rows.splice(0..0, sources.filter_map(|report| told_with_problems(&report)));
+        rows.splice(0..0, all_sources(state).iter().filter_map(told_with_problems));
         rows.extend((state.reality.links)().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
@@ -137,10 +137,7 @@ fn under_way() -> Difference {
 }
 
 fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
-    let held = (state.maps)().map_err(|reason| {
-        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-    })?;
+    let held = held(state)?;
     let snapshot = Arc::clone(&state.snapshot.borrow());
     let last = state.reality.drift.borrow().last_check.unwrap_or_default();
     let since = Duration::from_millis(now.moment.0.saturating_sub(last.0));

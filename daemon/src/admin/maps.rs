@@ -8,6 +8,7 @@ use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::report::Filter;
 use nodelb_core::service::ServiceName;
 use nodelb_core::state::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::story::View;
 
 use super::Reality;
 use super::shape::{Column, Shape};
@@ -20,8 +21,8 @@ pub static FRONTENDS: Shape<[Column; 5]> = Shape {
         Column::name("Address"),
         Column::number("Id"),
         Column::name("Service"),
-        Column::one_of("Inside", &VIEWS),
-        Column::one_of("Outside", &VIEWS),
+        Column::one_of("Inside", &View::NAMES),
+        Column::one_of("Outside", &View::NAMES),
     ],
 };
 
@@ -44,7 +45,7 @@ pub static SLOTS: Shape<[Column; 6]> = Shape {
     columns: [
         Column::number("Id"),
         Column::name("Service"),
-        Column::one_of("View", &VIEWS),
+        Column::one_of("View", &View::NAMES),
         Column::name("Backend"),
         Column::number("Backend-Id"),
         Column::number("Slots"),
@@ -59,10 +60,6 @@ pub static LIMITS: Shape<[Column; 4]> = Shape {
     name: "limits",
     columns: [Column::name("Map"), Column::number("Used"), Column::number("Limit"), Column::name("Config-Key")],
 };
-
-const VIEWS: [&str; 2] = [CLUSTER, LOCAL];
-const CLUSTER: &str = "cluster";
-const LOCAL: &str = "local";
 
 /// The answer of `/maps`: frontends, services, slots, node addresses, and how full each map is. The filter narrows all
 /// but the last: a frontend's address shows its service and slots, a backend's address every service and frontend that
@@ -165,7 +162,7 @@ impl<'a> Shown<'a> {
     fn slots(&self, held: &MapState) -> Table {
         let mut rows = Vec::new();
         for (&key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(**key)) {
-            for (name, slots) in [(CLUSTER, &entry.cluster), (LOCAL, &entry.local)] {
+            for (name, slots) in [(View::Cluster, &entry.cluster), (View::Local, &entry.local)] {
                 let runs = slots.chunk_by(|left, right| left == right);
                 rows.extend(
                     runs.filter(|run| self.reached.contains(&key) || self.shows_address(run[0].addr.addr)).map(|run| {
@@ -173,7 +170,7 @@ impl<'a> Shown<'a> {
                         [
                             id(key),
                             self.name(key),
-                            Cell::text(name),
+                            Cell::text(&name),
                             Cell::text(&addr),
                             Cell::Number(backend.0.into()),
                             Cell::count(run.len()),
@@ -191,7 +188,7 @@ fn id(id: ServiceId) -> Cell {
 }
 
 fn view(local: bool) -> Cell {
-    Cell::text(if local { LOCAL } else { CLUSTER })
+    Cell::text(&if local { View::Local } else { View::Cluster })
 }
 
 fn node_addresses(held: &MapState, filter: &Filter) -> Table {
@@ -225,7 +222,7 @@ pub(super) fn usage(held: &MapState, limits: Limits, reality: &Reality, now: Mom
 
 fn limits(usage: [MapUsage; 4]) -> Table {
     let row = |MapUsage { name, used, limit, key }| {
-        [Cell::text(name), used.map_or(Cell::None, Cell::count), Cell::Number(limit.into()), Cell::text(key)]
+        [Cell::text(&name), used.map_or(Cell::None, Cell::count), Cell::Number(limit.into()), Cell::text(key)]
     };
     Table::new(&LIMITS, usage.map(row))
 }

@@ -13,6 +13,7 @@ use nodelb_core::service::{BackendState, Source};
 
 use super::apiservers::PoolReport;
 use super::maps::usage;
+use super::routes::all_sources;
 use super::sources::{SourceReport, SourceState};
 use super::{AdminState, Connections, Health, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
@@ -43,8 +44,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     let snapshot = Arc::clone(&state.snapshot.borrow());
     services(&mut exposition, &snapshot);
     health(&mut exposition, &Arc::clone(&state.health.borrow()), now);
-    let rows: Vec<SourceReport> = state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect();
-    sources(&mut exposition, &snapshot, &rows, now);
+    sources(&mut exposition, &snapshot, &all_sources(state), now);
     let apiservers = Arc::clone(&state.apiservers.borrow());
     if apiservers.pool.is_some() {
         self::apiservers(&mut exposition, &apiservers, now);

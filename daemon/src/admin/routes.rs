@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use nodelb_core::compare;
 use tokio::sync::watch;
 
 use super::answer::internal;
@@ -274,13 +275,18 @@ fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {
 }
 
 fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
-    let held = (state.maps)().map_err(|reason| {
-        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-    })?;
+    let held = held(state)?;
     let snapshot = latest(&state.snapshot);
     let usage = maps::usage(&held.state, state.limits, &state.reality, now.moment);
     ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter))
+}
+
+/// What the kernel holds now.
+pub(super) fn held(state: &AdminState) -> Result<compare::Content, Problem> {
+    (state.maps)().map_err(|reason| {
+        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })
 }
 
 /// The rows of every source, in the order of the sources.
