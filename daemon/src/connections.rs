@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use nodelb_core::addr::Protocol;
+use nodelb_core::datapath::Count;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::service::{PortKey, ServiceName};
 use nodelb_core::state::ServiceId;
@@ -13,32 +14,8 @@ use nodelb_core::state::ServiceId;
 /// How many service ports have a series of their own. The others share one.
 pub const MAX_SERIES: usize = 1_000;
 
-/// How many connections were sent to a backend, and how many were refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Count {
-    /// Sent to a backend.
-    pub translated: u64,
-    /// Refused.
-    pub refused: u64,
-}
-
 /// Reads what the kernel counts for an id; costs no system call.
 pub type ReadCount = Arc<dyn Fn(ServiceId) -> Count + Send + Sync>;
-
-impl Count {
-    fn add(&mut self, more: Self) {
-        self.translated += more.translated;
-        self.refused += more.refused;
-    }
-
-    /// What came since; everything, if the counting began anew in between.
-    fn since(self, before: Self) -> Self {
-        if self.translated < before.translated || self.refused < before.refused {
-            return self;
-        }
-        Self { translated: self.translated - before.translated, refused: self.refused - before.refused }
-    }
-}
 
 /// A service port, whatever its families.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

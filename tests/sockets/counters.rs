@@ -4,8 +4,9 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::thread;
 
+use nodelb_core::datapath::Count;
 use nodelb_core::state::{MapOp, ServiceId};
-use nodelb_datapath::{Counters, Options, Tally};
+use nodelb_datapath::{Counters, Options};
 
 use super::{
     Kernel, Manner, Random, ask, backends, dial, entry, in_sandbox, l4, options, point, put, target, udp_socket,
@@ -18,8 +19,8 @@ fn to(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn tally(translated: u64, refused: u64) -> Tally {
-    Tally { translated, refused }
+fn tally(translated: u64, refused: u64) -> Count {
+    Count { translated, refused }
 }
 
 fn counters(kernel: &Kernel) -> Arc<Counters> {
@@ -48,8 +49,8 @@ fn random_flows_are_counted_one_by_one() {
             ("198.51.100.99:80/TCP", 0),
         ];
         let before = counters(&kernel).read(ServiceId(1));
-        assert_eq!(before, Tally::default());
-        let mut expected = [Tally::default(); 6];
+        assert_eq!(before, Count::default());
+        let mut expected = [Count::default(); 6];
         let mut random = Random(0x5eed);
         for _ in 0..400 {
             let (address, id) = *random.pick(&dialled);
@@ -65,7 +66,7 @@ fn random_flows_are_counted_one_by_one() {
                 (id, false) => expected[id].refused += 1,
             }
         }
-        let found: Vec<Tally> = (0..6).map(|id| counters(&kernel).read(ServiceId(id))).collect();
+        let found: Vec<Count> = (0..6).map(|id| counters(&kernel).read(ServiceId(id))).collect();
         assert_eq!(found, expected);
         assert!(expected[4].refused > 0 && expected[5].refused > 0 && expected[1].translated > 0);
     });
@@ -154,6 +155,6 @@ fn counts_are_of_one_start_and_of_one_owner_of_an_id() {
         kernel.apply(&[MapOp::DeleteFrontend(l4("198.51.100.1:80/TCP")), MapOp::DeleteService(ServiceId(1))]);
         kernel.serve(1, "198.51.100.8:80/TCP", &BACKENDS[..2]);
         assert_eq!(counters(&kernel).read(ServiceId(1)), tally(0, 0));
-        assert_eq!(counters(&kernel).read(ServiceId(1 << 20)), Tally::default(), "an id that there is not");
+        assert_eq!(counters(&kernel).read(ServiceId(1 << 20)), Count::default(), "an id that there is not");
     });
 }

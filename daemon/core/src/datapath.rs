@@ -28,6 +28,32 @@ pub struct Limits {
     pub affinity: u32,
 }
 
+/// How many connections a service had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count {
+    /// That were sent to a backend: each TCP connect, and each time a UDP socket was given a backend that it did not
+    /// have, be it by connect or by a datagram.
+    pub translated: u64,
+    /// That were refused: each TCP connect, UDP connect and unconnected datagram.
+    pub refused: u64,
+}
+
+impl Count {
+    /// Takes in more.
+    pub fn add(&mut self, more: Self) {
+        self.translated += more.translated;
+        self.refused += more.refused;
+    }
+
+    /// What came since; everything, if the counting began anew in between.
+    pub fn since(self, before: Self) -> Self {
+        if self.translated < before.translated || self.refused < before.refused {
+            return self;
+        }
+        Self { translated: self.translated - before.translated, refused: self.refused - before.refused }
+    }
+}
+
 /// Why an operation was not carried out. The map is as it was before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use libbpf_rs::MapHandle;
+use nodelb_core::datapath::Count;
 use nodelb_core::state::ServiceId;
 
 use crate::layout::{COUNTER_WORDS, REFUSED_WORD, TRANSLATED_WORD};
@@ -15,16 +16,6 @@ const MAX_SHARDS: usize = 8;
 
 /// The most entries in all shards together, as long as one shard has no more: 16 MiB.
 const MAX_ENTRIES: usize = 1 << 20;
-
-/// How many connections a service had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tally {
-    /// That were sent to a backend: each TCP connect, and each time a UDP socket was given a backend that it did not
-    /// have, be it by connect or by a datagram.
-    pub translated: u64,
-    /// That were refused: each TCP connect, UDP connect and unconnected datagram.
-    pub refused: u64,
-}
 
 /// Reads the counts, any time and from any thread.
 #[derive(Debug)]
@@ -49,13 +40,13 @@ impl Counters {
     }
 
     /// Since the daemon started, or since the id was given to whoever has it.
-    pub fn read(&self, id: ServiceId) -> Tally {
-        let mut tally = Tally::default();
+    pub fn read(&self, id: ServiceId) -> Count {
+        let mut count = Count::default();
         self.each_shard(id, |words| {
-            tally.translated += words[TRANSLATED_WORD].load(Ordering::Relaxed);
-            tally.refused += words[REFUSED_WORD].load(Ordering::Relaxed);
+            count.translated += words[TRANSLATED_WORD].load(Ordering::Relaxed);
+            count.refused += words[REFUSED_WORD].load(Ordering::Relaxed);
         });
-        tally
+        count
     }
 
     /// Begins anew. Only for an id that no frontend leads to.

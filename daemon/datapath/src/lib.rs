@@ -34,7 +34,7 @@ mod write;
 
 pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
-pub use counters::{Counters, Tally};
+pub use counters::Counters;
 pub use crash::CrashPoint;
 pub use error::OpenError;
 pub use flows::FlowReader;

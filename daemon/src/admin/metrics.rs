@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use nodelb_core::compare::DriftKind;
-use nodelb_core::datapath::Moment;
+use nodelb_core::datapath::{Count, Moment};
 use nodelb_core::engine::Snapshot;
 use nodelb_core::report::Status;
 use nodelb_core::service::{BackendState, Source};
@@ -17,7 +17,6 @@ use super::routes::all_sources;
 use super::sources::{SourceReport, SourceState};
 use super::{AdminState, Connections, Health, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
-use crate::connections::Count;
 use crate::drift::{DriftReport, LINK};
 use crate::latency::Latencies;
 use crate::moves::MovesReport;

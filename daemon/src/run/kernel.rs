@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nodelb_core::addr::Protocol;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::{
-    Counters, KernelDatapath, KernelReader, LAYOUT, OpenError, Options, Origin, OwnSockets, StartReport, Tally,
+    Counters, KernelDatapath, KernelReader, LAYOUT, OpenError, Options, Origin, OwnSockets, StartReport,
     drop_privileges,
 };
 use tracing::{info, warn};
@@ -17,7 +17,6 @@ use crate::admin::{Check, Connections, ReadClients};
 use crate::bound::ephemeral;
 use crate::canary;
 use crate::config::{Config, Disconnect};
-use crate::connections::{Count, ReadCount};
 use crate::drift::{self, Reports};
 use crate::exit::{Code, Failure};
 use crate::log::messages;
@@ -185,11 +184,7 @@ fn number_of<T: FromStr>(variable: &str) -> Result<Option<T>, Failure> {
 
 /// What was counted, and the series made of it.
 pub(super) fn connections(counters: Arc<Counters>) -> Connections {
-    let read: ReadCount = Arc::new(move |id| {
-        let Tally { translated, refused } = counters.read(id);
-        Count { translated, refused }
-    });
-    Connections { read, ledger: Arc::default() }
+    Connections { read: Arc::new(move |id| counters.read(id)), ledger: Arc::default() }
 }
 
 /// How long a number of clients is good for: to count them is to look at each, of millions perhaps.
