@@ -20,6 +20,7 @@ use anyhow::Context;
 
 use self::finding::Severity;
 pub use self::gather::means;
+use crate::cli::client;
 use crate::cli::{DiagnoseOptions, Output};
 use crate::clock;
 use crate::exit::Failure;
@@ -30,7 +31,7 @@ use crate::exit::Failure;
 /// When the configuration or a kubeconfig has a problem, or what was found cannot be written.
 pub fn diagnose(options: &DiagnoseOptions, told: &mut dyn Write) -> Result<ExitCode, Failure> {
     let means = means::Means::of(&options.whom)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    let runtime = client::runtime()?;
     let now = clock::unix_seconds(SystemTime::now());
     let facts = runtime.block_on(gather::facts(options, &means, now));
     // A resolver that hangs must not keep the command from ending.

@@ -24,6 +24,7 @@ use tokio::time::sleep;
 use self::follow::Follower;
 use self::line::Line;
 use crate::apiserver::visit::{Nobody, Visit, Visitor};
+use crate::cli::client;
 use crate::cli::{Output, WatchOptions, unwritten};
 use crate::clock::ticking;
 use crate::diagnose::means::Means;
@@ -50,7 +51,7 @@ pub fn watch(options: &WatchOptions, told: &mut dyn Write) -> Result<(), Failure
                        --kubeconfig";
         return Err(Failure::message(Code::Config, message));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    let runtime = client::runtime()?;
     let done = runtime.block_on(async {
         let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;

@@ -11,6 +11,7 @@ use nodelb_core::service::{FrontendKind, ServiceName};
 use super::client::{self, At};
 use super::print::{Harmless, print, print_on};
 use crate::admin::table::Style;
+use crate::config;
 use crate::exit::Failure;
 
 /// One parameter of a question; what may not stand in a query string is escaped when it is put.
@@ -200,7 +201,7 @@ impl Asking {
     }
 
     fn places(&self) -> Vec<At> {
-        self.admin.clone().map_or_else(client::default_places, |at| vec![at])
+        self.admin.clone().map_or_else(|| client::places(config::Admin::default()), |at| vec![at])
     }
 }
 

@@ -42,12 +42,6 @@ pub enum At {
     Unix(PathBuf),
 }
 
-impl From<SocketAddr> for At {
-    fn from(address: SocketAddr) -> Self {
-        Self::Tcp(address)
-    }
-}
-
 /// Whatever has a slash in it is a path.
 impl FromStr for At {
     type Err = String;
@@ -71,14 +65,8 @@ impl fmt::Display for At {
     }
 }
 
-/// The addresses the daemon listens at unless it is configured otherwise.
-pub fn default_addresses() -> Vec<SocketAddr> {
-    config::Admin::default().listen
-}
-
-/// Where the daemon listens unless it is configured otherwise: the socket first, if there is one.
-pub fn default_places() -> Vec<At> {
-    let config = config::Admin::default();
+/// Where a daemon so configured listens: the socket first, if there is one.
+pub fn places(config: config::Admin) -> Vec<At> {
     let socket = Some(config.socket).filter(|path| path.exists());
     socket.map(At::Unix).into_iter().chain(config.listen.into_iter().map(At::Tcp)).collect()
 }
@@ -88,9 +76,9 @@ pub fn default_places() -> Vec<At> {
 /// # Errors
 /// [`Code::Unavailable`] when none answers, or the daemon cannot tell now; [`Code::Data`] when it does not understand
 /// the question.
-pub fn get<T: Clone + Into<At>>(places: &[T], target: &str) -> Result<Bytes, Failure> {
+pub fn get(places: &[At], target: &str) -> Result<Bytes, Failure> {
     first(places, |at| {
-        let (status, body) = runtime()?.block_on(inquire(at.clone(), target))?;
+        let (status, body) = runtime()?.block_on(inquire(at, target))?;
         Ok(if status.is_success() { Ok(body) } else { Err(refused(at, status, &body)) })
     })
 }
@@ -99,8 +87,8 @@ pub fn get<T: Clone + Into<At>>(places: &[T], target: &str) -> Result<Bytes, Fai
 ///
 /// # Errors
 /// As [`get`]; [`Code::Unavailable`] also when the daemon ends the answer.
-pub fn follow<T: Clone + Into<At>>(
-    places: &[T],
+pub fn follow(
+    places: &[At],
     target: &str,
     mut each: impl FnMut(&[u8]) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
@@ -132,14 +120,13 @@ pub fn follow<T: Clone + Into<At>>(
 }
 
 /// The first that answers, whatever it answers.
-fn first<T: Clone + Into<At>, Answer>(
-    places: &[T],
+fn first<Answer>(
+    places: &[At],
     mut ask: impl FnMut(&At) -> anyhow::Result<Result<Answer, Failure>>,
 ) -> Result<Answer, Failure> {
     let mut silent = Vec::new();
     for at in places {
-        let at = at.clone().into();
-        match ask(&at) {
+        match ask(at) {
             Ok(answer) => return answer,
             Err(error) => silent.push(format!("{at} ({error:#})")),
         }
@@ -162,8 +149,8 @@ fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
     Failure::message(code, format!("the daemon at {at} answers {status}: {}; {remedy}", said.trim_end()))
 }
 
-/// The command line does nothing else meanwhile.
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+/// For a command, which does nothing else meanwhile.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")
 }
 
@@ -171,10 +158,9 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 ///
 /// # Errors
 /// When there is none.
-pub(crate) async fn inquire(at: impl Into<At>, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
-    let at = at.into();
+pub(crate) async fn inquire(at: &At, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
     let exchange = async {
-        let (head, body) = open(&at, target).await?.into_parts();
+        let (head, body) = open(at, target).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| anyhow::anyhow!(error))?;
         anyhow::Ok((head.status, body.to_bytes()))
     };

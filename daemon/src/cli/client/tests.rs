@@ -1,14 +1,14 @@
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::thread::JoinHandle;
 
-use super::get;
+use super::{At, get};
 use crate::exit::Code;
 
 /// Answers one connection with these bytes and hands back what was asked.
-fn answering(bytes: &'static str) -> (SocketAddr, JoinHandle<String>) {
+fn answering(bytes: &'static str) -> (At, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let address = At::Tcp(listener.local_addr().unwrap());
     let task = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = Vec::new();
@@ -26,14 +26,14 @@ fn answering(bytes: &'static str) -> (SocketAddr, JoinHandle<String>) {
 }
 
 /// An address nobody listens on.
-fn silent() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+fn silent() -> At {
+    At::Tcp(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
 }
 
 #[test]
 fn asks_the_first_daemon_that_answers() {
     let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nrows\n");
-    assert_eq!(&get(&[silent(), address], "/frontends?output=text").unwrap()[..], b"rows\n");
+    assert_eq!(&get(&[silent(), address.clone()], "/frontends?output=text").unwrap()[..], b"rows\n");
     let asked = task.join().unwrap();
     assert!(asked.starts_with("GET /frontends?output=text HTTP/1.1\r\n"), "{asked}");
     assert!(asked.contains(&format!("host: {address}\r\n")), "{asked}");
@@ -42,7 +42,7 @@ fn asks_the_first_daemon_that_answers() {
 #[test]
 fn a_daemon_that_does_not_run_is_named_with_the_remedy() {
     let address = silent();
-    let failure = get(&[address], "/frontends").unwrap_err();
+    let failure = get(std::slice::from_ref(&address), "/frontends").unwrap_err();
     assert_eq!(failure.code, Code::Unavailable);
     let message = failure.to_string();
     assert!(message.starts_with(&format!("no nodelb daemon answers at {address} (")), "{message}");

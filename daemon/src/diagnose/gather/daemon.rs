@@ -60,7 +60,7 @@ impl Means {
     async fn reach(&self) -> Result<At, String> {
         let mut silent = Vec::new();
         for at in &self.admin {
-            match client::inquire(at.clone(), "/healthz?output=json").await {
+            match client::inquire(at, "/healthz?output=json").await {
                 Ok(_) => return Ok(at.clone()),
                 Err(error) => silent.push(format!("{at}: {error:#}")),
             }
@@ -78,7 +78,7 @@ struct Asked {
 
 impl Asked {
     async fn answer(&self, target: String) -> Option<Value> {
-        let (status, body) = client::inquire(self.at.clone(), &target).await.ok()?;
+        let (status, body) = client::inquire(&self.at, &target).await.ok()?;
         // `/readyz` says why it is not with 503.
         let is_answer = status.is_success() || target.starts_with("/readyz");
         serde_json::from_slice(&body).ok().filter(|_| is_answer)

@@ -3,7 +3,7 @@
 use crate::apiserver::session::Settings;
 use crate::cli::Whom;
 use crate::cli::client::{self, At};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::exit::{Code, Failure};
 use crate::node;
 
@@ -39,17 +39,15 @@ impl Means {
                 Some(Settings { kubeconfig: Some(file), token_file: None, ca_file: None, state_directory, ..of_daemon })
             }
         };
-        let admin = whom.admin.clone().map_or_else(|| admin_of(&config), |at| vec![at]);
+        let admin = whom.admin.clone().map_or_else(|| places(config.admin), |at| vec![at]);
         Ok(Self { admin, settings, node: node.name.to_string() })
     }
 }
 
 /// Where the configuration says, and where the daemon listens by itself; a socket only where there is one.
-fn admin_of(config: &Config) -> Vec<At> {
-    let socket = Some(config.admin.socket.clone()).filter(|path| path.exists());
-    let listen = config.admin.listen.iter().copied().map(At::Tcp);
-    let mut places: Vec<At> = socket.map(At::Unix).into_iter().chain(listen).collect();
-    let others: Vec<At> = client::default_places().into_iter().filter(|at| !places.contains(at)).collect();
-    places.extend(others);
+fn places(configured: config::Admin) -> Vec<At> {
+    let mut places = client::places(configured);
+    let others = client::places(config::Admin::default()).into_iter().filter(|at| !places.contains(at));
+    places.extend(others.collect::<Vec<_>>());
     places
 }
