@@ -141,10 +141,11 @@ impl Live {
         // A watch may tell a little later than a list, and the list is of a moment ago.
         sleep(self.timing.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
-        let known = Known::of(now.facts(), of);
+        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, held(kind, now.facts(), of))));
         let at = session.link.at();
         let more = suspects.len().saturating_sub(MAX_TOLD);
-        rows.extend(suspects.iter().take(MAX_TOLD).filter_map(|suspect| suspect.judge(&known, at)));
+        let judged = |suspect: &Suspect| suspect.judge(known.get(&suspect.kind)?.get(&suspect.key), at);
+        rows.extend(suspects.iter().take(MAX_TOLD).filter_map(judged));
         if more > 0 {
             rows.push(row("objects", None, (format!("{more} more differ"), "as above".into()), String::new()));
         }
@@ -203,6 +204,14 @@ impl Held<'_> {
         Version::of(&self.origin().resource_version)
     }
 
+    fn key(&self) -> Key {
+        let (namespace, name) = match self {
+            Self::Service(service) => (&service.name.namespace, &service.name.name),
+            Self::Slice(slice) => (&slice.name.namespace, &slice.name.name),
+        };
+        Key { namespace: namespace.clone(), name: name.clone() }
+    }
+
     fn service(&self) -> &ServiceName {
         match self {
             Self::Service(service) => &service.name,
@@ -250,39 +259,16 @@ fn push_list(text: &mut String, mut items: impl Iterator<Item = String>) {
     };
 }
 
-/// What the table has from Kubernetes, of one service or of all.
-#[derive(Default)]
-struct Known<'a> {
-    services: BTreeMap<Key, &'a Service>,
-    slices: BTreeMap<Key, &'a Slice>,
-}
-
-impl<'a> Known<'a> {
-    fn of(facts: &'a Facts, of: Option<&ServiceName>) -> Self {
-        let is_meant = |name: &ServiceName| of.is_none_or(|of| of == name);
-        let services = facts.services_of(Source::Kubernetes).filter(|service| is_meant(&service.name));
-        let slices = facts.slices_of(Source::Kubernetes).filter(|slice| is_meant(&slice.service));
-        let key = |namespace: &Arc<str>, name: &Arc<str>| Key { namespace: namespace.clone(), name: name.clone() };
-        Self {
-            services: services.map(|service| (key(&service.name.namespace, &service.name.name), service)).collect(),
-            slices: slices.map(|slice| (key(&slice.name.namespace, &slice.name.name), slice)).collect(),
+/// What the table has of one kind from Kubernetes, of one service or of all.
+fn held<'a>(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> BTreeMap<Key, Held<'a>> {
+    let is_meant = |held: &Held<'_>| of.is_none_or(|of| of == held.service());
+    let keyed = |held: Held<'a>| (held.key(), held);
+    match kind {
+        Kind::Service => facts.services_of(Source::Kubernetes).map(Held::Service).filter(is_meant).map(keyed).collect(),
+        Kind::EndpointSlice => {
+            facts.slices_of(Source::Kubernetes).map(Held::Slice).filter(is_meant).map(keyed).collect()
         }
-    }
-
-    fn get(&self, kind: Kind, key: &Key) -> Option<Held<'a>> {
-        match kind {
-            Kind::Service => self.services.get(key).map(|service| Held::Service(service)),
-            Kind::EndpointSlice => self.slices.get(key).map(|slice| Held::Slice(slice)),
-            Kind::Node => None,
-        }
-    }
-
-    fn keys(&self, kind: Kind) -> Vec<&Key> {
-        match kind {
-            Kind::Service => self.services.keys().collect(),
-            Kind::EndpointSlice => self.slices.keys().collect(),
-            Kind::Node => Vec::new(),
-        }
+        Kind::Node => BTreeMap::new(),
     }
 }
 
@@ -301,7 +287,7 @@ struct Suspect {
 /// One kind's list, compared while it arrives.
 struct List<'a> {
     kind: Kind,
-    known: Known<'a>,
+    known: BTreeMap<Key, Held<'a>>,
     is_narrow: bool,
     seen: HashSet<Key>,
     version: Version,
@@ -313,7 +299,7 @@ impl<'a> List<'a> {
     fn new(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> Self {
         Self {
             kind,
-            known: Known::of(facts, of),
+            known: held(kind, facts, of),
             is_narrow: of.is_some(),
             seen: HashSet::new(),
             version: Version::default(),
@@ -338,7 +324,7 @@ impl<'a> List<'a> {
 
     fn take_item(&mut self, Item { identity, object, notices }: Item) {
         let key = identity.key;
-        let held = self.known.get(self.kind, &key);
+        let held = self.known.get(&key).copied();
         if self.is_narrow {
             let room = MAX_NOTICES.saturating_sub(self.notices.len());
             let name = held.map(|held| held.service().clone());
@@ -370,26 +356,22 @@ impl<'a> List<'a> {
 
     /// What the table has and the list does not: unless it is newer than the list.
     fn add_gone(&mut self) {
-        let gone = self.known.keys(self.kind).into_iter().filter(|key| !self.seen.contains(*key));
-        let is_older = |key: &&Key| {
-            let held = self.known.get(self.kind, key);
-            held.is_some_and(|held| held.version() <= self.version)
-        };
+        let gone = self.known.iter().filter(|(key, held)| !self.seen.contains(*key) && held.version() <= self.version);
         let room = (MAX_TOLD + 1).saturating_sub(self.suspects.len());
-        let suspect = |key: &Key| {
-            let known = self.known.get(self.kind, key).map(|held| held.version());
-            Suspect { kind: self.kind, key: key.clone(), told: None, known, listed: self.version }
-        };
-        let gone: Vec<Suspect> = gone.filter(is_older).take(room).map(suspect).collect();
-        self.suspects.extend(gone);
+        self.suspects.extend(gone.take(room).map(|(key, held)| Suspect {
+            kind: self.kind,
+            key: key.clone(),
+            told: None,
+            known: Some(held.version()),
+            listed: self.version,
+        }));
     }
 }
 
 impl Suspect {
     /// The row, if they still do not agree. What came or went meanwhile is a change under way, and what a watch has told
     /// since of something newer than the list shows that it works.
-    fn judge(&self, known: &Known<'_>, at: SocketAddr) -> Option<Difference> {
-        let held = known.get(self.kind, &self.key);
+    fn judge(&self, held: Option<&Held<'_>>, at: SocketAddr) -> Option<Difference> {
         let (sides, cause) = match (held, &self.told) {
             (None, Some(told)) if self.known.is_none() => {
                 let told = told_as_held(told)?;

@@ -34,8 +34,8 @@ fn compare(before: &Facts, list: Vec<Heard>, version: u64, after: &Facts) -> Vec
     list.into_iter().for_each(|heard| compared.take(heard));
     compared.version = Version(version);
     let notices = std::mem::take(&mut compared.notices);
-    let (suspects, known) = (compared.end(), Known::of(after, None));
-    let rows = suspects.iter().filter_map(|suspect| suspect.judge(&known, AT.parse().unwrap()));
+    let (suspects, known) = (compared.end(), held(Kind::EndpointSlice, after, None));
+    let rows = suspects.iter().filter_map(|suspect| suspect.judge(known.get(&suspect.key), AT.parse().unwrap()));
     let text = |side: Option<String>| side.unwrap_or_default();
     let told = rows.map(|row| format!("{} | {} | {} | {}", row.what, text(row.source), text(row.memory), row.cause));
     told.chain(notices.iter().map(|row| format!("{} | {}", row.what, row.cause))).collect()
