@@ -14,8 +14,8 @@ use super::known::Known;
 use super::line::{Event, Line};
 use crate::apiserver::link::{Link, LinkError};
 use crate::apiserver::visit::{ANSWER, Visit};
+use crate::source::kube::objects::ListMetadata;
 use crate::source::kube::request::question;
-use crate::source::kube::seen::ListMetadata;
 use crate::source::kube::splitter::{Form, Piece, Splitter};
 
 /// Bookmarks come about once a minute; then the watch is made again.

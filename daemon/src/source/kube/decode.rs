@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::objects::{self, Metadata, null_is_default};
+use super::objects::{self, ListMetadata, Metadata, null_is_default};
 use super::printable;
 use super::translate::{self, Reader, Translation};
 
@@ -234,16 +234,7 @@ struct ShellObject {
     #[serde(deserialize_with = "null_is_default")]
     kind: String,
     #[serde(deserialize_with = "null_is_default")]
-    metadata: ShellMetadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ShellMetadata {
-    #[serde(deserialize_with = "null_is_default")]
-    resource_version: String,
-    #[serde(rename = "continue", deserialize_with = "null_is_default")]
-    next: String,
+    metadata: ListMetadata,
 }
 
 /// Decodes one kind of objects. Keeps the few names that thousands of objects repeat.

@@ -345,11 +345,23 @@ pub struct EndpointPort {
     /// `name`; the apiserver makes a missing one empty.
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
-    /// `protocol`
+    /// `protocol`; empty is `TCP`.
     #[serde(deserialize_with = "null_is_default")]
     pub protocol: String,
     /// `port`
     pub port: Option<u16>,
+}
+
+/// `metadata` of a list.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListMetadata {
+    /// `resourceVersion`
+    #[serde(deserialize_with = "null_is_default")]
+    pub resource_version: String,
+    /// `continue`: there is more, if it is not empty.
+    #[serde(rename = "continue", deserialize_with = "null_is_default")]
+    pub next: String,
 }
 
 /// The most items of one list: ten times what the apiserver accepts in any of those read here. Memory must not depend

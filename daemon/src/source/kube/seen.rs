@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use super::objects::{Conditions, LastWrite, last_write, list, null_is_default};
+use super::objects::{Conditions, EndpointPort, LastWrite, ListMetadata, last_write, list, null_is_default};
 use super::time;
 
 /// A list answer.
@@ -17,18 +17,6 @@ pub struct Items<T> {
     /// `items`
     #[serde(default = "Vec::new", deserialize_with = "list", bound(deserialize = "T: Deserialize<'de>"))]
     pub items: Vec<T>,
-}
-
-/// `metadata` of a list.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ListMetadata {
-    /// `resourceVersion`
-    #[serde(deserialize_with = "null_is_default")]
-    pub resource_version: String,
-    /// `continue`: there is more, if it is not empty.
-    #[serde(rename = "continue", deserialize_with = "null_is_default")]
-    pub next: String,
 }
 
 /// `metadata` of an object, labels and all.
@@ -175,7 +163,7 @@ pub struct Slice {
     pub endpoints: Vec<Endpoint>,
     /// `ports`
     #[serde(deserialize_with = "list")]
-    pub ports: Vec<SlicePort>,
+    pub ports: Vec<EndpointPort>,
 }
 
 /// `endpoints[]`
@@ -206,20 +194,6 @@ pub struct Reference {
     /// `name`
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
-}
-
-/// `ports[]` of an EndpointSlice.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct SlicePort {
-    /// `name`
-    #[serde(deserialize_with = "null_is_default")]
-    pub name: String,
-    /// `protocol`; empty is `TCP`.
-    #[serde(deserialize_with = "null_is_default")]
-    pub protocol: String,
-    /// `port`
-    pub port: Option<u16>,
 }
 
 /// `core/v1` Pod.
