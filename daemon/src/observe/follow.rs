@@ -14,8 +14,9 @@ use super::known::Known;
 use super::line::{Event, Line};
 use crate::apiserver::link::{Link, LinkError};
 use crate::apiserver::visit::{ANSWER, Visit};
+use crate::source::kube::decode::Kind;
 use crate::source::kube::objects::ListMetadata;
-use crate::source::kube::request::question;
+use crate::source::kube::request::{path, question, selector};
 use crate::source::kube::splitter::{Form, Piece, Splitter};
 
 /// Bookmarks come about once a minute; then the watch is made again.
@@ -35,8 +36,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct Follower {
     kind: &'static str,
     path: String,
-    /// Selectors.
-    filters: Vec<(&'static str, String)>,
+    /// Which of them.
+    selector: Option<(&'static str, String)>,
     known: Known,
     /// Up to where everything was heard; `None`: list first.
     version: Option<String>,
@@ -69,23 +70,14 @@ struct Shell {
 impl Follower {
     /// One of Services and one of EndpointSlices: of one service, or of all.
     pub(super) fn both(service: Option<&ServiceName>) -> [Self; 2] {
-        let follower = |kind, group: &str, plural: &str, selector: Option<(&'static str, String)>| {
-            let namespace = service.map(|name| format!("/namespaces/{}", name.namespace)).unwrap_or_default();
-            Self {
-                kind,
-                path: format!("{group}{namespace}/{plural}"),
-                filters: selector.into_iter().collect(),
-                known: Known::default(),
-                version: None,
-                tells_all: service.is_some(),
-            }
-        };
-        let by_name = service.map(|name| ("fieldSelector", format!("metadata.name={}", name.name)));
-        let by_label = service.map(|name| ("labelSelector", format!("kubernetes.io/service-name={}", name.name)));
-        [
-            follower("Service", "/api/v1", "services", by_name),
-            follower("EndpointSlice", "/apis/discovery.k8s.io/v1", "endpointslices", by_label),
-        ]
+        Kind::SERVED.map(|kind| Self {
+            kind: kind.name(),
+            path: path(kind, service.map(|name| &*name.namespace)),
+            selector: service.map(|name| selector(kind, name)),
+            known: Known::default(),
+            version: None,
+            tells_all: service.is_some(),
+        })
     }
 
     /// Until the link is of no more use.
@@ -105,10 +97,8 @@ impl Follower {
     }
 
     fn question(&self, more: &[(&str, &str)]) -> String {
-        let mut parameters: Vec<(&str, &str)> =
-            self.filters.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        parameters.extend(more);
-        question(&self.path, &parameters)
+        let selector = self.selector.iter().map(|(key, value)| (*key, value.as_str()));
+        question(&self.path, &selector.chain(more.iter().copied()).collect::<Vec<_>>())
     }
 
     /// All pages. What differs from what was known is told, since that happened while nobody watched.

@@ -7,8 +7,9 @@ use serde::de::DeserializeOwned;
 use crate::apiserver::link::LinkError;
 use crate::apiserver::visit::{Visit, ask as ask_once};
 use crate::diagnose::facts::{Answer, Cluster, Denial};
+use crate::source::kube::decode::Kind;
 use crate::source::kube::printable;
-use crate::source::kube::request::question;
+use crate::source::kube::request::{path, question, selector};
 use crate::source::kube::seen::{Event, Items, Metadata, Node, Pod, Service, Slice};
 
 /// A page, and how many of them at most.
@@ -26,18 +27,17 @@ struct Named {
 
 pub(super) async fn ask(visit: &Visit, name: &ServiceName, node: &str) -> Cluster {
     let core = format!("/api/v1/namespaces/{}", name.namespace);
-    let discovery = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", name.namespace);
-    let of_service = format!("kubernetes.io/service-name={}", name.name);
-    let by_name = format!("metadata.name={}", name.name);
+    let [services, slices] = Kind::SERVED.map(|kind| path(kind, Some(&name.namespace)));
+    let [by_name, of_service] = Kind::SERVED.map(|kind| selector(kind, name));
     let about = format!("involvedObject.kind=Service,involvedObject.name={}", name.name);
     let of_node = format!("metadata.name={node}");
     let asked = Asked { visit };
-    let (services, events) = (format!("{core}/services"), format!("{core}/events"));
+    let events = format!("{core}/events");
     let (service, slices, events, nodes) = tokio::join!(
-        asked.list::<Service>("list services", &services, vec![("fieldSelector", &by_name)]),
-        asked.list::<Slice>("list endpointslices.discovery.k8s.io", &discovery, vec![("labelSelector", &of_service)]),
+        asked.list::<Service>("list services", &services, vec![(by_name.0, &by_name.1)]),
+        asked.list::<Slice>("list endpointslices.discovery.k8s.io", &slices, vec![(of_service.0, &of_service.1)]),
         asked.page::<Event>("list events", &events, vec![("fieldSelector", &about), ("limit", EVENTS)]),
-        asked.page::<Node>("list nodes", "/api/v1/nodes", vec![("fieldSelector", &of_node), ("limit", "1")]),
+        asked.page::<Node>("list nodes", Kind::Node.path(), vec![("fieldSelector", &of_node), ("limit", "1")]),
     );
     let service: Answer<Option<Service>> = service.map(|found| found.into_iter().next());
     let found = service.as_ref().ok().and_then(Option::as_ref);
@@ -119,8 +119,8 @@ impl Asked<'_> {
 
     /// Names of other services, here and elsewhere.
     async fn names(&self, name: &ServiceName) -> Vec<String> {
-        let everywhere = self.page::<Named>("list services", "/api/v1/services", vec![("limit", PAGE)]).await;
-        let here = format!("/api/v1/namespaces/{}/services", name.namespace);
+        let everywhere = self.page::<Named>("list services", Kind::Service.path(), vec![("limit", PAGE)]).await;
+        let here = path(Kind::Service, Some(&name.namespace));
         let here = self.page::<Named>("list services", &here, vec![("limit", PAGE)]).await;
         let pages = [here, everywhere].into_iter().filter_map(Result::ok).flat_map(|page| page.items);
         pages.map(|named| format!("{}/{}", named.metadata.namespace, named.metadata.name)).collect()

@@ -50,14 +50,12 @@ impl Query {
     pub fn of_service(kind: Kind, service: &ServiceName) -> Self {
         let mut query = Self::all(kind);
         query.namespace = Some(service.namespace.to_string());
+        let (_, of_it) = selector(kind, service);
         match kind {
             Kind::EndpointSlice => {
-                let of_it = format!("{SERVICE_LABEL}={}", service.name);
                 query.labels = Some(query.labels.map_or_else(|| of_it.clone(), |labels| format!("{labels},{of_it}")));
             }
-            Kind::Service | Kind::Node => {
-                (query.fields, query.fields_can_go) = (Some(format!("metadata.name={}", service.name)), false);
-            }
+            Kind::Service | Kind::Node => (query.fields, query.fields_can_go) = (Some(of_it), false),
         }
         query
     }
@@ -119,11 +117,7 @@ impl Query {
     }
 
     fn base(&self) -> Text {
-        let path = self.kind.path();
-        let mut query = match (&self.namespace, path.rsplit_once('/')) {
-            (Some(namespace), Some((group, resource))) => Text(format!("{group}/namespaces/{namespace}/{resource}?")),
-            _ => Text(format!("{path}?")),
-        };
+        let mut query = Text(path(self.kind, self.namespace.as_deref()) + "?");
         if let Some(labels) = &self.labels {
             query.add("labelSelector", labels);
         }
@@ -131,6 +125,22 @@ impl Query {
             query.add("fieldSelector", fields);
         }
         query
+    }
+}
+
+/// Where one kind is listed and watched, in all namespaces or in one.
+pub(crate) fn path(kind: Kind, namespace: Option<&str>) -> String {
+    match (namespace, kind.path().rsplit_once('/')) {
+        (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
+        _ => kind.path().to_owned(),
+    }
+}
+
+/// The parameter that leaves one Service, or its EndpointSlices.
+pub(crate) fn selector(kind: Kind, service: &ServiceName) -> (&'static str, String) {
+    match kind {
+        Kind::EndpointSlice => ("labelSelector", format!("{SERVICE_LABEL}={}", service.name)),
+        Kind::Service | Kind::Node => ("fieldSelector", format!("metadata.name={}", service.name)),
     }
 }
 
