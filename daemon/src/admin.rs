@@ -27,6 +27,8 @@ pub mod age;
 mod answer;
 pub mod apiservers;
 pub mod diff;
+#[cfg(test)]
+mod fixture;
 mod follow;
 mod guard;
 pub mod health;

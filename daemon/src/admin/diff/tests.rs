@@ -1,30 +1,14 @@
 use nodelb_core::compare::Content;
-use nodelb_core::datapath::Limits;
-use nodelb_core::engine::Snapshot;
 use nodelb_core::service::Source;
 use nodelb_core::state::ServiceId;
 use tokio::sync::watch;
 
 use super::*;
-use crate::admin::{Health, Reality, SourceState};
+use crate::admin::SourceState;
+use crate::admin::fixture::untold;
 
 fn state(content: Result<Content, String>) -> AdminState {
-    AdminState {
-        snapshot: watch::channel(Arc::new(Snapshot::default())).1,
-        sources: Vec::new(),
-        apiservers: watch::channel(Arc::default()).1,
-        checks: watch::channel(Arc::default()).1,
-        moves: None,
-        health: watch::channel(Arc::new(Health::default())).1,
-        history: watch::channel(Arc::default()).1,
-        latencies: None,
-        maps: Arc::new(move || content.clone()),
-        reality: Reality::default(),
-        kernel: None,
-        limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
-        config: watch::channel(Arc::default()).1,
-        clock: Arc::new(Now::default),
-    }
+    AdminState { maps: Arc::new(move || content.clone()), ..untold() }
 }
 
 fn text(state: &AdminState, filter: &Filter) -> String {

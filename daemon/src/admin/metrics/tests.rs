@@ -13,6 +13,7 @@ use nodelb_core::service::{
 use tokio::sync::watch;
 
 use super::*;
+use crate::admin::fixture::untold;
 use crate::admin::{Check, Reality};
 
 pub(crate) mod openmetrics;
@@ -20,22 +21,7 @@ pub(crate) mod openmetrics;
 const LIMITS: Limits = Limits { frontends: 1_000_000, services: 100_000, slots: 1_000_000, affinity: 1 };
 
 fn state(report: PoolReport) -> AdminState {
-    AdminState {
-        snapshot: watch::channel(Arc::new(Snapshot::default())).1,
-        sources: Vec::new(),
-        apiservers: watch::channel(Arc::new(report)).1,
-        checks: watch::channel(Arc::default()).1,
-        moves: None,
-        history: watch::channel(Arc::default()).1,
-        latencies: None,
-        health: watch::channel(Arc::new(Health::default())).1,
-        maps: Arc::new(|| Err("none".into())),
-        reality: Reality::default(),
-        kernel: None,
-        limits: LIMITS,
-        config: watch::channel(Arc::default()).1,
-        clock: Arc::new(Now::default),
-    }
+    AdminState { apiservers: watch::channel(Arc::new(report)).1, limits: LIMITS, ..untold() }
 }
 
 /// The samples of these families, as `name{labels} value`.

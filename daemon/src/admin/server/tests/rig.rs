@@ -17,8 +17,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::admin::fixture::untold;
 use crate::admin::server::{Bounds, Listener, serve};
-use crate::admin::{AdminState, Check, Health, Now, Reality};
+use crate::admin::{AdminState, Check, Health, Now};
 
 /// The server's clock stands still.
 pub(super) const NOW: Moment = Moment(60_000);
@@ -51,18 +52,11 @@ pub(super) async fn served(bounds: Bounds) -> Served {
     let state = AdminState {
         snapshot: shown,
         sources: vec![watch::channel(Arc::new(Vec::new())).1],
-        apiservers: watch::channel(Arc::default()).1,
-        checks: watch::channel(Arc::default()).1,
-        moves: None,
-        history: watch::channel(Arc::default()).1,
-        latencies: None,
         health: health_seen,
         maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, ..Content::default() })),
-        reality: Reality::default(),
-        kernel: None,
         limits: LIMITS,
-        config: watch::channel(Arc::default()).1,
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
+        ..untold()
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move {

@@ -1,0 +1,28 @@
+//! What tests begin with: everything the API can tell, before anybody has told it anything.
+
+use std::sync::Arc;
+
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Snapshot;
+use tokio::sync::watch;
+
+use super::{AdminState, Health, Now, Reality};
+
+pub(super) fn untold() -> AdminState {
+    AdminState {
+        snapshot: watch::channel(Arc::new(Snapshot::default())).1,
+        sources: Vec::new(),
+        apiservers: watch::channel(Arc::default()).1,
+        checks: watch::channel(Arc::default()).1,
+        moves: None,
+        health: watch::channel(Arc::new(Health::default())).1,
+        history: watch::channel(Arc::default()).1,
+        latencies: None,
+        maps: Arc::new(|| Err("none".into())),
+        reality: Reality::default(),
+        kernel: None,
+        limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
+        config: watch::channel(Arc::default()).1,
+        clock: Arc::new(Now::default),
+    }
+}
