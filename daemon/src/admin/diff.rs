@@ -83,7 +83,9 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
 /// What there is to say where nothing differs.
 pub fn agreement(is_whole: bool, services: u64, frontends: u64) -> String {
     let about = if is_whole { "" } else { " about what was asked for" };
-    format!("source, memory and kernel agree{about}: {services} services, {frontends} frontends; compared just now")
+    let [services, frontends] = [(services, "service"), (frontends, "frontend")]
+        .map(|(number, what)| format!("{number} {what}{}", if number == 1 { "" } else { "s" }));
+    format!("source, memory and kernel agree{about}: {services}, {frontends}; compared just now")
 }
 
 /// Of the service that is asked for, or has the address that is asked for, or of all.

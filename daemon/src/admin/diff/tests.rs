@@ -25,6 +25,8 @@ fn agreement_is_one_line() {
     );
     let narrow = Filter { service: Some("shop/web".parse().unwrap()), ..Filter::default() };
     assert!(text(&state, &narrow).starts_with("source, memory and kernel agree about what was asked for: "));
+    assert!(agreement(true, 1, 2).contains(": 1 service, 2 frontends;"));
+    assert!(agreement(true, 2, 1).contains(": 2 services, 1 frontend;"));
 }
 
 #[test]
