@@ -91,8 +91,8 @@ pub fn agreement(is_whole: bool, services: u64, frontends: u64) -> String {
 /// Of the service that is asked for, or has the address that is asked for, or of all.
 fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Problem> {
     let Some(ask) = &state.reality.live else {
-        let message = "there is no apiserver to ask: no Kubernetes is configured, see [kubernetes] in nodelb.toml(5); \
-                       files are read again whenever they change";
+        let message = "there is no apiserver to ask: no Kubernetes is configured. Set [kubernetes] in nodelb.toml(5), or \
+                       ask without live: files are read again whenever they change";
         return Err(Problem::new(StatusCode::BAD_REQUEST, message));
     };
     let at_address = || {

@@ -14,6 +14,7 @@ use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -140,13 +141,23 @@ fn first<Answer>(
     Err(Failure::message(Code::Unavailable, message))
 }
 
+/// A refusal in JSON.
+#[derive(Deserialize)]
+struct Problem {
+    error: String,
+}
+
 fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
-    let said = harmless(body.get(..MAX_TOLD).unwrap_or(body));
+    let body = body.get(..MAX_TOLD).unwrap_or(body);
+    let problem = serde_json::from_slice::<Problem>(body).ok();
+    let said = harmless(problem.as_ref().map_or(body, |problem| problem.error.as_bytes()));
     let (code, remedy) = match status {
-        StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "try again, and look into `journalctl -u nodelb`"),
-        _ => (Code::Data, "is it a daemon of another version?"),
+        StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "; try again, and look into `journalctl -u nodelb`"),
+        // Understood, and refused with what to do.
+        StatusCode::BAD_REQUEST if !said.contains("parameter `") => (Code::Data, ""),
+        _ => (Code::Data, "; is it a daemon of another version?"),
     };
-    Failure::message(code, format!("the daemon at {at} answers {status}: {}; {remedy}", said.trim_end()))
+    Failure::message(code, format!("the daemon at {at} answers {status}: {}{remedy}", said.trim_end()))
 }
 
 /// For a command, which does nothing else meanwhile.

@@ -65,6 +65,20 @@ fn what_the_daemon_refuses_is_told() {
 }
 
 #[test]
+fn a_question_that_is_understood_and_refused_is_no_matter_of_versions() {
+    let (at, task) =
+        answering("HTTP/1.1 400 Bad Request\r\nContent-Length: 35\r\n\r\n{\"error\":\"there is none. Set one.\"}\n");
+    let failure = get(&[at], "/diff?live=true").unwrap_err();
+    assert!(failure.to_string().ends_with("answers 400 Bad Request: there is none. Set one."), "{failure}");
+    task.join().unwrap();
+    let (at, task) =
+        answering("HTTP/1.1 400 Bad Request\r\nContent-Length: 37\r\n\r\n{\"error\":\"unknown parameter `live`\"}\n");
+    let failure = get(&[at], "/diff?live=true").unwrap_err();
+    assert!(failure.to_string().ends_with("unknown parameter `live`; is it a daemon of another version?"), "{failure}");
+    task.join().unwrap();
+}
+
+#[test]
 fn an_answer_that_breaks_off_is_no_answer() {
     let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhalf");
     assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Unavailable);
