@@ -182,6 +182,22 @@ fn pods_selectors_ports_and_conditions() {
 }
 
 #[test]
+fn the_dead_one_of_two_backends_is_no_outage() {
+    sandbox::run("diagnose::the_dead_one_of_two_backends_is_no_outage", |sandbox| {
+        let scene = Scene::new(sandbox);
+        let dead = "192.0.2.80:8081";
+        let mut second = slice("web", &[dead]);
+        second["metadata"]["name"] = "web-2".into();
+        apply(&scene.cluster, second);
+        eventually("both are served", || is_done(WEB, &["192.0.2.80:8080/TCP", "192.0.2.80:8081/TCP"]));
+        // Each time, a connection to the service meets the one or the other.
+        for _ in 0..8 {
+            scene.blames("default/web", 1, "backend-unreachable", &["1 of 2 backends", dead, "ECONNREFUSED"]);
+        }
+    });
+}
+
+#[test]
 fn slices_that_were_emptied_or_not_updated() {
     sandbox::run("diagnose::slices_that_were_emptied_or_not_updated", |sandbox| {
         let scene = Scene::new(sandbox);

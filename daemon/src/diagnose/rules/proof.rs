@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{Scene, count, shown, some};
-use crate::diagnose::facts::{Dial, Outcome};
+use crate::diagnose::facts::{Dial, FrontendRow, Outcome};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 
 pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     let dials = &scene.facts.dials;
-    let found = [unreachable(dials), fails(dials), accepted(dials), unprovable(dials), name(scene)];
+    let found = [unreachable(dials), fails(scene), accepted(dials), unprovable(dials), name(scene)];
     found.into_iter().flatten().collect()
 }
 
@@ -45,16 +45,35 @@ fn unreachable(dials: &[Dial]) -> Option<Finding> {
     Some(Finding::new(severity, Kind::BackendUnreachable, what).seen(failed.iter().take(10).map(told)).remedy(remedy))
 }
 
-fn fails(dials: &[Dial]) -> Option<Finding> {
-    let failed: Vec<_> = dials.iter().filter(|dial| !dial.is_backend).filter_map(failure).collect();
+/// Whether it is explained by a backend that fails in the same way, while another one answers.
+fn is_by_chance(scene: &Scene<'_>, dial: &Dial, why: &str) -> bool {
+    // A NodePort is dialled at an address of the node's.
+    let end = |text: &str| text.rsplit_once(':').map(|(host, end)| (host.starts_with('['), end.to_owned()));
+    let is_meant =
+        |row: &&FrontendRow| row.address == dial.to || (row.kind == "NodePort" && end(&row.address) == end(&dial.to));
+    let row = scene.daemon.and_then(|daemon| daemon.frontends.iter().find(is_meant));
+    let backends = row.map(|row| row.backends.as_slice()).unwrap_or_default();
+    let mut dials = scene.facts.dials.iter().filter(|dial| dial.is_backend && backends.contains(&dial.to));
+    let fails_so = |dial: &Dial| failure(dial).is_some_and(|(_, reason, _)| reason == why);
+    dials.clone().any(|dial| matches!(dial.outcome, Outcome::Accepted(_))) && dials.any(fails_so)
+}
+
+fn fails(scene: &Scene<'_>) -> Option<Finding> {
+    let dials = &scene.facts.dials;
+    let mut failed: Vec<_> = dials.iter().filter(|dial| !dial.is_backend).filter_map(failure).collect();
+    failed.sort_by_key(|(dial, why, _)| is_by_chance(scene, dial, why));
     let first = failed.first()?;
+    let is_by_chance = is_by_chance(scene, first.0, first.1);
+    let severity = if is_by_chance { Severity::Warning } else { Severity::Critical };
+    let chance = is_by_chance.then_some("a backend of it fails in the same way: connections to the others succeed");
     let what = format!("a connection from here to {} fails: {}", shown(&first.0.to), first.1);
     let does_a_backend = dials.iter().any(|dial| dial.is_backend && matches!(dial.outcome, Outcome::Accepted(_)));
     let backends = does_a_backend.then_some("a backend of it can be connected to directly");
     Some(
-        Finding::new(Severity::Critical, Kind::FrontendFails, what)
+        Finding::new(severity, Kind::FrontendFails, what)
             .seen(failed.iter().skip(1).take(10).map(told))
             .seen(backends)
+            .seen(chance)
             .remedy(
                 "refused or no route to host is what nodelb answers where there is no backend; anything else comes from \
                  elsewhere: is this process in the cgroup whose connections are translated?",

@@ -573,6 +573,27 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
 }
 
 #[test]
+fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
+    let mut facts = sound();
+    let failed = |why: &str| Outcome::Failed(why.into(), Duration::from_millis(1));
+    daemon(&mut facts).frontends[0].backends.push("10.1.0.2:8080/TCP".into());
+    facts.dials.push(Dial { to: "10.1.0.2:8080/TCP".into(), is_backend: true, outcome: failed("ECONNREFUSED") });
+    facts.dials[1].outcome = failed("ECONNREFUSED");
+    let graded = |facts: &Facts| findings(facts).iter().map(|found| (found.severity, found.kind)).collect::<Vec<_>>();
+    let warned = [(Severity::Warning, Kind::BackendUnreachable), (Severity::Warning, Kind::FrontendFails)];
+    assert_eq!(graded(&facts)[..2], warned);
+    // As a NodePort is dialled.
+    (daemon(&mut facts).frontends[0].kind, facts.dials[1].to) = ("NodePort".into(), "192.0.2.1:30080/TCP".into());
+    daemon(&mut facts).frontends[0].address = "0.0.0.0:30080/TCP".into();
+    assert_eq!(graded(&facts)[..2], warned);
+    facts.dials[1].outcome = failed("ENETUNREACH");
+    assert_eq!(graded(&facts)[0], (Severity::Critical, Kind::FrontendFails), "no backend fails like that");
+    facts.dials[1].outcome = failed("ECONNREFUSED");
+    daemon(&mut facts).frontends[0].backends.remove(0);
+    assert_eq!(graded(&facts)[0], (Severity::Critical, Kind::FrontendFails), "all of its backends fail");
+}
+
+#[test]
 fn the_dns_name_is_compared_with_the_cluster_ip() {
     type Resolved = Result<Vec<String>, String>;
     let cases: [(Resolved, Option<&str>, Severity); 4] = [
