@@ -83,6 +83,10 @@ fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
         host.serve("a.toml", &crate::host::service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
         host.serve("b.toml", &crate::host::service("shop/empty", &["198.51.100.11:80"], &[]));
         let daemon = host.start();
+        let live = Command::new(env!("CARGO_BIN_EXE_nodelb")).args(["diff", "--live"]).output().unwrap();
+        let refused = String::from_utf8_lossy(&live.stderr);
+        assert!(refused.contains("no Kubernetes is configured. Set [kubernetes]"), "{refused}");
+        assert!(!refused.contains("another version"), "{refused}");
         let (output, told) = probe();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(told.starts_with("source, memory and kernel agree: 2 services"), "{told}");
