@@ -15,11 +15,11 @@ sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo)
 "${sudo[@]}" $here/image.sh "$directory"
 
-first=$(ls "$target"/package/nodelb_*.deb)
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$target/package/deb/Cargo.toml")
 payload=$(mktemp -d)
 trap 'rm -rf "$payload"' EXIT
 cp $here/guest/*.{sh,toml,yaml} "$target"/debug/nodelb-{prober,apiserver} "$payload"
-cp "$first" "$payload/first.deb"
+cp "$target/package/nodelb_$version"-1_*.deb "$payload/first.deb"
 PACKAGE_VERSION=99.0.0 packaging/build.sh deb >/dev/null
 mv "$target"/package/nodelb_99.0.0-1_*.deb "$payload/next.deb"
 mke2fs -q -F -t ext4 -d "$payload" "$directory/payload.img" 300M >/dev/null

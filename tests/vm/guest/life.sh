@@ -37,6 +37,7 @@ before_the_reboot() {
     is_replaced_under_load
     reads_kubernetes
     meets_another_layout
+    has_a_kubelet
     check "no warning from systemd or the kernel" no_new_warning
 }
 
@@ -63,6 +64,7 @@ starts() {
     check "systemctl enable --now" systemctl enable -q --now $unit
     # Type=notify: systemctl has waited for READY=1.
     check "it is ready" curl -sfS http://localhost:9890/readyz
+    check "every program is attached" has_programs 10
     check "connections reach both backends" reaches_both
     check "the daemon has no capability" has_capabilities "$(main_pid)" 0
     # NET_ADMIN, SYS_ADMIN, SYS_PTRACE.
@@ -124,19 +126,44 @@ reads_kubernetes() {
 }
 
 meets_another_layout() {
-    mkdir -p /run/systemd/system/$unit.d
-    printf '[Service]\nEnvironment=NODELB_LAYOUT=2\n' >/run/systemd/system/$unit.d/layout.conf
-    systemctl daemon-reload
+    layout 2
     under_load "restart as a version with another layout of maps" systemctl restart $unit
     check "its maps have replaced the old ones" is_not test -e /sys/fs/bpf/nodelb/v1
-    rm -r /run/systemd/system/$unit.d
-    systemctl daemon-reload
+    layout 1
     with_load check "the version before refuses to start, under load" is_not systemctl restart $unit
     check "the journal says why" journal_has 'newer'
+    layout 2
+    check "the package of the newer version" apt-get install -q -y ./next.deb
+    check "has it running again" within 60 systemctl is-active $unit
+}
+
+# Has the package's program take itself for a version with this layout of maps.
+layout() {
+    mkdir -p /run/systemd/system/$unit.d
+    printf '[Service]\nEnvironment=NODELB_LAYOUT=%s\n' "$1" >/run/systemd/system/$unit.d/layout.conf
+    systemctl daemon-reload
+}
+
+# Nothing but a unit of that name, which dials a service as soon as it is started.
+has_a_kubelet() {
+    cat >/etc/systemd/system/kubelet.service <<END
+[Unit]
+After=hosts.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=$PWD/nodelb-prober connect --to $cluster -n 5
+
+[Install]
+WantedBy=multi-user.target
+END
+    check "a kubelet is there" systemctl enable -q kubelet.service
 }
 
 comes_back() {
-    check "after the reboot, and without an apiserver, it is ready" within 90 systemctl is-active $unit
+    check "after the reboot the kubelet finds its service" within 90 systemctl is-active kubelet.service
+    check "without an apiserver nodelb is ready" systemctl is-active $unit
     check "the service of the file is served" reaches_both
     check "the service of Kubernetes is served as remembered" dial $cluster
     check "the journal says that no apiserver can be reached" within 60 journal_has 'apiserver'
