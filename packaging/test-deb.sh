@@ -154,8 +154,9 @@ end() {
     rm "$tree/etc/nodelb/services.d/shop.toml"
 }
 
+# `with_kernel DIRECTORY [FOREIGN]`: below FOREIGN is what other programs have pinned, or it is empty.
 with_kernel() {
-    local before
+    local before foreign=${2:-}
     before=$(files)
     same "without nodelb a service address leads nowhere" "Network is unreachable" "$(dial)"
     start "$1"
@@ -164,18 +165,48 @@ with_kernel() {
     same "after removal connections are still translated" "Connection refused" "$(dial)"
     dpkg_does --purge nodelb
     same "after the purge they are not" "Network is unreachable" "$(dial)"
-    same "no pin is left" "" "$(find "$tree/sys/fs/bpf" -mindepth 1 -not -name '*.debug')"
+    same "no pin is left${foreign:+ but those of others}" "$foreign" "$(pins)"
     same "no file is left" "" "$(diff <(echo "$before") <(files) || true)"
+}
+
+pins() {
+    find "$tree/sys/fs/bpf" -mindepth 1 -not -name '*.debug' | sort
+}
+
+# Other programs pin in the same directory, in versions of their own among others.
+among_others() {
+    local directory
+    for directory in vendor v4l/links v7 v7/g1x v7/maps v8/links/links g1; do
+        mkdir -p "$tree/sys/fs/bpf/$directory"
+    done
+    # A file is a pin.
+    for directory in vendor v4l/links v7/maps; do
+        ln "$tree/sys/fs/bpf/maps.debug" "$tree/sys/fs/bpf/$directory/pin"
+    done
+    with_kernel /sys/fs/bpf "$(pins)"
+    grep -q "did not make all of it: /sys/fs/bpf/v7" "$work/said" || fail "nothing is said of what is not nodelb's"
+    rm -r "$tree"/sys/fs/bpf/v*
+    rmdir "$tree/sys/fs/bpf/g1"
 }
 
 # There is no systemd to stop it.
 purged_while_it_runs() {
+    local before
+    before=$(files)
     start ""
+    mkdir -p "$tree/run/nodelb"
     dpkg_does --purge nodelb
-    grep -q "a daemon works with /sys/fs/bpf/nodelb/v1" "$work/said" || fail "nothing is said of a daemon that runs"
+    grep -q "a daemon works with /sys/fs/bpf/nodelb and" "$work/said" || fail "nothing is said of a daemon that runs"
     same "a daemon that runs is not disturbed by the purge" "Connection refused" "$(dial)"
+    same "nor are its state and its socket" "history.jsonl nodelb" \
+        "$(cd "$tree" && find run/nodelb var/lib/nodelb/history.jsonl -printf '%f\n' | sort | xargs)"
+    kill -0 "$daemon" || fail "the daemon ended"
     end
-    rm -r "$tree/sys/fs/bpf/nodelb"
+    dpkg_does -i /tmp/this.deb
+    dpkg_does --purge nodelb
+    same "as it says, installing and purging it again ends that" "Network is unreachable" "$(dial)"
+    same "no pin is left of it" "" "$(pins)"
+    same "no file is left of it" "" "$(diff <(echo "$before") <(files) || true)"
 }
 
 next_version
@@ -185,4 +216,5 @@ with_systemd
 make_kernel
 with_kernel ""
 with_kernel /sys/fs/bpf/elsewhere
+among_others
 purged_while_it_runs
