@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks every crate of both lock files against deny.toml. Licences, bans and sources always; known vulnerabilities where
-# the advisory database, a git repository, can be fetched or was fetched before. Where it cannot, this is said.
+# the advisory database, a git repository, can be fetched or was fetched before. Where it cannot, this is said; in CI
+# (CI=true) it is a failure, unless ALLOW_UNCHECKED_ADVISORIES=1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,4 +24,8 @@ elif database=$(find "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs" -mindepth 2 -max
 else
     echo "NOT CHECKED: advisories (known vulnerabilities, yanked crates). Their database, https://github.com/RustSec/advisory-db,"
     echo "cannot be had from here. Run make deny where it can."
+    if [ "${CI:-}" = true ] && [ "${ALLOW_UNCHECKED_ADVISORIES:-}" != 1 ]; then
+        echo "In CI that is a failure: see ALLOW_UNCHECKED_ADVISORIES in scripts/deny.sh" >&2
+        exit 1
+    fi
 fi
