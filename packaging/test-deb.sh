@@ -61,11 +61,17 @@ next_version() {
     dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/next" "$tree/tmp/next.deb" >/dev/null
 }
 
-# From here on systemd seems to run in the tree. It fails what it is asked if there is a file /fail.
+# From here on systemd seems to run in the tree. It fails what it is told if there is a file /fail, and says that the daemon
+# has failed, or is enabled, if there is /failed or /enabled.
 pretend_systemd() {
     mkdir -p "$tree/run/systemd/system"
     cat >"$tree/usr/bin/systemctl" <<-'STUB'
 	#!/bin/sh
+	case " $* " in
+	*" is-failed "*) [ -e /failed ]; exit ;;
+	*" is-enabled "*) [ -e /enabled ] && echo enabled; exit ;;
+	*" is-active "*) [ ! -e /failed ]; exit ;;
+	esac
 	version=$(zcat /usr/share/doc/nodelb/changelog.Debian.gz 2>/dev/null | head -n 1 | cut -d ' ' -f 2)
 	echo "$* ${version:-(nothing)}" >>/asked
 	[ ! -e /fail ]
@@ -89,6 +95,49 @@ without_systemd() {
     same "a purge leaves nothing" "" "$(diff <(echo "$before") <(files) || true)"
 }
 
+with_a_daemon_that_failed() {
+    touch "$tree/failed" "$tree/enabled"
+    dpkg_does --force-confold -i /tmp/next.deb
+    same "an upgrade starts a daemon that had failed" "--system daemon-reload (999.0.0-1)
+--quiet --system restart nodelb.service (999.0.0-1)" "$(asked)"
+    rm "$tree/enabled"
+    dpkg_does --force-confold -i /tmp/this.deb
+    same "but not if it is disabled" "--system daemon-reload $1" "$(asked)"
+    rm "$tree/failed"
+}
+
+# Of which the new version does not know a key.
+with_a_configuration_of_before() {
+    local configuration=$tree/etc/nodelb/nodelb.toml
+    cp "$configuration" "$work/good"
+    sed -i 's/^\[node\]/&\naddresses = ["192.0.2.7"]/' "$configuration"
+    dpkg_does --force-confold -i /tmp/this.deb
+    same "a daemon that runs is left alone if the new one would refuse the configuration" \
+        "--system daemon-reload $1" "$(asked)"
+    grep -q 'node.addresses' "$work/said" || fail "the key that is refused is not named"
+    grep -q 'then: systemctl restart nodelb' "$work/said" || fail "it is not said what to do"
+    sed 's|^kubeconfig = ""|kubeconfig = "/root/none"|' "$work/good" >"$configuration"
+    dpkg_does --force-confold -i /tmp/this.deb
+    same "what the configuration names is no reason" "--system daemon-reload $1
+try-restart nodelb.service $1" "$(asked)"
+    cp "$work/good" "$configuration"
+}
+
+removal_that_fails() {
+    local prerm=$tree/var/lib/dpkg/info/nodelb.prerm
+    cp "$prerm" "$work/prerm"
+    echo "exit 1" >>"$prerm"
+    touch "$tree/enabled"
+    ! inside dpkg -r nodelb </dev/null >"$work/said" 2>&1 || fail "dpkg -r nodelb did not fail"
+    same "a removal that is given up starts the daemon again" "stop nodelb.service $1
+--quiet --system start nodelb.service $1" "$(asked)"
+    rm "$tree/enabled"
+    cp "$work/prerm" "$prerm"
+    dpkg_does --configure -a
+    dpkg_does --force-confold -i /tmp/this.deb
+    asked >"$work/said"
+}
+
 with_systemd() {
     local this units restarted
     this="($(dpkg-deb -f "$package" Version))"
@@ -105,6 +154,9 @@ with_systemd() {
     rm "$tree/fail"
     grep -q "the new daemon did not start" "$work/said" || fail "nothing is said of a restart that failed"
     same "so does a downgrade, though the restart fails" "$restarted" "$(asked)"
+    with_a_daemon_that_failed "$this"
+    with_a_configuration_of_before "$this"
+    removal_that_fails "$this"
     dpkg_does -r nodelb
     same "removing stops it" "stop $units $this"$'\n'"--system daemon-reload (nothing)" "$(asked)"
     same "removing keeps the configuration" '# Mine.' "$(tail -n 1 "$tree/etc/nodelb/nodelb.toml")"
@@ -176,13 +228,15 @@ pins() {
 # Other programs pin in the same directory, in versions of their own among others.
 among_others() {
     local directory
-    for directory in vendor v4l/links v7 v7/g1x v7/maps v8/links/links g1; do
+    for directory in v4l/links v7 v7/g1x v7/maps v8/links/links g1; do
         mkdir -p "$tree/sys/fs/bpf/$directory"
     done
-    # A file is a pin.
-    for directory in vendor v4l/links v7/maps; do
-        ln "$tree/sys/fs/bpf/maps.debug" "$tree/sys/fs/bpf/$directory/pin"
-    done
+    # Files are pins, so somebody must have made some.
+    start /sys/fs/bpf/vendor
+    end
+    mv "$tree"/sys/fs/bpf/vendor/v1/g*/services "$tree/sys/fs/bpf/v4l/links/connect4"
+    mv "$tree"/sys/fs/bpf/vendor/v1/g*/slots "$tree/sys/fs/bpf/v7/maps/pin"
+    dpkg_does --purge nodelb
     with_kernel /sys/fs/bpf "$(pins)"
     grep -q "did not make all of it: /sys/fs/bpf/v7" "$work/said" || fail "nothing is said of what is not nodelb's"
     rm -r "$tree"/sys/fs/bpf/v*

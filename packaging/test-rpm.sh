@@ -89,11 +89,16 @@ make_next() {
         --output "$work/next.rpm")
 }
 
-# It fails what it is asked if there is a file /fail.
+# It fails what it is told if there is a file /fail, and says that the daemon has failed, or is enabled, if there is /failed or
+# /enabled.
 pretend_systemd() {
     mkdir -p "$tree/run/systemd/system"
     cat >"$tree/usr/bin/systemctl" <<-'STUB'
 	#!/bin/sh
+	case " $* " in
+	*" is-failed "*) [ -e /failed ]; exit ;;
+	*" is-enabled "*) [ -e /enabled ]; exit ;;
+	esac
 	unit=old
 	while read -r line; do [ "$line" != "# new" ] || unit=new; done </usr/lib/systemd/system/nodelb.service
 	echo "$* ($unit)" >>/asked
@@ -119,6 +124,31 @@ without_systemd() {
     same "erasing it leaves nothing" "" "$(diff <(echo "$before") <(files) || true)"
 }
 
+with_a_daemon_that_failed() {
+    touch "$tree/failed" "$tree/enabled"
+    rpm_does -U "$work/next.rpm"
+    same "an upgrade starts a daemon that had failed" "daemon-reload (new)"$'\n'"restart nodelb.service (new)" "$(asked)"
+    rm "$tree/enabled"
+    rpm_does -U --oldpackage "$package"
+    same "but not if it is disabled" "daemon-reload (old)"$'\n'"try-restart nodelb.service (old)" "$(asked)"
+    rm "$tree/failed"
+}
+
+# Of which the new version does not know a key. `with_a_configuration_of_before RESTARTED`, what is asked otherwise.
+with_a_configuration_of_before() {
+    local configuration=$tree/etc/nodelb/nodelb.toml
+    cp "$configuration" "$work/good"
+    sed -i 's/^\[node\]/&\naddresses = ["192.0.2.7"]/' "$configuration"
+    rpm_does -U "$work/next.rpm"
+    same "a daemon that runs is left alone if the new one would refuse the configuration" "daemon-reload (new)" "$(asked)"
+    grep -q 'node.addresses' "$work/said" || fail "the key that is refused is not named"
+    grep -q 'then: systemctl restart nodelb' "$work/said" || fail "it is not said what to do"
+    sed 's|^kubeconfig = ""|kubeconfig = "/root/none"|' "$work/good" >"$configuration"
+    rpm_does -U --oldpackage "$package"
+    same "what the configuration names is no reason" "$1" "$(asked)"
+    cp "$work/good" "$configuration"
+}
+
 with_systemd() {
     local units restarted
     units=nodelb.service
@@ -134,7 +164,12 @@ with_systemd() {
     rm "$tree/fail"
     grep -q "the new daemon did not start" "$work/said" || fail "nothing is said of a restart that did not work"
     same "so does a downgrade, though the restart fails" "$restarted" "$(asked)"
+    with_a_daemon_that_failed
+    with_a_configuration_of_before "$restarted"
+    sed -i 's|^pin-directory = .*|pin-directory = "/sys/fs/bpf/elsewhere"|' "$tree/etc/nodelb/nodelb.toml"
+    mkdir -p "$tree/sys/fs/bpf/elsewhere"
     rpm_does -e nodelb
+    grep -q "nodelb cleanup --pin-directory /sys/fs/bpf/elsewhere;" "$work/said" || fail "it is not said how to end translation"
     same "erasing stops it" "--no-reload disable $units (old)"$'\n'"stop $units (old)"$'\n'"daemon-reload (old)" "$(asked)"
 }
 

@@ -12,14 +12,18 @@ use crate::config::Config;
 use crate::exit::{Code, Failure};
 use crate::source::file;
 
-/// Checks the configuration, then the credentials and the services directory it names. Runs no exec plugin and connects
-/// to nothing.
+/// Checks the configuration and then, unless only its keys are asked for, the credentials and the services directory it
+/// names. Runs no exec plugin and connects to nothing.
 ///
 /// # Errors
 /// All problems of the configuration, or the first one of the credentials (exit code 78), or all of the service files
 /// (65).
 pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
+    if options.keys {
+        let summary = writeln!(told, "the configuration's keys and values are good; what they name was not looked at");
+        return Ok(summary.context("writing the summary")?);
+    }
     if let Some(settings) = config.kubernetes_settings() {
         for notice in check_credentials(&settings)? {
             writeln!(told, "{notice}").context("writing a notice")?;

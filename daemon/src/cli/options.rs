@@ -33,6 +33,9 @@ pub struct CheckOptions {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
+    /// Only whether this version takes the file, its keys and their values; what they name is not looked at
+    #[arg(long)]
+    pub keys: bool,
 }
 
 /// What `nodelb cleanup` was asked for.
