@@ -18,6 +18,8 @@ mod pages;
 mod prose;
 #[path = "documented/rbac.rs"]
 mod rbac;
+#[path = "documented/shipped.rs"]
+mod shipped;
 #[path = "documented/silence.rs"]
 mod silence;
 #[path = "documented/statuses.rs"]

@@ -23,7 +23,7 @@ pub(crate) fn all() -> Vec<String> {
 }
 
 /// The indented blocks of a page, without their indent.
-fn blocks(text: &str) -> Vec<String> {
+pub(crate) fn blocks(text: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     for line in text.lines() {
         match line.strip_prefix("    ") {

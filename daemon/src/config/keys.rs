@@ -145,10 +145,11 @@ section! {
     /// Addresses in these are services, never apiservers. What the cluster itself says about them is added.
     service_cidrs: Vec<IpNet> = Vec::new();
 
-    /// Apiservers in the order of preference, before the kubeconfig's; address is HOST:PORT, best an IP address. Or, in
-    /// place of this line, one table [[kubernetes.apiserver]] each:
-    ///   address = "192.0.2.1:6443"
-    ///   tls-server-name = "kubernetes"  # if the certificate does not carry the host of the address
+    /// Apiservers in the order of preference, before the kubeconfig's. Each has an address, HOST:PORT, best an IP address,
+    /// and a tls-server-name if the certificate does not carry that host:
+    ///   apiserver = [
+    ///     { address = "192.0.2.1:6443", tls-server-name = "kubernetes" },
+    ///   ]
     apiserver: Vec<Server> = Vec::new(), each_once;
 
     /// Where load balancers ask whether this node works and stays: /healthz and /livez, as kube-proxy answers there. For

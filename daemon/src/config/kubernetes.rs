@@ -101,7 +101,7 @@ pub(super) fn together(section: &Kubernetes) -> Vec<(&'static str, String)> {
         wrong_at("apiserver", "credentials are missing; set kubeconfig, or token-file and ca-file".into());
     }
     if !kubeconfig && token && ca && section.apiserver.is_empty() {
-        let message = "no apiserver to show it to; add [[kubernetes.apiserver]] with an address, or use kubeconfig";
+        let message = "no apiserver to show it to; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
         wrong_at("token-file", message.into());
     }
     if let Some((server, net)) = in_service_cidr(&section.apiserver, &section.service_cidrs) {

@@ -116,7 +116,7 @@ fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
         ),
         (
             "token-file = \"/t\"\nca-file = \"/c\"",
-            "line 2: kubernetes.token-file: no apiserver to show it to; add [[kubernetes.apiserver]] with an address, \
+            "line 2: kubernetes.token-file: no apiserver to show it to; set apiserver = [{ address = \"HOST:PORT\" }], \
              or use kubeconfig",
         ),
         (
