@@ -2,6 +2,7 @@
 //! directory, before it matters.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -24,6 +25,9 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
         let summary = writeln!(told, "the configuration's keys and values are good; what they name was not looked at");
         return Ok(summary.context("writing the summary")?);
     }
+    for notice in unit_notices(&config) {
+        writeln!(told, "{notice}").context("writing a notice")?;
+    }
     if let Some(settings) = config.kubernetes_settings() {
         for notice in check_credentials(&settings)? {
             writeln!(told, "{notice}").context("writing a notice")?;
@@ -37,6 +41,35 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
     }
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     Err(Failure::message(Code::Data, problems.join("\n")))
+}
+
+/// What `nodelb.service` does not see of this host: `ProtectHome=` and `PrivateTmp=`.
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
+
+/// Where it may write files.
+const WRITABLE: [&str; 2] = ["/var/lib/nodelb", "/run/nodelb"];
+
+/// A line for each path that who asks here may open and the unit may not.
+fn unit_notices(config: &Config) -> Vec<String> {
+    let (kubernetes, state) = (&config.kubernetes, &config.state.directory);
+    let paths = [
+        ("files.directory", &config.files.directory),
+        ("kubernetes.kubeconfig", &kubernetes.kubeconfig),
+        ("kubernetes.token-file", &kubernetes.token_file),
+        ("kubernetes.ca-file", &kubernetes.ca_file),
+        ("state.directory", state),
+    ];
+    let below = |path: &Path, directories: &[&'static str]| directories.iter().copied().find(|it| path.starts_with(it));
+    let hidden = paths.into_iter().filter_map(|(key, path)| {
+        let directory = below(path, &HIDDEN)?;
+        Some(format!("note: {key}: nodelb.service sees nothing of the host's {directory}; /etc/nodelb is the place"))
+    });
+    let is_writable = below(state, &WRITABLE).or(below(state, &HIDDEN)).is_some();
+    let state = (!is_writable).then(|| {
+        let path = state.display();
+        format!("note: state.directory: nodelb.service may not write there, unless ReadWritePaths={path} is set for it")
+    });
+    hidden.chain(state).collect()
 }
 
 /// What is to be told of the credentials. Those that only the unit has are not judged.

@@ -38,3 +38,17 @@ fn keys_alone_are_good_or_not_whatever_they_name() {
     let failure = checked_as("kubeconfig = 7", true).unwrap_err();
     assert!(failure.to_string().contains("kubernetes.kubeconfig"), "{failure}");
 }
+
+#[test]
+fn what_the_unit_cannot_open_is_noted() {
+    let notices = |text: &str| unit_notices(&Config::parse(text).unwrap());
+    assert_eq!(notices(""), [""; 0]);
+    assert_eq!(notices("[kubernetes]\nkubeconfig = \"credential:nodelb.kubeconfig\""), [""; 0]);
+    let told = notices("[kubernetes]\nkubeconfig = \"/root/.kube/config\"\n[state]\ndirectory = \"/home/state\"");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with("note: kubernetes.kubeconfig: ") && told[0].contains("/root;"), "{told:?}");
+    assert!(told[1].starts_with("note: state.directory: ") && told[1].contains("/home;"), "{told:?}");
+    let told = notices("[state]\ndirectory = \"/srv/nodelb\"");
+    assert!(told.len() == 1 && told[0].contains("ReadWritePaths=/srv/nodelb"), "{told:?}");
+    assert_eq!(notices("[state]\ndirectory = \"/rooted\"").len(), 1, "a name is compared whole");
+}
