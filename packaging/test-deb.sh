@@ -247,7 +247,7 @@ among_others() {
 purged_while_it_runs() {
     local before
     before=$(files)
-    start ""
+    start /sys/fs/bpf/nodelb
     mkdir -p "$tree/run/nodelb"
     dpkg_does --purge nodelb
     grep -q "a daemon works with /sys/fs/bpf/nodelb and" "$work/said" || fail "nothing is said of a daemon that runs"
