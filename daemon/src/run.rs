@@ -20,6 +20,7 @@ use nodelb_core::service::Source;
 use nodelb_datapath::KernelDatapath;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, Connections, Health, Now, ReadClients, ReadLinks, ReadMaps, ReadSlots, Reality};
@@ -50,8 +51,9 @@ use doors::Doors;
 pub(crate) use kernel::{crash_after, refused};
 use reload::{Reload, Signals};
 
-/// How long the Kubernetes source may take to write its state when the daemon ends, and the checker its own.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long the sources, the checker and the owner may take together to write down what they know when the daemon ends, and
+/// then the recorder: twice this is what a stop takes at most.
+const LAST_WORDS: Duration = Duration::from_secs(4);
 
 /// How long until an address where load balancers ask, and that could not be listened on, is tried again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
@@ -275,10 +277,22 @@ async fn end(
     owner: JoinHandle<()>,
     recorder: JoinHandle<()>,
 ) -> Result<(), Failure> {
-    last_words(tasks).await;
-    let owner = owner.await;
-    last_words(std::iter::once(recorder)).await;
-    owner.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+    let by = Instant::now() + LAST_WORDS;
+    last_words(tasks, by).await;
+    let owner = timeout_at(by, owner).await;
+    last_words(std::iter::once(recorder), Instant::now() + LAST_WORDS).await;
+    match owner {
+        Ok(ended) => {
+            ended.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+        }
+        Err(_elapsed) => Err(Failure::message(
+            Code::Internal,
+            format!(
+                "the reconcile loop did not end within {} s; the next start goes on from there",
+                LAST_WORDS.as_secs()
+            ),
+        )),
+    }
 }
 
 /// What is recorded of all runs begins anew with this one.
@@ -306,10 +320,10 @@ fn start_lookouts(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Confi
     }
 }
 
-/// What the tasks know is written down; a disk that hangs must not keep the process from ending.
-async fn last_words(tasks: impl Iterator<Item = JoinHandle<()>>) {
+/// What the tasks know is written down, of all of them until then: a disk that hangs must not keep the process from ending.
+async fn last_words(tasks: impl Iterator<Item = JoinHandle<()>>, by: Instant) {
     for task in tasks {
-        _ = tokio::time::timeout(LAST_WORDS, task).await;
+        _ = timeout_at(by, task).await;
     }
 }
 
@@ -352,3 +366,6 @@ fn engine_config(config: &Config, max_services: u32) -> EngineConfig {
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {
     move |error| Failure::message(Code::System, format!("{what}: {error}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+use super::*;
+
+fn never() -> JoinHandle<()> {
+    tokio::spawn(std::future::pending())
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_that_hang_keep_the_daemon_from_ending_for_less_than_ten_seconds() {
+    let began = Instant::now();
+    let ended = end([never(), never(), never()].into_iter(), never(), never()).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(ended.unwrap_err().code, Code::Internal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_has_ended_is_not_blamed_for_others_that_hang() {
+    let owner = tokio::spawn(std::future::ready(()));
+    end(std::iter::once(never()), owner, never()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_in_time_is_waited_for() {
+    let (told, mut heard) = mpsc::channel::<()>(1);
+    let slow = tokio::spawn(async move {
+        tokio::time::sleep(LAST_WORDS / 2).await;
+        told.send(()).await.unwrap();
+    });
+    end(std::iter::once(slow), tokio::spawn(std::future::ready(())), tokio::spawn(std::future::ready(())))
+        .await
+        .unwrap();
+    assert!(heard.try_recv().is_ok());
+}
