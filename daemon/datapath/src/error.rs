@@ -31,6 +31,16 @@ pub enum OpenError {
         /// The pin directory.
         directory: PathBuf,
     },
+    /// The pin directory is a whole bpffs, which others use too.
+    #[error(
+        "{} is where a whole bpffs is mounted, which is not nodelb's alone: datapath.pin-directory is a directory in it, \
+         such as {}",
+        directory.display(), directory.join("nodelb").display()
+    )]
+    WholeBpffs {
+        /// The pin directory.
+        directory: PathBuf,
+    },
     /// No cgroup v2 hierarchy is mounted.
     #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another place, beside v1)")]
     NoCgroup2,

@@ -109,9 +109,19 @@ fn missing_capabilities() -> Result<Vec<&'static str>, OpenError> {
 fn check_bpffs(pin_directory: &Path) -> Result<(), OpenError> {
     let existing = pin_directory.ancestors().find(|directory| directory.exists()).unwrap_or(pin_directory);
     match statfs(existing) {
-        Ok(found) if found.filesystem_type() == BPF_FS_MAGIC => Ok(()),
-        _ => Err(OpenError::NoBpffs { directory: pin_directory.to_path_buf() }),
+        Ok(found) if found.filesystem_type() == BPF_FS_MAGIC => {}
+        _ => return Err(OpenError::NoBpffs { directory: pin_directory.to_path_buf() }),
     }
+    let mountinfo = mountinfo()?;
+    if fs::canonicalize(pin_directory).is_ok_and(|place| is_whole_bpffs(&mountinfo, &place)) {
+        return Err(OpenError::WholeBpffs { directory: pin_directory.to_path_buf() });
+    }
+    Ok(())
+}
+
+/// Whether the root of a bpffs is mounted there; a directory of one that is mounted upon itself (`ReadWritePaths=`) is none.
+fn is_whole_bpffs(mountinfo: &str, place: &Path) -> bool {
+    mounts::of_kind(mountinfo, "bpf").any(|mount| mount.root == "/" && mount.point() == place)
 }
 
 fn check_cgroup(path: &Path) -> Result<(), OpenError> {
@@ -126,9 +136,12 @@ fn check_cgroup(path: &Path) -> Result<(), OpenError> {
 
 /// Where cgroup v2 is mounted, alone or beside v1.
 fn cgroup_root() -> Result<PathBuf, OpenError> {
+    find_cgroup_root(&mountinfo()?).ok_or(OpenError::NoCgroup2)
+}
+
+fn mountinfo() -> Result<String, OpenError> {
     let path = Path::new("/proc/self/mountinfo");
-    let mounts = fs::read_to_string(path).map_err(failed("reading", path))?;
-    find_cgroup_root(&mounts).ok_or(OpenError::NoCgroup2)
+    fs::read_to_string(path).map_err(failed("reading", path))
 }
 
 /// The first cgroup v2 mount that shows the whole hierarchy, else the first of any.

@@ -10,7 +10,7 @@ use nodelb_core::nodeport::NodePortAddress;
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
     Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, file_or_credential, loopback,
-    name_or_empty, reachable, socket_path,
+    name_or_empty, own_directory, reachable, socket_path,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
@@ -192,8 +192,9 @@ section! {
     /// Cgroup whose processes get their connections translated. Empty: the root of cgroup v2, that is all of them.
     cgroup: PathBuf = PathBuf::new(), absolute_or_empty;
 
-    /// Where the maps and links are pinned: a directory in a BPF file system.
-    pin_directory: PathBuf = PathBuf::from("/sys/fs/bpf/nodelb"), absolute;
+    /// Where the maps and links are pinned: a directory of nodelb's own in a BPF file system. Before it is changed, stop the
+    /// daemon and run `nodelb cleanup`: what is pinned in the old one stays attached, in front of the new one, for ever.
+    pin_directory: PathBuf = PathBuf::from("/sys/fs/bpf/nodelb"), own_directory;
 
     /// Most frontend addresses. All services together, and two of nodelb's own; a NodePort counts once per address family.
     max_frontends: u32 = 131_072, between::<3, 16_777_216>;

@@ -131,6 +131,16 @@ level = "INFO"
 }
 
 #[test]
+fn everybodys_pin_directory_is_refused() {
+    for everybodys in ["/sys/fs/bpf", "/sys/fs/bpf/", "/sys/fs/bpf/."] {
+        let expected = "line 2: datapath.pin-directory: `/sys/fs/bpf` is everybody's; name a directory in it, such as \
+                        `/sys/fs/bpf/nodelb`";
+        assert_eq!(problems(&format!("[datapath]\npin-directory = \"{everybodys}\"\n")), [expected]);
+    }
+    assert!(Config::parse("[datapath]\npin-directory = \"/sys/fs/bpf2\"\n").is_ok());
+}
+
+#[test]
 fn a_section_must_be_a_table() {
     assert_eq!(problems("node = 1\n"), ["line 1: node: expected a table"]);
 }

@@ -227,6 +227,18 @@ pub(super) fn absolute(path: &Path) -> Check {
     if path.is_absolute() { Ok(()) } else { Err(format!("`{}` must be an absolute path", path.display())) }
 }
 
+/// Where the whole BPF file system is mounted on every host.
+const BPFFS: &str = "/sys/fs/bpf";
+
+/// A directory that nodelb alone writes to. Other mount points of a BPF file system are refused at start.
+pub(super) fn own_directory(path: &Path) -> Check {
+    absolute(path)?;
+    match path == Path::new(BPFFS) {
+        true => Err(format!("`{BPFFS}` is everybody's; name a directory in it, such as `{BPFFS}/nodelb`")),
+        false => Ok(()),
+    }
+}
+
 pub(super) fn absolute_or_empty(path: &Path) -> Check {
     if path.as_os_str().is_empty() { Ok(()) } else { absolute(path) }
 }

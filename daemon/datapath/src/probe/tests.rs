@@ -21,3 +21,14 @@ fn no_cgroup_v2_is_none() {
     assert_eq!(find_cgroup_root("31 29 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"), None);
     assert_eq!(find_cgroup_root(""), None);
 }
+
+#[test]
+fn a_whole_bpffs_is_told_from_a_directory_of_one() {
+    let mounted = "50 1 0:30 / /sys/fs/bpf rw shared:9 - bpf bpf rw,mode=700
+51 50 0:30 /nodelb /sys/fs/bpf/nodelb rw - bpf bpf rw,mode=700
+52 1 0:31 / /sys/fs/other rw - tmpfs tmpfs rw";
+    let is_whole = |place: &str| is_whole_bpffs(mounted, Path::new(place));
+    assert!(is_whole("/sys/fs/bpf"));
+    assert!(!is_whole("/sys/fs/bpf/nodelb"), "the unit has it mounted upon itself");
+    assert!(!is_whole("/sys/fs/other") && !is_whole("/sys/fs"));
+}
