@@ -13,7 +13,7 @@ use crate::run::{crash_after, refused};
 /// Removes what nodelb pinned, and says how much it was.
 ///
 /// # Errors
-/// When a daemon works with it (69), or something cannot be removed (77).
+/// When a daemon works with it (69), or something cannot be removed (71).
 pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Failure> {
     let directory = match &options.pin_directory {
         Some(directory) => directory.clone(),

@@ -65,6 +65,8 @@ pub enum OpenError {
         reason: String,
         /// The last lines of the verifier's log.
         log: String,
+        /// Whether the same programs may be taken another time: memory or file descriptors are short, say.
+        may_pass: bool,
     },
     /// Another process holds the pins.
     #[error("another nodelb works with {}: only one can; stop it first", directory.display())]

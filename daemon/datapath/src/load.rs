@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapHandle, OpenMapMut, OpenObject, PrintLevel, set_print};
+use libbpf_rs::{ErrorKind, MapHandle, OpenMapMut, OpenObject, PrintLevel, set_print};
 use nodelb_core::datapath::Limits;
 
 use crate::Options;
@@ -104,7 +104,7 @@ impl Prepared<'_> {
     ) -> Result<Loaded, OpenError> {
         self.reuse(generation, lasting).map_err(failed("using the pinned maps with", Path::new("sock.bpf.o")))?;
         let (loaded, log) = listening(|| self.skeleton.load());
-        let loaded = loaded.map_err(|error| refusal(&into_io(error), &log))?;
+        let loaded = loaded.map_err(|error| refusal(error, &log))?;
         take(&loaded).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
     }
 
@@ -165,7 +165,9 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
     })
 }
 
-fn refusal(error: &io::Error, log: &str) -> OpenError {
+fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
+    let may_pass = may_pass(error.kind());
+    let error = into_io(error);
     match error.raw_os_error() {
         Some(libc::EPERM) if log.trim().is_empty() || !log.contains("processed") => {
             OpenError::Forbidden { reason: error.to_string() }
@@ -174,9 +176,15 @@ fn refusal(error: &io::Error, log: &str) -> OpenError {
         _ => {
             let lines: Vec<&str> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
-            OpenError::Refused { reason: error.to_string(), log: tail }
+            OpenError::Refused { reason: error.to_string(), log: tail, may_pass }
         }
     }
+}
+
+/// Whether it may be otherwise the next time. What the verifier says, it says again; of what is not known it is hoped.
+fn may_pass(kind: ErrorKind) -> bool {
+    use ErrorKind::{InvalidData, InvalidInput, NotFound, PermissionDenied, TooBig, Unsupported};
+    !matches!(kind, InvalidData | InvalidInput | NotFound | PermissionDenied | TooBig | Unsupported)
 }
 
 /// What libbpf says while `work` runs; it has one listener for the whole process, so one load at a time.
@@ -191,3 +199,6 @@ pub(crate) fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
     set_print(before);
     (result, std::mem::take(&mut HEARD.lock().unwrap_or_else(PoisonError::into_inner)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
 
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use nodelb_core::addr::Protocol;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::{
-    Counters, KernelDatapath, KernelReader, LAYOUT, OpenError, Options, Origin, OwnSockets, StartReport,
-    drop_privileges,
+    Counters, KernelDatapath, KernelReader, LAYOUT, OpenError, Options, Origin, OwnSockets, PrivilegeError,
+    StartReport, drop_privileges,
 };
 use tracing::{info, warn};
 
@@ -48,7 +49,7 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, String), Failure>
     tell(config, &report);
     let mut findings = report.findings;
     findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
-    let kept = drop_privileges(&datapath).map_err(|error| Failure::new(Code::Permission, error))?;
+    let kept = drop_privileges(&datapath).map_err(stuck_with_privileges)?;
     match kept.capabilities.as_slice() {
         [] => info!(message_id = %messages::ATTACHED, "every capability is dropped"),
         kept => info!(
@@ -149,12 +150,34 @@ pub(super) fn means(config: &Config, datapath: &KernelDatapath, reaper: Option<R
     Some(Means { flows: read, reaper, cgroup: config.datapath.cgroup().map(ToOwned::to_owned) })
 }
 
-/// What an operator has to change decides how the daemon ends.
+/// What an operator has to change decides how the daemon ends. What may pass by itself is a code after which systemd tries
+/// again.
 pub(crate) fn refused(error: OpenError) -> Failure {
     let code = match error {
-        OpenError::TooSmall { .. } | OpenError::NewerLayout { .. } | OpenError::UnknownLayout { .. } => Code::Config,
+        OpenError::TooSmall { .. }
+        | OpenError::NewerLayout { .. }
+        | OpenError::UnknownLayout { .. }
+        | OpenError::WholeBpffs { .. } => Code::Config,
         OpenError::Busy { .. } => Code::Unavailable,
-        _ => Code::Permission,
+        OpenError::NotPermitted { .. }
+        | OpenError::Forbidden { .. }
+        | OpenError::NoBpffs { .. }
+        | OpenError::NoCgroup2
+        | OpenError::BadCgroup { .. }
+        | OpenError::Lacks { .. }
+        | OpenError::Refused { may_pass: false, .. } => Code::Permission,
+        OpenError::Refused { may_pass: true, .. } | OpenError::Failed { .. } => Code::System,
+    };
+    Failure::new(code, error)
+}
+
+/// As [`refused`], of the capabilities that are given up.
+fn stuck_with_privileges(error: PrivilegeError) -> Failure {
+    let is_permission = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let code = match &error {
+        PrivilegeError::Threads(_) => Code::Internal,
+        PrivilegeError::System(why) | PrivilegeError::NoUse(why) if !is_permission(why) => Code::System,
+        PrivilegeError::Capabilities(_) | PrivilegeError::System(_) | PrivilegeError::NoUse(_) => Code::Permission,
     };
     Failure::new(code, error)
 }

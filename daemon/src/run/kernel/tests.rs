@@ -11,3 +11,47 @@ fn clients_are_counted_again_only_after_a_while() {
     assert_eq!(counted.number(start + COUNT_CLIENTS_EVERY, || panic!("too early")), None);
     assert_eq!(counted.number(start + COUNT_CLIENTS_EVERY * 2, || Some(4)), Some(4));
 }
+
+fn code_of(error: OpenError) -> Code {
+    refused(error).code
+}
+
+#[test]
+fn what_may_pass_by_itself_ends_with_a_code_that_is_tried_again() {
+    let (reason, object, directory) = (String::new, PathBuf::new, PathBuf::new);
+    let refused_by_kernel = |may_pass| OpenError::Refused { reason: reason(), log: String::new(), may_pass };
+    let failed = OpenError::Failed { action: "mapping", object: object(), reason: reason() };
+    for passes in [refused_by_kernel(true), failed] {
+        assert_eq!(code_of(passes), Code::System);
+    }
+    assert_eq!(code_of(OpenError::Busy { directory: directory() }), Code::Unavailable);
+    let lasting = [
+        OpenError::NotPermitted { missing: Vec::new() },
+        OpenError::Forbidden { reason: reason() },
+        OpenError::NoBpffs { directory: directory() },
+        OpenError::NoCgroup2,
+        OpenError::BadCgroup { path: directory(), reason: reason() },
+        OpenError::Lacks { what: reason() },
+        refused_by_kernel(false),
+    ];
+    for error in lasting {
+        assert_eq!(code_of(error), Code::Permission);
+    }
+    let configured = [
+        OpenError::NewerLayout { found: 2, known: 1, directory: directory() },
+        OpenError::UnknownLayout { found: 1, known: 2, directory: directory() },
+        OpenError::TooSmall { map: "slots", limit: 1 },
+        OpenError::WholeBpffs { directory: directory() },
+    ];
+    for error in configured {
+        assert_eq!(code_of(error), Code::Config);
+    }
+}
+
+#[test]
+fn memory_that_is_short_when_capabilities_are_dropped_may_pass() {
+    let code = |number| stuck_with_privileges(PrivilegeError::NoUse(io::Error::from_raw_os_error(number))).code;
+    assert_eq!(code(nix::libc::ENOMEM), Code::System);
+    assert_eq!(code(nix::libc::EPERM), Code::Permission);
+    assert_eq!(stuck_with_privileges(PrivilegeError::Threads(2)).code, Code::Internal);
+}
