@@ -167,7 +167,11 @@ impl Mover {
             if lost.is_final() {
                 return;
             }
-            pause = if memory.report.passes > passes { at_first } else { pause };
+            pause = match lost.is_lasting() {
+                true => at_most,
+                false if memory.report.passes > passes => at_first,
+                false => pause,
+            };
             sleep(pause).await;
             pause = (pause * 2).min(at_most);
         }
@@ -318,7 +322,7 @@ impl Memory {
         if !std::mem::replace(&mut self.is_missed, true) {
             let until = match lost.is_final() {
                 true => "until nodelb is restarted",
-                false => "until one does",
+                false => "until one works",
             };
             warn!(message_id = %messages::SOCKETS_STAY, "{lost}: {STUCK}, {until}");
         }

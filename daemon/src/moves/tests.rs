@@ -266,6 +266,11 @@ async fn what_a_reaper_left_undone_is_the_next_ones() {
 /// What systemd does with `Accept=yes`, as far as the daemon sees it: whoever connects gets a reaper of its own. This one
 /// greets, says that it ended what it is told to `orders` times, and ends.
 fn accept(listener: &UnixListener, orders: usize) {
+    accept_saying(listener, orders, Outcome { destroyed: 1, errno: 0 });
+}
+
+/// As [`accept`], with this outcome of each entry.
+fn accept_saying(listener: &UnixListener, orders: usize, outcome: Outcome) {
     let mut line = listener.accept().unwrap().0;
     line.write_all(&Hello { everywhere: true }.encode()).unwrap();
     let mut header = [0; HEADER];
@@ -275,7 +280,7 @@ fn accept(listener: &UnixListener, orders: usize) {
         line.read_exact(&mut body).unwrap();
         let count = Order::decode(header, &body).unwrap().outcomes();
         left -= usize::from(count > 0);
-        line.write_all(&encode_outcomes(&vec![Outcome { destroyed: 1, errno: 0 }; count])).unwrap();
+        line.write_all(&encode_outcomes(&vec![outcome; count])).unwrap();
     }
 }
 
@@ -308,4 +313,27 @@ async fn another_reaper_is_called_until_one_works() {
     report.wait_for(|report| report.udp >= 3).await.unwrap();
     assert!(report.borrow().is_working);
     assert!(!serving.is_finished());
+}
+
+#[tokio::test]
+async fn one_that_can_end_nothing_is_called_again_at_the_longest_pause() {
+    const LONGEST: Duration = Duration::from_millis(700);
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let Rig { mut mover, owner: _owner, at_hand, .. } = Rig::new(vec![Vec::new()]);
+    mover.call_again = [Duration::from_millis(1), LONGEST];
+    let means = Means { flows: Arc::clone(&at_hand.flows), reaper: Reaper::Behind(path), cgroup: None };
+    let mut report = mover.start(means, std::future::pending());
+    let refusing = move || {
+        accept_saying(&listener, 1, Outcome { destroyed: 0, errno: nix::libc::EPERM });
+        (listener, std::time::Instant::now())
+    };
+    let (listener, refused) = tokio::task::spawn_blocking(refusing).await.unwrap();
+    report.wait_for(|report| report.errors == 1).await.unwrap();
+    assert!(!report.borrow().is_working);
+    let _serving = thread::spawn(move || accept(&listener, usize::MAX));
+    report.wait_for(|report| report.is_working).await.unwrap();
+    let waited = refused.elapsed();
+    assert!(waited + Duration::from_millis(100) >= LONGEST, "{waited:?}");
 }

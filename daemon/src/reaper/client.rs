@@ -46,15 +46,27 @@ pub enum Lost {
         /// What happened.
         error: io::Error,
     },
-    /// It would be no different with another one.
-    #[error("sockets cannot be ended here ({0}; it takes CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY)")]
-    Powerless(io::Error),
+    /// There is one, and it can end nothing: no other one of this process could.
+    #[error(
+        "sockets cannot be ended here ({error}; it takes CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY)"
+    )]
+    Powerless {
+        /// What it met.
+        error: io::Error,
+        /// Whether somebody else starts the next one, by then with a capability perhaps.
+        is_behind: bool,
+    },
 }
 
 impl Lost {
     /// Whether it is of use to call again.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::Behind { .. })
+        matches!(self, Self::Started(_) | Self::Powerless { is_behind: false, .. })
+    }
+
+    /// Whether the next one will hardly do better, unless somebody has changed something.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Powerless { .. })
     }
 }
 
@@ -90,7 +102,8 @@ impl Reaper {
         match called.await {
             Err(error) => Err(self.lost(error)),
             Ok((_, _, outcome)) if outcome.destroyed == 0 => {
-                Err(Lost::Powerless(io::Error::from_raw_os_error(outcome.errno)))
+                let error = io::Error::from_raw_os_error(outcome.errno);
+                Err(Lost::Powerless { error, is_behind: matches!(self, Self::Behind(_)) })
             }
             Ok((line, hello, _)) => Ok((line, hello)),
         }
