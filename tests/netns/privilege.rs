@@ -80,3 +80,21 @@ fn says_what_is_missing_where_bpf_may_not_be_loaded() {
         assert!(host.nothing_pinned());
     });
 }
+
+#[test]
+fn what_is_short_ends_it_with_a_code_that_systemd_tries_again() {
+    sandbox::run("privilege::what_is_short_ends_it_with_a_code_that_systemd_tries_again", |sandbox| {
+        let unit = include_str!("../../contrib/systemd/nodelb.service");
+        let lasting = unit.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap();
+        let lasting: Vec<i32> = lasting.split(' ').map(|code| code.parse().unwrap()).collect();
+        assert!(lasting.contains(&77), "{lasting:?}");
+        let host = Host::new(sandbox);
+        for descriptors in 10..=34 {
+            let mut command = Command::new("prlimit");
+            command.arg(format!("--nofile={descriptors}")).arg(env!("CARGO_BIN_EXE_nodelb"));
+            let code = host.launch(command, &[]).wait().code();
+            assert!(code.is_some_and(|code| code != 0 && !lasting.contains(&code)), "{code:?}: {}", host.log());
+        }
+        host.start().stop();
+    });
+}

@@ -25,6 +25,10 @@ pub(crate) const LASTING: [&str; 3] = ["tcp_sockets", "udp_sockets", "frontend_e
 /// How many lines of the verifier's log an error shows.
 const LOG_LINES: usize = 24;
 
+/// What libbpf or the verifier says where memory or file descriptors are short. An error that follows from it may be another:
+/// a map whose descriptor could not be had is no map to the verifier.
+const SHORT: [&str; 4] = ["-ENOMEM", "-EMFILE", "-ENFILE", "is not pointing to valid bpf_map"];
+
 /// An opened object, sized but not loaded.
 pub(crate) struct Prepared<'o> {
     skeleton: OpenSockSkel<'o>,
@@ -166,7 +170,7 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
 }
 
 fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
-    let may_pass = may_pass(error.kind());
+    let may_pass = may_pass(error.kind()) || SHORT.iter().any(|sign| log.contains(sign));
     let error = into_io(error);
     match error.raw_os_error() {
         Some(libc::EPERM) if log.trim().is_empty() || !log.contains("processed") => {
