@@ -98,3 +98,25 @@ fn what_is_short_ends_it_with_a_code_that_systemd_tries_again() {
         host.start().stop();
     });
 }
+
+#[test]
+fn what_another_pin_directory_has_attached_is_told_at_start() {
+    sandbox::run("privilege::what_another_pin_directory_has_attached_is_told_at_start", |sandbox| {
+        let mut host = Host::new(sandbox);
+        host.start().stop();
+        host.start().stop();
+        assert!(!host.log().contains("attached to"), "its own links: {}", host.log());
+        let others = sandbox.bpffs.join("others");
+        fs::create_dir(&others).unwrap();
+        let before = std::mem::replace(&mut host.pins, others.join("nodelb2"));
+        host.configure("");
+        host.start().stop();
+        let told = format!("nodelb cleanup --pin-directory {}", before.display());
+        assert_eq!(host.log().matches(&told).count(), 1, "{}", host.log());
+        host.cleanup();
+        host.pins = before;
+        host.configure("");
+        host.start().stop();
+        assert_eq!(host.log().matches("nodelb cleanup --pin-directory").count(), 1, "{}", host.log());
+    });
+}

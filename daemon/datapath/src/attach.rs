@@ -135,6 +135,15 @@ impl Cgroup {
     }
 }
 
+/// Whether a link of a hook on this cgroup is pinned in this directory.
+pub(crate) fn has_link_on(pins: &Path, cgroup: &Path) -> bool {
+    let Ok(cgroup) = Cgroup::open(cgroup) else { return false };
+    HOOKS.iter().any(|hook| {
+        let link = sys::open_pinned(&pins.join(hook.name));
+        link.is_ok_and(|link| target(link.as_fd()) == Some((cgroup.id, hook.attach_type)))
+    })
+}
+
 fn attach(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pins: &Pins) -> io::Result<LinkState> {
     let pinned = match sys::open_pinned(&pins.link(hook.name)) {
         Ok(link) => Some(link),

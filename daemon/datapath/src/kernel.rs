@@ -14,6 +14,7 @@ use nodelb_core::state::{MapOp, Realised};
 use crate::attach::{Attachment, LinkFault, LinkState, Links};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
+use crate::elsewhere;
 use crate::error::OpenError;
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
@@ -85,6 +86,8 @@ pub struct StartReport {
     pub findings: Findings,
     /// The cgroup the programs are attached to.
     pub cgroup: PathBuf,
+    /// Other pin directories whose programs are attached to it as well.
+    pub elsewhere: Vec<PathBuf>,
     /// Why [`KernelDatapath::flows`] has nothing to offer, if so.
     pub flows: Result<(), String>,
 }
@@ -124,6 +127,7 @@ impl KernelDatapath {
             links: opened.links,
             corrupt: opened.corrupt,
             findings,
+            elsewhere: elsewhere::attached(&options.pin_directory, &cgroup, &probe::mountinfo()?),
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };

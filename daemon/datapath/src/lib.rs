@@ -13,6 +13,7 @@ mod carry;
 mod cleanup;
 mod counters;
 mod crash;
+mod elsewhere;
 mod error;
 pub mod features;
 mod flows;

@@ -139,7 +139,7 @@ fn cgroup_root() -> Result<PathBuf, OpenError> {
     find_cgroup_root(&mountinfo()?).ok_or(OpenError::NoCgroup2)
 }
 
-fn mountinfo() -> Result<String, OpenError> {
+pub(crate) fn mountinfo() -> Result<String, OpenError> {
     let path = Path::new("/proc/self/mountinfo");
     fs::read_to_string(path).map_err(failed("reading", path))
 }

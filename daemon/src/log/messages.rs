@@ -97,6 +97,11 @@ messages! {
         "The kernel lacks something",
         "nodelb goes on without a feature that this kernel does not have; the line says what that means.",
         "If it matters here: a newer kernel, or one that is configured for it.";
+    ATTACHED_TWICE = 0xb69e95a5079a4b6fa0373ef0a70cd693,
+        "Programs of another pin directory are attached too",
+        "Links pinned in another directory of a BPF file system are on the same cgroup: of a nodelb before datapath.pin-directory \
+         was changed, or of one that runs beside this one. Connections may go where those maps say.",
+        "If no other nodelb is meant to run, nodelb cleanup --pin-directory with the directory that the line names.";
     NODEPORTS_UNPROTECTED = 0x36275fd0068b4ad08fe439d87431ccba,
         "NodePorts can be bound by others",
         "A process of this host may get the port of a NodePort; connections from outside would reach it and not the \

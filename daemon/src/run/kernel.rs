@@ -93,6 +93,14 @@ fn tell(config: &Config, report: &StartReport) {
         message_id = %messages::ATTACHED,
         generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}"
     );
+    for directory in &report.elsewhere {
+        warn!(
+            message_id = %messages::ATTACHED_TWICE,
+            "programs pinned in {0} are attached to {1} as well, and translate by maps of their own: unless another nodelb is \
+             meant to run there, nodelb cleanup --pin-directory {0}",
+            directory.display(), report.cgroup.display()
+        );
+    }
     for what in &report.corrupt {
         warn!(
             message_id = %messages::MAP_ENTRY_CORRUPT,
