@@ -229,18 +229,17 @@ pins() {
 among_others() {
     local directory
     for directory in v4l/links v7 v7/g1x v7/maps v8/links/links g1; do
-        mkdir -p "$tree/sys/fs/bpf/$directory"
+        mkdir -p "$tree/sys/fs/bpf/shared/$directory"
     done
     # Files are pins, so somebody must have made some.
     start /sys/fs/bpf/vendor
     end
-    mv "$tree"/sys/fs/bpf/vendor/v1/g*/services "$tree/sys/fs/bpf/v4l/links/connect4"
-    mv "$tree"/sys/fs/bpf/vendor/v1/g*/slots "$tree/sys/fs/bpf/v7/maps/pin"
+    mv "$tree"/sys/fs/bpf/vendor/v1/g*/services "$tree/sys/fs/bpf/shared/v4l/links/connect4"
+    mv "$tree"/sys/fs/bpf/vendor/v1/g*/slots "$tree/sys/fs/bpf/shared/v7/maps/pin"
     dpkg_does --purge nodelb
-    with_kernel /sys/fs/bpf "$(pins)"
-    grep -q "did not make all of it: /sys/fs/bpf/v7" "$work/said" || fail "nothing is said of what is not nodelb's"
-    rm -r "$tree"/sys/fs/bpf/v*
-    rmdir "$tree/sys/fs/bpf/g1"
+    with_kernel /sys/fs/bpf/shared "$(pins)"
+    grep -q "did not make all of it: /sys/fs/bpf/shared/v7" "$work/said" || fail "nothing is said of what is not nodelb's"
+    rm -r "$tree/sys/fs/bpf/shared"
 }
 
 # There is no systemd to stop it.
