@@ -15,7 +15,7 @@ sudo=()
 [ "$(id -u)" = 0 ] || sudo=(sudo)
 "${sudo[@]}" $here/image.sh "$directory"
 
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$target/package/deb/Cargo.toml")
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 payload=$(mktemp -d)
 trap 'rm -rf "$payload"' EXIT
 cp $here/guest/*.{sh,toml,yaml} "$target"/debug/nodelb-{prober,apiserver} "$payload"

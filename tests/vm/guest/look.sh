@@ -39,6 +39,12 @@ has_capabilities() {
     grep -qx "Eff ${2#0}" <<<"$held" && grep -qx "Prm ${2#0}" <<<"$held" && grep -qx 'Inh ' <<<"$held"
 }
 
+# It is started by the daemon's call, which nothing waits for.
+reaper_has_capabilities() {
+    local reaper
+    reaper=$(pgrep -x nodelb-reaper) && has_capabilities "$reaper" "$1"
+}
+
 verified_units() {
     local unit
     for unit in /lib/systemd/system/nodelb*; do
