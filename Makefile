@@ -18,7 +18,7 @@ unexport PREFIX SYSCONFDIR DESTDIR
 export PACKAGE_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench demo install deb rpm package-test vm-test deny clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench soak demo install deb rpm package-test vm-test deny clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -57,6 +57,10 @@ fuzz: ## feed the Kubernetes decoder and translation with anything, a minute eac
 bench: ## measure, and write the figures into docs/benchmarks.md (needs root; ten minutes on a quiet machine)
 	@scripts/deps.sh build run
 	scripts/bench.sh
+
+soak: ## an hour of traffic, changes and kills, for docs/benchmarks.md (needs root; SOAK_MINUTES=10: shorter)
+	@scripts/deps.sh build run
+	scripts/bench.sh soak
 
 demo: ## watch connections being balanced and the outage replayed, in namespaces of its own (needs root; half a minute)
 	@scripts/deps.sh build run

@@ -1,76 +1,80 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Whether a socket may be bound. Connections to a NodePort from outside the
- * node reach whoever has the port here, so nobody gets one that is served.
+ * Whether a socket may be bound to the port that its program names.
+ * Connections to a NodePort from outside the node reach the process that has
+ * the port here, so no process gets one that is served.
  * core::trace::refuses_bind() in Rust is the same decision.
  *
- * Every bind on the node comes by here; one outside the NodePort range costs
- * two comparisons.
+ * A port that the kernel chooses is never refused: at these hooks it is still
+ * 0. Every bind on the node runs this; one outside the NodePort range
+ * costs two comparisons.
  */
 #ifndef NODELB_BIND_H
 #define NODELB_BIND_H
 
-#include "service.h"
+#include "sockets.h"
 
 /* 0: every bind is allowed. */
 const volatile __u8 protects_nodeports = 0;
 
-static __always_inline bool is_unspecified(const __u32 *addr)
+/* Whether the NodePort is served, and by no process of this node. */
+static __always_inline bool is_kept_free(const struct frontend_key *nodeport)
 {
-	return !(addr[0] | addr[1] | addr[3]) &&
-	       (!addr[2] || addr[2] == V4_MAPPED);
+	const struct service *service;
+	struct frontend frontend;
+
+	if (!look_up(nodeport, &frontend))
+		return false;
+	service = bpf_map_lookup_elem(&services, &frontend.service_id);
+	return !service || !(service->flags & SERVICE_MAY_BE_BOUND);
 }
 
 /*
- * Whether what the socket is bound to is a NodePort. The IPv6 wildcard counts
- * for both families: whether the socket takes IPv6 only cannot be seen here.
+ * Whether the address takes a NodePort from its service. The IPv6 wildcard
+ * counts for both families: whether the socket takes IPv6 only cannot be seen
+ * here.
  */
-static __always_inline bool takes_nodeport(struct frontend_key *bound)
+static __always_inline bool takes_nodeport(const struct frontend_key *at)
 {
-	struct frontend frontend;
+	struct frontend_key nodeport = nodeport_of(at);
 
-	if (!is_unspecified(bound->addr))
-		return find_nodeport(bound, &frontend);
-	if (look_up(bound, &frontend))
+	if (!is_unspecified(at->addr))
+		return bpf_map_lookup_elem(&node_addrs, at->addr) &&
+		       is_kept_free(&nodeport);
+	if (is_kept_free(&nodeport))
 		return true;
-	bound->addr[2] = V4_MAPPED;
-	return look_up(bound, &frontend);
+	if (nodeport.addr[2])
+		return false;
+	nodeport.addr[2] = V4_MAPPED;
+	return is_kept_free(&nodeport);
+}
+
+/* A listener of nodelb's own opens whatever the maps say. */
+static __always_inline bool is_own(struct bpf_sock_addr *ctx)
+{
+	const struct udp_socket *udp;
+	const struct tcp_socket *tcp;
+
+	if (ctx->protocol == IPPROTO_UDP) {
+		udp = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+		return udp && udp->flags & SOCKET_OWN;
+	}
+	tcp = known_tcp(ctx->sk, 0);
+	return tcp && tcp->flags & SOCKET_OWN;
 }
 
 /* A pod that binds in its own network namespace takes nothing away. */
-static __always_inline bool is_watched(struct bpf_sock *ctx)
+static __always_inline bool is_watched(struct bpf_sock_addr *ctx)
 {
-	return protects_nodeports && is_nodeport(ctx->src_port) &&
+	return protects_nodeports && is_nodeport(bpf_ntohs(ctx->user_port)) &&
 	       (ctx->protocol == IPPROTO_TCP || ctx->protocol == IPPROTO_UDP) &&
 	       bpf_get_netns_cookie(ctx) == node_netns;
 }
 
-static __always_inline bool takes_nodeport_v4(struct bpf_sock *ctx)
+static __always_inline bool
+refuses_bind(struct bpf_sock_addr *ctx, const struct frontend_key *at)
 {
-	struct frontend_key bound = {};
-
-	if (!is_watched(ctx))
-		return false;
-	bound.addr[2] = V4_MAPPED;
-	bound.addr[3] = ctx->src_ip4;
-	bound.port_be = bpf_htons(ctx->src_port);
-	bound.protocol = ctx->protocol;
-	return takes_nodeport(&bound);
-}
-
-static __always_inline bool takes_nodeport_v6(struct bpf_sock *ctx)
-{
-	struct frontend_key bound = {};
-
-	if (!is_watched(ctx))
-		return false;
-	bound.addr[0] = ctx->src_ip6[0];
-	bound.addr[1] = ctx->src_ip6[1];
-	bound.addr[2] = ctx->src_ip6[2];
-	bound.addr[3] = ctx->src_ip6[3];
-	bound.port_be = bpf_htons(ctx->src_port);
-	bound.protocol = ctx->protocol;
-	return takes_nodeport(&bound);
+	return takes_nodeport(at) && !is_own(ctx);
 }
 
 #endif

@@ -40,8 +40,9 @@ struct {
 /*
  * Backend lists, one after another; a view says where its own is. Written by
  * the daemon through shared memory, only where no view points; a list that is
- * no longer pointed at rests for a second before its place is reused, so a
- * program that has read a view may trust its slots. Read once for each
+ * no longer pointed at rests for a second, and for an RCU grace period,
+ * before its place is reused, so a program that has read a view may trust its
+ * slots. Read once for each
  * translation. When full, the daemon reports the service, and its old list
  * stays.
  */
@@ -95,9 +96,9 @@ struct {
 /*
  * UDP socket -> the services it talks to. Written at connect and at
  * unconnected sends, and by the daemon to mark its own sockets; read by
- * those, recvmsg and getpeername. A socket that talks to more services than
- * it has flows forgets the one it used longest ago: a late answer then shows
- * the backend's address. Otherwise as tcp_sockets.
+ * those, recvmsg and getpeername. When a socket talks to more services than
+ * it has flows, the one that it used longest ago goes to udp_overflow.
+ * Otherwise as tcp_sockets.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -105,6 +106,22 @@ struct {
 	__type(key, int);
 	__type(value, struct udp_socket);
 } udp_sockets SEC(".maps");
+
+/*
+ * UDP socket and frontend, UDP socket and backend -> the flow between them.
+ * Written at connect and at unconnected sends, when a socket's own state has
+ * no room left for a flow; read by those, recvmsg and getpeername, only for
+ * sockets to which that has happened. When full, the entries used longest ago
+ * go, of whatever socket: the service's datagrams still reach the backend that
+ * rendezvous() names, which is the same one unless the list got another
+ * backend since, and a late answer shows the backend's address.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_OVERFLOW);
+	__type(key, struct overflow_key);
+	__type(value, struct overflow);
+} udp_overflow SEC(".maps");
 
 /*
  * One number that tells whether frontends or node_addrs have changed, so that

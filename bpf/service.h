@@ -61,6 +61,23 @@ static __always_inline bool is_loopback(const __u32 *addr)
 	return !(addr[0] | addr[1] | addr[2]) && addr[3] == bpf_htonl(1);
 }
 
+static __always_inline bool is_unspecified(const __u32 *addr)
+{
+	return !(addr[0] | addr[1] | addr[3]) &&
+	       (!addr[2] || addr[2] == V4_MAPPED);
+}
+
+/*
+ * The kernel sends what is addressed to the unspecified address to the
+ * loopback address of its family. NodePorts are kept under the unspecified
+ * address, so it is never looked up as a client names it.
+ */
+static __always_inline void resolve_unspecified(__u32 *addr)
+{
+	if (is_unspecified(addr))
+		addr[3] = addr[2] ? bpf_htonl(0x7f000001) : bpf_htonl(1);
+}
+
 /* Also in daemon/datapath/src/layout.rs. */
 static __always_inline __u32 seal(const struct frontend_key *key,
 				  const struct frontend *entry)
@@ -103,20 +120,29 @@ static __always_inline bool is_nodeport(__u32 port)
 	return port >= nodeport_first && port <= nodeport_last;
 }
 
+/* What a NodePort of this number is kept under. */
+static __always_inline struct frontend_key
+nodeport_of(const struct frontend_key *to)
+{
+	struct frontend_key nodeport = {.port_be = to->port_be,
+					.protocol = to->protocol};
+
+	if (is_v4(to->addr))
+		nodeport.addr[2] = V4_MAPPED;
+	return nodeport;
+}
+
 /* The frontend that answers this port on every address of the node. */
 static __always_inline bool
 find_nodeport(const struct frontend_key *to, struct frontend *copy)
 {
-	struct frontend_key any = {.port_be = to->port_be,
-				   .protocol = to->protocol};
+	struct frontend_key nodeport = nodeport_of(to);
 
 	if (!is_nodeport(bpf_ntohs(to->port_be)))
 		return false;
 	if (!bpf_map_lookup_elem(&node_addrs, to->addr))
 		return false;
-	if (is_v4(to->addr))
-		any.addr[2] = V4_MAPPED;
-	return look_up(&any, copy);
+	return look_up(&nodeport, copy);
 }
 
 static __always_inline bool
@@ -243,7 +269,106 @@ choose_again(struct view view, __u32 backend_id, __u32 offset)
 	return search.found;
 }
 
-/* The backend of the client's last connection, or a new one to remember. */
+/* Also in daemon/core/src/rendezvous.rs, as all of rendezvous hashing. */
+#define MOST_SCORED 1024
+
+/* Every bit of the result depends on every bit of the number. */
+static __always_inline __u64 scramble(__u64 number)
+{
+	number ^= number >> 32;
+	number *= 0xd6e8feb86659fd93;
+	number ^= number >> 32;
+	number *= 0xd6e8feb86659fd93;
+	return number ^ number >> 32;
+}
+
+struct draw {
+	struct view view;
+	__u64 seed;
+	__u64 best;
+	__u32 start;
+	__u32 offset;
+	__u32 backend_id;
+	__u32 copy;
+};
+
+static long draw_step(__u32 step, struct draw *draw)
+{
+	__u32 offset = draw->start + step;
+	const struct slot *slot;
+	__u64 score;
+
+	if (offset >= draw->view.count)
+		offset -= draw->view.count;
+	slot = slot_at(draw->view, offset);
+	if (!slot)
+		return 1;
+	/* The slots of a backend that has several are neighbours. */
+	draw->copy = slot->backend_id == draw->backend_id ? draw->copy + 1 : 0;
+	draw->backend_id = slot->backend_id;
+	score = scramble(draw->seed ^
+			 ((__u64)draw->copy << 32 | slot->backend_id));
+	if (!step || score > draw->best) {
+		draw->best = score;
+		draw->offset = offset;
+	}
+	return 0;
+}
+
+/*
+ * The slot with the highest score: a function of who asks, the service and the
+ * list, which remembers nothing. A list that loses a backend moves only those
+ * that had it, whatever its order. Of a list longer than MOST_SCORED slots a
+ * part is looked at, which bounds the cost.
+ */
+static __always_inline struct choice
+rendezvous(__u64 who, __u32 service_id, struct view view)
+{
+	struct draw draw = {
+		.view = view,
+		.seed = scramble(who + scramble(service_id + 1ULL))};
+	struct choice choice = {};
+	__u32 steps = view.count;
+
+	if (steps > MOST_SCORED) {
+		draw.start = (draw.seed >> 32) * view.count >> 32;
+		steps = MOST_SCORED;
+	}
+	if (steps > 1)
+		bpf_loop(steps, draw_step, &draw, 0);
+	choice.offset = draw.offset;
+	choice.slot = slot_at(view, draw.offset);
+	return choice;
+}
+
+/*
+ * The client's backend, if the list still has it. The clock of another CPU may
+ * be ahead of this one's, so their difference has a sign; and a time that
+ * another CPU has stored meanwhile is not set back.
+ */
+static __always_inline struct choice
+choose_last(struct affinity *last, __u64 now, __u64 keep, struct view view)
+{
+	__u64 used = *(volatile __u64 *)&last->last_used_ns;
+	struct choice choice = {};
+
+	if ((__s64)(now - used) >= (__s64)keep)
+		return choice;
+	choice = choose_again(view, last->backend_id, last->offset);
+	if (!choice.slot)
+		return choice;
+	if ((__s64)(now - used) > 0)
+		__sync_val_compare_and_swap(&last->last_used_ns, used, now);
+	last->offset = choice.offset;
+	return choice;
+}
+
+/*
+ * The backend of the client's last connection, or a new one to remember. Of
+ * several connections at once that find none, one stores its choice and the
+ * others take it. Of several that find one that expired, or whose backend has
+ * gone, all choose the same: by what they found, not at random.
+ */
 static __always_inline struct choice choose_for(__u64 client, __u32 service_id,
 						const struct service *service,
 						struct view view)
@@ -253,23 +378,31 @@ static __always_inline struct choice choose_for(__u64 client, __u32 service_id,
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct affinity *last = bpf_map_lookup_elem(&affinity, &key);
 	struct affinity fresh = {.last_used_ns = now};
-	struct choice choice;
+	struct choice choice, other;
+	__u64 flags = BPF_NOEXIST;
 
-	if (last && now - last->last_used_ns < keep) {
-		choice = choose_again(view, last->backend_id, last->offset);
-		if (choice.slot) {
-			last->last_used_ns = now;
-			last->offset = choice.offset;
+	if (last) {
+		__u64 used = *(volatile __u64 *)&last->last_used_ns;
+
+		choice = choose_last(last, now, keep, view);
+		if (choice.slot)
 			return choice;
-		}
+		choice = rendezvous(client ^ scramble(used), service_id, view);
+		flags = BPF_ANY;
+	} else {
+		choice = choose_any(view);
 	}
-	choice = choose_any(view);
 	if (!choice.slot)
 		return choice;
 	fresh.backend_id = choice.slot->backend_id;
 	fresh.offset = choice.offset;
-	bpf_map_update_elem(&affinity, &key, &fresh, BPF_ANY);
-	return choice;
+	if (bpf_map_update_elem(&affinity, &key, &fresh, flags) != -EEXIST)
+		return choice;
+	last = bpf_map_lookup_elem(&affinity, &key);
+	if (!last)
+		return choice;
+	other = choose_last(last, now, keep, view);
+	return other.slot ? other : choice;
 }
 
 #endif

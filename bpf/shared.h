@@ -61,6 +61,19 @@ enum service_flags {
 	SERVICE_HAS_BACKENDS = 1,
 	/* The entry was put and not deleted: it may be empty all the same. */
 	SERVICE_IN_USE = 2,
+	/*
+	 * Which source describes the owner, for the daemon's next start.
+	 * Neither: written by an earlier nodelb, and owner means nothing.
+	 */
+	SERVICE_FROM_FILES = 4,
+	SERVICE_FROM_KUBERNETES = 16,
+	/*
+	 * Processes of this node may bind the service's NodePorts: one of
+	 * them is its backend at such a port, or no address of the node
+	 * answers NodePorts of the family. 0 where an older nodelb wrote the
+	 * entry: the NodePorts are kept free.
+	 */
+	SERVICE_MAY_BE_BOUND = 8,
 };
 
 /* One service port in one address family, whatever addresses it has. */
@@ -70,7 +83,12 @@ struct service {
 	enum service_flags flags;
 	/* 0: every connection is free to choose. */
 	__u32 affinity_seconds;
-	__u64 reserved;
+	/*
+	 * Hashes of the owner's name, in the upper half, and of the port's
+	 * name, protocol and family. Read by the daemon at its start only; 0 in
+	 * entries of an earlier nodelb.
+	 */
+	__u64 owner;
 };
 _Static_assert(sizeof(struct service) == 32, "layout");
 
@@ -90,8 +108,11 @@ struct node_addr {
 };
 _Static_assert(sizeof(struct node_addr) == 16, "layout");
 
-/* More addresses than any node has been seen with. */
-#define MAX_NODE_ADDRS 4096
+/*
+ * More addresses than any node has been seen with that did not mean every
+ * address of a large block: 1.5 MB of memory.
+ */
+#define MAX_NODE_ADDRS 16384
 
 /* A client is a network namespace: the host, or a pod. */
 struct affinity_key {
@@ -115,6 +136,14 @@ _Static_assert(sizeof(struct affinity) == 16, "layout");
 enum socket_flags {
 	/* One of nodelb's own: never translated. */
 	SOCKET_OWN = 1,
+	/* A UDP socket that had more flows than it has room for. */
+	SOCKET_OVERFLOWED = 2,
+	/*
+	 * UDP: a program that uses this map has left the socket alone because
+	 * it is nodelb's own, or has refused it. So nodelb knows which program
+	 * it was where there are several.
+	 */
+	SOCKET_SEEN = 4,
 };
 
 /* What was dialled and what was reached. A backend port of 0: nothing. */
@@ -133,12 +162,16 @@ struct tcp_socket {
 };
 _Static_assert(sizeof(struct tcp_socket) == 44, "layout");
 
-/* A service that a UDP socket talks to; offset as in struct affinity. */
+/*
+ * A service that a UDP socket talks to; offset as in struct affinity. The
+ * translation has no backend while answers are not to be translated: then the
+ * flow only says which backend the service's next datagram goes to.
+ */
 struct flow {
 	struct translation translation;
 	__u32 backend_id;
 	__u32 offset;
-	/* The socket's clock when the flow was last used. */
+	/* The socket's clock when the flow was last used; both wrap. */
 	__u32 used;
 	/* What frontends said at this epoch; 0: nothing that may be kept. */
 	__u32 epoch;
@@ -161,6 +194,41 @@ struct udp_socket {
 	struct flow flows[MAX_FLOWS];
 };
 _Static_assert(sizeof(struct udp_socket) == 400, "layout");
+
+/* Which end of a flow an address is. */
+enum flow_end {
+	FLOW_FRONTEND = 0,
+	FLOW_BACKEND = 1,
+};
+
+/* A flow that a UDP socket had no room for, by either end of it. */
+struct overflow_key {
+	/* Of the socket: no two on this machine ever have the same. */
+	__u64 cookie;
+	__u32 addr[4];
+	__u16 port_be;
+	__u16 pad;
+	enum flow_end end;
+};
+_Static_assert(sizeof(struct overflow_key) == 32, "layout");
+
+/*
+ * The seal is overflow_seal() of the key and of the rest: the kernel may give
+ * an entry's memory to another key while a program still looks at it.
+ */
+struct overflow {
+	struct frontend_key frontend;
+	__u32 backend_id;
+	__u32 offset;
+	__u32 seal;
+};
+_Static_assert(sizeof(struct overflow) == 32, "layout");
+
+/*
+ * Two entries for each flow; 2 MB. Sockets that talk to more services than
+ * MAX_FLOWS are few.
+ */
+#define MAX_OVERFLOW 16384
 
 /*
  * What became of connections to a service. Pinned nowhere, so that it may

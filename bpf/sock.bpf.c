@@ -6,7 +6,7 @@
  * connect and sendmsg turn a frontend into a backend; recvmsg and getpeername
  * turn it back. A destination that is no frontend passes as it is. A service
  * with nobody to answer refuses with ECONNREFUSED, or EHOSTUNREACH where only
- * this node has nobody; never with EPERM. post_bind keeps NodePorts free.
+ * this node has nobody; never with EPERM. bind keeps NodePorts free.
  *
  * One implementation works on 16-byte addresses; the entries at the end only
  * read and write the fields of their family. All programs of one socket run
@@ -21,6 +21,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "answers.h"
 #include "bind.h"
 #include "sockets.h"
 
@@ -66,11 +67,23 @@ static __always_inline int refusal(const struct service *service)
 }
 
 static __always_inline struct choice
-choose(struct bpf_sock_addr *ctx, const struct frontend *frontend,
-       const struct service *service, struct view view)
+choose_tcp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
+	   const struct service *service, struct view view)
 {
 	if (!service->affinity_seconds)
 		return choose_any(view);
+	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
+			  service, view);
+}
+
+/* For a socket of which no earlier choice is known. */
+static __always_inline struct choice
+choose_udp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
+	   const struct service *service, struct view view)
+{
+	if (!service->affinity_seconds)
+		return rendezvous(bpf_get_socket_cookie(ctx),
+				  frontend->service_id, view);
 	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
 			  service, view);
 }
@@ -101,7 +114,7 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		answer.error = refusal(service);
 		return answer;
 	}
-	answer.slot = choose(ctx, &frontend, service, view).slot;
+	answer.slot = choose_tcp(ctx, &frontend, service, view).slot;
 	if (answer.slot) {
 		count_translated(frontend.service_id);
 		record_tcp(ctx, socket, to, answer.slot);
@@ -137,6 +150,21 @@ go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
 	return slot;
 }
 
+/* The backend that the socket has had of the service, if the list has it. */
+static __always_inline struct choice
+choose_kept(void *ctx, const struct frontend_key *to, struct view view,
+	    const struct udp_socket *socket, const struct flow *flow)
+{
+	struct choice none = {};
+	struct overflow aside;
+
+	if (flow)
+		return choose_again(view, flow->backend_id, flow->offset);
+	if (find_aside(ctx, socket, to, FLOW_FRONTEND, &aside))
+		return choose_again(view, aside.backend_id, aside.offset);
+	return none;
+}
+
 /*
  * A UDP socket that dials the same service again, by connect or by sendmsg,
  * keeps its backend for as long as the service has it. Only what is sent to a
@@ -150,9 +178,9 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 	struct choice choice = {};
 	struct answer answer = {};
 	struct service *service;
-	struct flow *flow;
+	struct flow *flow = NULL;
 	struct view view;
-	bool known;
+	bool known = false;
 
 	service = bpf_map_lookup_elem(&services, &frontend->service_id);
 	if (!service)
@@ -160,32 +188,35 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 	view = view_of(frontend, service);
 	if (!view.count) {
 		count_refused(frontend->service_id);
+		if (socket)
+			socket->flags |= SOCKET_SEEN;
 		answer.error = refusal(service);
 		return answer;
 	}
 	if (!socket)
 		socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL,
 					    BPF_SK_STORAGE_GET_F_CREATE);
-	if (!socket) {
-		answer.slot = choose(ctx, frontend, service, view).slot;
-		if (answer.slot)
-			count_translated(frontend->service_id);
-		return answer;
+	if (socket) {
+		flow = find_flow(socket, to);
+		known = flow;
+		if (!known) {
+			flow = oldest_flow(ctx, socket);
+			set_aside(ctx, socket, flow);
+		}
+		choice =
+			choose_kept(ctx, to, view, socket, known ? flow : NULL);
 	}
-	flow = find_flow(socket, to, &known);
-	if (known)
-		choice = choose_again(view, flow->backend_id, flow->offset);
 	if (!choice.slot) {
-		choice = choose(ctx, frontend, service, view);
+		choice = choose_udp(ctx, frontend, service, view);
 		if (choice.slot)
 			count_translated(frontend->service_id);
 	}
-	if (choice.slot) {
-		keep_flow(flow, to, &choice);
-		flow->found = *frontend;
-		flow->epoch = epoch;
-	}
 	answer.slot = choice.slot;
+	if (!choice.slot || !flow)
+		return answer;
+	keep_flow(flow, to, &choice);
+	flow->found = *frontend;
+	flow->epoch = epoch;
 	return answer;
 }
 
@@ -199,8 +230,10 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 
 	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
 	if (socket) {
-		if (socket->flags & SOCKET_OWN)
+		if (socket->flags & SOCKET_OWN) {
+			socket->flags |= SOCKET_SEEN;
 			return answer;
+		}
 		answer.slot = go_on(socket, to, epoch);
 		if (answer.slot)
 			return answer;
@@ -208,7 +241,7 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	if (find_dialled(ctx, to, &frontend))
 		return dial_udp(ctx, to, &frontend, socket, epoch);
 	if (socket)
-		forget(socket, to);
+		stop_translating(ctx, socket, to);
 	return answer;
 }
 
@@ -255,11 +288,16 @@ static __always_inline void set_v6(struct bpf_sock_addr *ctx, const __u32 *addr)
 	ctx->user_ip6[3] = addr[3];
 }
 
-static __always_inline int forward_v4(struct bpf_sock_addr *ctx)
+/* The source is the address that a datagram names for itself; 0: none. */
+static __always_inline int forward_v4(struct bpf_sock_addr *ctx, __u32 source)
 {
 	struct frontend_key to = addr_v4(ctx);
-	struct answer answer = forward(ctx, &to);
+	struct answer answer;
 
+	resolve_unspecified(to.addr);
+	if (is_answer_v4(ctx, &to, source))
+		return ALLOW;
+	answer = forward(ctx, &to);
 	if (answer.error)
 		return refuse(answer.error);
 	if (answer.slot) {
@@ -269,11 +307,17 @@ static __always_inline int forward_v4(struct bpf_sock_addr *ctx)
 	return ALLOW;
 }
 
-static __always_inline int forward_v6(struct bpf_sock_addr *ctx)
+/* As forward_v4(). The kernel hands IPv4-mapped datagrams to sendmsg4. */
+static __always_inline int forward_v6(struct bpf_sock_addr *ctx, __u32 *source)
 {
 	struct frontend_key to = addr_v6(ctx);
-	struct answer answer = forward(ctx, &to);
+	struct answer answer;
 
+	resolve_unspecified(to.addr);
+	if (is_v4(to.addr) ? is_answer_v4(ctx, &to, 0)
+			   : is_answer_v6(ctx, &to, source))
+		return ALLOW;
+	answer = forward(ctx, &to);
 	if (answer.error)
 		return refuse(answer.error);
 	if (answer.slot) {
@@ -286,11 +330,11 @@ static __always_inline int forward_v6(struct bpf_sock_addr *ctx)
 static __always_inline int reverse_v4(struct bpf_sock_addr *ctx)
 {
 	struct frontend_key peer = addr_v4(ctx);
-	const struct frontend_key *frontend = dialled(ctx, &peer);
+	struct frontend_key frontend;
 
-	if (frontend) {
-		ctx->user_ip4 = frontend->addr[3];
-		ctx->user_port = frontend->port_be;
+	if (find_service_of(ctx, &peer, &frontend)) {
+		ctx->user_ip4 = frontend.addr[3];
+		ctx->user_port = frontend.port_be;
 	}
 	return ALLOW;
 }
@@ -298,11 +342,11 @@ static __always_inline int reverse_v4(struct bpf_sock_addr *ctx)
 static __always_inline int reverse_v6(struct bpf_sock_addr *ctx)
 {
 	struct frontend_key peer = addr_v6(ctx);
-	const struct frontend_key *frontend = dialled(ctx, &peer);
+	struct frontend_key frontend;
 
-	if (frontend) {
-		set_v6(ctx, frontend->addr);
-		ctx->user_port = frontend->port_be;
+	if (find_service_of(ctx, &peer, &frontend)) {
+		set_v6(ctx, frontend.addr);
+		ctx->user_port = frontend.port_be;
 	}
 	return ALLOW;
 }
@@ -310,13 +354,15 @@ static __always_inline int reverse_v6(struct bpf_sock_addr *ctx)
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return forward_v4(ctx);
+	return forward_v4(ctx, 0);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return forward_v6(ctx);
+	__u32 source[4] = {};
+
+	return forward_v6(ctx, source);
 }
 
 /*
@@ -335,13 +381,16 @@ static __always_inline bool is_to_peer(struct bpf_sock_addr *ctx)
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return is_to_peer(ctx) ? ALLOW : forward_v4(ctx);
+	return is_to_peer(ctx) ? ALLOW : forward_v4(ctx, ctx->msg_src_ip4);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return forward_v6(ctx);
+	__u32 source[4] = {ctx->msg_src_ip6[0], ctx->msg_src_ip6[1],
+			   ctx->msg_src_ip6[2], ctx->msg_src_ip6[3]};
+
+	return forward_v6(ctx, source);
 }
 
 SEC("cgroup/recvmsg4")
@@ -368,15 +417,24 @@ int getpeername6(struct bpf_sock_addr *ctx)
 	return reverse_v6(ctx);
 }
 
-/* The kernel has bound the socket; it undoes that where this refuses. */
-SEC("cgroup/post_bind4")
-int post_bind4(struct bpf_sock *ctx)
+SEC("cgroup/bind4")
+int bind4(struct bpf_sock_addr *ctx)
 {
-	return takes_nodeport_v4(ctx) ? refuse(EADDRINUSE) : ALLOW;
+	struct frontend_key at;
+
+	if (!is_watched(ctx))
+		return ALLOW;
+	at = addr_v4(ctx);
+	return refuses_bind(ctx, &at) ? refuse(EADDRINUSE) : ALLOW;
 }
 
-SEC("cgroup/post_bind6")
-int post_bind6(struct bpf_sock *ctx)
+SEC("cgroup/bind6")
+int bind6(struct bpf_sock_addr *ctx)
 {
-	return takes_nodeport_v6(ctx) ? refuse(EADDRINUSE) : ALLOW;
+	struct frontend_key at;
+
+	if (!is_watched(ctx))
+		return ALLOW;
+	at = addr_v6(ctx);
+	return refuses_bind(ctx, &at) ? refuse(EADDRINUSE) : ALLOW;
 }

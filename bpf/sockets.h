@@ -8,6 +8,8 @@
 
 #include "service.h"
 
+#define AF_INET 2
+
 /* Whether there are MPTCP sockets, and bpf_skc_to_mptcp_sock() (5.19). */
 const volatile __u8 has_mptcp = 1;
 
@@ -43,24 +45,79 @@ use_flow(struct udp_socket *socket, __u32 index)
 	return flow;
 }
 
-/* The flow to this frontend, else the one to overwrite. */
-static __always_inline struct flow *
-find_flow(struct udp_socket *socket, const struct frontend_key *to, bool *known)
+/*
+ * How long ago the flow was used, by the socket's clock, which wraps. A place
+ * without a flow is older than any flow.
+ */
+static __always_inline __u32 age_of(const struct udp_socket *socket,
+				    const struct flow *flow)
 {
-	__u32 index = socket->recent, oldest = 0;
+	if (!flow->translation.frontend.protocol)
+		return ~0U;
+	return socket->clock - flow->used;
+}
+
+/* The socket's flow to this frontend, or NULL. */
+static __always_inline struct flow *
+find_flow(struct udp_socket *socket, const struct frontend_key *to)
+{
+	__u32 index = socket->recent;
 	struct flow *flow = flow_at(socket, index);
 
-	*known = true;
 	if (same_frontend(&flow->translation.frontend, to))
 		return use_flow(socket, index);
 	for (index = 0; index < MAX_FLOWS; index++) {
 		flow = flow_at(socket, index);
 		if (same_frontend(&flow->translation.frontend, to))
 			return use_flow(socket, index);
-		if (flow->used < flow_at(socket, oldest)->used)
-			oldest = index;
 	}
-	*known = false;
+	return NULL;
+}
+
+/* The address that the socket is connected to; none: no port. */
+static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
+{
+	const struct bpf_sock *sk = ctx->sk;
+	struct frontend_key peer = {};
+
+	if (sk->state != BPF_TCP_ESTABLISHED)
+		return peer;
+	peer.port_be = sk->dst_port;
+	if (sk->family == AF_INET) {
+		peer.addr[2] = V4_MAPPED;
+		peer.addr[3] = sk->dst_ip4;
+		/* The compiler may not load by a pointer made of two. */
+		barrier();
+		return peer;
+	}
+	peer.addr[0] = sk->dst_ip6[0];
+	peer.addr[1] = sk->dst_ip6[1];
+	peer.addr[2] = sk->dst_ip6[2];
+	peer.addr[3] = sk->dst_ip6[3];
+	return peer;
+}
+
+/*
+ * The flow to overwrite: the one used longest ago, but not the one by which
+ * the socket is connected, which udp_flows() in flows.bpf.c has to find.
+ */
+static __always_inline struct flow *
+oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
+{
+	__u32 index, oldest = 0, most = 0, age;
+	struct frontend_key peer = peer_of(ctx);
+
+	for (index = 0; index < MAX_FLOWS; index++) {
+		const struct flow *flow = flow_at(socket, index);
+
+		if (peer.port_be && is_backend(&flow->translation, &peer))
+			continue;
+		age = age_of(socket, flow);
+		if (age > most) {
+			most = age;
+			oldest = index;
+		}
+	}
 	return use_flow(socket, oldest);
 }
 
@@ -69,33 +126,135 @@ static __always_inline const struct flow *
 find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
 {
 	const struct flow *found = NULL;
-	__u32 index;
+	__u32 index, age, least = 0;
 
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = flow_at(socket, index);
 
+		age = age_of(socket, flow);
 		if (is_backend(&flow->translation, from) &&
-		    (!found || flow->used > found->used))
+		    (!found || age < least)) {
 			found = flow;
+			least = age;
+		}
 	}
 	return found;
 }
 
-/*
- * The socket now dials this address itself. If it is the backend of a service
- * dialled before, answers from it are no longer that service's.
- */
-static __always_inline void
-forget(struct udp_socket *socket, const struct frontend_key *to)
+static __always_inline __u32 overflow_seal(const struct overflow_key *key,
+					   const struct overflow *entry)
 {
+	const __u32 *words = (const __u32 *)key;
+	__u32 sum = 0x811c9dc5, index;
+
+	for (index = 0; index < sizeof(*key) / 4; index++)
+		sum = (sum ^ words[index]) * 16777619;
+	words = (const __u32 *)entry;
+	for (index = 0; index < offsetof(struct overflow, seal) / 4; index++)
+		sum = (sum ^ words[index]) * 16777619;
+	return sum ^ sum >> 15;
+}
+
+static __always_inline struct overflow_key
+overflow_key(__u64 cookie, const __u32 *addr, __u16 port_be, enum flow_end end)
+{
+	struct overflow_key key = {
+		.cookie = cookie, .port_be = port_be, .end = end};
+
+	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
+	return key;
+}
+
+/* An entry that says so already is only marked as used, by the lookup. */
+static __always_inline void
+put_overflow(const struct overflow_key *key, struct overflow *entry)
+{
+	const struct overflow *known;
+
+	entry->seal = overflow_seal(key, entry);
+	known = bpf_map_lookup_elem(&udp_overflow, key);
+	if (!known || known->seal != entry->seal)
+		bpf_map_update_elem(&udp_overflow, key, entry, BPF_ANY);
+}
+
+static __always_inline bool
+read_overflow(const struct overflow_key *key, struct overflow *copy)
+{
+	const struct overflow *entry = bpf_map_lookup_elem(&udp_overflow, key);
+
+	if (!entry)
+		return false;
+	*copy = *entry;
+	/* What follows looks at the copy, and the entry may change. */
+	barrier();
+	return copy->seal == overflow_seal(key, copy);
+}
+
+/* Keeps a flow outside the socket's own state, which needs its place. */
+static __always_inline void
+set_aside(void *ctx, struct udp_socket *socket, const struct flow *flow)
+{
+	const struct translation *known = &flow->translation;
+	struct overflow entry = {.frontend = known->frontend,
+				 .backend_id = flow->backend_id,
+				 .offset = flow->offset};
+	struct overflow_key key;
+
+	if (!known->frontend.protocol)
+		return;
+	socket->flags |= SOCKET_OVERFLOWED;
+	key = overflow_key(bpf_get_socket_cookie(ctx), known->frontend.addr,
+			   known->frontend.port_be, FLOW_FRONTEND);
+	put_overflow(&key, &entry);
+	if (!known->backend_port_be)
+		return;
+	__builtin_memcpy(key.addr, known->backend, sizeof(key.addr));
+	key.port_be = known->backend_port_be;
+	key.end = FLOW_BACKEND;
+	put_overflow(&key, &entry);
+}
+
+/* The flow that was set aside, by either of its ends. */
+static __always_inline bool find_aside(void *ctx,
+				       const struct udp_socket *socket,
+				       const struct frontend_key *addr,
+				       enum flow_end end, struct overflow *copy)
+{
+	struct overflow_key key;
+
+	if (!(socket->flags & SOCKET_OVERFLOWED))
+		return false;
+	key = overflow_key(bpf_get_socket_cookie(ctx), addr->addr,
+			   addr->port_be, end);
+	return read_overflow(&key, copy);
+}
+
+/*
+ * The socket now sends to this address itself. If it is the backend of a
+ * service, answers from it are no longer that service's, until the socket
+ * sends to the service again, which keeps its backend.
+ */
+static __always_inline void stop_translating(void *ctx,
+					     struct udp_socket *socket,
+					     const struct frontend_key *to)
+{
+	struct overflow_key key;
 	__u32 index;
 
 	for (index = 0; index < MAX_FLOWS; index++) {
 		struct flow *flow = flow_at(socket, index);
 
-		if (is_backend(&flow->translation, to))
-			__builtin_memset(flow, 0, sizeof(*flow));
+		if (is_backend(&flow->translation, to)) {
+			flow->translation.backend_port_be = 0;
+			/* So that the next datagram restores it. */
+			flow->epoch = 0;
+		}
 	}
+	if (!(socket->flags & SOCKET_OVERFLOWED))
+		return;
+	key = overflow_key(bpf_get_socket_cookie(ctx), to->addr, to->port_be,
+			   FLOW_BACKEND);
+	bpf_map_delete_elem(&udp_overflow, &key);
 }
 
 /* Keeps what was chosen for the socket's next datagram. */
@@ -154,25 +313,42 @@ forget_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket)
 		whole->peer.backend_port_be = 0;
 }
 
-/* What the socket dialled to get to this peer, if that was a service. */
-static __always_inline const struct frontend_key *
-dialled(struct bpf_sock_addr *ctx, const struct frontend_key *peer)
+static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
+					 const struct frontend_key *peer,
+					 struct frontend_key *frontend)
 {
-	struct tcp_socket *tcp;
-	struct udp_socket *udp;
+	struct overflow aside;
+	struct udp_socket *socket;
 	const struct flow *flow;
 
-	if (peer->protocol != IPPROTO_UDP) {
-		tcp = known_tcp(ctx->sk, 0);
-		if (!tcp || !is_backend(&tcp->peer, peer))
-			return NULL;
-		return &tcp->peer.frontend;
+	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+	if (!socket)
+		return false;
+	flow = find_answering_flow(socket, peer);
+	if (flow) {
+		*frontend = flow->translation.frontend;
+		return true;
 	}
-	udp = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
-	if (!udp)
-		return NULL;
-	flow = find_answering_flow(udp, peer);
-	return flow ? &flow->translation.frontend : NULL;
+	if (!find_aside(ctx, socket, peer, FLOW_BACKEND, &aside))
+		return false;
+	*frontend = aside.frontend;
+	return true;
+}
+
+/* The service by whose address the socket got to this peer, if any. */
+static __always_inline bool find_service_of(struct bpf_sock_addr *ctx,
+					    const struct frontend_key *peer,
+					    struct frontend_key *frontend)
+{
+	struct tcp_socket *tcp;
+
+	if (peer->protocol == IPPROTO_UDP)
+		return udp_frontend(ctx, peer, frontend);
+	tcp = known_tcp(ctx->sk, 0);
+	if (!tcp || !is_backend(&tcp->peer, peer))
+		return false;
+	*frontend = tcp->peer.frontend;
+	return true;
 }
 
 #endif

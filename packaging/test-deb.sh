@@ -28,16 +28,8 @@ finish() {
 }
 trap finish EXIT
 
-fail() {
-    echo "FAIL  $*" >&2
-    exit 1
-}
-
-# What is found must be what is expected.
-same() {
-    [ "$2" = "$3" ] || fail "$1: expected"$'\n'"$2"$'\n'"found"$'\n'"$3"
-    echo "ok    $1"
-}
+# shellcheck source=packaging/check.sh
+. "$(dirname "$0")/check.sh"
 
 inside() {
     PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$tree" "$@"
@@ -79,11 +71,6 @@ pretend_systemd() {
     chmod +x "$tree/usr/bin/systemctl"
 }
 
-asked() {
-    cat "$tree/asked" 2>/dev/null || true
-    rm -f "$tree/asked"
-}
-
 without_systemd() {
     local before
     before=$(files)
@@ -108,19 +95,16 @@ with_a_daemon_that_failed() {
 
 # Of which the new version does not know a key.
 with_a_configuration_of_before() {
-    local configuration=$tree/etc/nodelb/nodelb.toml
-    cp "$configuration" "$work/good"
-    sed -i 's/^\[node\]/&\naddresses = ["192.0.2.7"]/' "$configuration"
+    break_configuration
     dpkg_does --force-confold -i /tmp/this.deb
     same "a daemon that runs is left alone if the new one would refuse the configuration" \
         "--system daemon-reload $1" "$(asked)"
-    grep -q 'node.addresses' "$work/said" || fail "the key that is refused is not named"
-    grep -q 'then: systemctl restart nodelb' "$work/said" || fail "it is not said what to do"
-    sed 's|^kubeconfig = ""|kubeconfig = "/root/none"|' "$work/good" >"$configuration"
+    names_what_is_broken
+    lose_kubeconfig
     dpkg_does --force-confold -i /tmp/this.deb
     same "what the configuration names is no reason" "--system daemon-reload $1
 try-restart nodelb.service $1" "$(asked)"
-    cp "$work/good" "$configuration"
+    mend_configuration
 }
 
 removal_that_fails() {

@@ -10,16 +10,8 @@ work=$(mktemp -d)
 tree=$work/tree
 trap 'rm -rf "$work"' EXIT
 
-fail() {
-    echo "FAIL  $*" >&2
-    exit 1
-}
-
-# What is found must be what is expected.
-same() {
-    [ "$2" = "$3" ] || fail "$1: expected"$'\n'"$2"$'\n'"found"$'\n'"$3"
-    echo "ok    $1"
-}
+# shellcheck source=packaging/check.sh
+. "$(dirname "$0")/check.sh"
 
 inside() {
     PATH=/usr/sbin:/usr/bin chroot "$tree" "$@"
@@ -107,11 +99,6 @@ pretend_systemd() {
     chmod +x "$tree/usr/bin/systemctl"
 }
 
-asked() {
-    cat "$tree/asked" 2>/dev/null || true
-    rm -f "$tree/asked"
-}
-
 without_systemd() {
     local before
     before=$(files)
@@ -136,17 +123,14 @@ with_a_daemon_that_failed() {
 
 # Of which the new version does not know a key. `with_a_configuration_of_before RESTARTED`, what is asked otherwise.
 with_a_configuration_of_before() {
-    local configuration=$tree/etc/nodelb/nodelb.toml
-    cp "$configuration" "$work/good"
-    sed -i 's/^\[node\]/&\naddresses = ["192.0.2.7"]/' "$configuration"
+    break_configuration
     rpm_does -U "$work/next.rpm"
     same "a daemon that runs is left alone if the new one would refuse the configuration" "daemon-reload (new)" "$(asked)"
-    grep -q 'node.addresses' "$work/said" || fail "the key that is refused is not named"
-    grep -q 'then: systemctl restart nodelb' "$work/said" || fail "it is not said what to do"
-    sed 's|^kubeconfig = ""|kubeconfig = "/root/none"|' "$work/good" >"$configuration"
+    names_what_is_broken
+    lose_kubeconfig
     rpm_does -U --oldpackage "$package"
     same "what the configuration names is no reason" "$1" "$(asked)"
-    cp "$work/good" "$configuration"
+    mend_configuration
 }
 
 with_systemd() {

@@ -247,6 +247,108 @@ fn watch_says_what_it_needs() {
     assert!(said.stderr.contains("/nonexistent/kubeconfig"), "{}", said.stderr);
 }
 
+/// A daemon that answers one question with these rows and then has nothing more to tell, until the client leaves.
+fn telling(rows: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound");
+    let task = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let (mut asked, mut byte) = (Vec::new(), [0]);
+        while !asked.ends_with(b"\r\n\r\n") && stream.read(&mut byte).expect("a request") > 0 {
+            asked.push(byte[0]);
+        }
+        let chunk = format!("{:x}\r\n{rows}\r\n", rows.len());
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        stream.write_all((head.to_owned() + &chunk).as_bytes()).expect("the client reads");
+        let mut rest = Vec::new();
+        // Ends when the client closes the connection.
+        drop(stream.read_to_end(&mut rest));
+    });
+    (address, task)
+}
+
+#[test]
+fn a_table_that_is_watched_ends_with_its_reader() {
+    for command in ["frontends", "history"] {
+        let (address, daemon) = telling("first row\nsecond row\n");
+        let begun = std::time::Instant::now();
+        let line = format!("{NODELB} {command} --watch --admin {address} | head -1");
+        let mut shell = Command::new("timeout");
+        let output = shell.args(["20", "sh", "-c", &line]).stdin(Stdio::null()).output().expect("a shell");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "first row\n");
+        assert!(output.status.success() && output.stderr.is_empty(), "{command}: {output:?}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{command}: {:?}", begun.elapsed());
+        daemon.join().expect("the client has left");
+    }
+}
+
+/// A cluster, its server, and a configuration for a user with this role.
+fn cluster_for(role: nodelb_apiserver::Role) -> (nodelb_apiserver::Replica, tempfile::TempDir) {
+    let cluster = nodelb_apiserver::Cluster::new().expect("a cluster");
+    cluster.allow("nodelb", role);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("https://{}", listener.local_addr().expect("bound"));
+    let replica = cluster.serve(listener, nodelb_apiserver::ServeOptions::default()).expect("served");
+    let scratch = tempfile::tempdir().expect("a directory");
+    let kubeconfig = scratch.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, cluster.kubeconfig(&[&url]).expect("a kubeconfig")).expect("a file");
+    let (services, state) = (scratch.path().join("services.d"), scratch.path().join("state"));
+    let text = format!(
+        "[files]\ndirectory = {services:?}\n[state]\ndirectory = {state:?}\n[kubernetes]\nkubeconfig = {kubeconfig:?}\n"
+    );
+    std::fs::write(scratch.path().join("nodelb.toml"), text).expect("a file");
+    (replica, scratch)
+}
+
+#[test]
+fn watch_without_permission_ends_and_says_what_to_ask() {
+    let role = nodelb_apiserver::Role::node_proxier().without("endpointslices");
+    let (_replica, scratch) = cluster_for(role);
+    let config = scratch.path().join("nodelb.toml");
+    let config = config.to_str().expect("UTF-8");
+    let mut command = Command::new("timeout");
+    command.args(["30", NODELB, "watch", "--config", config, "--admin", &silent()]);
+    let output = command.stdin(Stdio::null()).output().expect("the binary starts");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(77), "{stdout}{stderr}");
+    assert!(stderr.contains("kubectl auth can-i list endpointslices.discovery.k8s.io"), "{stderr}");
+    assert_eq!(stdout.matches("# watching ").count(), 2, "a second look: {stdout}");
+}
+
+#[test]
+fn a_secret_in_a_url_is_shown_nowhere() {
+    let (_replica, scratch) = cluster_for(nodelb_apiserver::Role::node_proxier());
+    let (config, kubeconfig) = (scratch.path().join("nodelb.toml"), scratch.path().join("kubeconfig"));
+    std::fs::create_dir(scratch.path().join("services.d")).expect("a directory");
+    let good = (std::fs::read_to_string(&config).expect("text"), std::fs::read_to_string(&kubeconfig).expect("text"));
+    let check = || nodelb(&["check-config", "--config", config.to_str().expect("UTF-8")]);
+    let is_silent = |said: &Said, at: &str| {
+        let all = format!("{}{}", said.stdout, said.stderr);
+        assert!(!all.contains("hunter2") && all.contains(at), "{all}");
+    };
+    let with = |server: &str| good.1.replacen("server: ", server, 1);
+    let said = check();
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    std::fs::write(&kubeconfig, with("proxy-url: http://bob:hunter2@proxy:3128\n    server: ")).expect("written");
+    let said = check();
+    is_silent(&said, "@proxy:3128, which nodelb ignores");
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    std::fs::write(&kubeconfig, with("server: https://bob:hunter2@192.0.2.1 #")).expect("written");
+    let said = check();
+    is_silent(&said, "@192.0.2.1");
+    assert_eq!(said.code, 78);
+    std::fs::write(&kubeconfig, &good.1).expect("written");
+    std::fs::write(&config, format!("{}proxy = \"http://bob:hunter2@192.0.2.9:3128\"\n", good.0)).expect("written");
+    let said = check();
+    is_silent(&said, "@192.0.2.9:3128");
+    assert_eq!(said.code, 78);
+    let server = "apiserver = [{ address = \"https://bob:hunter2@192.0.2.9:6443\" }]";
+    std::fs::write(&config, format!("{}{server}\n", good.0)).expect("written");
+    let said = check();
+    is_silent(&said, "@192.0.2.9:6443");
+    assert_eq!(said.code, 78);
+}
+
 /// What `check-config` says of this kubeconfig, as a process of the unit with this directory, or by hand.
 fn checked(kubeconfig: &str, directory: Option<&std::path::Path>) -> Output {
     let scratch = tempfile::tempdir().expect("a directory");
@@ -260,6 +362,26 @@ fn checked(kubeconfig: &str, directory: Option<&std::path::Path>) -> Output {
         command.env("CREDENTIALS_DIRECTORY", directory);
     }
     command.output().expect("nodelb runs")
+}
+
+/// A start would take the address from neither, but only one of them is served.
+#[test]
+fn check_config_reports_address_conflicts_between_files_with_65() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (config, services) = (scratch.path().join("nodelb.toml"), scratch.path().join("services.d"));
+    std::fs::create_dir(&services).expect("a directory");
+    std::fs::write(&config, format!("[files]\ndirectory = {services:?}\n")).expect("a file");
+    for (file, name) in [("shop.toml", "shop/web"), ("zz-new.toml", "aaa/thief")] {
+        let text = format!("[[service]]\nname = {name:?}\nfrontends = [\"10.96.7.7:80\"]\nbackends = []\n");
+        std::fs::write(services.join(file), text).expect("a file");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
+    let output = command.arg("check-config").arg("--config").arg(&config).output().expect("nodelb runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(65), "{output:?}");
+    for part in ["address conflict", "10.96.7.7:80/TCP", "aaa/thief", "zz-new.toml", "shop/web", "shop.toml"] {
+        assert!(told.contains(part), "{told}");
+    }
 }
 
 #[test]

@@ -53,6 +53,10 @@ impl<M: Datapath> Datapath for Recorder<M> {
         results
     }
 
+    fn end_round(&mut self, ended: Moment) {
+        self.maps.end_round(ended);
+    }
+
     fn dump(&self) -> Result<Realised, MapError> {
         self.maps.dump()
     }
@@ -63,11 +67,14 @@ pub(crate) struct Host<M = MemoryDatapath> {
     pub(crate) engine: Engine,
     pub(crate) maps: Recorder<M>,
     pub(crate) now: Moment,
+    /// How long each round takes.
+    pub(crate) round_millis: u64,
     /// Every round since the last one that was asked for.
     pub(crate) rounds: Vec<Round>,
     /// What the flight recorder has of all rounds.
     pub(crate) history: History,
-    sources: BTreeSet<Source>,
+    /// What the configuration of the next start has.
+    pub(crate) sources: BTreeSet<Source>,
     guard: Guard,
 }
 
@@ -76,16 +83,31 @@ impl<M: Maps> Host<M> {
     pub(crate) fn new(maps: M, sources: impl IntoIterator<Item = Source>, guard: Guard) -> Self {
         let sources: BTreeSet<Source> = sources.into_iter().collect();
         let max_services = maps.limits().services;
-        let config = EngineConfig { guard: guard.clone(), sources: sources.clone(), max_services };
+        let config =
+            EngineConfig { guard: guard.clone(), sources: sources.clone(), max_services, ..EngineConfig::default() };
         let engine = Engine::new(config, Realised::default());
         let maps = Recorder { maps, log: Vec::new() };
-        Self { engine, maps, now: Moment(0), rounds: Vec::new(), history: History::default(), sources, guard }
+        Self {
+            engine,
+            maps,
+            now: Moment(0),
+            round_millis: 0,
+            rounds: Vec::new(),
+            history: History::default(),
+            sources,
+            guard,
+        }
     }
 
     /// The daemon is gone and another one starts beside what the kernel holds.
     pub(crate) fn restart(&mut self) {
         let max_services = self.maps.limits().services;
-        let config = EngineConfig { guard: self.guard.clone(), sources: self.sources.clone(), max_services };
+        let config = EngineConfig {
+            guard: self.guard.clone(),
+            sources: self.sources.clone(),
+            max_services,
+            ..EngineConfig::default()
+        };
         self.engine = Engine::new(config, self.held());
     }
 
@@ -119,6 +141,8 @@ impl<M: Maps> Host<M> {
 
     fn reconcile(&mut self) -> Round {
         let round = self.engine.reconcile(&mut self.maps, self.now);
+        self.now = self.now.plus(self.round_millis);
+        self.engine.end_round(&mut self.maps, self.now);
         let stamp = Stamp { at: self.now.0, to_kernel: 0 };
         round.events.iter().for_each(|event| drop(self.history.add(event.clone(), stamp)));
         self.rounds.push(round.clone());

@@ -39,6 +39,8 @@ mod diff;
 mod drift;
 #[path = "netns/failover.rs"]
 mod failover;
+#[path = "netns/frozen.rs"]
+mod frozen;
 #[path = "netns/health.rs"]
 mod health;
 #[path = "netns/history.rs"]
@@ -47,6 +49,8 @@ mod history;
 mod incident;
 #[path = "netns/limits.rs"]
 mod limits;
+#[path = "netns/listeners.rs"]
+mod listeners;
 #[path = "netns/local_entry.rs"]
 mod local_entry;
 #[path = "netns/moves.rs"]

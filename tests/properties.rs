@@ -1,6 +1,8 @@
 //! Properties of the core over random worlds with hostile names. `PROPTEST_CASES=1000 cargo test --test properties` looks
 //! longer. A failure prints the smallest world that shows it; paste that into a unit test of the module at fault.
 
+#[path = "properties/absence.rs"]
+mod absence;
 #[path = "properties/checked.rs"]
 mod checked;
 #[path = "properties/continuity.rs"]
@@ -17,6 +19,14 @@ mod faults;
 #[path = "properties/held.rs"]
 mod held;
 mod model;
+#[path = "properties/nodeports.rs"]
+mod nodeports;
+#[path = "properties/owners.rs"]
+mod owners;
+#[path = "properties/readers.rs"]
+mod readers;
+#[path = "properties/rendezvous.rs"]
+mod rendezvous;
 #[path = "properties/runs.rs"]
 mod runs;
 #[path = "properties/world.rs"]

@@ -1,17 +1,20 @@
 //! What it costs that connections are counted, where they are: a UDP socket that goes on talking to its service is not
-//! counted again, one that talks to more services than it can remember is counted each time.
+//! counted again, one that is refused is counted each time. And what it costs to talk to more services than a socket's own
+//! state has room for.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
 use nodelb_core::addr::Protocol;
+use nodelb_core::state::CANARIES;
 
 use crate::connect::{BACKEND, Hooks, dialled, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::world::{World, frontend};
 
-/// One service more than a socket remembers (`MAX_FLOWS` in `bpf/shared.h`), none of them with options of its own.
+/// One service more than a socket's own state has room for (`MAX_FLOWS` in `bpf/shared.h`), none of them with options of its
+/// own.
 const SERVICES: [u32; 7] = [0, 1, 2, 3, 4, 6, 8];
 
 /// A world and the cgroup it is attached to.
@@ -32,8 +35,11 @@ pub(crate) fn run((counting, counted): Place<'_>, (plain, uncounted): Place<'_>)
     let connect = |socket: &UdpSocket, to: &[SocketAddr], count: u32| {
         to.iter().cycle().take(count as usize).for_each(|to| socket.connect(to).unwrap());
     };
+    // A service without a backend that is always there.
+    let canary = SocketAddr::new(CANARIES[0].addr.ip(), CANARIES[0].port);
+    let refused = |socket: &UdpSocket, count: u32| (0..count).for_each(|_| drop(socket.connect(canary).unwrap_err()));
     let (one, seven, direct) = (&targets[..1], &targets[..], [SocketAddr::from(BACKEND)]);
-    let places = [counted, counted, counted, uncounted, counted, uncounted];
+    let places = [counted, counted, counted, uncounted, counted, counted, uncounted];
     let sockets = places.map(socket_of);
     let [none, empty, cases @ ..] = interleave(
         20_000,
@@ -49,26 +55,28 @@ pub(crate) fn run((counting, counted): Place<'_>, (plain, uncounted): Place<'_>)
             Variant::new(|count| connect(&sockets[2], one, count)).after(with_on),
             Variant::new(|count| connect(&sockets[3], one, count)).after(with_off),
             Variant::new(|count| connect(&sockets[4], seven, count)).after(with_on),
-            Variant::new(|count| connect(&sockets[5], seven, count)).after(with_off),
+            Variant::new(|count| refused(&sockets[5], count)).after(with_on),
+            Variant::new(|count| refused(&sockets[6], count)).after(with_off),
         ],
     );
     with_on();
     println!("\n## Counting connections\n");
     println!(
         "connect() on one UDP socket, with `datapath.count-connections` on and off; ns a call, and (through nodelb - \
-         nothing) / (empty - nothing). Of seven services in turn each call is counted.\n"
+         nothing) / (empty - nothing). Seven services in turn are one more than a socket's own state has room for; none of \
+         those calls is counted. Each one that is refused is.\n"
     );
     println!("| | min | p25 | median | ratio (min) | ratio (p25) |\n|---|---|---|---|---|---|");
     println!("| nothing attached | {} | | |", none.cells());
     println!("| empty program | {} | 1 | 1 |", empty.cells());
     let ratio = |times: &Times, of: fn(&Times) -> f64| (of(times) - of(&none)) / (of(&empty) - of(&none));
-    let names = ["service address, on", "service address, off", "seven in turn, on", "seven in turn, off"];
+    let names = ["service address, on", "service address, off", "seven in turn", "refused, on", "refused, off"];
     for (name, times) in names.iter().zip(&cases) {
         println!("| {name} | {} | {:.2} | {:.2} |", times.cells(), ratio(times, Times::min), ratio(times, Times::p25));
     }
     let (min, p25) = (ratio(&cases[0], Times::min), ratio(&cases[0], Times::p25));
     println!("\nservice address, on, within 1.35: {} (min), {} (p25).", verdict(min, 1.35), verdict(p25, 1.35));
-    let [counted, uncounted] = [&cases[2], &cases[3]];
+    let [counted, uncounted] = [&cases[3], &cases[4]];
     println!(
         "To count one connection: {:.0} ns (min), {:.0} ns (p25).",
         counted.min() - uncounted.min(),

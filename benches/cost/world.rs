@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use libbpf_rs::Link;
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::change::Change;
 use nodelb_core::datapath::{Datapath, Limits, Moment};
@@ -64,9 +65,9 @@ impl World {
     /// Takes the programs off their hooks, and returns once they are off.
     pub(crate) fn detach(&mut self) {
         for link in fs::read_dir(self.links()).unwrap() {
-            fs::remove_file(link.unwrap().path()).unwrap();
+            Link::open(link.unwrap().path()).unwrap().detach().unwrap();
         }
-        // The kernel lets go of a pinned link a little later. A canary is refused for as long as it has not.
+        // A program that runs may go on a little. A canary is refused for as long as it does.
         let canary = SocketAddr::new(CANARIES[0].addr.ip(), CANARIES[0].port);
         let is_refused = || {
             let socket = UdpSocket::bind("192.0.2.9:0").unwrap();

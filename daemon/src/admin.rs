@@ -14,7 +14,7 @@ use nodelb_core::differences::Difference;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::history::History;
 use nodelb_core::service::ServiceName;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
 use crate::connections::{Ledger, ReadCount};
@@ -49,7 +49,7 @@ pub mod tables;
 mod trace;
 
 pub use apiservers::PoolReport;
-pub use health::{Check, Health};
+pub use health::{Check, Health, Unopened};
 pub use server::Listener;
 pub(crate) use server::http1;
 pub use sources::{SourceReport, SourceState};
@@ -142,6 +142,8 @@ pub struct AdminState {
     pub limits: Limits,
     /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
+    /// Addresses of `admin.listen` that could not be opened.
+    pub unopened: watch::Receiver<Arc<Vec<Unopened>>>,
     /// What time it is.
     pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }
@@ -155,7 +157,7 @@ pub struct Now {
     pub unix: u64,
 }
 
-/// Serves the API on every listener until `shutdown` resolves.
-pub async fn serve(listeners: Vec<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {
+/// Serves the API on every listener that comes until `shutdown` resolves.
+pub async fn serve(listeners: mpsc::Receiver<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {
     server::serve(listeners, state, server::Bounds::default(), shutdown).await;
 }

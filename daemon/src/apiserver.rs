@@ -9,11 +9,13 @@
 //! ```
 
 pub mod address;
+pub mod authorities;
 pub mod credentials;
 pub mod credstore;
 pub mod dial;
 mod exec;
 mod files;
+pub mod impersonation;
 mod kubeconfig;
 pub mod learn;
 pub mod link;
@@ -28,6 +30,7 @@ pub mod session;
 pub mod supervisor;
 pub mod timing;
 mod tls;
+pub mod url;
 pub mod visit;
 
 pub use supervisor::{Parts, start};

@@ -12,13 +12,14 @@ use std::time::Duration;
 use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::change::Change;
 use nodelb_core::engine::Snapshot;
-use nodelb_core::state::{MapState, Realised};
+use nodelb_core::state::{FrontendEntry, MapState, Realised};
 use nodelb_core::trace::taken_nodeports;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
+use crate::bound::ephemeral::Overlap;
 use crate::log::messages;
 use crate::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
 
@@ -37,12 +38,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Lookout {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     changes: mpsc::Sender<Vec<Change>>,
+    overlap: Option<Overlap>,
 }
 
 impl Lookout {
     /// Looks for what the snapshot says is served, and tells the owner what it finds.
     pub(crate) fn new(snapshot: watch::Receiver<Arc<Snapshot>>, changes: mpsc::Sender<Vec<Change>>) -> Self {
-        Self { snapshot, changes }
+        Self { snapshot, changes, overlap: None }
+    }
+
+    /// Also looks at which ports the kernel chooses by itself, if NodePorts are protected.
+    pub(crate) fn with_overlap(self, overlap: Option<Overlap>) -> Self {
+        Self { overlap, ..self }
     }
 
     /// Runs until `stop`, or until there is no owner any more.
@@ -56,6 +63,9 @@ impl Lookout {
     async fn look_again_and_again(&mut self) {
         let mut told = Told::default();
         loop {
+            if let Some(overlap) = &mut self.overlap {
+                overlap.look();
+            }
             let served = nodeports(&self.snapshot.borrow_and_update().realised);
             let found = look(served.clone()).await;
             if let Some(bound) = told.take(found, &served)
@@ -86,12 +96,15 @@ impl Lookout {
     }
 }
 
-/// The NodePorts that are served, and the addresses on which they are.
+/// The NodePorts that are served and kept free, and the addresses on which they are.
 fn nodeports(state: &MapState) -> MapState {
     let each = [Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into_iter().flat_map(|any| {
         let (first, last) = (L4Addr::new(any, 0, Protocol::Tcp), L4Addr::new(any, u16::MAX, Protocol::Sctp));
         state.frontends.range(first..=last).map(|(address, entry)| (*address, *entry))
     });
+    let is_kept_free =
+        |entry: &FrontendEntry| !state.services.get(&entry.service).is_some_and(|service| service.may_be_bound);
+    let each = each.filter(|(_, entry)| is_kept_free(entry));
     MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() }
 }
 

@@ -2,7 +2,8 @@
 //! means; when to try, and what follows, is the reconcile loop's business.
 //!
 //! A canary frontend has no backend, so the hook must refuse a connect() to it at once. The connect() is that of a UDP
-//! socket, which sends no packet whatever happens.
+//! socket, which sends no packet whatever happens. Programs of another nodelb refuse it too: so the program leaves a mark in
+//! its own record of the socket, and those know neither the record nor which sockets are nodelb's own.
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
@@ -58,15 +59,18 @@ pub enum CanaryError {
         /// The cgroup of this process, where it was tried.
         cgroup: String,
     },
-    /// The second half failed: a socket registered as nodelb's own was refused too.
+    /// A program answered that is not this daemon's: a socket registered as nodelb's own was refused too, or this daemon's
+    /// program saw nothing of it.
     #[error(
-        "nodelb's own {family} connections are translated although they are registered as its own: nodelb may lose its \
-         apiserver when a service changes. The program on the hook is not the one that reads this registration: look \
-         with `bpftool cgroup tree` for programs of another nodelb, then restart nodelb"
+        "programs of another nodelb answer {family} connections {}: they translate by maps of their own, which may be out of \
+         date for ever, and nodelb's own connections to its apiserver too",
+        if *beside { "together with those of this one" } else { "in place of those of this one" }
     )]
-    OwnTranslated {
+    AnotherAnswers {
         /// Which family was tried.
         family: Family,
+        /// Whether this daemon's program is in effect as well.
+        beside: bool,
     },
     /// Nothing was found out.
     #[error("the {family} canary could not be tried: {reason}; whether the hooks are in effect is not known")]
@@ -78,59 +82,87 @@ pub enum CanaryError {
     },
 }
 
-/// Tries both halves in both families: an ordinary socket must be refused at once, one that `register` marks as
-/// nodelb's own must not be.
+/// What is known of the sockets that are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// A process of this node might have it.
+    Ordinary,
+    /// Registered as nodelb's own.
+    Own,
+}
+
+/// Tries both halves in both families: an ordinary socket must be refused at once, one of nodelb's own must not be, and it
+/// must be this daemon's program that did so. `prepare` makes a socket known to that program, and `was_seen` asks whether
+/// the program has had it.
 ///
 /// # Errors
 /// The first thing that is not as it should be.
-pub fn check<E: Display>(register: impl Fn(BorrowedFd<'_>) -> Result<(), E>) -> Result<Alive, CanaryError> {
+pub fn check<E: Display>(
+    prepare: impl Fn(Probe, BorrowedFd<'_>) -> Result<(), E>,
+    was_seen: impl Fn(BorrowedFd<'_>) -> Result<bool, E>,
+) -> Result<Alive, CanaryError> {
     let mut alive = Alive::default();
     for frontend in CANARIES {
         let family = frontend.addr.family();
-        let not_tried = |reason: String| CanaryError::NotTried { family, reason };
-        let ordinary = dial(frontend, |_| Ok(())).map_err(not_tried)?;
-        let own = dial(frontend, |fd| {
-            register(fd).map_err(|error| format!("a socket could not be registered as nodelb's own: {error}"))
-        })
-        .map_err(not_tried)?;
-        alive.notes.extend(judge(frontend, ordinary, own)?);
+        let dial = |probe| {
+            let prepare = |socket: BorrowedFd<'_>| prepare(probe, socket).map_err(|error| unprepared(probe, &error));
+            let was_seen = |socket: BorrowedFd<'_>| {
+                was_seen(socket).map_err(|error| format!("what a program says of a socket cannot be read: {error}"))
+            };
+            dial(frontend, prepare, was_seen).map_err(|reason| CanaryError::NotTried { family, reason })
+        };
+        alive.notes.extend(judge(frontend, dial(Probe::Ordinary)?, dial(Probe::Own)?)?);
     }
     Ok(alive)
 }
 
+fn unprepared(probe: Probe, error: &impl Display) -> String {
+    match probe {
+        Probe::Ordinary => format!("a socket could not be made known to the programs: {error}"),
+        Probe::Own => format!("a socket could not be registered as nodelb's own: {error}"),
+    }
+}
+
+/// An answer, and whether this daemon's program had a part in it.
+type Seen = (Answer, bool);
+
 /// What the two answers mean together.
-fn judge(frontend: L4Addr, ordinary: Answer, own: Answer) -> Result<Option<String>, CanaryError> {
+fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, CanaryError> {
+    const REFUSED: Answer = Answer::Failed(Errno::ECONNREFUSED);
     let family = frontend.addr.family();
     match (ordinary, own) {
-        (Answer::NoFamily, _) => Ok(Some(format!("{family} is not tried: this host has no {family} sockets"))),
-        (Answer::Failed(Errno::ECONNREFUSED), Answer::Failed(Errno::ECONNREFUSED)) => {
-            Err(CanaryError::OwnTranslated { family })
-        }
-        // Connected, or unreachable where the node has no route: either way the hook left it alone.
-        (Answer::Failed(Errno::ECONNREFUSED), _) => Ok(None),
-        (answer, _) => {
+        ((Answer::NoFamily, _), _) => Ok(Some(format!("{family} is not tried: this host has no {family} sockets"))),
+        // Connected, or unreachable where the node has no route: either way the hook left nodelb's own alone.
+        ((REFUSED, true), (answer, true)) if answer != REFUSED => Ok(None),
+        ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, beside: ordinary && own }),
+        ((answer, _), _) => {
             Err(CanaryError::NotInEffect { family, frontend, answer: answer.to_string(), cgroup: own_cgroup() })
         }
     }
 }
 
-/// Connects a new UDP socket, after `prepare` has had it.
-fn dial(frontend: L4Addr, prepare: impl FnOnce(BorrowedFd<'_>) -> Result<(), String>) -> Result<Answer, String> {
+/// Connects a new UDP socket after `prepare` has had it, and asks `was_seen` for it afterwards.
+fn dial(
+    frontend: L4Addr,
+    prepare: impl FnOnce(BorrowedFd<'_>) -> Result<(), String>,
+    was_seen: impl FnOnce(BorrowedFd<'_>) -> Result<bool, String>,
+) -> Result<Seen, String> {
     let family = match frontend.addr.family() {
         Family::Ipv4 => AddressFamily::Inet,
         Family::Ipv6 => AddressFamily::Inet6,
     };
     let socket: OwnedFd = match socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None) {
         Ok(socket) => socket,
-        Err(Errno::EAFNOSUPPORT) => return Ok(Answer::NoFamily),
+        Err(Errno::EAFNOSUPPORT) => return Ok((Answer::NoFamily, false)),
         Err(errno) => return Err(format!("no socket: {}", errno.desc())),
     };
     prepare(socket.as_fd())?;
     let address = SockaddrStorage::from(SocketAddr::new(frontend.addr.ip(), frontend.port));
-    Ok(match connect(socket.as_raw_fd(), &address) {
+    let answer = match connect(socket.as_raw_fd(), &address) {
         Ok(()) => Answer::Connected,
         Err(errno) => Answer::Failed(errno),
-    })
+    };
+    Ok((answer, was_seen(socket.as_fd())?))
 }
 
 /// The cgroup v2 of this process, for the message only.

@@ -2,31 +2,48 @@
 //! directory, before it matters.
 
 use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use anyhow::Context;
+use nix::unistd::geteuid;
 
+use self::access::Use;
+use crate::apiserver::credentials::Named;
 use crate::apiserver::session::Settings;
 use crate::apiserver::{credentials, credstore};
 use crate::cli::CheckOptions;
-use crate::config::Config;
+use crate::config::{Config, DEFAULT_PATH};
 use crate::exit::{Code, Failure};
 use crate::source::file;
+
+mod access;
 
 /// Checks the configuration and then, unless only its keys are asked for, the credentials and the services directory it
 /// names. Runs no exec plugin and connects to nothing.
 ///
 /// # Errors
-/// All problems of the configuration, or the first one of the credentials (exit code 78), or all of the service files
-/// (65).
+/// All problems of the configuration; or, where root asks, every file that the unit's root may not open; or the first
+/// problem of the credentials (exit code 78), or all of the service files (65).
 pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     if options.keys {
         let summary = writeln!(told, "the configuration's keys and values are good; what they name was not looked at");
         return Ok(summary.context("writing the summary")?);
     }
-    for notice in unit_notices(&config) {
+    for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)) {
         writeln!(told, "{notice}").context("writing a notice")?;
+    }
+    let (config_files, service_files) = named(&config, options.config.as_deref());
+    for (code, files) in [(Code::Config, config_files), (Code::Data, service_files)] {
+        let closed = access::closed(&files);
+        if !closed.is_empty() && geteuid().is_root() {
+            return Err(Failure::message(code, closed.join("\n")));
+        }
+        for problem in closed {
+            // A user who checks a configuration has it perhaps elsewhere than the unit will.
+            writeln!(told, "note: {problem}").context("writing a notice")?;
+        }
     }
     if let Some(settings) = config.kubernetes_settings() {
         for notice in check_credentials(&settings)? {
@@ -34,7 +51,10 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
         }
     }
     let directory = &config.files.directory;
-    let problems = file::check(directory);
+    let file::Checked { problems, notices } = file::check(directory);
+    for notice in notices {
+        writeln!(told, "{notice}").context("writing a notice")?;
+    }
     if problems.is_empty() {
         let summary = writeln!(told, "the configuration and every service file in {} are good", directory.display());
         return Ok(summary.context("writing the summary")?);
@@ -45,6 +65,9 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
 
 /// What `nodelb.service` does not see of this host: `ProtectHome=` and `PrivateTmp=`.
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
+
+/// Those of them that are the users' own.
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 
 /// Where it may write files.
 const WRITABLE: [&str; 2] = ["/var/lib/nodelb", "/run/nodelb"];
@@ -70,6 +93,35 @@ fn unit_notices(config: &Config) -> Vec<String> {
         format!("note: state.directory: nodelb.service may not write there, unless ReadWritePaths={path} is set for it")
     });
     hidden.chain(state).collect()
+}
+
+/// A line for each address of the admin API that this host does not have. Ports are not tried: a daemon that runs has them.
+fn listen_notices(config: &Config) -> Vec<String> {
+    let notice = |address: &SocketAddr| {
+        let error = TcpListener::bind((address.ip(), 0)).err()?;
+        Some(format!(
+            "note: admin.listen: {address} cannot be opened here ({error}): nodelb serves without it and tries it again"
+        ))
+    };
+    config.admin.listen.iter().filter_map(notice).collect()
+}
+
+/// Everything that the daemon opens: the configuration with what it names for Kubernetes, and the service files.
+fn named(config: &Config, path: Option<&Path>) -> (Vec<access::Named>, Vec<access::Named>) {
+    let kubernetes = config.kubernetes_settings();
+    let path = path.unwrap_or(Path::new(DEFAULT_PATH));
+    // What lies in a home directory is a draft: the unit sees nothing of it anyway.
+    let is_draft = HOMES.iter().any(|home| path.starts_with(home));
+    let mut named = Vec::from_iter((!is_draft).then(|| ("the configuration", path.into(), Use::Read)));
+    if let Some(Named { files, plugin }) = kubernetes.as_ref().and_then(credentials::named) {
+        let files = files.into_iter().filter(|file| credstore::out_of_reach(file).is_none());
+        named.extend(files.map(|file| ("the credentials for Kubernetes", file, Use::Read)));
+        named.extend(plugin.map(|plugin| ("the exec plugin", plugin, Use::Run)));
+    }
+    let directory = &config.files.directory;
+    let mut services = vec![("files.directory", directory.clone(), Use::List)];
+    services.extend(file::names(directory).into_iter().map(|file| ("a service file", file, Use::Read)));
+    (named, services)
 }
 
 /// What is to be told of the credentials. Those that only the unit has are not judged.

@@ -13,7 +13,8 @@
 //!              which, when: schedule  answers: ask (TCP connect, HTTP GET; sockets of nodelb's own)
 //! ```
 //!
-//! [`board`] (what is checked and how it stands), [`state`] (rise and fall) and [`schedule`] (who is asked when) are pure;
+//! [`board`] (what is checked and how it stands), [`state`] (rise and fall), [`routes`] (which targets this host has a route
+//! to) and [`schedule`] (who is asked when) are pure;
 //! [`ask`] talks to backends, [`remember`] to the state directory, [`run`] is the task.
 
 mod ask;
@@ -21,6 +22,7 @@ mod board;
 mod journal;
 mod remember;
 mod report;
+mod routes;
 mod run;
 mod schedule;
 mod state;

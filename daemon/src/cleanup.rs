@@ -1,33 +1,64 @@
 //! `nodelb cleanup`: removes every pin and link, and with them the translation of service addresses.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Context;
-use nodelb_datapath::CrashPoint;
+use nodelb_datapath::{CrashPoint, HiddenLink};
 
 use crate::cli::CleanupOptions;
 use crate::config::Config;
 use crate::exit::{Code, Failure};
 use crate::run::{crash_after, refused};
+use crate::source::kube::remember;
 
 /// Removes what nodelb pinned, and says how much it was.
 ///
 /// # Errors
 /// When a daemon works with it (69), or something cannot be removed (71).
 pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Failure> {
-    let directory = match &options.pin_directory {
-        Some(directory) => directory.clone(),
+    let config = || Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error));
+    if options.hidden {
+        return detach_hidden(config()?.datapath.cgroup(), told);
+    }
+    let (directory, state) = match &options.pin_directory {
+        Some(directory) => (directory.clone(), None),
         None => {
-            let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
-            config.datapath.pin_directory
+            let config = config()?;
+            // Where Kubernetes is a source its services come back at the next start in any case.
+            let state = config.kubernetes_settings().is_none().then_some(config.state.directory);
+            (config.datapath.pin_directory, state)
         }
     };
     let report = nodelb_datapath::cleanup(&directory, &CrashPoint::new(crash_after()?)).map_err(refused)?;
     writeln!(told, "removed {} links and {} maps from {}", report.links, report.maps, directory.display())
         .context("writing the summary")?;
+    if let Some(state) = state {
+        let path = remember::path(&state);
+        let forgotten = remember::forget(&state).with_context(|| format!("removing {}", path.display()));
+        if forgotten.map_err(|error| Failure::new(Code::System, error))? {
+            writeln!(told, "removed {}: Kubernetes is not a source any more", path.display())
+                .context("writing the summary")?;
+        }
+    }
     for path in report.left {
         writeln!(told, "left in place, since nodelb did not make it: {}", path.display())
             .context("writing the summary")?;
     }
+    Ok(())
+}
+
+/// Detaches the programs whose pins cannot be reached, and says which.
+fn detach_hidden(cgroup: Option<&Path>, told: &mut dyn Write) -> Result<(), Failure> {
+    let report = nodelb_datapath::detach_hidden(cgroup).map_err(refused)?;
+    let mut say = |text: String| writeln!(told, "{text}").context("writing the summary");
+    for HiddenLink { id, hook, program, .. } in &report.detached {
+        say(format!("detached link {id}: program {program} at {hook}"))?;
+    }
+    for HiddenLink { id, hook, program, holder } in &report.held {
+        let holder = holder.map(|pid| format!("process {pid} holds it")).unwrap_or_default();
+        say(format!("left link {id}: program {program} at {hook}; {holder}"))?;
+    }
+    say(format!("detached {} links that no mounted BPF file system shows", report.detached.len()))?;
     Ok(())
 }

@@ -20,10 +20,10 @@ mod trace;
 pub use ask::Output;
 use ask::{Asking, Frontends, History, Places, Rows};
 use completions::Completions;
-pub(crate) use look::unwritten;
 pub use look::{DiagnoseOptions, Judging, WatchOptions, Whom};
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
 use print::tell;
+pub(crate) use print::unwritten;
 use trace::Trace;
 
 use crate::exit::{Code, Failure};

@@ -46,7 +46,7 @@ pub struct Reads {
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The session in use.
     pub session: watch::Receiver<Option<Arc<Session>>>,
-    /// The name of this node.
+    /// The name of this node, until a snapshot has another.
     pub node: String,
     /// What decides when something is told.
     pub clock: Clock,
@@ -87,6 +87,7 @@ impl Writer {
         let mut look = ticking(LOOK_EVERY);
         loop {
             look.tick().await;
+            self.follow_name();
             let seen = self.see().await;
             let now = self.now();
             let due = self.board.look(now, &seen);
@@ -98,6 +99,15 @@ impl Writer {
                 }
                 self.tell(&session, &due).await;
             }
+        }
+    }
+
+    /// Writes in the name that the owner knows the node by.
+    fn follow_name(&mut self) {
+        let name = Arc::clone(&self.reads.snapshot.borrow().facts().node().name);
+        if !name.is_empty() && *name != *self.reads.node {
+            self.reads.node = name.to_string();
+            self.board.rename(&self.reads.node);
         }
     }
 

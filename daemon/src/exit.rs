@@ -3,6 +3,10 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use crate::log;
 
 /// An exit code. The numbers are those of sysexits.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +51,21 @@ impl Failure {
     }
 }
 
+/// How long a process that panics may take to say so.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
 /// From now on a panic in any thread ends the process. A task that was gone and nobody missed would be worse: systemd starts
-/// another daemon, and connections go on meanwhile.
+/// another daemon, and connections go on meanwhile. A stderr that no process reads does not delay it for long.
 pub fn end_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        let end = || {
+            thread::sleep(LAST_WORDS);
+            std::process::abort();
+        };
+        // Without this thread the process ends as soon as stderr takes the message.
+        let _ = thread::Builder::new().spawn(end);
+        log::finish();
         tell(panic);
         std::process::abort();
     }));

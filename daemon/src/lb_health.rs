@@ -24,6 +24,7 @@ use nodelb_core::service::Source;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::Health;
+use crate::apiserver::dial::Register;
 use crate::clock::Clock;
 
 mod answer;
@@ -52,6 +53,8 @@ pub struct LocalEntry {
     pub bounds: Bounds,
     /// How long until an address that could not be listened on is tried again.
     pub retry: Duration,
+    /// Marks a socket as nodelb's own.
+    pub register: Register,
 }
 
 /// Starts it all on a thread of its own, until `stop`.

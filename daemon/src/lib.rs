@@ -36,3 +36,4 @@ pub mod run;
 pub mod sock_diag;
 pub mod source;
 mod state;
+mod threads;

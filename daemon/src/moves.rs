@@ -30,6 +30,7 @@ use crate::log::messages;
 use crate::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::reaper::{Line, Lost, Reaper};
 
+mod boot;
 mod judge;
 mod report;
 
@@ -74,6 +75,8 @@ pub struct Mover {
     /// To the owner, who is asked for nothing but a newer snapshot.
     changes: mpsc::Sender<Vec<Change>>,
     scope: Disconnect,
+    /// Where it is remembered which boot nodelb ran in last.
+    directory: PathBuf,
     report: watch::Sender<Arc<MovesReport>>,
     clock: Clock,
     call_again: [Duration; 2],
@@ -116,14 +119,15 @@ struct Memory {
 }
 
 impl Mover {
-    /// A task beside this owner, for these sockets.
+    /// A task of this owner's, for sockets of this scope, with the state directory.
     pub fn new(
         snapshot: watch::Receiver<Arc<Snapshot>>,
         changes: mpsc::Sender<Vec<Change>>,
-        scope: Disconnect,
+        (scope, directory): (Disconnect, PathBuf),
         clock: Clock,
     ) -> Self {
-        Self { snapshot, changes, scope, report: watch::Sender::default(), clock, call_again: CALL_AGAIN }
+        let report = watch::Sender::default();
+        Self { snapshot, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
     }
 
     /// Starts it on the runtime; the figures are returned.
@@ -147,7 +151,11 @@ impl Mover {
 
     async fn call_and_work(mut self, means: Means) {
         let Means { flows, mut reaper, cgroup } = means;
+        // Before anything that is served now is new.
         let mut memory = Memory::beside(&self.snapshot.borrow());
+        if memory.answered.is_none() && boot::is_another(self.directory.clone()).await {
+            memory.begin_with_nothing();
+        }
         let [at_first, at_most] = self.call_again;
         let mut pause = at_first;
         loop {
@@ -224,10 +232,16 @@ impl Mover {
     async fn pass(&mut self, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
         memory.seen = snapshot.moves;
-        if !snapshot.is_ready {
+        // What is served now is not new until it is known what all sources say; unless it is known what was served before:
+        // a socket that is connected to an address itself reaches no service, whatever the sources will say.
+        if !snapshot.is_ready && memory.answered.is_none() {
             return Ok(0);
         }
         let mut destroyed = end_dialled(&snapshot, memory, at_hand).await?;
+        // That a backend is gone is known from its source alone, never from what is remembered.
+        if !snapshot.is_ready {
+            return Ok(destroyed);
+        }
         let protocols: &[Protocol] = match self.scope {
             Disconnect::None => &[],
             Disconnect::Udp => &[Protocol::Udp],
@@ -293,11 +307,16 @@ impl AtHand {
 }
 
 impl Memory {
-    /// At a start, beside a kernel with this content. Where that is nothing, nodelb comes after whoever has answered until
-    /// now: what it answers first is not new.
+    /// At a start, with this content of the kernel. Where that is nothing, something else may have answered until now, such
+    /// as kube-proxy: what nodelb answers first is not new.
     fn beside(snapshot: &Snapshot) -> Self {
         let is_adopted = snapshot.serves_anything();
         Self { answered: is_adopted.then(|| snapshot.answered()), ..Self::default() }
+    }
+
+    /// After a reboot of a node that nodelb served: until now nothing has answered, so all that is answered is new.
+    fn begin_with_nothing(&mut self) {
+        self.answered = Some(Answered::default());
     }
 
     /// There is a reaper.

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use nodelb_core::change::NodeFacts;
+use nodelb_core::names::node_name;
 use nodelb_core::nodeport::NodePortAddress;
 
 use self::addresses::Addresses;
@@ -19,6 +20,8 @@ pub mod watch;
 pub struct Identity {
     /// See [`NodeFacts::name`].
     pub name: Arc<str>,
+    /// Whether that is the host name, because the configuration sets no name.
+    pub is_host_name: bool,
     /// See [`NodeFacts::zone`].
     pub zone: Arc<str>,
     /// See [`NodeFacts::nodeport_addresses`].
@@ -26,14 +29,17 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// As configured, and with the host name where the configuration leaves the name open.
+    /// As configured, and with the host name where the configuration leaves the name open. Either in lower case, as the
+    /// kubelet registers the Node, which kube-proxy does with `--hostname-override`, too.
     ///
     /// # Errors
     /// When the machine does not tell its host name.
     pub fn of(node: &Node) -> io::Result<Self> {
-        let name = if node.name.is_empty() { host_name()? } else { node.name.clone() };
+        let configured = node_name(&node.name);
+        let is_host_name = configured.is_empty();
+        let name = if is_host_name { host_name()? } else { configured };
         let nodeport_addresses = node.nodeport_addresses.clone();
-        Ok(Self { name: name.into(), zone: node.zone.as_str().into(), nodeport_addresses })
+        Ok(Self { name: name.into(), is_host_name, zone: node.zone.as_str().into(), nodeport_addresses })
     }
 
     /// The facts about a node that has these addresses.
@@ -51,10 +57,15 @@ impl Identity {
 /// The host name, which is also the kubelet's default for the node name: in lower case.
 fn host_name() -> io::Result<String> {
     let name = nix::unistd::gethostname()?;
-    name.into_string().map(|name| name.trim().to_lowercase()).map_err(|name| {
+    name.into_string().map(|name| node_name(&name)).map_err(|name| {
         let message = format!("the host name {} is not text; set node.name", name.display());
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
+}
+
+/// Whether the name is what a machine has whose host name is not set yet: the kernel's own, or that of the loopback address.
+fn is_unset(host_name: &str) -> bool {
+    matches!(host_name, "" | "(none)" | "localhost" | "localhost.localdomain" | "localhost4" | "localhost6")
 }
 
 #[cfg(test)]

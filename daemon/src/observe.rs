@@ -19,10 +19,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use self::follow::Follower;
 use self::line::Line;
+use crate::apiserver::link::LinkError;
 use crate::apiserver::visit::{Nobody, Visit, Visitor};
 use crate::cli::client;
 use crate::cli::{Output, WatchOptions, unwritten};
@@ -34,6 +35,9 @@ use crate::source::kube::printable;
 /// Between two tries to reach an apiserver.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// Two refusals of permission within this time are one, and no accident.
+const ONE_TROUBLE: Duration = Duration::from_secs(30);
+
 /// Between two looks whether anybody reads any more while there is nothing to write.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -44,6 +48,7 @@ const QUEUE: usize = 256;
 ///
 /// # Errors
 /// When no Kubernetes is configured, the configuration or the credentials have a problem, or nothing can be written.
+/// [`Code::Permission`] when the user may not list or watch, also at a second look.
 pub fn watch(options: &WatchOptions, told: &mut dyn Write) -> Result<(), Failure> {
     let means = Means::of(&options.whom)?;
     if means.settings.is_none() {
@@ -84,13 +89,22 @@ fn write(line: &Line, output: Output, told: &mut dyn Write) -> Result<(), Failur
 /// One visit after the other.
 async fn go_on(options: &WatchOptions, means: &Means, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
     let mut followers = Follower::both(options.service.as_ref());
-    let mut last = String::new();
+    let (mut last, mut forbidden) = (String::new(), None);
     loop {
         match visit(means).await {
             Ok(visit) => {
                 last.clear();
                 notice(&lines, reached(&visit)).await;
+                let begun = Instant::now();
                 let error = follow::over(&visit, &mut followers, &lines).await;
+                forbidden = match &error {
+                    // An apiserver that has just started forbids for a moment what it allows a moment later.
+                    LinkError::Forbidden(why) if forbidden.is_some_and(|at: Instant| at.elapsed() < ONE_TROUBLE) => {
+                        return Err(Failure::message(Code::Permission, why.clone()));
+                    }
+                    LinkError::Forbidden(_) => Some(begun),
+                    _ => None,
+                };
                 notice(
                     &lines,
                     format!("lost {}: {}; reconnecting", visit.address, printable::sentence(&error.to_string())),

@@ -35,6 +35,8 @@ use crate::notify::Notifier;
 use crate::recorder::Reporter;
 use crate::rounds::Rounds;
 
+mod kept;
+
 /// How many batches of changes may wait for the owner before a source has to.
 pub const QUEUE: usize = 64;
 
@@ -155,6 +157,7 @@ impl<D: Datapath> Owner<D> {
         let (now, began) = (self.clock.now(), Taken::now());
         self.rounds.begin();
         let mut round = self.engine.reconcile(&mut self.datapath, now);
+        self.engine.end_round(&mut self.datapath, self.clock.now());
         self.reporter.report(&mut round, taken, began.elapsed());
         report(&round);
         drift::tell(&round.repaired);
@@ -170,11 +173,9 @@ impl<D: Datapath> Owner<D> {
         // Before anybody is told: who is may ask at once.
         self.publish_health(standing);
         if becomes_ready {
-            let services = self.engine.holdings().services;
-            info!(
-                message_id = %messages::READY,
-                services, "every source is synced and the first full reconcile is done"
-            );
+            let (services, kept) = (self.engine.holdings().services, self.engine.kept());
+            info!(message_id = %messages::READY, services, "{}", kept::reconciled(&kept));
+            kept::warn(&kept);
             self.notifier.ready(&format!("serving {services} services"));
         }
     }
@@ -234,7 +235,7 @@ impl<D: Datapath> Owner<D> {
         let waiting = || self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
         let serves_from_before = || self.snapshot.borrow().serves_anything();
         let reconcile = if standing.was_ready {
-            Check::passed("reconcile", "every source is synced and the first full reconcile is done")
+            Check::passed("reconcile", kept::reconciled(&self.engine.kept()))
         } else if standing.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
             let detail =
                 format!("what was known before is served; waiting for the first complete answer of: {}", waiting());
@@ -247,8 +248,17 @@ impl<D: Datapath> Owner<D> {
         // No reason to take the node out of service: connections are translated all the same.
         let unanswered = self.snapshot.borrow().facts().entry_error(None).map(ToString::to_string);
         checks.extend(unanswered.map(|error| Check::passed("healthz", error)));
+        checks.extend(node_addresses(&self.snapshot.borrow()));
         self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks }));
     }
+}
+
+/// What the kernel did not take of the addresses on which NodePorts are answered; nothing, usually.
+fn node_addresses(snapshot: &Snapshot) -> Option<Check> {
+    let (addr, error) = snapshot.unanswered_node_addrs().next()?;
+    let count = snapshot.unanswered_node_addrs().count();
+    let detail = format!("NodePorts are not answered on {count} of the node's addresses, the first is {addr}: {error}");
+    Some(Check::passed("node-addresses", detail))
 }
 
 /// One line per thing that matters to an operator; a steady state is silent.
@@ -266,6 +276,7 @@ fn report(round: &Round) {
     for address in round.healed.iter().take(SHOWN) {
         info!(message_id = %messages::FRONTEND_SERVED, frontend = %address, "{address} is served again");
     }
+    report_node_addrs(round, SHOWN);
     report_contests(round, SHOWN);
     if round.pruned > 0 {
         info!(
@@ -286,18 +297,44 @@ fn report(round: &Round) {
     }
 }
 
+/// Addresses of the node on which NodePorts are not answered although they should be.
+fn report_node_addrs(round: &Round, shown: usize) {
+    for (addr, error) in round.unanswered.iter().take(shown) {
+        warn!(
+            message_id = %messages::NODE_ADDRESS_REFUSED,
+            "NodePorts are not answered on {addr}: {error}"
+        );
+    }
+    if round.unanswered.len() > shown {
+        warn!(
+            message_id = %messages::NODE_ADDRESS_REFUSED,
+            "NodePorts are not answered on {} more of the node's addresses: see `nodelb diff`",
+            round.unanswered.len() - shown
+        );
+    }
+    match &round.answered[..] {
+        [] => {}
+        [addr] => info!(message_id = %messages::NODE_ADDRESS_SERVED, "NodePorts are answered on {addr} now"),
+        [addr, more @ ..] => info!(
+            message_id = %messages::NODE_ADDRESS_SERVED,
+            "NodePorts are answered on {addr} and {} more of the node's addresses now", more.len()
+        ),
+    }
+}
+
 /// Who has to do without an address because another service owns it, and who has to no longer.
 fn report_contests(round: &Round, shown: usize) {
-    for Outranked { address, claimant, owner, text } in round.outranked.iter().take(shown) {
+    for Outranked { address, claimant, owner, text, described } in round.outranked.iter().take(shown) {
         warn!(
             message_id = %messages::FRONTEND_OUTRANKED,
-            frontend = %address, service = %claimant.service, owner = %owner.service, "{claimant} waits: {text}"
+            frontend = %address, service = %claimant.service, owner = %owner.service,
+            "address conflict: {text}; {described} is not served there; remove the address from one of the two"
         );
     }
     if round.outranked.len() > shown {
         warn!(
             message_id = %messages::FRONTEND_OUTRANKED,
-            "{} more claims wait for another service's: see `nodelb frontends`", round.outranked.len() - shown
+            "{} more address conflicts: see `nodelb frontends`", round.outranked.len() - shown
         );
     }
     for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {

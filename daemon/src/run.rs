@@ -17,6 +17,7 @@ use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
 use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
+use nodelb_core::state::Realised;
 use nodelb_datapath::KernelDatapath;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -26,9 +27,10 @@ use tracing::{info, warn};
 use crate::admin::{self, AdminState, Connections, Health, Now, ReadClients, ReadLinks, ReadMaps, ReadSlots, Reality};
 use crate::apiserver::dial::Register;
 use crate::bound::Lookout;
+use crate::bound::ephemeral::Overlap;
 use crate::cli::{DatapathChoice, RunOptions};
 use crate::clock::{self, Clock};
-use crate::config::{Config, Mode};
+use crate::config::{Config, Disconnect, Mode};
 use crate::drift::{Checker, Reports};
 use crate::exit::{self, Code, Failure};
 use crate::latency::Latencies;
@@ -41,13 +43,14 @@ use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::recorder;
 use crate::rounds::Rounds;
 
+mod absent;
 mod doors;
 mod files;
 mod kernel;
 mod kubernetes;
 mod reload;
 
-use doors::Doors;
+use doors::{Doors, Listeners};
 pub(crate) use kernel::{crash_after, refused};
 use reload::{Reload, Signals};
 
@@ -55,7 +58,7 @@ use reload::{Reload, Signals};
 /// then the recorder: twice this is what a stop takes at most.
 const LAST_WORDS: Duration = Duration::from_secs(4);
 
-/// How long until an address where load balancers ask, and that could not be listened on, is tried again.
+/// How long until an address that could not be listened on is tried again: of the admin API, and where load balancers ask.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 
 /// Everything that is ready before the runtime starts.
@@ -76,10 +79,16 @@ struct Ground {
 /// When it cannot start. Afterwards it degrades instead of ending.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
     exit::end_on_panic();
+    let result = start(options);
+    log::finish();
+    result
+}
+
+fn start(options: &RunOptions) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
-    let doors = Doors::open(&config.admin)?;
+    let doors = Doors::open(&config.admin);
     let identity = node::Identity::of(&config.node).map_err(system("asking for the node's name"))?;
     let mode = match options.datapath {
         Some(DatapathChoice::Kernel) => Mode::Kernel,
@@ -105,6 +114,7 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let register: Register = Arc::new(move |socket| sockets.register(socket));
     let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
     let attached = datapath.links();
+    let tried = attached.clone();
     let clients = kernel::clients(datapath.reader());
     let counted = datapath.reader();
     let slots: ReadSlots = Arc::new(move |now| Some(counted.slots_taken(now)));
@@ -113,7 +123,7 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     let drift = Reports::default();
     let reports = drift.clone();
     let probe: Probe<KernelDatapath> =
-        Box::new(move |datapath| vec![kernel::probe_links(datapath, &reports), kernel::probe_canary(&own)]);
+        Box::new(move |datapath| vec![kernel::probe_links(datapath, &reports), kernel::probe_canary(&own, &tried)]);
     start_runtime(|| {
         let kernel = Some(findings);
         serve(
@@ -150,6 +160,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
 }
 
 fn start_runtime<F: Future<Output = Result<(), Failure>>>(main: impl FnOnce() -> F) -> Result<(), Failure> {
+    log::begin_writing().map_err(system("starting the thread that writes the log"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -191,38 +202,36 @@ async fn serve<D: Datapath + Send + 'static>(
 ) -> Result<(), Failure> {
     let Ground { config, config_path, level, mut doors, identity, notifier, .. } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
-    let (clock, limits) = (Clock::start(), datapath.limits());
+    let (clock, limits, node) = (Clock::start(), datapath.limits(), identity.name.to_string());
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let expected = realised.services.len().saturating_sub(1);
-    let engine = Engine::new(engine_config(&config, limits.services), realised);
-
+    let (engine, formerly) = make_engine(&config, limits.services, realised).await;
     let recorder = start_recorder(&config, expected);
+    let Listeners { open, unopened } = doors.listeners().map_err(system("listening for the admin API"))?;
 
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(clock.now())));
     let (health_in, health) = watch::channel(Arc::new(Health::default()));
     let (stop_in, stop) = watch::channel(false);
-    let mover = Mover::new(snapshot.clone(), changes_in.clone(), config.datapath.disconnect, clock);
+    let mover = Mover::new(snapshot.clone(), changes_in.clone(), moved(&config), clock);
     let moves = means.map(|means| mover.start(means, stopped(stop.clone())));
-
     tokio::spawn(level.clone().tell_left_out(stopped(stop.clone())));
-    let node = identity.name.to_string();
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let to_files = files::Connections { changes: changes_in.clone(), register: Arc::clone(&register), clock, expected };
+    absent::recall(&config, &formerly, &node, &changes_in).await;
     let files = files::start(&config, to_files, stop.clone());
+    let (view, own) = (View { snapshot: snapshot.clone(), health: health.clone(), clock }, Arc::clone(&register));
     let (to_owner, shown, events) = (changes_in.clone(), snapshot.clone(), config.kubernetes.events);
-    let to_kubernetes =
-        kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected, events };
-    let kubernetes = kubernetes::start(config.kubernetes_settings(), to_kubernetes, stop.clone()).await?;
+    let ends = kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected, events };
+    let kubernetes = kubernetes::start(config.kubernetes_settings(), ends, stop.clone()).await?;
 
-    let view = View { snapshot: snapshot.clone(), health: health.clone(), clock };
-    start_lookouts(view, changes_in.clone(), &config, stop.clone());
+    start_lookouts(view, (changes_in.clone(), own), &config, stop.clone());
 
-    let (read, check) = (maps(snapshot.clone()), Arc::new(Notify::new()));
-    let asked = Arc::clone(&check);
+    let check = Arc::new(Notify::new());
+    let (read, asked) = (maps(snapshot.clone()), Arc::clone(&check));
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
-    let live = kubernetes.as_ref().map(|started| Arc::clone(&started.live));
     let (rounds, drift_seen) = (Rounds::default(), checker.reports.subscribe());
+    let live = kubernetes::live_of(kubernetes.as_ref());
     let reality = Reality { links, drift: drift_seen, rounds: rounds.clone(), live, connections, clients, slots };
     let (drift, config_in) = (checker.start(stopped(stop.clone())), watch::Sender::new(Arc::new(config)));
     let state = AdminState {
@@ -239,9 +248,10 @@ async fn serve<D: Datapath + Send + 'static>(
         kernel,
         limits,
         config: config_in.subscribe(),
+        unopened,
         clock: Arc::new(move || Now { moment: clock.now(), unix: unix_seconds() }),
     };
-    serve_admin(&mut doors, state, stop.clone())?;
+    tokio::spawn(admin::serve(open, state, stopped(stop.clone())));
     let owner = Owner {
         engine,
         datapath,
@@ -261,14 +271,18 @@ async fn serve<D: Datapath + Send + 'static>(
         Reload { config: config_in, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_told_to_end(signals).await;
     stop_in.send_replace(true);
-    let tasks = kubernetes.into_iter().map(|started| started.task).chain([files.checker]);
-    end(tasks, owner, recorder.task).await
+    end(kubernetes.into_iter().map(|started| started.task).chain([files.checker]), owner, recorder.task).await
 }
 
-fn serve_admin(doors: &mut Doors, state: AdminState, stop: watch::Receiver<bool>) -> Result<(), Failure> {
-    let listeners = doors.listeners().map_err(system("listening for the admin API"))?;
-    tokio::spawn(admin::serve(listeners, state, stopped(stop)));
-    Ok(())
+/// The engine, and the sources that the state directory says were there before.
+async fn make_engine(config: &Config, max_services: u32, realised: Realised) -> (Engine, BTreeSet<Source>) {
+    let formerly = absent::formerly(config, kubernetes::STATE_PATIENCE).await;
+    (Engine::new(engine_config(config, formerly.clone(), max_services), realised), formerly)
+}
+
+/// Which sockets are made to connect again, and where it is remembered which boot this is.
+fn moved(config: &Config) -> (Disconnect, PathBuf) {
+    (config.datapath.disconnect, config.state.directory.clone())
 }
 
 /// Waits for those who write down what they know; the recorder hears of everything that the owner did.
@@ -305,13 +319,20 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
 
 /// Who sees what else the node's ports are used for, and who answers load balancers: without the latter services go on, but
 /// the node is taken for dead.
-fn start_lookouts(view: View, changes: mpsc::Sender<Vec<Change>>, config: &Config, stop: watch::Receiver<bool>) {
-    tokio::spawn(Lookout::new(view.snapshot.clone(), changes.clone()).run(stopped(stop.clone())));
+fn start_lookouts(
+    view: View,
+    (changes, register): (mpsc::Sender<Vec<Change>>, Register),
+    config: &Config,
+    stop: watch::Receiver<bool>,
+) {
+    let overlap = config.datapath.protect_nodeports.then(|| Overlap::new(config.datapath.nodeport_range.into()));
+    let lookout = Lookout::new(view.snapshot.clone(), changes.clone()).with_overlap(overlap);
+    tokio::spawn(lookout.run(stopped(stop.clone())));
     // A limit that cannot be read is the usual one.
     let files =
         getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
     let (healthz_addresses, bounds) = (config.healthz_addresses(), lb_health::Bounds::within(files));
-    let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN };
+    let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN, register };
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!(
             message_id = %messages::ENTRY_FAILED,
@@ -350,17 +371,22 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-fn engine_config(config: &Config, max_services: u32) -> EngineConfig {
+fn engine_config(config: &Config, formerly: BTreeSet<Source>, max_services: u32) -> EngineConfig {
     let admin = config.admin.listen.iter().map(|address| (Addr::from(address.ip()), address.port())).collect();
+    let listen = config.admin.listen.iter().map(|address| (address.port(), "admin.listen"));
+    let healthz = config.healthz_addresses().into_iter();
+    let healthz = healthz.map(|address| (address.port(), "kubernetes.healthz-addresses"));
     let guard = Guard {
         admin,
+        own_ports: listen.chain(healthz).filter(|(port, _)| *port != 0).collect(),
         bypass: config.datapath.bypass.clone(),
         nodeport_range: config.datapath.nodeport_range.into(),
         external_ips: config.datapath.external_ips.clone(),
     };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
-    EngineConfig { guard, sources, max_services }
+    let switched_off = absent::switched_off(config);
+    EngineConfig { guard, sources, formerly, switched_off, max_services }
 }
 
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {

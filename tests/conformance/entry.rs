@@ -35,6 +35,7 @@ impl Entry {
             healthz_addresses: Vec::new(),
             bounds: Bounds::within(1024),
             retry: Duration::from_millis(100),
+            register: Arc::new(|_| Ok(())),
         };
         start(entry, async { drop(stop.await) }).expect("a thread");
         Self { snapshot, health, clock, _changes: told, _running: running }

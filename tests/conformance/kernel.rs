@@ -181,6 +181,12 @@ impl Datapath for KernelMaps {
         }
     }
 
+    fn end_round(&mut self, ended: Moment) {
+        if let Some(datapath) = &mut self.datapath {
+            datapath.end_round(ended);
+        }
+    }
+
     fn dump(&self) -> Result<Realised, MapError> {
         self.datapath().dump()
     }

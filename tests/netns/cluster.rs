@@ -75,7 +75,11 @@ pub(crate) fn serve(cluster: &Cluster, at: &str) -> Replica {
 
 /// The same on a listener, with these protocols.
 pub(crate) fn serve_on(cluster: &Cluster, listener: TcpListener, alpn: &[&'static str]) -> Replica {
-    let mut options = ServeOptions { alpn: alpn.to_vec(), ..ServeOptions::default() };
+    serve_with(cluster, listener, ServeOptions { alpn: alpn.to_vec(), ..ServeOptions::default() })
+}
+
+/// The same with these options.
+pub(crate) fn serve_with(cluster: &Cluster, listener: TcpListener, mut options: ServeOptions) -> Replica {
     options.names.extend([crate::apiserver_incident::BALANCER, crate::apiserver_incident::DIRECT].map(host_of));
     cluster.serve(listener, options).unwrap()
 }

@@ -349,6 +349,21 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
         });
         scene.is_sound();
 
+        // Slices that no proxy takes in, and the daemon neither: by name, and of a headless service.
+        let mut by_name = slice("web", &[]);
+        by_name["metadata"]["name"] = "web-by-name".into();
+        by_name["addressType"] = "FQDN".into();
+        by_name["endpoints"] = json!([{"addresses": ["foo.example.com"], "conditions": {"ready": true}}]);
+        apply(&scene.cluster, by_name);
+        let mut headless = slice("web", &["192.0.2.98:80"]);
+        headless["metadata"]["name"] = "web-headless".into();
+        headless["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
+        apply(&scene.cluster, headless);
+        scene.is_sound();
+        for name in ["web-by-name", "web-headless"] {
+            scene.cluster.delete("endpointslices", "default", name).unwrap();
+        }
+
         drop(scene.server.take());
         eventually("the loss", || get("/apiservers").is_some_and(|answer| answer["session"][0]["apiserver"].is_null()));
         scene.blames("default/web", 1, "apiserver-away", &[SERVER, "could not reach one either"]);

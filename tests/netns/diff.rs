@@ -114,3 +114,33 @@ fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
         host.cleanup();
     });
 }
+
+/// `--goaway-chance`: that a server drains a connection is no reason why it cannot be asked.
+#[test]
+fn a_server_that_drains_its_connections_can_be_asked() {
+    sandbox::run("diff::a_server_that_drains_its_connections_can_be_asked", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[APISERVER]);
+        let replica = serve(&cluster, APISERVER);
+        apply(&cluster, service("shop", "198.51.100.20"));
+        apply(&cluster, slice("shop", &["192.0.2.11:8443"]));
+        join(&host, &cluster, &[APISERVER]);
+        let daemon = host.start();
+        eventually("the shop", || is_done(SHOP, &["192.0.2.11:8443/TCP"]));
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    replica.faults().go_away();
+                    std::thread::sleep(std::time::Duration::from_millis(7));
+                }
+            });
+            let found: Vec<_> = (0..40).flat_map(|_| rows("/diff?live&service=default/shop")).collect();
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(found, Vec::<Value>::new());
+        });
+        let log = host.log();
+        assert!(!log.lines().any(|line| line.contains(" WARN ") && line.contains(APISERVER)), "{log}");
+        daemon.stop();
+    });
+}

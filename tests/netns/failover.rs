@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use nodelb_apiserver::Cluster;
+use nodelb_apiserver::{Behaviour, Cluster, ServeOptions};
 
 use crate::cloud::{Far, Relay};
-use crate::cluster::{Writer, cluster_at, join, newest, serve, serve_on};
+use crate::cluster::{Writer, cluster_at, join, newest, serve, serve_on, serve_with};
 use crate::host::{Host, eventually, say};
 use crate::sandbox;
 
@@ -24,6 +24,7 @@ const REFUSED: Duration = Duration::from_secs(1);
 const BLACK_HOLE: Duration = Duration::from_secs(5);
 const FROZEN: Duration = Duration::from_secs(10);
 const NOT_READY: Duration = Duration::from_secs(10);
+const RESTARTED: Duration = Duration::from_secs(5);
 
 /// How long it takes until something arrives that was written after the fault.
 fn measure(what: &str, limit: Duration, writer: &Writer, fault: impl FnOnce()) {
@@ -35,7 +36,7 @@ fn measure(what: &str, limit: Duration, writer: &Writer, fault: impl FnOnce()) {
 }
 
 fn check(what: &str, limit: Duration, took: Duration) {
-    say(&format!("{what}: {took:?} from the fault to the first change over another address, at most {limit:?}"));
+    say(&format!("{what}: {took:?} to the first change that arrives after it, at most {limit:?}"));
     let allowed = if std::env::var_os("NODELB_STRICT").is_some() { limit } else { 2 * limit };
     assert!(took <= allowed, "{what} took {took:?}");
 }
@@ -156,6 +157,39 @@ fn not_ready() {
         let before = writer.last();
         eventually("changes from the second one", || newest() > before);
         check("503 on /readyz", NOT_READY, begun.elapsed());
+        writer.finish(&host);
+        daemon.stop();
+    });
+}
+
+/// A real apiserver answers 403 until it knows who may do what, which is no verdict. How long it was away before makes
+/// no difference.
+#[test]
+fn ten_restarts_of_an_apiserver_that_answers_403_for_its_first_two_seconds() {
+    sandbox::run("failover::ten_restarts_of_an_apiserver_that_answers_403_for_its_first_two_seconds", |sandbox| {
+        const STARTING: Duration = Duration::from_secs(2);
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[FIRST]);
+        let mut server = serve(&cluster, FIRST);
+        join(&host, &cluster, &[FIRST]);
+        let daemon = host.start();
+        let writer = Writer::start(&cluster);
+        settle(&writer);
+        let mut figures = Vec::new();
+        for round in 0..10 {
+            server.stop();
+            std::thread::sleep(Duration::from_millis(700 * (1 + round)));
+            let listener = std::net::TcpListener::bind(FIRST).unwrap();
+            let behaviour = Behaviour { starting: Some((STARTING, 403)), ..Behaviour::default() };
+            let is_ready = Instant::now() + STARTING;
+            server = serve_with(&cluster, listener, ServeOptions { behaviour, ..ServeOptions::default() });
+            std::thread::sleep(is_ready.saturating_duration_since(Instant::now()));
+            let before = writer.last();
+            eventually("changes after a restart", || newest() > before);
+            figures.push(is_ready.elapsed());
+            check(&format!("restart {round}"), RESTARTED, is_ready.elapsed());
+        }
+        say(&format!("from ready to the first change, ten restarts: {figures:.2?}"));
         writer.finish(&host);
         daemon.stop();
     });

@@ -118,6 +118,29 @@ fn a_backend_that_dies_gets_nothing_until_it_is_back() {
     });
 }
 
+/// 203.0.113.7 has no route from here. While no backend has one, the host's network is down: that says nothing.
+#[test]
+fn a_backend_without_a_route_is_quarantined() {
+    sandbox::run("health::a_backend_without_a_route_is_quarantined", |sandbox| {
+        let host = node(sandbox);
+        let check = format!("type = \"tcp\"\n{QUICK}");
+        let (near, far) = (BACKENDS[0], "203.0.113.7:8080");
+        let _near = backend("1", near);
+        host.serve("a.toml", &checked("shop/web", &["203.0.113.8:8080", far], &check));
+        let daemon = host.start();
+        eventually("that no check can be made", || host.log().contains("health checks could not be made"));
+        assert!(is_done("198.51.100.10:80/TCP", &["203.0.113.7:8080/TCP", "203.0.113.8:8080/TCP"]));
+
+        host.serve("a.toml", &checked("shop/web", &[near, far], &check));
+        let is_out = || is_quarantined("203.0.113.7:8080/TCP", "network is unreachable");
+        eventually("the one without a route is quarantined", is_out);
+        assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]));
+        assert_eq!(dial(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
+        daemon.stop();
+        host.cleanup();
+    });
+}
+
 /// What a client of an HTTP service cannot see, the check does; the service's own address is never asked.
 #[test]
 fn an_http_status_decides_and_the_last_resort_is_a_choice() {

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use nodelb_apiserver::{Cluster, Replica};
 use serde_json::{Value, json};
 
@@ -239,6 +240,44 @@ fn a_node_that_leaves_says_so_and_nothing_else_makes_it() {
         assert!(saved(), "what is known of the Node outlives the daemon");
         let _daemon = host.spawn(None);
         eventually("what was known last", || health("/healthz") == leaving());
+    });
+}
+
+#[test]
+fn a_reload_with_another_node_name_is_a_whole_one() {
+    sandbox::run("local_entry::a_reload_with_another_node_name_is_a_whole_one", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[FIRST]);
+        let mut other = node(&json!({}));
+        other["metadata"] = json!({"name": "n2", "labels": {"topology.kubernetes.io/zone": "zone-b"}});
+        apply(&cluster, other);
+        apply(&cluster, web("Local", 31_234));
+        // One endpoint is on n2.
+        apply(&cluster, endpoints(&[], &ready()));
+        let replica = serve(&cluster, FIRST);
+        join(&host, &cluster);
+        let daemon = host.start();
+        eventually("Kubernetes has no Node n1", || health("/healthz") == leaving());
+        says("503 Service Unavailable", 0);
+
+        // As an operator may write it: kube-proxy takes that for n2, too.
+        let config = fs::read_to_string(host.path("nodelb.toml")).unwrap();
+        host.write("nodelb.toml", &config.replace("name = \"n1\"", "name = \" N2 \""));
+        daemon.signal(Signal::SIGHUP);
+        eventually("the Node n2 is there", || health("/healthz") == good());
+        says("200 OK", 1);
+        assert!(host.log().contains("the Node n2 is watched"), "{}", host.log());
+        cluster.delete("nodes", "", "n2").unwrap();
+        eventually("the Node n2 is followed", || health("/healthz") == leaving());
+        let mut other = node(&json!({}));
+        other["metadata"] = json!({"name": "n2", "labels": {"topology.kubernetes.io/zone": "zone-c"}});
+        apply(&cluster, other);
+        eventually("created again", || health("/healthz") == good());
+        daemon.stop();
+        let state = fs::read_to_string(host.path("state").join("kubernetes.jsonl")).unwrap();
+        let header = state.lines().next().unwrap_or_default();
+        assert!(header.contains("\"node\":\"n2\"") && state.contains("\"zone\":\"zone-c\""), "{state}");
+        drop(replica);
     });
 }
 

@@ -352,6 +352,45 @@ pub(crate) fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
     )
 }
 
+/// The socket is there first, then the daemon: after a reboot with empty maps, in contrast to a first start, where kube-proxy
+/// may have answered until now.
+#[test]
+fn after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again() {
+    sandbox::run("moves::after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again", |sandbox| {
+        const EARLY: &str = "192.0.2.99:53";
+        let host = Host::new(sandbox);
+        let _backends = [backend("1", ONE)];
+        let is_left = |socket: &UdpSocket| {
+            thread::sleep(WITHIN * 3);
+            let sent = (0..20).map(|_| socket.send(b"?"));
+            sent.filter_map(Result::err).all(|error| error.kind() == ErrorKind::ConnectionRefused)
+        };
+        fs::create_dir_all(host.path("state")).unwrap();
+        host.serve("a.yaml", &cluster_ip(EARLY, &[ONE]));
+        let early = connected(EARLY);
+        let daemon = host.start();
+        assert!(is_left(&early), "at a first start something else may have answered");
+        daemon.stop();
+        host.cleanup();
+        let daemon = host.start();
+        assert!(is_left(&early), "at a restart with empty maps too");
+        daemon.stop();
+        host.cleanup();
+
+        let remembered = host.path("state/boot-id");
+        assert!(remembered.exists(), "the boot is remembered");
+        fs::write(remembered, "another boot\n").unwrap();
+        let _daemon = host.start();
+        let start = Instant::now();
+        while !early.send(b"?").is_err_and(|error| is_ended(&error)) {
+            assert!(start.elapsed() < Duration::from_secs(20), "the socket is never ended");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_in_time("a socket that was faster than nodelb after a reboot", start.elapsed());
+        assert_eq!(ask(&connected(EARLY)).unwrap(), "1");
+    });
+}
+
 #[test]
 fn sockets_that_dialled_before_there_was_a_service_dial_again() {
     sandbox::run("moves::sockets_that_dialled_before_there_was_a_service_dial_again", |sandbox| {

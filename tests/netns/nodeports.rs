@@ -169,3 +169,93 @@ fn says_that_the_kernel_hands_out_nodeports() {
         assert_eq!(count(&host.log(), warning), 1, "what it advises helps: {}", host.log());
     });
 }
+
+#[test]
+fn an_overlap_that_comes_while_it_runs_is_logged_and_refuses_no_automatic_bind() {
+    sandbox::run("nodeports::an_overlap_that_comes_while_it_runs_is_logged_and_refuses_no_automatic_bind", |sandbox| {
+        let host = Host::new(sandbox);
+        node(&host, "");
+        let _backend = backend("1", "192.0.2.11:8080");
+        host.serve("a.yaml", &nodeport("web", 30_080));
+        let _daemon = host.start();
+        assert!(!host.log().contains("the kernel hands out ports"), "{}", host.log());
+        // A bind to port 0 gets 30080 or 30082 of these.
+        fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30079 30082").unwrap();
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            assert!((0..50).all(|_| !is_refused(address)), "{address}");
+        }
+        assert!(is_refused("0.0.0.0:30080"), "by its number");
+        // Its listener and the clients that the test needs have other ports.
+        fs::write("/proc/sys/net/ipv4/ip_local_port_range", "15000 60999").unwrap();
+        host.serve("b.yaml", &nodeport("other", 30_090));
+        let warning = "the kernel hands out ports between 30000 and 32767";
+        eventually("it is logged when nodelb looks again", || host.log().contains(warning));
+    });
+}
+
+/// The NodePort is the number of the backend's own port, which the pod has to bind again after each restart.
+#[test]
+fn a_hostnetwork_backend_can_bind_the_nodeport_of_its_service() {
+    sandbox::run("nodeports::a_hostnetwork_backend_can_bind_the_nodeport_of_its_service", |sandbox| {
+        let host = Host::new(sandbox);
+        node(&host, "");
+        let service = |name, ready| {
+            let to = format!("addresses: [{NODE}], conditions: {{ready: {ready}}}");
+            nodeport(name, 30_080).replace("port: 8080", "port: 30080").replace("addresses: [192.0.2.11]", &to)
+        };
+        host.serve("a.yaml", &service("web", true));
+        let _daemon = host.start();
+        for address in ["0.0.0.0:30080", "[::]:30080", "192.0.2.1:30080"] {
+            assert!(!is_refused(address), "{address}");
+        }
+        host.serve("a.yaml", &service("web", false));
+        eventually("it is not ready", || is_done(NODEPORT, &[]));
+        assert!(!is_refused("0.0.0.0:30080"), "it must listen before it is ready");
+        let _pod = backend("1", "192.0.2.1:30080");
+        host.serve("b.yaml", &nodeport("other", 30_090));
+        host.serve("a.yaml", &service("web", true));
+        eventually("both are served", || is_done("0.0.0.0:30090/TCP", &["192.0.2.11:8080/TCP"]));
+        eventually("it is ready", || is_done(NODEPORT, &["192.0.2.1:30080/TCP"]));
+        assert_eq!(answering("192.0.2.1:30080"), ["1"]);
+        assert_eq!(complaint(), None, "it is no other process");
+        host.serve("a.yaml", &nodeport("web", 30_080));
+        eventually("its backend is elsewhere", || is_done(NODEPORT, &["192.0.2.11:8080/TCP"]));
+        assert!(is_refused("192.0.2.1:30080"), "and the NodePort is kept free again");
+    });
+}
+
+#[test]
+fn a_nodeport_that_is_answered_nowhere_can_be_bound() {
+    sandbox::run("nodeports::a_nodeport_that_is_answered_nowhere_can_be_bound", |sandbox| {
+        let host = Host::new(sandbox);
+        have_address();
+        host.configure("\n[node]\nnodeport-addresses = []\n");
+        host.serve("a.yaml", &nodeport("web", 30_080));
+        let daemon = host.start();
+        for address in ["0.0.0.0:30080", "[::]:30080", "192.0.2.1:30080"] {
+            assert!(!is_refused(address), "{address}");
+        }
+        daemon.stop();
+        node(&host, "");
+        let _daemon = host.start();
+        assert!(is_refused("0.0.0.0:30080"), "answered on an address, it is kept free");
+    });
+}
+
+/// A Service that anybody may write must not take the admin API from its clients, nor its port from the next start.
+#[test]
+fn a_nodeport_on_the_admin_port_is_refused() {
+    sandbox::run("nodeports::a_nodeport_on_the_admin_port_is_refused", |sandbox| {
+        let host = Host::new(sandbox);
+        have_address();
+        host.configure("nodeport-range = \"1024-32767\"\n[node]\nnodeport-addresses = [\"loopback\", \"192.0.2.1\"]\n");
+        host.serve("a.yaml", &nodeport("web", 9890));
+        for _ in 0..2 {
+            let daemon = host.start();
+            let row = frontend("0.0.0.0:9890/TCP").unwrap();
+            let error = row["error"].as_str().unwrap_or_default();
+            assert!(error.contains("nodelb itself listens on port 9890, which admin.listen says"), "{row}");
+            daemon.stop();
+        }
+    });
+}

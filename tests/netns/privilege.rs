@@ -5,7 +5,7 @@ use std::process::Command;
 
 use nodelb_datapath::features::{OPTIONAL, Optional};
 
-use crate::host::{Host, backend, eventually, get, is_done, service};
+use crate::host::{Host, answering, backend, eventually, get, is_done, service};
 use crate::sandbox;
 
 #[test]
@@ -111,12 +111,68 @@ fn what_another_pin_directory_has_attached_is_told_at_start() {
         let before = std::mem::replace(&mut host.pins, others.join("nodelb2"));
         host.configure("");
         host.start().stop();
-        let told = format!("nodelb cleanup --pin-directory {}", before.display());
+        let told = format!("programs pinned in {} are attached to", before.display());
         assert_eq!(host.log().matches(&told).count(), 1, "{}", host.log());
         host.cleanup();
         host.pins = before;
         host.configure("");
         host.start().stop();
-        assert_eq!(host.log().matches("nodelb cleanup --pin-directory").count(), 1, "{}", host.log());
+        assert_eq!(host.log().matches("are attached to").count(), 1, "{}", host.log());
+    });
+}
+
+/// What `/status` says of the canary.
+fn canary() -> Option<String> {
+    let status = get("/status")?;
+    let row = status["status"].as_array().unwrap().iter().find(|row| row["about"] == "canary")?;
+    row["state"].as_str().map(ToOwned::to_owned)
+}
+
+/// Runs a command line that `/readyz` gives, and waits until nothing is wrong any more; what the command says.
+fn do_as_told(host: &Host, arguments: &[&str]) -> String {
+    let command = format!("nodelb {}", arguments.join(" "));
+    let is_told =
+        || canary().is_some_and(|says| says.starts_with("failed: programs of another") && says.contains(&command));
+    eventually(&command, is_told);
+    assert!(get("/readyz").is_none(), "not ready as long as it lasts");
+    let mut cleanup = Command::new(env!("CARGO_BIN_EXE_nodelb"));
+    cleanup.args(arguments).arg("--config").arg(host.path("nodelb.toml"));
+    let output = cleanup.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    eventually("ready again", || get("/readyz").is_some());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A start with another pin directory, or one over whose pins a bpffs was mounted: the programs of before stay in front and
+/// serve what they know for ever. The self-test says so, and the command that it names ends it while the daemon runs.
+#[test]
+fn programs_of_before_are_reported_until_the_command_ends_them() {
+    sandbox::run("privilege::programs_of_before_are_reported_until_the_command_ends_them", |sandbox| {
+        const SERVICE: &str = "198.51.100.10:80";
+        let mut host = Host::new(sandbox);
+        let _backends =
+            [backend("1", "192.0.2.11:8080"), backend("2", "192.0.2.12:8080"), backend("3", "192.0.2.13:8080")];
+        let serve = |host: &Host, at: &str| host.serve("a.toml", &service("shop/web", &[SERVICE], &[at]));
+        serve(&host, "192.0.2.11:8080");
+        host.start().stop();
+
+        let before = std::mem::replace(&mut host.pins, sandbox.bpffs.join("nodelb2"));
+        host.configure("");
+        serve(&host, "192.0.2.12:8080");
+        let daemon = host.start();
+        assert_eq!(answering(SERVICE), ["1"], "the programs of before answer");
+        do_as_told(&host, &["cleanup", "--pin-directory", before.to_str().unwrap()]);
+        assert_eq!(answering(SERVICE), ["2"]);
+        daemon.stop();
+
+        let mounted = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&sandbox.bpffs).status().unwrap();
+        assert!(mounted.success());
+        serve(&host, "192.0.2.13:8080");
+        let daemon = host.start();
+        assert_eq!(answering(SERVICE), ["2"], "the programs of before answer");
+        let said = do_as_told(&host, &["cleanup", "--hidden"]);
+        assert!(said.contains("detached 10 links"), "{said}");
+        assert_eq!(answering(SERVICE), ["3"]);
+        daemon.stop();
     });
 }

@@ -17,7 +17,9 @@ use crate::world::{change, changes, facts, host, l4, object};
 
 /// The node is about all services.
 fn service_change() -> impl Strategy<Value = Change> {
-    change().prop_filter("about a service", |change| !matches!(change, Change::Node(_) | Change::NodeObject(_)))
+    let is_about_node =
+        |change: &Change| matches!(change, Change::Node(_) | Change::NodeObject(_) | Change::NodeObjectUnknown);
+    change().prop_filter("about a service", move |change| !is_about_node(change))
 }
 
 /// The services the change is about: the named one, or those the slice leaves and joins.

@@ -23,13 +23,14 @@ use crate::model::{Host, ROOMY};
 pub(crate) const SOURCES: [Source; 2] = [Source::Files, Source::Kubernetes];
 
 const NAMES: [&str; 6] = ["default/tes", "default/test", "default/test-extended", "default-test/x", "a/b-c", "a-b/c"];
+const FILES: [&str; 3] = ["a.toml", "shop.toml", "zz.yaml"];
 const SLICES: [&str; 3] = ["test", "test-1", "x"];
 const NODES: [&str; 2] = ["n1", "n2"];
 const ZONES: [&str; 2] = ["z1", "z2"];
 
 const SERVED: usize = 7;
 /// Those after the first `SERVED` are refused, each for another reason; NodePorts are reached at [`NODE_ADDRS`].
-const FRONTENDS: [(&str, FrontendKind); 12] = [
+const FRONTENDS: [(&str, FrontendKind); 13] = [
     ("198.51.100.1:80", FrontendKind::ClusterIP),
     ("198.51.100.1:80", FrontendKind::Static),
     ("198.51.100.2:80", FrontendKind::LoadBalancer),
@@ -42,16 +43,20 @@ const FRONTENDS: [(&str, FrontendKind); 12] = [
     ("0.0.0.0:8080", FrontendKind::NodePort),
     ("203.0.113.5:80", FrontendKind::ExternalIP),
     ("192.0.0.8:80", FrontendKind::LoadBalancer),
+    ("0.0.0.0:30990", FrontendKind::NodePort),
 ];
 
-/// The last two are refused: nodelb's own, and no address at all.
-const BACKENDS: [&str; 8] = [
+/// Two are on the host network of a node that has the address, at the number of a NodePort. The last two are refused:
+/// nodelb's own, and no address at all.
+const BACKENDS: [&str; 10] = [
     "192.0.2.1:8080",
     "192.0.2.2:8080",
     "192.0.2.3:8080",
     "192.0.2.3:8081",
     "[2001:db8:1::1]:8080",
     "[2001:db8:1::2]:8080",
+    "203.0.113.1:30080",
+    "[2001:db8:2::1]:30080",
     "192.0.2.9:9890",
     "0.0.0.0:8080",
 ];
@@ -67,12 +72,22 @@ pub(crate) fn l4(text: &str) -> L4Addr {
 pub(crate) fn guard() -> Guard {
     let bypass = vec!["203.0.113.4/30".parse().expect("a network")];
     let external_ips = vec!["198.51.100.0/29".parse().expect("a network")];
-    Guard { admin: vec![(l4(BACKENDS[6]).addr, 9890)], bypass, external_ips, ..Guard::default() }
+    let (admin, own_ports) = (vec![(l4(BACKENDS[8]).addr, 9890)], vec![(30_990, "admin.listen")]);
+    Guard { admin, own_ports, bypass, external_ips, ..Guard::default() }
 }
 
 /// A host that waits for both sources and knows the refused addresses.
 pub(crate) fn host() -> Host {
     Host::new(dice::maps(ROOMY, None), SOURCES, guard())
+}
+
+/// The same after these changes, with every source synced and nothing left to do.
+pub(crate) fn settled(changes: &[Change]) -> Host {
+    let mut host = host();
+    host.tell(changes.iter().cloned());
+    host.tell_synced();
+    host.settle();
+    host
 }
 
 /// Every address a client might dial in such a world.
@@ -106,7 +121,7 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::UpsertSlice(slice) => Object::Slice(slice.name.clone(), slice.source),
         Change::RemoveSlice(name, source) => Object::Slice(name.clone(), *source),
         Change::Node(_) => Object::Node,
-        Change::NodeObject(_) => Object::Kubernetes,
+        Change::NodeObject(_) | Change::NodeObjectUnknown => Object::Kubernetes,
         Change::EntryError(of, _) => Object::EntryError(of.clone()),
         Change::Quarantine(name, _) => Object::Quarantine(name.clone()),
         Change::Bound(_) => Object::Bound,
@@ -126,6 +141,49 @@ pub(crate) fn facts(changes: &[Change]) -> Vec<Change> {
     let mut facts: Vec<Change> = last.into_values().filter(is_fact).cloned().collect();
     facts.sort_by_key(|change| !matches!(change, Change::Node(_)));
     facts
+}
+
+/// The services these facts describe, each by the description that counts.
+pub(crate) fn described(facts: &[Change]) -> BTreeMap<ServiceName, &Service> {
+    let mut services: BTreeMap<ServiceName, &Service> = BTreeMap::new();
+    for change in facts {
+        let Change::UpsertService(service) = change else { continue };
+        let known = services.entry(service.name.clone()).or_insert(service);
+        if (rank(service), service.source) < (rank(known), known.source) {
+            *known = service;
+        }
+    }
+    services
+}
+
+/// What decides between two claims to one address, before who has it.
+pub(crate) fn rank(service: &Service) -> u64 {
+    service.created.unwrap_or(0)
+}
+
+/// Every address the service claims.
+pub(crate) fn claims_of(service: &Service) -> BTreeSet<L4Addr> {
+    let ports = service.ports.iter();
+    ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
+}
+
+/// The addresses that services of equal rank claim: who owns them depends on who had them first.
+pub(crate) fn disputed(facts: &[Change]) -> BTreeSet<L4Addr> {
+    let mut seen: BTreeSet<(L4Addr, u64)> = BTreeSet::new();
+    let mut disputed = BTreeSet::new();
+    for service in described(facts).values() {
+        disputed.extend(claims_of(service).into_iter().filter(|address| !seen.insert((*address, rank(service)))));
+    }
+    disputed
+}
+
+/// A dump without the frontends at these addresses.
+pub(crate) fn without(text: &str, addresses: &BTreeSet<L4Addr>) -> String {
+    let is_other = |line: &&str| {
+        let mut words = line.split_whitespace();
+        words.next() != Some("frontend") || words.next().is_none_or(|address| !addresses.contains(&l4(address)))
+    };
+    text.lines().filter(is_other).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// What takes the fact back.
@@ -170,13 +228,16 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
         1 => (slice_name(), source()).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
         1 => node().prop_map(Change::Node),
         2 => (name(), quarantine()).prop_map(|(name, backends)| Change::Quarantine(name, backends)),
-        1 => node_object().prop_map(|object| Change::NodeObject(Some(object))),
+        2 => prop_oneof![
+            3 => node_object().prop_map(|object| Change::NodeObject(Some(object))),
+            1 => Just(Change::NodeObjectUnknown),
+        ],
     ]
 }
 
 /// Also of backends that the service does not have, and of services that have no checks or do not exist.
 fn quarantine() -> impl Strategy<Value = Quarantine> {
-    let backend = select(&BACKENDS[..6]).prop_map(|text| (l4(text).addr, l4(text).port));
+    let backend = select(&BACKENDS[..8]).prop_map(|text| (l4(text).addr, l4(text).port));
     let error = prop_oneof![Just("connection refused".into()), Just("no answer within 2 s".into())];
     prop::collection::btree_map(backend, error, 0..6)
 }
@@ -216,10 +277,12 @@ fn text(words: &'static [&'static str]) -> impl Strategy<Value = Arc<str>> {
 pub(crate) fn service() -> impl Strategy<Value = Service> {
     let policies = (policy(), policy(), prop::option::weighted(0.2, Just(10_800)));
     let created = prop::option::weighted(0.3, select(&[100_u64, 200]));
-    let origin = (source(), created, prop::option::of(health_check()));
+    let origin = (source(), created, prop::option::of(health_check()), select(&FILES));
     (name(), origin, prop::collection::vec(service_port(), 0..4), policies).prop_map(
-        |(name, (source, created, health_check), ports, (internal_policy, external_policy, affinity_seconds))| {
+        |(name, (source, created, health_check, file), ports, (internal_policy, external_policy, affinity_seconds))| {
+            let object = if source == Source::Files { file.into() } else { format!("Service {name}").into() };
             Service {
+                origin: Origin { object, ..Origin::default() },
                 created,
                 ports,
                 internal_policy,
@@ -273,7 +336,7 @@ fn backend() -> impl Strategy<Value = Backend> {
     let hints = (prop::collection::vec(text(&ZONES), 0..2), prop::collection::vec(text(&NODES), 0..2))
         .prop_map(|(zones, nodes)| Arc::new(Hints { zones, nodes }));
     let place = (prop::option::of(text(&NODES)), prop::option::of(text(&ZONES)), prop::option::weighted(0.3, hints));
-    (prop_oneof![6 => select(&BACKENDS[..6]), 1 => select(&BACKENDS[6..])], state, weight, place).prop_map(
+    (prop_oneof![6 => select(&BACKENDS[..8]), 1 => select(&BACKENDS[8..])], state, weight, place).prop_map(
         |(address, state, weight, (node, zone, hints))| {
             let L4Addr { addr, port, .. } = l4(address);
             Backend { addr, port, state, weight, node, zone, hints }

@@ -1,19 +1,22 @@
 //! Session affinity: a client, which is a network namespace, keeps its backend.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::datapath::Limits;
 use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
 use nodelb_datapath::Options;
 use nodelb_prober::{Backend, Transport, exchange};
 
+use super::atomic::show_backends;
 use super::{Kernel, Manner, Random, backends, dial, entry, in_sandbox, l4, options, point, put};
 use crate::pod::Pod;
+use crate::sandbox::Sandbox;
 
 const ALL: [&str; 5] =
     ["192.0.2.10:80/TCP", "192.0.2.11:80/TCP", "192.0.2.12:80/TCP", "192.0.2.13:80/TCP", "192.0.2.14:80/TCP"];
@@ -267,5 +270,168 @@ fn each_service_port_has_an_affinity_of_its_own() {
         let second = both();
         assert_ne!(second[0], first[0], "the backend of the first port has gone");
         assert_eq!(second[1], first[1], "which is nothing to the second");
+    });
+}
+
+/// What the kernel keeps about the one client of the one service.
+struct Kept {
+    map: MapHandle,
+}
+
+impl Kept {
+    fn open(env: &Sandbox) -> Self {
+        Self { map: MapHandle::from_pinned_path(env.bpffs.join("nodelb/v1/g1/affinity")).unwrap() }
+    }
+
+    fn key(&self) -> Vec<u8> {
+        let mut keys = self.map.keys();
+        let key = keys.next().expect("a client is known");
+        assert_eq!(keys.next(), None, "one client of one service");
+        key
+    }
+
+    fn forget(&self) {
+        for key in self.map.keys().collect::<Vec<_>>() {
+            self.map.delete(&key).unwrap();
+        }
+    }
+
+    /// Sets when it was last used, counted from now.
+    fn set_last_used(&self, seconds: f64) {
+        let key = self.key();
+        let mut value = self.map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = Duration::new(now.tv_sec.try_into().unwrap(), now.tv_nsec.try_into().unwrap());
+        let at = if seconds < 0.0 {
+            now - Duration::from_secs_f64(-seconds)
+        } else {
+            now + Duration::from_secs_f64(seconds)
+        };
+        value[..8].copy_from_slice(&u64::try_from(at.as_nanos()).unwrap().to_ne_bytes());
+        self.map.update(&key, &value, MapFlags::ANY).unwrap();
+    }
+
+    /// Gives it a backend that no list has.
+    fn set_gone(&self) {
+        let key = self.key();
+        let mut value = self.map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        value[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
+        self.map.update(&key, &value, MapFlags::ANY).unwrap();
+    }
+}
+
+/// Fifty backends, so that two free choices are hardly ever the same.
+fn serve_fifty(kernel: &mut Kernel, affinity_seconds: u32) {
+    let list: Vec<String> = (1..=50).map(|host| format!("192.0.2.{host}:53/UDP")).collect();
+    let list: Vec<&str> = list.iter().map(String::as_str).collect();
+    kernel.apply(&[put(1, with(&list, affinity_seconds)), point("198.51.100.1:53/UDP", 1)]);
+}
+
+/// The backend that a new socket gets; without a datagram, after [`show_backends`].
+fn connected(socket: &UdpSocket) -> SocketAddr {
+    socket.connect("198.51.100.1:53").unwrap();
+    socket.peer_addr().unwrap()
+}
+
+fn new_socket() -> UdpSocket {
+    UdpSocket::bind("0.0.0.0:0").unwrap()
+}
+
+/// Another CPU has read its clock a moment later than this one, and has stored it already.
+#[test]
+fn a_clock_that_is_behind_is_no_expiry() {
+    in_sandbox("sockets::affinity::a_clock_that_is_behind_is_no_expiry", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        serve_fifty(&mut kernel, 10);
+        show_backends(env);
+        let kept = Kept::open(env);
+        let random = &mut Random(11);
+        let first = connected(&new_socket());
+        for _ in 0..50 {
+            let ahead = *random.pick(&[0.000_001, 0.004, 0.02, 1.0, -1.0, -8.0]);
+            kept.set_last_used(ahead);
+            assert_eq!(connected(&new_socket()), first, "last used {ahead} seconds from now");
+        }
+        kept.set_last_used(-11.0);
+        let moved = (0..5).any(|_| {
+            kept.set_last_used(-11.0);
+            connected(&new_socket()) != first
+        });
+        assert!(moved, "eleven seconds are longer than ten");
+    });
+}
+
+/// How often the clients of a race connect.
+const RACES: usize = 6_000;
+
+/// Where two threads wait for each other without sleeping, so that both go on in the same moment.
+#[derive(Default)]
+struct Line(AtomicUsize);
+
+impl Line {
+    fn cross(&self) {
+        let number = self.0.fetch_add(1, Ordering::SeqCst);
+        let mut turns = 0;
+        while self.0.load(Ordering::SeqCst) < (number / 2 + 1) * 2 {
+            turns += 1;
+            if turns % 2_000 == 0 {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Two threads connect at once, again and again, after `before`; how often they got different backends, and whether a
+/// connection after them got a third one.
+fn race(before: impl Fn()) -> (usize, usize) {
+    let (start, end) = (Line::default(), Line::default());
+    let (mut split, mut moved) = (0, 0);
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut got = Vec::with_capacity(RACES);
+            for _ in 0..RACES {
+                let socket = new_socket();
+                start.cross();
+                got.push(connected(&socket));
+                end.cross();
+            }
+            got
+        });
+        let mut got = Vec::with_capacity(RACES);
+        for _ in 0..RACES {
+            let socket = new_socket();
+            before();
+            start.cross();
+            let own = connected(&socket);
+            end.cross();
+            got.push((own, connected(&new_socket())));
+        }
+        for (other, (own, third)) in other.join().unwrap().into_iter().zip(got) {
+            split += usize::from(other != own);
+            moved += usize::from(third != own && third != other);
+        }
+    });
+    (split, moved)
+}
+
+#[test]
+fn connections_at_once_reach_the_same_backend() {
+    in_sandbox("sockets::affinity::connections_at_once_reach_the_same_backend", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        serve_fifty(&mut kernel, 100);
+        show_backends(env);
+        let kept = Kept::open(env);
+        assert_eq!(race(|| kept.forget()), (0, 0), "the first connections of a client");
+        assert_eq!(race(|| kept.set_last_used(-200.0)), (0, 0), "the first connections after the timeout");
+        assert_eq!(race(|| kept.set_gone()), (0, 0), "the first connections after the backend has gone");
+        let random = std::cell::RefCell::new(Random(3));
+        let any = || match random.borrow_mut().below(5) {
+            0 => kept.forget(),
+            1 => kept.set_last_used(-200.0),
+            2 => kept.set_gone(),
+            3 => kept.set_last_used(0.02),
+            _ => {}
+        };
+        assert_eq!(race(any), (0, 0), "any of these");
     });
 }

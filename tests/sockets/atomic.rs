@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use libbpf_rs::Link;
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_datapath::Options;
 
@@ -52,8 +53,8 @@ fn a_list_is_never_seen_half_changed() {
 }
 
 /// Takes getpeername's hook away: then it shows the backend, and a connect is checked without a datagram.
-fn show_backends(env: &Sandbox) {
-    fs::remove_file(env.bpffs.join("nodelb/v1/links/getpeername4")).unwrap();
+pub(super) fn show_backends(env: &Sandbox) {
+    Link::open(env.bpffs.join("nodelb/v1/links/getpeername4")).unwrap().detach().unwrap();
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect("198.51.100.1:53").unwrap();
     // The kernel detaches in the background.

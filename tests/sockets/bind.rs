@@ -8,9 +8,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt};
 use nodelb_core::addr::{L4Addr, Protocol};
-use nodelb_core::state::{MapOp, MapState};
+use nodelb_core::state::{MapOp, MapState, ServiceEntry};
 use nodelb_core::trace::refuses_bind;
-use nodelb_datapath::Options;
+use nodelb_datapath::{CrashPoint, HiddenReport, Options, OwnSockets, cleanup, detach_hidden};
 
 use super::{Kernel, Random, entry, in_sandbox, l4, options, point, put};
 use crate::pod::Pod;
@@ -29,6 +29,11 @@ const PLAIN: Wish = Wish { mapped: false, reuse_port: false, reuse_addr: false, 
 
 /// Binds and, over TCP, listens; the socket is gone afterwards.
 fn try_bind(at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
+    try_bind_as(None, at, port, wish)
+}
+
+/// The same; with a socket of nodelb's own, if it is to be one.
+fn try_bind_as(own: Option<&OwnSockets>, at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
     let ip = match at.addr.ip() {
         IpAddr::V4(v4) if wish.mapped => IpAddr::V6(v4.to_ipv6_mapped()),
         ip => ip,
@@ -36,6 +41,9 @@ fn try_bind(at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
     let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let kind = if at.protocol == Protocol::Tcp { SockType::Stream } else { SockType::Datagram };
     let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    if let Some(own) = own {
+        own.register(socket.as_fd()).unwrap();
+    }
     setsockopt(&socket, sockopt::ReusePort, &wish.reuse_port)?;
     setsockopt(&socket, sockopt::ReuseAddr, &wish.reuse_addr)?;
     if family == AddressFamily::Inet6 {
@@ -132,9 +140,10 @@ fn a_refused_socket_and_a_port_that_is_free_again_can_be_bound() {
     });
 }
 
+/// Even if every port that the kernel may choose is a NodePort that is served.
 #[test]
-fn a_port_of_the_kernels_choice_is_none_that_is_reserved() {
-    in_sandbox("sockets::bind::a_port_of_the_kernels_choice_is_none_that_is_reserved", |env| {
+fn a_bind_to_port_0_is_never_refused() {
+    in_sandbox("sockets::bind::a_bind_to_port_0_is_never_refused", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve(&mut kernel, &["0.0.0.0:30080/TCP"]);
         for at in ["0.0.0.0:30080/TCP", "[::]:30080/TCP", "192.0.2.1:30080/TCP"] {
@@ -142,12 +151,48 @@ fn a_port_of_the_kernels_choice_is_none_that_is_reserved() {
                 assert_eq!(try_bind(l4(at), 0, PLAIN), Ok(()));
             }
         }
-        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30077 30080").unwrap();
-        // The kernel gives every other one of them to bind().
-        let chosen: Vec<_> = (0..100).map(|_| try_bind(l4("0.0.0.0:1/TCP"), 0, PLAIN)).collect();
-        assert!(chosen.contains(&Ok(())) && chosen.contains(&Err(Errno::EADDRINUSE)), "what the warning warns of");
-        std::fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "30080").unwrap();
-        assert!((0..100).all(|_| try_bind(l4("0.0.0.0:1/TCP"), 0, PLAIN).is_ok()), "what it advises");
+        serve(&mut kernel, &["[::]:30080/TCP", "0.0.0.0:30080/UDP", "[::]:30080/UDP"]);
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30080 30080").unwrap();
+        for at in ["0.0.0.0:1/TCP", "[::]:1/TCP", "192.0.2.1:1/TCP", "0.0.0.0:1/UDP", "[::]:1/UDP"] {
+            for wish in [PLAIN, Wish { reuse_addr: true, reuse_port: true, ..PLAIN }] {
+                assert_eq!(try_bind(l4(at), 0, wish), Ok(()), "{at} {wish:?}");
+            }
+            let named = L4Addr { port: 30_080, ..l4(at) };
+            assert_eq!(try_bind(named, 30_080, PLAIN), Err(Errno::EADDRINUSE), "{named} by its number");
+        }
+    });
+}
+
+#[test]
+fn a_hostnetwork_backend_can_bind_the_nodeport_of_its_service() {
+    in_sandbox("sockets::bind::a_hostnetwork_backend_can_bind_the_nodeport_of_its_service", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        serve(&mut kernel, &["0.0.0.0:30080/TCP", "[::]:30080/TCP"]);
+        let all = ["0.0.0.0:30080/TCP", "192.0.2.1:30080/TCP", "[::]:30080/TCP", "[2001:db8:b::1]:30080/TCP"];
+        let all = || all.map(|at| bound(at, PLAIN));
+        for may_be_bound in [true, false, true] {
+            kernel.apply(&[put(1, ServiceEntry { may_be_bound, ..entry(&["192.0.2.10:8080/TCP"]) })]);
+            assert_eq!(all(), [if may_be_bound { Ok(()) } else { Err(Errno::EADDRINUSE) }; 4]);
+        }
+        drop(kernel);
+        let _kernel = Kernel::open(&options(env));
+        assert_eq!(all(), [Ok(()); 4], "after a restart");
+    });
+}
+
+#[test]
+fn nodelbs_own_sockets_can_be_bound_whatever_the_maps_say() {
+    in_sandbox("sockets::bind::nodelbs_own_sockets_can_be_bound_whatever_the_maps_say", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        let own = kernel.datapath.own_sockets();
+        for protocol in ["TCP", "UDP"] {
+            serve(&mut kernel, &[format!("0.0.0.0:30080/{protocol}").as_str(), &format!("[::]:30080/{protocol}")]);
+            for host in ["0.0.0.0", "192.0.2.1", "[::]", "[2001:db8:b::1]"] {
+                let at = l4(&format!("{host}:30080/{protocol}"));
+                assert_eq!(try_bind(at, at.port, PLAIN), Err(Errno::EADDRINUSE), "{at}");
+                assert_eq!(try_bind_as(Some(&own), at, at.port, PLAIN), Ok(()), "{at}");
+            }
+        }
     });
 }
 
@@ -190,7 +235,7 @@ fn a_link_that_is_not_there_yet_is_made() {
         serve(&mut kernel, &["0.0.0.0:30080/TCP"]);
         drop(kernel);
         // As a nodelb leaves them that did not have these hooks.
-        for hook in ["post_bind4", "post_bind6"] {
+        for hook in ["bind4", "bind6"] {
             std::fs::remove_file(options.pin_directory.join("v1/links").join(hook)).unwrap();
         }
         // The kernel detaches in the background.
@@ -199,8 +244,48 @@ fn a_link_that_is_not_there_yet_is_made() {
         }
         let kernel = Kernel::open(&options);
         let made = kernel.report.links.iter().filter(|(_, state)| *state == nodelb_datapath::LinkState::Created);
-        assert_eq!(made.map(|(hook, _)| *hook).collect::<Vec<_>>(), ["post_bind4", "post_bind6"]);
+        assert_eq!(made.map(|(hook, _)| *hook).collect::<Vec<_>>(), ["bind4", "bind6"]);
         assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE));
+    });
+}
+
+/// An older nodelb had its programs at post_bind, where an automatic bind looks like any other.
+#[test]
+fn links_that_only_an_older_nodelb_has_are_removed() {
+    in_sandbox("sockets::bind::links_that_only_an_older_nodelb_has_are_removed", |env| {
+        let options = options(env);
+        let links = options.pin_directory.join("v1/links");
+        let mut kernel = Kernel::open(&options);
+        serve(&mut kernel, &["0.0.0.0:30080/TCP"]);
+        drop(kernel);
+        for version in ["4", "6"] {
+            std::fs::rename(links.join(format!("bind{version}")), links.join(format!("post_bind{version}"))).unwrap();
+        }
+        let kernel = Kernel::open(&options);
+        let names = std::fs::read_dir(&links).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.contains("bind")).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["bind4", "bind6"]);
+        assert_eq!(kernel.datapath.verify_links(), []);
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE));
+    });
+}
+
+/// Where no newer daemon was attached since, the pins of these links are still there.
+#[test]
+fn cleanup_removes_links_that_only_an_older_nodelb_has() {
+    in_sandbox("sockets::bind::cleanup_removes_links_that_only_an_older_nodelb_has", |env| {
+        let options = options(env);
+        let links = options.pin_directory.join("v1/links");
+        drop(Kernel::open(&options));
+        for version in ["4", "6"] {
+            std::fs::rename(links.join(format!("bind{version}")), links.join(format!("post_bind{version}"))).unwrap();
+        }
+        let hidden = detach_hidden(options.cgroup.as_deref()).unwrap();
+        assert_eq!(hidden, HiddenReport::default(), "their pins can be reached");
+        let report = cleanup(&options.pin_directory, &CrashPoint::default()).unwrap();
+        assert_eq!((report.links, report.left), (10, Vec::new()));
+        assert!(!options.pin_directory.exists());
     });
 }
 
@@ -215,7 +300,12 @@ fn random_binds_do_what_the_maps_say() {
             state.apply(&op);
             kernel.apply(&[op]);
         };
-        change(&mut kernel, &mut state, put(1, entry(&["192.0.2.10:8080/TCP"])));
+        for id in [1, 2] {
+            change(&mut kernel, &mut state, put(id, entry(&["192.0.2.10:8080/TCP"])));
+        }
+        // Most of what the kernel may choose is a NodePort.
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30000 30003").unwrap();
+        let own = kernel.datapath.own_sockets();
         let addrs =
             ["0.0.0.0", "192.0.2.1", "192.0.2.2", "127.0.0.1", "[::]", "[2001:db8:b::1]", "[2001:db8:b::2]", "[::1]"];
         let (mut refused, mut allowed) = (0, 0);
@@ -224,19 +314,28 @@ fn random_binds_do_what_the_maps_say() {
             let protocol = random.pick(&["TCP", "UDP"]);
             let frontend = format!("{}:{port}/{protocol}", random.pick(&["0.0.0.0", "[::]"]));
             let node = l4(&format!("{}:1", random.pick(&addrs[1..]).replace("[::]", "[::1]"))).addr;
+            let id = *random.pick(&[1, 2]);
+            let may_be_bound = random.below(4) == 0;
             match random.below(12) {
-                0..3 => change(&mut kernel, &mut state, point(&frontend, 1)),
+                0..3 => change(&mut kernel, &mut state, point(&frontend, id)),
+                6 => {
+                    let entry = ServiceEntry { may_be_bound, ..entry(&["192.0.2.10:8080/TCP"]) };
+                    change(&mut kernel, &mut state, put(id, entry));
+                }
                 3..5 => change(&mut kernel, &mut state, MapOp::DeleteFrontend(l4(&frontend))),
                 5 => change(&mut kernel, &mut state, MapOp::PutNodeAddr(node)),
-                6 => change(&mut kernel, &mut state, MapOp::DeleteNodeAddr(node)),
+                7 => change(&mut kernel, &mut state, MapOp::DeleteNodeAddr(node)),
                 _ => {}
             }
             let at = l4(&format!("{}:{port}/{protocol}", random.pick(&addrs)));
             let mut coin = || random.below(2) == 0;
             let wish = Wish { mapped: coin(), reuse_port: coin(), reuse_addr: coin(), only_v6: false };
-            let expected =
-                if refuses_bind(&state, &options.nodeport_range, at) { Err(Errno::EADDRINUSE) } else { Ok(()) };
-            assert_eq!(try_bind(at, at.port, wish), expected, "{at} {wish:?} with {state:?}");
+            let (is_own, is_automatic) = (random.below(8) == 0, random.below(8) == 0);
+            let is_refused = refuses_bind(&state, &options.nodeport_range, at) && !is_own && !is_automatic;
+            let expected = if is_refused { Err(Errno::EADDRINUSE) } else { Ok(()) };
+            let number = if is_automatic { 0 } else { at.port };
+            let met = try_bind_as(is_own.then_some(&own), at, number, wish);
+            assert_eq!(met, expected, "{at} {wish:?} own: {is_own} automatic: {is_automatic} with {state:?}");
             *(if expected.is_ok() { &mut allowed } else { &mut refused }) += 1;
         }
         assert!(refused > 500 && allowed > 500, "{refused} refused, {allowed} allowed");

@@ -139,6 +139,30 @@ fn a_backend_of_two_services_is_told_twice() {
     });
 }
 
+/// A socket talks to more services than its own state has room for; the one that it is connected to is not set aside.
+#[test]
+fn a_connected_socket_that_talks_to_many_services_is_reported() {
+    in_sandbox("sockets::flows::a_connected_socket_that_talks_to_many_services_is_reported", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        let (v4, v6) = (|id: u32| format!("198.51.100.{id}:53/UDP"), |id: u32| format!("[2001:db8:f::{id}]:53/UDP"));
+        for id in 1..=20 {
+            kernel.serve(id, &v4(id), &[&format!("192.0.2.{id}:53/UDP")]);
+            kernel.serve(id + 20, &v6(id), &[&format!("[2001:db8:b::{id}]:53/UDP")]);
+        }
+        let flows = reader(&kernel);
+        for (is_v6, mapped) in [(false, false), (false, true), (true, false)] {
+            let address = |id: u32| target(l4(&if is_v6 { v6(id) } else { v4(id) }), mapped);
+            let socket = connected(address(1));
+            for id in (2..=20).chain(2..=20) {
+                socket.send_to(b"?", address(id)).unwrap();
+            }
+            let found = udp(&flows);
+            let frontends: Vec<SocketAddr> = found.iter().map(|flow| target(flow.frontend, mapped)).collect();
+            assert_eq!((frontends, socket.peer_addr().unwrap()), (vec![address(1)], address(1)));
+        }
+    });
+}
+
 #[test]
 fn tcp_connections_are_told_until_they_close() {
     in_sandbox("sockets::flows::tcp_connections_are_told_until_they_close", |env| {

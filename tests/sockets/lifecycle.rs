@@ -1,12 +1,18 @@
 //! What is pinned outlives the process, grows without a connection noticing, and goes when it is told to.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use nodelb_core::datapath::{Datapath as _, Limits, MapError};
+use nodelb_core::owner::OwnerTag;
+use nodelb_core::service::Source;
 use nodelb_core::state::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
 use nodelb_datapath::{
-    CrashPoint, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, drop_thread_privileges,
+    CrashPoint, HiddenReport, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, detach_hidden,
+    drop_thread_privileges,
 };
 
 use super::{Kernel, Manner, Prober, backends, dial, entry, in_sandbox, l4, list, options, point, put};
@@ -20,6 +26,8 @@ pub(super) fn content() -> MapState {
         local: list(&["192.0.2.11:80/TCP"]),
         has_backends: true,
         affinity_seconds: 10_800,
+        may_be_bound: true,
+        tag: Some(OwnerTag { source: Source::Kubernetes, service: 0x0123_4567, port: 0x89ab_cdef }),
     };
     let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };
     let flags = FrontendEntry { service: ServiceId(7), inside_local: true, outside_local: true };
@@ -169,7 +177,7 @@ fn links_follow_the_cgroup() {
         backends(&["192.0.2.10:80/TCP"]);
         let mut kernel = Kernel::open(&at_one);
         kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
-        let join = |cgroup: &std::path::Path| fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
+        let join = |cgroup: &Path| fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
         let is_served = || dial(Manner::Tcp, SERVICE.parse().unwrap()).is_ok();
         assert!(!is_served(), "not in the cgroup");
         join(&one);
@@ -231,7 +239,7 @@ fn corrupt_entries_are_left_out_and_named() {
             assert!(status.success());
         }
         let kernel = Kernel::open(&options(env));
-        assert!(matches!(kernel.report.origin, Origin::Rebuilt { .. }), "{:?}", kernel.report);
+        assert_eq!(kernel.report.origin, Origin::Cleaned, "{:?}", kernel.report);
         let said = kernel.report.corrupt.join("\n");
         for (id, text) in [(2, "are another's too"), (3, "are another's too"), (4, "leaves the slots map")] {
             assert!(
@@ -261,13 +269,197 @@ fn cleanup_removes_everything_and_nothing_else() {
         let foreign = directory.join("v1/somebody");
         fs::create_dir(&foreign).unwrap();
         let report = cleanup(directory, &CrashPoint::default()).unwrap();
-        assert_eq!((report.links, report.maps), (10, 8));
+        assert_eq!((report.links, report.maps), (10, 9));
         assert_eq!(report.left, [directory.join("v1"), foreign.clone()]);
         assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
         fs::remove_dir(&foreign).unwrap();
         cleanup(directory, &CrashPoint::default()).unwrap();
         assert!(!directory.exists());
         assert_eq!(cleanup(directory, &CrashPoint::default()).unwrap(), nodelb_datapath::CleanupReport::default());
+    });
+}
+
+/// Every file below the directory.
+fn pins_below(directory: &Path) -> usize {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { pins_below(&path) } else { 1 }).sum()
+}
+
+/// Removed, with the directory, or hidden by another bpffs: while the daemon lives no connection fails, and the next start
+/// finds everything.
+#[test]
+fn what_is_pinned_outlives_its_pins_while_the_daemon_runs() {
+    in_sandbox("sockets::lifecycle::what_is_pinned_outlives_its_pins_while_the_daemon_runs", |env| {
+        let options = options(env);
+        let directory = &options.pin_directory;
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&options);
+        fill(&mut kernel, &content());
+        let (all, prober) = (pins_below(directory), Prober::start(Manner::Tcp, SERVICE));
+        assert_eq!(kernel.datapath.ensure_attached().unwrap(), []);
+        let restored = |kernel: &mut Kernel, count| {
+            let repairs = kernel.datapath.ensure_attached().unwrap();
+            assert!(repairs.len() == count && repairs.iter().all(|repair| repair.lasted), "{count}: {repairs:?}");
+            assert_eq!((kernel.datapath.verify_links(), pins_below(directory)), (Vec::new(), all));
+            assert_eq!(kernel.datapath.ensure_attached().unwrap(), []);
+            assert!(matches!(KernelDatapath::open(&options).unwrap_err(), OpenError::Busy { .. }));
+        };
+        fs::remove_dir_all(directory.join("v1/links")).unwrap();
+        restored(&mut kernel, 10);
+        fs::remove_file(directory.join("v1/g1/slots")).unwrap();
+        restored(&mut kernel, 1);
+        fs::remove_dir_all(directory).unwrap();
+        restored(&mut kernel, all);
+        mount_over(&env.bpffs, "bpf");
+        restored(&mut kernel, all);
+        drop(kernel);
+
+        let kernel = Kernel::open(&options);
+        assert_eq!((kernel.report.origin, kernel.datapath.dump().unwrap()), (Origin::Reused, content()));
+        assert!(kernel.report.links.iter().all(|(_, state)| *state == LinkState::Updated), "{:?}", kernel.report.links);
+        assert_eq!(kernel.report.elsewhere, Vec::<PathBuf>::new());
+        prober.finish();
+    });
+}
+
+/// The kernel names the descriptor of a link that was opened by its pin differently from that of a link that was created.
+#[test]
+fn hidden_links_that_a_restarted_daemon_holds_are_left() {
+    in_sandbox("sockets::lifecycle::hidden_links_that_a_restarted_daemon_holds_are_left", |env| {
+        let options = options(env);
+        drop(Kernel::open(&options));
+        let restarted = Kernel::open(&options);
+        let cgroup = options.cgroup.as_deref();
+        assert_eq!(detach_hidden(cgroup).unwrap(), HiddenReport::default(), "no link is hidden");
+        mount_over(&env.bpffs, "bpf");
+        let report = detach_hidden(cgroup).unwrap();
+        assert!(report.detached.is_empty(), "{:?}", report.detached);
+        assert_eq!(report.held.len(), 10, "{:?}", report.held);
+        let own = std::process::id();
+        assert!(report.held.iter().all(|link| link.holder == Some(own)), "{own}: {:?}", report.held);
+        drop(restarted);
+        let report = detach_hidden(cgroup).unwrap();
+        assert_eq!((report.detached.len(), report.held), (10, Vec::new()));
+    });
+}
+
+/// Over the pins of one daemon a bpffs was mounted, and a second one started there.
+#[test]
+fn what_a_second_daemon_pinned_is_left_to_it() {
+    in_sandbox("sockets::lifecycle::what_a_second_daemon_pinned_is_left_to_it", |env| {
+        let options = options(env);
+        let mut first = Kernel::open(&options);
+        mount_over(&env.bpffs, "bpf");
+        let mut second = Kernel::open(&options);
+        fs::remove_file(options.pin_directory.join("v1/links/connect4")).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(first.datapath.ensure_attached().unwrap_err(), OpenError::Busy { .. }));
+            assert!(!options.pin_directory.join("v1/links/connect4").exists(), "nothing is written");
+            assert_eq!(second.datapath.verify_links().len(), 1, "no link runs another program");
+        }
+        assert_eq!(second.datapath.ensure_attached().unwrap().len(), 1);
+        assert_eq!(second.datapath.verify_links(), []);
+    });
+}
+
+fn mount_over(directory: &Path, kind: &str) {
+    let mounted = Command::new("mount").args(["-t", kind, kind]).arg(directory).status().unwrap();
+    assert!(mounted.success());
+}
+
+/// Where nothing can be pinned any more the programs stay attached.
+#[test]
+fn without_a_bpffs_links_are_held() {
+    in_sandbox("sockets::lifecycle::without_a_bpffs_links_are_held", |env| {
+        backends(&["192.0.2.10:80/TCP"]);
+        let mut kernel = Kernel::open(&options(env));
+        kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
+        fs::remove_dir_all(env.bpffs.join("nodelb/v1/links")).unwrap();
+        mount_over(&env.bpffs, "tmpfs");
+        let error = kernel.datapath.ensure_attached().unwrap_err();
+        assert!(error.to_string().contains("pinning"), "{error}");
+        assert!(kernel.datapath.ensure_attached().is_err(), "said as long as it lasts");
+        dial(Manner::Tcp, SERVICE.parse().unwrap()).expect("translated all the same");
+    });
+}
+
+/// The id of the program that a link runs.
+fn program_of(link: &Path) -> String {
+    let shown = Command::new("bpftool").args(["-j", "link", "show", "pinned"]).arg(link).output();
+    let shown = shown.expect("bpftool (package bpftool)").stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    let id = shown.split_once("\"prog_id\":").unwrap().1;
+    id.chars().take_while(char::is_ascii_digit).collect()
+}
+
+/// A hook that another program has to itself: said with the program's id and name, before anything is made.
+#[test]
+fn a_program_that_has_a_hook_to_itself_is_named() {
+    in_sandbox("sockets::lifecycle::a_program_that_has_a_hook_to_itself_is_named", |env| {
+        let [elsewhere, here] = ["elsewhere", "here"].map(|name| env.cgroup.join(name));
+        let below = here.join("below");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::create_dir_all(&below).unwrap();
+        let other = env.bpffs.join("other");
+        let another = Options { cgroup: Some(elsewhere), pin_directory: other.clone(), ..options(env) };
+        let _loaded = Kernel::open(&another);
+        let program = program_of(&other.join("v1/links/connect4"));
+        let bpftool = |action: &str, flags: &[&str]| {
+            let mut command = Command::new("bpftool");
+            command.args(["cgroup", action]).arg(&here).args(["connect4", "id", &program]).args(flags);
+            assert!(command.status().unwrap().success(), "{action}");
+        };
+        let expect_refused = |at: &Path, where_to: bool| {
+            let error = KernelDatapath::open(&Options { cgroup: Some(at.into()), ..options(env) }).unwrap_err();
+            let OpenError::Exclusive { hook, cgroup, is_here, program: id, name } = &error else { panic!("{error}") };
+            assert_eq!((*hook, cgroup, *is_here, id.to_string()), ("connect4", &here, where_to, program.clone()));
+            assert_eq!(name.as_deref(), Some("connect4"));
+            assert!(error.to_string().contains("without BPF_F_ALLOW_MULTI"), "{error}");
+            assert!(!options(env).pin_directory.exists(), "nothing is pinned");
+        };
+        bpftool("attach", &[]);
+        expect_refused(&here, true);
+        expect_refused(&below, false);
+        bpftool("detach", &[]);
+        bpftool("attach", &["override"]);
+        expect_refused(&here, true);
+        drop(Kernel::open(&Options { cgroup: Some(below), ..options(env) }));
+        bpftool("detach", &[]);
+        drop(Kernel::open(&Options { cgroup: Some(here.clone()), ..options(env) }));
+    });
+}
+
+/// A cleanup that runs while a daemon starts removes nothing of it: each start that succeeds finds all of its pins.
+#[test]
+fn a_cleanup_beside_a_start_removes_nothing_of_it() {
+    in_sandbox("sockets::lifecycle::a_cleanup_beside_a_start_removes_nothing_of_it", |env| {
+        let options = options(env);
+        let stop = AtomicBool::new(false);
+        let started = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    match cleanup(&options.pin_directory, &CrashPoint::default()) {
+                        Ok(_) | Err(OpenError::Busy { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+            let mut all = None;
+            let starts = (0..12).filter(|_| match KernelDatapath::open(&options) {
+                Ok((datapath, _)) => {
+                    assert_eq!(datapath.verify_links(), []);
+                    let pins = pins_below(&options.pin_directory);
+                    assert_eq!(*all.get_or_insert(pins), pins);
+                    true
+                }
+                Err(OpenError::Busy { .. }) => false,
+                Err(error) => panic!("{error}"),
+            });
+            let started = starts.count();
+            stop.store(true, Ordering::Relaxed);
+            started
+        });
+        assert!(started > 0, "not one start came between two cleanups");
     });
 }
 

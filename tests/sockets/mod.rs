@@ -8,6 +8,7 @@ mod crash;
 mod flows;
 mod layout;
 mod lifecycle;
+mod many;
 mod own;
 mod refusal;
 mod translation;
@@ -117,7 +118,7 @@ fn list(backends: &[&str]) -> Arc<[Slot]> {
 }
 
 fn entry(backends: &[&str]) -> ServiceEntry {
-    ServiceEntry { cluster: list(backends), local: list(&[]), has_backends: !backends.is_empty(), affinity_seconds: 0 }
+    ServiceEntry { cluster: list(backends), has_backends: !backends.is_empty(), ..ServiceEntry::default() }
 }
 
 fn put(id: u32, entry: ServiceEntry) -> MapOp {

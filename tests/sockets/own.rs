@@ -1,12 +1,14 @@
 //! nodelb's own sockets are never translated, and what runs after start needs no capability.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::process::Command;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use nodelb_core::datapath::Datapath as _;
-use nodelb_datapath::{OwnSockets, drop_privileges, drop_thread_privileges};
+use nodelb_datapath::{Options, OwnSockets, drop_privileges, drop_thread_privileges};
 
 use super::{Kernel, Manner, backends, dial, entry, in_sandbox, l4, options, point, put};
 
@@ -86,9 +88,48 @@ fn everything_works_without_capabilities() {
         assert_eq!(dial(Manner::Tcp, "203.0.113.7:80".parse().unwrap()).unwrap().backend, l4("192.0.2.10:80/TCP"));
         assert_eq!(kernel.datapath.dump().unwrap().frontends.len(), 105);
         assert_eq!(kernel.datapath.verify_links(), []);
-        // Also a link that somebody removed comes back.
-        std::fs::remove_file(env.bpffs.join("nodelb/v1/links/connect4")).unwrap();
-        assert_eq!(kernel.datapath.ensure_attached().unwrap().len(), 1);
+        // A link whose pin was removed is pinned again, and one that was detached is made again.
+        let pin = env.bpffs.join("nodelb/v1/links/connect4");
+        std::fs::remove_file(&pin).unwrap();
+        let repairs = kernel.datapath.ensure_attached().unwrap();
+        assert!(repairs.len() == 1 && repairs[0].lasted, "{repairs:?}");
+        let detached = Command::new("bpftool").args(["link", "detach", "pinned"]).arg(&pin).status();
+        assert!(detached.expect("bpftool (package bpftool)").success());
+        let repairs = kernel.datapath.ensure_attached().unwrap();
+        assert!(repairs.len() == 1 && !repairs[0].lasted, "{repairs:?}");
         assert_eq!(kernel.datapath.verify_links(), []);
+    });
+}
+
+/// A connect() of an ordinary UDP socket and of a registered one, each with what the program of `own` says of it.
+fn try_canary(own: &OwnSockets) -> [(Result<(), Errno>, bool); 2] {
+    [OwnSockets::observe, OwnSockets::register].map(|prepare: fn(&OwnSockets, BorrowedFd<'_>) -> io::Result<()>| {
+        let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        prepare(own, socket.as_fd()).unwrap();
+        assert!(!own.was_seen(socket.as_fd()).unwrap(), "not yet");
+        let answer = own_connect(&socket, "198.51.100.9:9".parse().unwrap());
+        (answer, own.was_seen(socket.as_fd()).unwrap())
+    })
+}
+
+/// What the self-test rests on: programs pinned in another directory refuse the same sockets, and do not leave the mark.
+#[test]
+fn the_own_program_is_told_from_one_with_other_maps() {
+    in_sandbox("sockets::own::the_own_program_is_told_from_one_with_other_maps", |env| {
+        const REFUSED: Result<(), Errno> = Err(Errno::ECONNREFUSED);
+        const LEFT_ALONE: Result<(), Errno> = Err(Errno::ENETUNREACH);
+        let mut kernel = Kernel::open(&options(env));
+        let own = kernel.datapath.own_sockets();
+        assert_eq!(try_canary(&own), [(LEFT_ALONE, false), (LEFT_ALONE, true)], "no frontend");
+        kernel.serve(1, "198.51.100.9:9/UDP", &[]);
+        assert_eq!(try_canary(&own), [(REFUSED, true), (LEFT_ALONE, true)], "alone");
+
+        let mut other = Kernel::open(&Options { pin_directory: env.bpffs.join("other"), ..options(env) });
+        let own = other.datapath.own_sockets();
+        assert_eq!(try_canary(&own), [(REFUSED, false), (REFUSED, true)], "the one in front refuses");
+        other.serve(1, "198.51.100.9:9/UDP", &[]);
+        assert_eq!(try_canary(&own), [(REFUSED, true), (REFUSED, true)], "both refuse");
+        let unknown = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(own.was_seen(unknown.as_fd()).is_err(), "neither registered nor observed");
     });
 }

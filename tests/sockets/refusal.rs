@@ -14,7 +14,7 @@ fn the_error_tells_why() {
             cluster: list(&[backend]),
             local: list(&[]),
             has_backends: true,
-            affinity_seconds: 0,
+            ..ServiceEntry::default()
         };
         for (id, family) in [(10, "198.51.100."), (20, "[2001:db8:f::")] {
             for (protocol, manners) in

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nodelb_core::addr::{L4Addr, Protocol};
 use nodelb_core::datapath::Datapath as _;
 use nodelb_core::state::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
-use nodelb_core::trace::{self, Verdict, trace};
+use nodelb_core::trace::{self, Verdict, destination, trace};
 
 use crate::pod::Pod;
 
@@ -36,7 +36,7 @@ fn random_entry(random: &mut Random, pool: &[L4Addr], frontend: L4Addr) -> Servi
     let mut some = |most| (0..random.below(most)).map(|_| slot(*random.pick(&fits))).collect::<Vec<_>>();
     let (cluster, local) = (some(5), some(3));
     let has_backends = !cluster.is_empty() || !local.is_empty();
-    ServiceEntry { cluster: cluster.into(), local: local.into(), has_backends, affinity_seconds: 0 }
+    ServiceEntry { cluster: cluster.into(), local: local.into(), has_backends, ..ServiceEntry::default() }
 }
 
 /// One frontend for each service id; one in eight is a NodePort.
@@ -51,7 +51,13 @@ fn random_frontend(random: &mut Random, id: usize) -> L4Addr {
     l4(&format!("{addr}/{}", random.pick(&["TCP", "UDP"])))
 }
 
-/// An address to dial: a frontend, a node address with its port, a backend itself, or nobody's.
+/// Where clients connect to a NodePort's number: node addresses, which loopback is at times, another address of this
+/// host, and the unspecified address.
+const NODE_SIDE: [[&str; 4]; 2] =
+    [["192.0.2.1", "192.0.2.2", "127.0.0.1", "0.0.0.0"], ["2001:db8:b::1", "2001:db8:b::2", "::1", "::"]];
+
+/// An address to connect to: a frontend, an address of this host with its port, a backend itself, or one without a
+/// process.
 fn random_destination(random: &mut Random, frontends: &[L4Addr], pool: &[L4Addr], protocol: Protocol) -> L4Addr {
     let frontend = *random.pick(frontends);
     let nowhere = *random.pick(&[l4("198.51.100.250:80/TCP"), l4("[2001:db8:f::ffff]:80/TCP")]);
@@ -59,8 +65,8 @@ fn random_destination(random: &mut Random, frontends: &[L4Addr], pool: &[L4Addr]
         0 => nowhere,
         1 => *random.pick(pool),
         _ if frontend.addr.is_unspecified() => {
-            let node = if frontend.addr.ip().is_ipv4() { "192.0.2.1:1/TCP" } else { "[2001:db8:b::1]:1/TCP" };
-            L4Addr { addr: l4(node).addr, ..frontend }
+            let host = random.pick(&NODE_SIDE[usize::from(frontend.addr.ip().is_ipv6())]);
+            L4Addr { addr: host.parse().unwrap(), ..frontend }
         }
         _ => frontend,
     };
@@ -94,8 +100,11 @@ fn random_flows_do_what_the_maps_say() {
             if round % 10 == 0 {
                 let at = random.below(frontends.len());
                 let id = u32::try_from(at).unwrap() + 1;
+                let loopback = random.pick(&["127.0.0.1", "::1"]).parse().unwrap();
                 let op = match random.below(10) {
                     0 => MapOp::DeleteFrontend(frontends[at]),
+                    1 => MapOp::PutNodeAddr(loopback),
+                    2 => MapOp::DeleteNodeAddr(loopback),
                     _ => put(id, random_entry(random, &pool, frontends[at])),
                 };
                 change(&mut kernel, &mut state, op);
@@ -118,7 +127,7 @@ fn random_flows_do_what_the_maps_say() {
 /// Whether the sandbox has the address itself.
 fn is_here(to: L4Addr) -> bool {
     let addr = to.addr.to_string();
-    addr.starts_with("192.0.2.") || addr.starts_with("2001:db8:b:")
+    to.addr.is_unspecified() || to.addr.is_loopback() || addr.starts_with("192.0.2.") || addr.starts_with("2001:db8:b:")
 }
 
 fn check(expected: &Verdict<'_>, manner: Manner, to: L4Addr, dialled: SocketAddr) {
@@ -127,7 +136,8 @@ fn check(expected: &Verdict<'_>, manner: Manner, to: L4Addr, dialled: SocketAddr
         (Verdict::Forwarded(_, slots), Ok(reached)) => {
             let fits = slots.iter().any(|slot| slot.addr == reached.backend);
             assert!(fits, "{manner:?} to {dialled}: {reached:?}, not in {slots:?}");
-            assert_eq!(reached.shown, dialled, "{manner:?}: the client is shown what it dialled");
+            let named = target(destination(to), dialled.is_ipv6());
+            assert_eq!(reached.shown, named, "{manner:?}: the client is shown what it dialled");
         }
         (Verdict::PassedThrough, Ok(reached)) => assert_eq!((reached.backend, reached.shown), (to, dialled)),
         (Verdict::PassedThrough, Err(error)) => {
@@ -209,5 +219,51 @@ fn a_nodeport_on_loopback_is_for_the_node_alone() {
             }
             assert_eq!(dial(Manner::Tcp, "192.0.2.1:30080").unwrap().backend, l4("192.0.2.10:8080/TCP"));
         });
+    });
+}
+
+/// 0.0.0.0 and :: mean the loopback of the network namespace that the process is in, never a NodePort's entry, which is
+/// kept under the same address.
+#[test]
+fn the_unspecified_address_is_the_loopback_of_the_process() {
+    in_sandbox("sockets::translation::the_unspecified_address_is_the_loopback_of_the_process", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        let backend_v4 = ["192.0.2.10:8080/TCP", "192.0.2.10:8080/UDP"];
+        backends(&backend_v4);
+        backends(&["[2001:db8:b::10]:8080/TCP"]);
+        kernel.serve(1, "0.0.0.0:30080/TCP", &backend_v4[..1]);
+        kernel.serve(2, "0.0.0.0:30080/UDP", &backend_v4[1..]);
+        kernel.serve(3, "[::]:30080/TCP", &["[2001:db8:b::10]:8080/TCP"]);
+        kernel.apply(&[MapOp::PutNodeAddr("192.0.2.1".parse().unwrap())]);
+        let ways = [
+            (Manner::Tcp, "0.0.0.0:30080", "127.0.0.1:30080"),
+            (Manner::Tcp, "[::ffff:0.0.0.0]:30080", "[::ffff:127.0.0.1]:30080"),
+            (Manner::Tcp, "[::]:30080", "[::1]:30080"),
+            (Manner::UdpConnected, "0.0.0.0:30080", "127.0.0.1:30080"),
+            (Manner::UdpUnconnected, "0.0.0.0:30080", "127.0.0.1:30080"),
+            (Manner::UdpUnconnected, "[::ffff:0.0.0.0]:30080", "[::ffff:127.0.0.1]:30080"),
+        ];
+        // Servers of the pod's own.
+        let own = ["127.0.0.1:30080/TCP", "[::1]:30080/TCP", "127.0.0.1:30080/UDP"];
+        let reach =
+            || ways.map(|(manner, to, _)| dial(manner, to.parse().unwrap()).map(|reached| reached.backend.port));
+        let pod = Pod::new(0);
+        pod.run(|| own.into_iter().for_each(|addr| backend(l4(addr))));
+        for loopback in [false, true] {
+            if loopback {
+                kernel.apply(&["127.0.0.1", "::1"].map(|addr| MapOp::PutNodeAddr(addr.parse().unwrap())));
+            }
+            assert!(
+                pod.run(reach).into_iter().all(|port| port.unwrap() == 30_080),
+                "with NodePorts on loopback: {loopback}"
+            );
+        }
+        for (manner, to, shown) in ways {
+            let reached = dial(manner, to.parse().unwrap()).unwrap();
+            assert_eq!((reached.backend.port, reached.shown), (8_080, shown.parse().unwrap()), "{manner:?} {to}");
+        }
+        kernel.apply(&["127.0.0.1", "::1"].map(|addr| MapOp::DeleteNodeAddr(addr.parse().unwrap())));
+        own.into_iter().for_each(|addr| backend(l4(addr)));
+        assert!(reach().into_iter().all(|port| port.unwrap() == 30_080), "not answered on loopback");
     });
 }

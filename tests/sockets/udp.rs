@@ -1,11 +1,18 @@
 //! What a UDP socket remembers: answers come from the address it asked, and it keeps its backend.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
-use nodelb_core::state::MapOp;
+use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::state::{MapOp, MapState, ServiceEntry};
+use nodelb_core::trace::{Verdict, is_answer, trace};
 use rustix::net::connect_unspec;
+use socket2::{Domain, Socket, Type};
 
-use super::{Kernel, ask, backends, entry, in_sandbox, l4, options, point, put, udp_socket};
+use nodelb_datapath::Options;
+
+use super::{Kernel, Random, ask, backends, entry, in_sandbox, l4, options, point, put, udp_socket};
+use crate::pod::Pod;
 
 fn to(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -156,5 +163,118 @@ fn a_socket_remembers_the_services_it_used_last() {
         let mut from: Vec<SocketAddr> = latest.iter().map(|_| socket.recv_from(&mut [0; 64]).unwrap().1).collect();
         from.sort_unstable();
         assert_eq!(from, latest, "six at a time");
+    });
+}
+
+/// What is sent from one socket of this host to another arrives there, or at a NodePort's backend, whichever the oracle
+/// says. True if at the former.
+fn answers(from: &UdpSocket, client: &UdpSocket, (to, expected): (SocketAddr, bool), case: &str) -> bool {
+    if from.peer_addr().is_ok() { from.send(b"answer") } else { from.send_to(b"answer", to) }.unwrap();
+    let (reader, other) = if expected { (client, from) } else { (from, client) };
+    let mut buffer = [0; 64];
+    let len =
+        reader.recv(&mut buffer).unwrap_or_else(|error| panic!("{case}: an answer is expected: {expected}: {error}"));
+    assert_eq!(&buffer[..len] == b"answer", expected, "{case}: {:?}", &buffer[..len]);
+    other.set_nonblocking(true).unwrap();
+    assert!(other.recv(&mut buffer).is_err(), "{case}: not to both");
+    other.set_nonblocking(false).unwrap();
+    expected
+}
+
+/// A server and a client on this host, the client's port perhaps a NodePort.
+struct Pair {
+    server: UdpSocket,
+    client: UdpSocket,
+    /// Where the server sends.
+    at: L4Addr,
+}
+
+impl Pair {
+    /// The first host is a node address, the second another, the last the unspecified one.
+    fn random(random: &mut Random, hosts: [&str; 3]) -> Self {
+        let port = *random.pick(&[30_053, 30_053, 30_054, 29_999]);
+        let own = hosts[random.below(3)];
+        let server = UdpSocket::bind(to(&format!("{}:53", hosts[random.below(2)]))).unwrap();
+        let client = UdpSocket::bind(to(&format!("{own}:{port}"))).unwrap();
+        for socket in [&server, &client] {
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        }
+        // A wildcard socket gets its address from the route when it connects.
+        if own != hosts[2] && random.below(2) == 0 {
+            client.connect(server.local_addr().unwrap()).unwrap();
+        }
+        let addr = if own == hosts[2] { hosts[0] } else { own };
+        Self { server, client, at: l4(&format!("{addr}:{port}/UDP")) }
+    }
+
+    /// Where the client is bound.
+    fn bound(&self) -> L4Addr {
+        let bound = self.client.local_addr().unwrap();
+        L4Addr::new(bound.ip().into(), bound.port(), Protocol::Udp)
+    }
+}
+
+/// A socket whose first port is the one that connect() gave it.
+fn connected_unbound(to: SocketAddr) -> UdpSocket {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket.into()
+}
+
+/// Every role that a NodePort's number can have besides: port of a client, connected or not, at a node address or another;
+/// or of the service's own backend.
+#[test]
+fn an_answer_to_a_client_whose_port_is_a_nodeport_reaches_it() {
+    in_sandbox("sockets::udp::an_answer_to_a_client_whose_port_is_a_nodeport_reaches_it", |env| {
+        // The clients had their ports before the Service came.
+        let options = Options { protect_nodeports: false, ..options(env) };
+        let (mut kernel, mut state) = (Kernel::open(&options), MapState::default());
+        let mut apply = |op: MapOp| {
+            state.apply(&op);
+            kernel.apply(&[op]);
+            state.clone()
+        };
+        let services =
+            [(1, "192.0.2.10:53/UDP", "0.0.0.0:30053/UDP"), (2, "[2001:db8:b::10]:53/UDP", "[::]:30053/UDP")];
+        for (id, backend, nodeport) in services {
+            backends(&[backend]);
+            apply(put(id, entry(&[backend])));
+            apply(point(nodeport, id));
+        }
+        for addr in ["192.0.2.1", "2001:db8:b::1"] {
+            apply(MapOp::PutNodeAddr(addr.parse().unwrap()));
+        }
+        let random = &mut Random(0x0061_6e73);
+        let (mut answered, mut translated, mut unbound) = (0, 0, 0);
+        for _ in 0..400 {
+            let (id, backend, _) = *random.pick(&services);
+            let may_be_bound = random.below(4) == 0;
+            let state = apply(put(id, ServiceEntry { may_be_bound, ..entry(&[backend]) }));
+            let hosts = [["192.0.2.1", "192.0.2.2", "0.0.0.0"], ["[2001:db8:b::1]", "[2001:db8:b::2]", "[::]"]];
+            let mut pair = Pair::random(random, hosts[id as usize - 1]);
+            let (at, bound, range) = (pair.at, pair.bound(), &options.nodeport_range);
+            // A connected client gets nothing but what its peer sends.
+            let has_port = pair.client.peer_addr().is_ok() || random.below(3) > 0;
+            let is_answer = is_answer(&state, range, at, has_port, |at| at == bound)
+                || trace(&state, range, at) == Verdict::PassedThrough;
+            let case = format!("{at} of {:?}, {may_be_bound}, from {:?}", pair.client, pair.server);
+            let destination = SocketAddr::new(at.addr.ip(), at.port);
+            if !has_port {
+                pair.server = connected_unbound(destination);
+                unbound += usize::from(at.port == 30_053);
+            }
+            if answers(&pair.server, &pair.client, (destination, is_answer), &case) {
+                answered += usize::from(at.port == 30_053);
+            } else {
+                translated += 1;
+            }
+        }
+        assert!(answered > 50 && translated > 15 && unbound > 15, "{answered}, {translated}, {unbound}");
+
+        let ask_from = |any: &str, nodeport: &str| ask(&UdpSocket::bind(any).unwrap(), to(nodeport)).unwrap().backend;
+        assert_eq!(ask_from("0.0.0.0:30054", "192.0.2.1:30053"), l4("192.0.2.10:53/UDP"), "a client of the NodePort");
+        let in_a_pod = Pod::new(0).run(|| ask_from("0.0.0.0:30053", "192.0.2.1:30053"));
+        assert_eq!(in_a_pod, l4("192.0.2.10:53/UDP"), "a pod's port is not the node's");
     });
 }

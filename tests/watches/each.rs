@@ -352,3 +352,188 @@ fn an_error_answer_to_a_watch_leads_to_a_list() {
 fn touched(number: u64) -> Patch {
     Patch::Merge(json!({"metadata": {"annotations": {"touched": number.to_string()}}}))
 }
+
+/// With EndpointSlices or Services in an etcd of their own, as `--etcd-servers-overrides` does.
+#[test]
+fn a_kind_with_versions_of_its_own_is_compared_with_itself_alone() {
+    for (apart, alpn) in
+        [("endpointslices", "h2"), ("services", "h2"), ("endpointslices", "http/1.1"), ("services", "http/1.1")]
+    {
+        let rig = Rig::over(&[alpn]);
+        rig.cluster.separate_versions(apart, 5_000_000).expect("served");
+        (0..3).flat_map(make::pair).for_each(|object| rig.apply(object));
+        rig.apply(extra(1));
+        rig.converge("the beginning");
+        for number in 2..5 {
+            rig.reconnect();
+            rig.apply(extra(number));
+            rig.converge("another session");
+        }
+        let journal = rig.take_journal();
+        assert!(!journal.contains("was restored"), "{apart} {alpn}: {journal}");
+        let backup = rig.cluster.backup();
+        rig.apply(extra(5));
+        rig.cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
+        rig.apply(make::service("new", 9));
+        rig.cluster.advance(100);
+        rig.converge("later");
+        rig.cluster.restore_backup(&backup);
+        rig.reconnect();
+        rig.converge("restored");
+        let journal = rig.take_journal();
+        for kind in BOTH {
+            assert!(journal.contains(&format!("{}: the cluster is at", kind.resource())), "{apart} {alpn}: {journal}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_is_replaced_while_there_are_many_writes_is_no_restore() {
+    let rig = Rig::shop(3);
+    rig.take_journal();
+    for round in 0..15 {
+        rig.renew_certificate();
+        for write in 0..30 {
+            rig.apply(extra(round * 30 + write));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    rig.converge("after many certificates");
+    let journal = rig.take_journal();
+    assert!(journal.matches("the credentials for the apiservers have changed").count() > 5, "{journal}");
+    assert!(!journal.contains("was restored"), "{journal}");
+    let lists = rig.requests(Kind::EndpointSlice).iter().filter(|line| line.contains("sendInitialEvents")).count();
+    assert_eq!(lists, 1, "the one at the start");
+}
+
+/// As `--goaway-chance`, which real apiservers have so that clients spread.
+#[test]
+fn a_server_that_drains_its_connections_has_not_failed() {
+    let rig = Rig::shop(3);
+    rig.take_journal();
+    for number in 0..30 {
+        rig.replica.faults().go_away();
+        if number % 2 == 0 {
+            rig.replica.faults().end_watches();
+        }
+        rig.apply(extra(number));
+        rig.converge("a drained connection");
+    }
+    let journal = rig.take_journal();
+    let is_of_server = |line: &str| line.contains("WARN") && line.contains("apiserver");
+    assert!(!journal.lines().any(is_of_server) && !journal.contains("was restored"), "{journal}");
+    let lists = rig.requests(Kind::EndpointSlice).iter().filter(|line| line.contains("sendInitialEvents")).count();
+    assert_eq!(lists, 1, "the one at the start");
+}
+
+#[test]
+fn one_401_repeats_that_request_alone() {
+    let rig = Rig::shop(2);
+    rig.requests(Kind::Service);
+    for number in 0..5 {
+        let unauthorized = Fault::Status { code: 401, retry_after: None };
+        rig.replica.faults().events_next(1, "endpointslices", EventFault::Error { code: 500 });
+        rig.replica.faults().answer_next(1, On::resource("endpointslices"), unauthorized);
+        rig.apply(extra(number));
+        rig.converge("one 401");
+    }
+    let resource = |kind: Kind, seen: &[String]| {
+        seen.iter().filter(|line| line.starts_with(&format!("GET {}?", kind.path()))).count()
+    };
+    let seen = rig.replica.faults().take_requests();
+    assert!(resource(Kind::EndpointSlice, &seen) >= 10, "{seen:#?}");
+    // Its watch may be silent for long enough to be asked for again.
+    let other = seen.iter().filter(|line| line.contains("/namespaces/default/services")).count();
+    assert_eq!(other, 0, "no session was opened: {seen:#?}");
+}
+
+/// Waits until a new session has asked its first question.
+fn wait_for_session(rig: &Rig) {
+    let mut seen = Vec::new();
+    rig.node.wait("the first question of a session", |_| {
+        seen.extend(rig.replica.faults().take_requests());
+        let is_asked = seen.iter().any(|line| line.contains("/namespaces/default/services"));
+        if is_asked { Ok(()) } else { Err(format!("{seen:?}")) }
+    });
+}
+
+/// Restores, and lets the kind ask again only after its versions have passed the ones from before.
+fn restore_and_pass(rig: &Rig, kind: Kind, backup: &nodelb_apiserver::Backup, write: serde_json::Value) {
+    let faults = rig.replica.faults();
+    rig.cluster.restore_backup(backup);
+    // The second that this takes is enough for the writes.
+    faults.answer_next(1, On::path(kind.path()), Fault::Status { code: 429, retry_after: Some(1) });
+    faults.take_requests();
+    faults.reset_connections();
+    wait_for_session(rig);
+    rig.apply(write);
+    rig.cluster.advance(300);
+}
+
+#[test]
+fn a_restore_that_the_first_question_shows_counts_also_when_writes_follow() {
+    let rig = Rig::shop(2);
+    let backup = rig.cluster.backup();
+    for number in 0..5 {
+        rig.apply(make::service(&format!("new{number}"), 20 + number));
+    }
+    rig.cluster.advance(10);
+    rig.converge("later");
+    restore_and_pass(&rig, Kind::Service, &backup, make::service("new", 9));
+    rig.converge("a Service that was written after the first question");
+}
+
+/// Services alone cannot show it: no bookmark has told their watcher how far the cluster was.
+#[test]
+fn a_restore_that_the_first_question_shows_counts_for_other_kinds_of_the_same_etcd() {
+    let rig = Rig::shop(2);
+    rig.replica.faults().behave(|behaviour| behaviour.bookmarks = None);
+    let backup = rig.cluster.backup();
+    (0..5).for_each(|number| rig.apply(extra(number)));
+    rig.converge("later");
+    restore_and_pass(&rig, Kind::EndpointSlice, &backup, extra(9));
+    rig.converge("a slice that was written after the first question");
+}
+
+#[test]
+fn a_kind_with_versions_of_its_own_is_not_listed_again_over_another_session() {
+    for apart in ["endpointslices", "services"] {
+        let rig = Rig::over(&["h2"]);
+        rig.cluster.separate_versions(apart, 5_000_000).expect("served");
+        (0..3).flat_map(make::pair).for_each(|object| rig.apply(object));
+        rig.converge("the beginning");
+        let mut lists = Vec::new();
+        for number in 0..5 {
+            rig.replica.faults().take_requests();
+            rig.replica.faults().reset_connections();
+            wait_for_session(&rig);
+            rig.apply(extra(number));
+            rig.apply(make::service(&format!("new{number}"), 20 + number));
+            rig.converge("another session");
+            lists.extend(rig.replica.faults().take_requests());
+        }
+        // A Node that does not exist is looked for twice.
+        lists.retain(|line| line.contains("sendInitialEvents") && !line.contains(Kind::Node.path()));
+        assert!(lists.is_empty(), "{apart}: {lists:#?}");
+    }
+}
+
+#[test]
+fn a_restore_that_one_kind_notices_counts_for_all_kinds() {
+    let rig = Rig::shop(2);
+    rig.replica.faults().behave(|behaviour| behaviour.bookmarks = None);
+    let backup = rig.cluster.backup();
+    for number in 0..5 {
+        rig.apply(make::service(&format!("new{number}"), 20 + number));
+    }
+    rig.converge("later");
+    rig.cluster.restore_backup(&backup);
+    rig.requests(Kind::EndpointSlice);
+    rig.replica.faults().reset_connections();
+    let mut asked = Vec::new();
+    rig.node.wait("a list of EndpointSlices, whose own versions show nothing", |_| {
+        asked.extend(rig.requests(Kind::EndpointSlice));
+        if asked.iter().any(|line| is_list(line, WatchList::On)) { Ok(()) } else { Err(format!("{asked:?}")) }
+    });
+    rig.converge("restored");
+}

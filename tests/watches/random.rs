@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nodelb::source::kube::decode::Kind;
 use nodelb_apiserver::{Backup, EventFault, Fault, On, WatchList};
 
 use crate::make::{self, backend, frontend};
@@ -39,6 +40,8 @@ struct Chaos {
     steady: Steady,
     backup: (Backup, Steady),
     lied_at: Instant,
+    /// Kinds that may not have noticed the last restore.
+    unnoticed: Vec<&'static str>,
 }
 
 /// In which of its slices the backend of a service is that never goes.
@@ -62,6 +65,10 @@ impl Chaos {
         // Every other seed without HTTP/2.
         let alpn: &[_] = if seed.is_multiple_of(2) { &["h2", "http/1.1"] } else { &["http/1.1"] };
         let rig = Rig::over(alpn);
+        // A kind with an etcd of its own, whose versions are far ahead of the others.
+        if let Some(kind) = ["services", "endpointslices"].get(usize::try_from(seed / 2 % 3).expect("few")) {
+            rig.cluster.separate_versions(kind, 5_000_000).expect("served");
+        }
         for service in 0..SERVICES {
             make::pair(service).into_iter().for_each(|object| rig.cluster.apply_value(object).expect("valid"));
             rig.watch(&frontend(service), Some(&backend(service)));
@@ -69,7 +76,7 @@ impl Chaos {
         rig.converge("the beginning");
         let steady = Steady::default();
         let backup = (rig.cluster.backup(), steady);
-        Self { seed, random: Random(seed), rig, steady, backup, lied_at: Instant::now() }
+        Self { seed, random: Random(seed), rig, steady, backup, lied_at: Instant::now(), unnoticed: Vec::new() }
     }
 
     fn run(mut self, sequences: u64) {
@@ -89,6 +96,17 @@ impl Chaos {
             // Every fault wears off by itself, most of them while the table follows.
             let what = format!("CHAOS_SEED={} sequence {sequence}: {}", self.seed, steps.join(", "));
             self.rig.converge(&what);
+            let journal = self.rig.take_journal();
+            let restored = journal.lines().filter(|line| line.contains("was restored"));
+            for line in restored.collect::<Vec<_>>() {
+                // Each kind notices once, if need be when it is asked for the next time.
+                let kind = self.unnoticed.iter().position(|kind| line.contains(&format!("{kind}: the cluster is at")));
+                assert!(kind.is_some(), "{what}: {journal}");
+                kind.map(|kind| self.unnoticed.remove(kind));
+            }
+            for wrong in ["another cluster", "a bug of nodelb"] {
+                assert!(!journal.contains(wrong), "{what}: {journal}");
+            }
             if begun.elapsed() > Duration::from_secs(2) {
                 println!("slow, {:.1?}: {what}", begun.elapsed());
             }
@@ -178,6 +196,7 @@ impl Chaos {
             1 => {
                 self.rig.cluster.restore_backup(&self.backup.0);
                 self.steady = self.backup.1;
+                self.unnoticed = Kind::ALL.map(Kind::resource).to_vec();
                 self.rig.reconnect();
                 self.rig.converge(&during("a restored backup"));
                 "restore".into()
@@ -191,6 +210,10 @@ impl Chaos {
                     self.lied_at = Instant::now();
                 }
                 format!("a list of {resource} with {items} items, unless one was of late")
+            }
+            3 if items == 0 => {
+                self.rig.restart_node_with_another_authority();
+                "restart with one certificate authority more".into()
             }
             3 => {
                 self.rig.restart_node();
@@ -260,10 +283,22 @@ impl Chaos {
         what
     }
 
+    /// Another session takes the place of the one in use, while there are many writes.
+    fn replace_session(&mut self, after: usize) -> String {
+        self.rig.renew_certificate();
+        for step in 0..40 {
+            let name = format!("s{}", step % SERVICES);
+            let object = make::slice(&name, 13, &[format!("203.0.113.{}", 1 + (after as u64 + step) % 200)]);
+            self.rig.cluster.apply_value(object).expect("valid");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        "a renewed certificate".into()
+    }
+
     /// Connections, and servers, that are not as the last one was.
     fn connect_wrongly(&mut self, after: usize) -> String {
         let faults = self.rig.replica.faults();
-        match self.random.below(6) {
+        match self.random.below(11) {
             0 => {
                 faults.expire_watches();
                 "expired".into()
@@ -284,6 +319,28 @@ impl Chaos {
                 faults.expire_watches();
                 format!("streaming lists: {mode:?}")
             }
+            5 => {
+                faults.go_away();
+                "go away".into()
+            }
+            6 => {
+                faults.answer_next(1, On::any(), Fault::Status { code: 401, retry_after: None });
+                faults.end_watches();
+                "one 401".into()
+            }
+            7 => {
+                let (lasts, code) = (Duration::from_micros(after as u64 * 10), [401, 403][after % 2]);
+                faults.start_up(lasts, code);
+                faults.reset_connections();
+                format!("starts up with {code} for {lasts:?}")
+            }
+            8 => {
+                let on = On::path("/api/v1/namespaces/default/services");
+                faults.answer_next(1, on, Fault::Status { code: 429, retry_after: Some(0) });
+                faults.reset_connections();
+                "too many requests at the first question".into()
+            }
+            9 => self.replace_session(after),
             4 => {
                 faults.behave(|behaviour| behaviour.expired_as_status = !behaviour.expired_as_status);
                 "410 in the other form".into()

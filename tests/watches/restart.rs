@@ -110,3 +110,17 @@ fn a_damaged_state_is_used_as_far_as_it_makes_sense() {
         rig.converge("learned anew");
     }
 }
+
+/// As in the first step of every rotation of a certificate authority.
+#[test]
+fn a_bundle_that_gains_a_certificate_authority_while_the_daemon_is_down_is_of_the_same_cluster() {
+    let mut rig = killed();
+    let remembered = rig.node.eye().told();
+    rig.restart_node_with_another_authority();
+    rig.node.wait("what is remembered", |eye| {
+        if eye.told() == remembered { Ok(()) } else { Err(format!("{:?}", eye.told())) }
+    });
+    assert!(!rig.take_journal().contains("another cluster"));
+    rig.replica.faults().refuse(false);
+    rig.converge("the apiserver is back");
+}

@@ -2,12 +2,15 @@
 //! engine with maps in memory behind them, and an eye on every batch of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::make;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use nodelb::apiserver::address::{Address, Server};
 use nodelb::apiserver::credentials::{self, Credentials};
 use nodelb::apiserver::session::Settings;
@@ -18,7 +21,7 @@ use nodelb::source::kube::decode::{Decoder, Heard, Kind, Object};
 use nodelb::source::kube::watch::Timing;
 use nodelb::source::kube::{self, KubernetesSource, Memory};
 use nodelb::source::{SourceReport, SourceState};
-use nodelb_apiserver::{Cluster, Faults, Replica, ServeOptions};
+use nodelb_apiserver::{Cluster, Credentials as Shown, Faults, Replica, ServeOptions};
 use nodelb_core::addr::L4Addr;
 use nodelb_core::change::Change;
 use nodelb_core::datapath::{Limits, Moment};
@@ -51,7 +54,13 @@ pub(crate) struct Node {
     runtime: Option<Runtime>,
     eye: Arc<Mutex<Eye>>,
     pub(crate) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+    journal: Journal,
+    kubeconfig: PathBuf,
 }
+
+/// What the node has logged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Journal(Arc<Mutex<String>>);
 
 /// What the owner sees.
 pub(crate) struct Eye {
@@ -152,6 +161,36 @@ impl Rig {
         self.node.eye().watched = watched;
     }
 
+    /// The same, with one certificate authority more in the kubeconfig, in front of the cluster's.
+    pub(crate) fn restart_node_with_another_authority(&mut self) {
+        let watched = self.node.eye().watched.clone();
+        self.node.stop();
+        let other = Cluster::new().expect("a cluster");
+        let bundle = format!("{}{}", other.ca_pem(), self.cluster.ca_pem());
+        let encode = |pem: &str| STANDARD.encode(pem);
+        let own = self.cluster.kubeconfig(&[&self.replica.url()]).expect("a kubeconfig");
+        let kubeconfig = own.replace(&encode(self.cluster.ca_pem()), &encode(&bundle));
+        assert_ne!(own, kubeconfig);
+        let (at, state) = (self.replica.address(), self.state.path());
+        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig));
+        self.node.eye().watched = watched;
+    }
+
+    /// Gives the node another client certificate, which it can show over another connection only.
+    pub(crate) fn renew_certificate(&self) {
+        let certificate = self.cluster.certificate("nodelb", &[]).expect("a certificate");
+        let url = self.replica.url();
+        let kubeconfig = self.cluster.kubeconfig_for(&Shown::Certificate(certificate), &[&url]);
+        let new = self.node.kubeconfig.with_extension("new");
+        std::fs::write(&new, kubeconfig).expect("written");
+        std::fs::rename(new, &self.node.kubeconfig).expect("renamed");
+    }
+
+    /// What the node has logged since the last call.
+    pub(crate) fn take_journal(&self) -> String {
+        std::mem::take(&mut *self.node.journal.0.lock().expect("not poisoned"))
+    }
+
     /// Resets every connection, and waits until Services and EndpointSlices are asked for over new ones.
     pub(crate) fn reconnect(&self) {
         self.replica.faults().reset_connections();
@@ -206,15 +245,30 @@ pub(crate) fn timing() -> Timing {
 impl Node {
     /// A node that knows this address, and the state directory of an earlier one.
     pub(crate) fn start(cluster: &Cluster, at: SocketAddr, state: &Path) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        Self::start_with(cluster, at, state, None)
+    }
+
+    /// The same with this kubeconfig.
+    fn start_with(cluster: &Cluster, at: SocketAddr, state: &Path, text: Option<&str>) -> Self {
+        let journal = Journal::default();
+        let written = journal.clone();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .on_thread_start(move || written.begin())
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime");
         let directory = tempfile::tempdir().expect("a directory");
         let kubeconfig = directory.path().join("kubeconfig");
         let url = format!("https://{at}");
-        std::fs::write(&kubeconfig, cluster.kubeconfig(&[&url]).expect("a kubeconfig")).expect("written");
+        std::fs::write(
+            &kubeconfig,
+            text.map_or_else(|| cluster.kubeconfig(&[&url]).expect("a kubeconfig"), str::to_owned),
+        )
+        .expect("written");
         let settings = Settings {
             servers: vec![Server { address: Address::from(at), tls_server_name: Some("kubernetes".into()) }],
-            kubeconfig: Some(kubeconfig),
+            kubeconfig: Some(kubeconfig.clone()),
             state_directory: state.to_path_buf(),
             ..Settings::default()
         };
@@ -261,7 +315,7 @@ impl Node {
         };
         runtime.spawn(kube::run(source, std::future::pending()));
         runtime.spawn(own(changes, Arc::clone(&eye), snapshot_in, directory));
-        Self { runtime: Some(runtime), eye, sources }
+        Self { runtime: Some(runtime), eye, sources, journal, kubeconfig }
     }
 
     /// Ends it as a kill would.
@@ -310,6 +364,7 @@ pub(crate) fn quick() -> PoolTiming {
         steady: 20,
         short_lived: 2,
         debounce: 50,
+        credentials_every: 30,
         retry_first: 1,
         retry_most: 20,
         refused_first: 5,
@@ -385,6 +440,31 @@ impl Eye {
     /// What readers see.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.engine.snapshot(self.now)
+    }
+}
+
+impl Journal {
+    /// From now on, what this thread logs is kept: warnings, and what is said of clusters.
+    fn begin(&self) {
+        let writer = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .with_max_level(tracing::Level::INFO)
+            .finish();
+        // For as long as the thread lives.
+        std::mem::forget(tracing::subscriber::set_default(subscriber));
+    }
+}
+
+impl io::Write for Journal {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("not poisoned").push_str(&String::from_utf8_lossy(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -18,6 +18,8 @@ pub struct Addr([u8; 16]);
 impl Ord for Addr {
     /// As bytes in network order, compared as one number: addresses are the keys of the largest maps.
     fn cmp(&self, other: &Self) -> Ordering {
+        #[cfg(test)]
+        work::count();
         u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
     }
 }
@@ -25,6 +27,25 @@ impl Ord for Addr {
 impl PartialOrd for Addr {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
+    }
+}
+
+/// How much work a test's thread has done: comparisons of addresses, of which every look into a map of them takes some.
+#[cfg(test)]
+pub(crate) mod work {
+    use std::cell::Cell;
+
+    thread_local!(static COMPARISONS: Cell<u64> = const { Cell::new(0) });
+
+    pub(super) fn count() {
+        COMPARISONS.set(COMPARISONS.get() + 1);
+    }
+
+    /// How many it took to do this.
+    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+        let before = COMPARISONS.get();
+        let result = work();
+        (COMPARISONS.get() - before, result)
     }
 }
 
@@ -42,6 +63,10 @@ impl Addr {
     pub const UNSPECIFIED_V4: Self = Self::from_v4(Ipv4Addr::UNSPECIFIED);
     /// The IPv6 wildcard: the address part of an IPv6 NodePort frontend.
     pub const UNSPECIFIED_V6: Self = Self([0; 16]);
+    /// 127.0.0.1.
+    pub const LOOPBACK_V4: Self = Self::from_v4(Ipv4Addr::LOCALHOST);
+    /// `::1`.
+    pub const LOOPBACK_V6: Self = Self(Ipv6Addr::LOCALHOST.octets());
 
     /// The address with these 16 bytes, in network order.
     pub const fn from_octets(octets: [u8; 16]) -> Self {
@@ -111,7 +136,9 @@ impl FromStr for Addr {
 
     /// Accepts what `std::net` accepts: leading zeros and zone ids (`fe80::1%eth0`) are refused.
     fn from_str(text: &str) -> Result<Self, AddrError> {
-        text.parse::<IpAddr>().map(Self::from).map_err(|_not_an_address| AddrError::Address(text.into()))
+        let parsed = text.parse::<IpAddr>().map(Self::from);
+        parsed
+            .map_err(|_not_an_address| leading_zeros::<IpAddr>(text).unwrap_or_else(|| AddrError::Address(text.into())))
     }
 }
 
@@ -208,6 +235,11 @@ impl L4Addr {
         Self { addr, port, protocol }
     }
 
+    /// The one before all others.
+    pub(crate) const FIRST: Self = Self::new(Addr([0; 16]), 0, Protocol::Tcp);
+    /// The one after all others.
+    pub(crate) const LAST: Self = Self::new(Addr([0xff; 16]), u16::MAX, Protocol::Sctp);
+
     /// From the first to the last of those with this address, whatever port and protocol.
     pub const fn all_at(addr: Addr) -> RangeInclusive<Self> {
         Self::new(addr, 0, Protocol::Tcp)..=Self::new(addr, u16::MAX, Protocol::Sctp)
@@ -219,12 +251,13 @@ impl FromStr for L4Addr {
 
     fn from_str(text: &str) -> Result<Self, AddrError> {
         let (socket, protocol) = text.rsplit_once('/').unwrap_or((text, "TCP"));
-        let socket: std::net::SocketAddr =
-            socket.parse().map_err(|_not_a_socket_address| AddrError::Socket(text.into()))?;
+        let socket: SocketAddr = socket.parse().map_err(|_not_a_socket_address| {
+            leading_zeros::<SocketAddr>(socket).unwrap_or_else(|| AddrError::Socket(text.into()))
+        })?;
         if socket.port() == 0 {
             return Err(AddrError::PortZero(text.into()));
         }
-        if let std::net::SocketAddr::V6(v6) = socket
+        if let SocketAddr::V6(v6) = socket
             && v6.scope_id() != 0
         {
             return Err(AddrError::Socket(text.into()));
@@ -249,7 +282,7 @@ impl From<L4Addr> for String {
 
 impl fmt::Display for L4Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let socket = std::net::SocketAddr::new(self.addr.ip(), self.port);
+        let socket = SocketAddr::new(self.addr.ip(), self.port);
         match f.width() {
             None => write!(f, "{socket}/{}", self.protocol),
             Some(_) => f.pad(&format!("{socket}/{}", self.protocol)),
@@ -271,8 +304,22 @@ pub fn parse_net(text: &str) -> Result<IpNet, AddrError> {
     if let Ok(addr) = text.parse::<IpAddr>() {
         return Ok(addr.to_canonical().into());
     }
-    let net: IpNet = text.parse().map_err(|_not_a_net| AddrError::Net(text.into()))?;
+    let net: IpNet = text
+        .parse()
+        .map_err(|_not_a_net| leading_zeros::<IpAddr>(text).unwrap_or_else(|| AddrError::Net(text.into())))?;
     if net == net.trunc() { Ok(net) } else { Err(AddrError::HostBits(text.into(), net.trunc())) }
+}
+
+/// What is wrong with an IPv4 address, alone or with what follows it, that would be one without its leading zeros.
+fn leading_zeros<T: FromStr>(text: &str) -> Option<AddrError> {
+    let (octets, rest) = text.split_at(text.find([':', '/']).unwrap_or(text.len()));
+    let plain = |octet: &str| match octet.trim_start_matches('0') {
+        "" if !octet.is_empty() => "0".to_owned(),
+        number => number.to_owned(),
+    };
+    let plain: Vec<String> = octets.split('.').map(plain).collect();
+    let plain = format!("{}{rest}", plain.join("."));
+    (plain != text && plain.parse::<T>().is_ok()).then(|| AddrError::LeadingZeros(text.into(), plain))
 }
 
 /// Why a text is not an address. Each message quotes the text and shows the expected form.
@@ -281,6 +328,9 @@ pub enum AddrError {
     /// Not an IP address.
     #[error("`{0}` is not an IP address (expected like 192.0.2.7 or 2001:db8::7)")]
     Address(String),
+    /// `010` is 10 to some programs and 8 to others.
+    #[error("`{0}` has leading zeros, which some programs read as octal: write {1} if decimal numbers are meant")]
+    LeadingZeros(String, String),
     /// Not ADDRESS:PORT.
     #[error("`{0}` is not an address with a port (expected like 192.0.2.7:80 or [2001:db8::7]:80)")]
     Socket(String),

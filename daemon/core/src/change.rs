@@ -26,6 +26,9 @@ pub enum Change {
     Node(NodeFacts),
     /// What Kubernetes says about this node; `None` where it has no such Node (any more). Not having heard is neither.
     NodeObject(Option<NodeObject>),
+    /// The node has another name than before, so that what Kubernetes said about it was about another Node: nothing is
+    /// known, as at the start.
+    NodeObjectUnknown,
     /// What keeps load balancers from being answered, `None` where nothing does: at the health-check port of the service,
     /// or, without a name, at the node's own health addresses.
     EntryError(Option<ServiceName>, Option<Arc<str>>),

@@ -8,15 +8,20 @@ use smallvec::SmallVec;
 use crate::addr::L4Addr;
 use crate::compile::{FrontendPlan, Refusal};
 use crate::datapath::Moment;
+use crate::owner::OwnerTag;
 use crate::report::Status;
 use crate::service::{FrontendKind, PortKey, Service, ServiceName, Source};
-use crate::state::{FrontendEntry, ServiceId};
+use crate::state::{FrontendEntry, Realised, ServiceId};
 
 /// One service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// Whose.
     pub(crate) key: Arc<PortKey>,
+    /// How the kernel keeps the owner's name.
+    pub(crate) tag: OwnerTag,
+    /// The file that describes the service; empty for Kubernetes.
+    pub(crate) file: Arc<str>,
     pub(crate) source: Source,
     pub(crate) created: Option<u64>,
     pub(crate) kind: FrontendKind,
@@ -41,6 +46,8 @@ impl Claim {
         };
         Self {
             key: Arc::clone(key),
+            tag: OwnerTag::new(key, service.source),
+            file: if service.source == Source::Files { Arc::clone(&service.origin.object) } else { Arc::default() },
             source: service.source,
             created: service.created,
             kind: frontend.kind,
@@ -51,12 +58,48 @@ impl Claim {
         }
     }
 
-    fn rank(&self) -> (bool, u64, &PortKey, FrontendKind) {
-        (self.target.is_err(), self.created.unwrap_or(0), &self.key, self.kind)
+    /// The smallest owns the address.
+    fn rank(&self, incumbent: Incumbent) -> Rank<'_> {
+        let (is_other, file) = match incumbent {
+            Incumbent::None => (false, &*self.file),
+            Incumbent::Unknown => (false, ""),
+            Incumbent::Service(hash) => (self.tag.service != hash, &*self.file),
+        };
+        (self.target.is_err(), self.created.unwrap_or(0), is_other, file, &self.key, self.kind)
+    }
+
+    /// The service, and its file if it has one.
+    pub(crate) fn described(&self) -> String {
+        match &*self.file {
+            "" => self.key.service.to_string(),
+            file => format!("{} ({file})", self.key.service),
+        }
     }
 
     fn says_the_same(&self, other: &Self) -> bool {
         Self { since: self.since, ..other.clone() } == *self
+    }
+}
+
+/// Inadmissible, time of creation, not the current owner, file, port, kind.
+type Rank<'a> = (bool, u64, bool, &'a str, &'a PortKey, FrontendKind);
+
+/// The owner of an address by what the kernel has: it keeps the address among claims of equal age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Incumbent {
+    /// The kernel has no such address.
+    None,
+    /// An earlier nodelb wrote the entry, which then belongs to the first service by name.
+    Unknown,
+    /// The service with this hash, see [`OwnerTag::service`].
+    Service(u32),
+}
+
+impl Incumbent {
+    pub(crate) fn of(address: &L4Addr, realised: &Realised) -> Self {
+        let Some(held) = realised.frontends.get(address) else { return Self::None };
+        let tag = realised.services.get(&held.service).and_then(|entry| entry.tag);
+        tag.map_or(Self::Unknown, |tag| Self::Service(tag.service))
     }
 }
 
@@ -114,7 +157,13 @@ impl Default for RowStatus {
 impl Row {
     /// Puts these in place of the service's claims so far. An unchanged claim keeps its age unless another owns the
     /// address now.
-    pub(crate) fn replace(&mut self, service: &ServiceName, claims: impl Iterator<Item = Claim>, now: Moment) {
+    pub(crate) fn replace(
+        &mut self,
+        service: &ServiceName,
+        claims: impl Iterator<Item = Claim>,
+        incumbent: Incumbent,
+        now: Moment,
+    ) {
         let owner = self.owner().map(|(claim, _)| Arc::clone(&claim.key));
         let mut old: SmallVec<[Claim; 1]> = SmallVec::new();
         self.claims.retain(|claim| {
@@ -128,7 +177,7 @@ impl Row {
             claim.since = old.iter().find(|o| o.says_the_same(&claim)).map_or(now, |o| o.since);
             self.claims.push(claim);
         }
-        self.claims.sort_by(|a, b| a.rank().cmp(&b.rank()));
+        self.claims.sort_by(|a, b| a.rank(incumbent).cmp(&b.rank(incumbent)));
         if owner.is_some_and(|before| self.owner().is_none_or(|(claim, _)| claim.key != before)) {
             self.status.since = now;
             self.claims.iter_mut().filter(|claim| claim.target.is_ok()).for_each(|claim| claim.since = now);
@@ -171,9 +220,9 @@ impl Row {
                     _ if owner.key.service == claim.key.service => "another port of this service",
                     Precedence::LocalFile => "which comes from a local file and so goes before Kubernetes",
                     Precedence::Older => "which is older",
-                    Precedence::Equal => "which is as old and comes first by name",
+                    Precedence::Equal => "which has it already",
                 };
-                format!("{address} is owned by {}, {why}; takes over when that goes", owner.key.service)
+                format!("{address} is owned by {}, {why}; takes over when that goes", owner.described())
             }
             _ => return self.status.clone(),
         };

@@ -189,7 +189,8 @@ fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Op
 /// Whether nothing but the backends themselves differs: then the slots were written over, not the entry.
 fn is_same_shape(a: &ServiceEntry, b: &ServiceEntry) -> bool {
     (a.cluster.len(), a.local.len()) == (b.cluster.len(), b.local.len())
-        && (a.has_backends, a.affinity_seconds) == (b.has_backends, b.affinity_seconds)
+        && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.tag)
+            == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.tag)
 }
 
 /// What to believe of a broken frontend that nobody wants, so that it is deleted.

@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use imbl::OrdSet;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
@@ -20,6 +21,8 @@ use crate::weight::slot_counts;
 pub struct Guard {
     /// nodelb's own admin addresses: never a backend, so that no translated connection ends at nodelb itself.
     pub admin: Vec<(Addr, u16)>,
+    /// The TCP ports on which nodelb itself listens, each with the config key that says so: never a NodePort.
+    pub own_ports: Vec<(u16, &'static str)>,
     /// Destinations that are never translated; config key `datapath.bypass`.
     pub bypass: Vec<IpNet>,
     /// Ports a NodePort may have; config key `datapath.nodeport-range`.
@@ -30,7 +33,13 @@ pub struct Guard {
 
 impl Default for Guard {
     fn default() -> Self {
-        Self { admin: Vec::new(), bypass: Vec::new(), nodeport_range: 30_000..=32_767, external_ips: Vec::new() }
+        Self {
+            admin: Vec::new(),
+            own_ports: Vec::new(),
+            bypass: Vec::new(),
+            nodeport_range: 30_000..=32_767,
+            external_ips: Vec::new(),
+        }
     }
 }
 
@@ -46,6 +55,17 @@ pub enum Refusal {
     /// A NodePort nodelb would never look up.
     #[error("NodePort outside {start}-{end}: change the port, or widen datapath.nodeport-range and restart nodelb", start = .0.start(), end = .0.end())]
     NodePortOutsideRange(RangeInclusive<u16>),
+    /// A NodePort that would take nodelb's own listener away.
+    #[error(
+        "reserved: nodelb itself listens on port {port}, which {key} says; change the NodePort, or change {key} and \
+         restart nodelb"
+    )]
+    OwnPort {
+        /// The port.
+        port: u16,
+        /// The config key.
+        key: &'static str,
+    },
     /// Whoever may write Services could take over any address with it.
     #[error(
         "externalIPs let whoever writes a Service take over any address (CVE-2020-8554): if {0} is meant, list it or its \
@@ -109,7 +129,10 @@ impl Guard {
         } else if is_nodeport && !self.nodeport_range.contains(&spec.port) {
             Err(Refusal::NodePortOutsideRange(self.nodeport_range.clone()))
         } else if is_nodeport {
-            Ok(())
+            match self.own_port(spec.l4(protocol)) {
+                Some(&(port, key)) => Err(Refusal::OwnPort { port, key }),
+                None => Ok(()),
+            }
         } else if CANARIES.iter().any(|canary| canary.addr == addr) {
             Err(Refusal::Reserved)
         } else if let Some(word) = not_unicast(addr) {
@@ -124,6 +147,12 @@ impl Guard {
         } else {
             Ok(())
         }
+    }
+
+    /// The listener of nodelb's own that a NodePort under this address would take connections from, if any.
+    pub(crate) fn own_port(&self, nodeport: L4Addr) -> Option<&(u16, &'static str)> {
+        let is_nodeport = nodeport.addr.is_unspecified() && nodeport.protocol == Protocol::Tcp;
+        self.own_ports.iter().find(|(port, _)| is_nodeport && *port == nodeport.port)
     }
 
     /// Whether a connection may be sent to the backend. A cluster has no business with what is only on this host or on
@@ -203,6 +232,8 @@ pub struct PortPlan {
     pub has_backends: bool,
     /// 0 without affinity.
     pub affinity_seconds: u32,
+    /// See [`crate::state::ServiceEntry::may_be_bound`].
+    pub may_be_bound: bool,
     /// The addresses the port is dialled at.
     pub frontends: Vec<FrontendPlan>,
 }
@@ -227,6 +258,8 @@ pub struct FrontendPlan {
 pub struct Surroundings<'a> {
     /// The node it is compiled for.
     pub node: &'a NodeFacts,
+    /// The addresses on which NodePorts are answered.
+    pub node_addrs: &'a OrdSet<Addr>,
     /// What no service may do.
     pub guard: &'a Guard,
     /// Where apiservers are known to listen.
@@ -259,7 +292,25 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'
             plans.push(plan_port(key, &candidates, around, service.affinity_seconds.unwrap_or(0), frontends));
         }
     }
+    for plan in &mut plans {
+        plan.may_be_bound = may_be_bound(plan, slices, around);
+    }
     plans
+}
+
+/// See [`PortPlan::may_be_bound`]. The state of an endpoint does not matter: one that starts again has to bind its port
+/// before it is ready. Nor does its family: a socket of IPv6 takes both.
+fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], around: &Surroundings<'_>) -> bool {
+    let nodeports = plan.frontends.iter().filter(|f| f.kind == FrontendKind::NodePort && f.refusal.is_none());
+    let numbers: SmallVec<[u16; 2]> = nodeports.map(|frontend| frontend.address.port).collect();
+    if numbers.is_empty() {
+        return false;
+    }
+    let ports = slices.iter().flat_map(|slice| &slice.ports);
+    let named = ports.filter(|port| port.name == plan.key.port && port.protocol == plan.key.protocol);
+    let is_here = |port: u16, addr: &Addr| numbers.contains(&port) && around.node.addresses.contains(addr);
+    !around.node_addrs.iter().any(|addr| addr.family() == plan.key.family)
+        || named.flat_map(|port| &port.backends).any(|backend| is_here(backend.port, &backend.addr))
 }
 
 fn plan_frontends(
@@ -300,7 +351,8 @@ fn plan_port(
         addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0).collect()
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));
-    PortPlan { cluster, local, has_backends: selection.has_backends, affinity_seconds, frontends, key }
+    let (has_backends, may_be_bound) = (selection.has_backends, false);
+    PortPlan { cluster, local, has_backends, affinity_seconds, may_be_bound, frontends, key }
 }
 
 #[cfg(test)]

@@ -65,6 +65,18 @@ pub enum MapError {
         /// How many entries it can hold.
         limit: u32,
     },
+    /// More node addresses than the map can hold, whose size is not configured.
+    #[error(
+        "map node_addrs is full ({limit} addresses): let node.nodeport-addresses mean fewer of the node's addresses"
+    )]
+    TooManyNodeAddrs {
+        /// How many it can hold.
+        limit: u32,
+    },
+    /// There is room for the list, but part of it was freed so recently that a program may still be reading it. It is
+    /// to be had within about a second.
+    #[error("map slots has no room for this list yet: nodelb uses slots again one second after they were freed")]
+    Resting,
     /// Anything else; the text names the map and what the kernel said.
     #[error("map {map}: {reason}")]
     Failed {
@@ -83,6 +95,10 @@ pub trait Datapath {
     /// Carries the operations out in order and tells how each went; the result has the length of `ops`. A failed
     /// operation does not keep later ones from being tried.
     fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>>;
+
+    /// The operations since the last call are all done, and it is now this late: whatever they took out of use rests from
+    /// now on.
+    fn end_round(&mut self, ended: Moment);
 
     /// What the maps hold, read back from them.
     ///

@@ -113,10 +113,27 @@ impl Snapshot {
         if *filter != Filter::default() {
             return;
         }
+        for source in &self.absent {
+            rows.push(Difference {
+                between: Between::SourceMemory,
+                what: format!("source {source}"),
+                service: None,
+                source: Some("not configured".into()),
+                memory: Some("as last known".into()),
+                kernel: None,
+                cause: "the configuration does not name it, and it was a source before".into(),
+                action: format!(
+                    "its services stay; configure [{source}], or set {source}.enabled to false and restart"
+                ),
+            });
+        }
         for source in &self.config.sources {
             let (cause, action) = match (self.facts.is_synced(*source), self.facts.incomplete(*source)) {
                 (true, None) => continue,
-                (true, Some(what)) => (format!("it cannot be read whole: {what}"), "nothing is removed until it can"),
+                (true, Some(what)) => (
+                    format!("it cannot be read whole: {what}"),
+                    "what the kernel had at the start and no source has described since stays until it can",
+                ),
                 (false, _) => (
                     format!("it has not told all it has since nodelb started; see {}", where_to_look(*source)),
                     "what the kernel held at the start stays as it was; what is told is added at once",

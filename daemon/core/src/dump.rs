@@ -17,6 +17,9 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
         if entry.affinity_seconds > 0 {
             push(&mut line, format_args!("  affinity={}s", entry.affinity_seconds));
         }
+        if entry.may_be_bound {
+            line.push_str("  bindable");
+        }
         if !entry.has_backends {
             line.push_str("  empty");
         }

@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 use smallvec::SmallVec;
 
-use crate::addr::{Addr, L4Addr, Protocol};
+use crate::addr::{Addr, Family, L4Addr, Protocol};
 use crate::cause::{Dirt, Trigger};
 use crate::change::Change;
 use crate::claims::Row;
@@ -31,17 +31,23 @@ use crate::stale::Moves;
 use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::table::{Effect, Table};
 use contest::Line;
+use deferred::Deferred;
+use gather::Gathering;
 use tell::Teller;
 
 pub use crate::snapshot::{Differs, Snapshot};
 
+mod absent;
 mod contest;
+mod deferred;
 mod desire;
 mod drift;
+mod gather;
 mod hold;
 mod round;
 mod tell;
 
+pub use absent::{Kept, KeptBecause};
 pub use contest::{Outranked, Takeover};
 pub(crate) use hold::Holds;
 
@@ -52,6 +58,11 @@ pub struct EngineConfig {
     pub guard: Guard,
     /// The sources that will report. Nothing is pruned, and the engine is not ready, before all of them are synced.
     pub sources: BTreeSet<Source>,
+    /// The sources that were there before, by what is known without the kernel. What the kernel holds of one that is not
+    /// among `sources` is kept.
+    pub formerly: BTreeSet<Source>,
+    /// The sources that the operator has switched off: what the kernel holds of them goes.
+    pub switched_off: BTreeSet<Source>,
     /// Entries of the `services` map.
     pub max_services: u32,
 }
@@ -97,6 +108,10 @@ pub struct Round {
     pub errors: Vec<(L4Addr, Arc<str>)>,
     /// Frontends that came out of it.
     pub healed: Vec<L4Addr>,
+    /// Addresses of the node that the kernel did not take, each with the error: NodePorts are not answered on them.
+    pub unanswered: Vec<(Addr, Arc<str>)>,
+    /// Those of the rounds before that it has taken since.
+    pub answered: Vec<Addr>,
     /// Claims that wait for another service's since this round.
     pub outranked: Vec<Outranked>,
     /// Claims that do not wait any more: the address is theirs.
@@ -125,6 +140,8 @@ pub struct Engine {
     realised: Realised,
     /// What the kernel held when this engine came: none of it is deleted before the first prune. Empty from then on.
     at_start: Realised,
+    /// The frontends of it by the entry to which the kernel leads them now.
+    leading_since_start: BTreeSet<(ServiceId, L4Addr)>,
     /// Node addresses the kernel held at start: NodePorts go on being answered on those of them that the node still has
     /// until Kubernetes has said which are the node's. Empty from then on.
     node_addrs_at_start: OrdSet<Addr>,
@@ -141,15 +158,20 @@ pub struct Engine {
     waiting: BTreeSet<ServiceName>,
     touched: Touched,
     /// Touched, but not to be changed before their source has synced.
-    deferred: Touched,
+    deferred: Deferred,
     /// Owned frontends whose status is not Done.
     unsettled: BTreeSet<L4Addr>,
     failed_services: BTreeMap<ServiceId, MapError>,
     failed_frontends: BTreeMap<L4Addr, MapError>,
-    failed_node_addrs: BTreeMap<Addr, MapError>,
+    failed_node_addrs: OrdMap<Addr, MapError>,
+    gathering: Gathering,
     /// What somebody else did to the maps and is not put right yet.
     drift: BTreeMap<EntryKey, Drift>,
     retry: Option<Retry>,
+    /// Sources that were there before, are not among the configured ones and were not switched off.
+    absent: BTreeSet<Source>,
+    /// Whether a source has said that it is synced, or how, since the kernel was last looked through.
+    is_prune_due: bool,
     is_pruned: bool,
     is_ready: bool,
     moves: Moves,
@@ -171,12 +193,15 @@ impl Engine {
             *references.entry(entry.service).or_insert(0) += 1;
         }
         let inherited = realised.services.keys().copied().filter(|id| *id != ServiceId::CANARY).collect();
-        let is_kubernetes_asked = config.sources.contains(&Source::Kubernetes);
+        let absent = absent::absent(&config, &realised);
+        let is_kubernetes_asked = config.sources.contains(&Source::Kubernetes) || absent.contains(&Source::Kubernetes);
         let node_addrs_at_start = if is_kubernetes_asked { realised.node_addrs.clone() } else { OrdSet::new() };
         let mut engine = Self {
+            absent,
             node_addrs_at_start,
             inherited,
             at_start: realised.clone(),
+            leading_since_start: realised.frontends.iter().map(|(a, entry)| (entry.service, *a)).collect(),
             teller: Teller::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
@@ -193,19 +218,25 @@ impl Engine {
             contested: BTreeMap::new(),
             waiting: BTreeSet::new(),
             touched: Touched::default(),
-            deferred: Touched::default(),
+            deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
             failed_services: BTreeMap::new(),
             failed_frontends: BTreeMap::new(),
-            failed_node_addrs: BTreeMap::new(),
+            failed_node_addrs: OrdMap::new(),
+            gathering: Gathering::default(),
             drift: BTreeMap::new(),
             retry: None,
+            is_prune_due: true,
             is_pruned: false,
             is_ready: false,
             moves: Moves::default(),
             round: Round::default(),
         };
         engine.want_canary();
+        // No source can want these: a listener of nodelb's own waits for them to go.
+        let (realised, guard) = (&engine.realised, &engine.config.guard);
+        let taken = realised.frontends.keys().filter(|address| guard.own_port(**address).is_some()).copied();
+        engine.touched.frontends.extend(taken);
         engine
     }
 
@@ -242,14 +273,17 @@ impl Engine {
             Effect::NodeAddresses(changed) => {
                 let names = self.claimants(&changed);
                 self.soil(names, &Trigger::Other);
+                let names = self.nodeport_services(|name| self.has_endpoint_at(name, &changed));
+                self.soil(names, &Trigger::Other);
                 self.want_node_addresses();
             }
             Effect::Synced => {
                 self.moves.note(Protocol::Udp);
                 self.moves.note(Protocol::Tcp);
-                let deferred = std::mem::take(&mut self.deferred);
-                self.touch(deferred);
+                self.look_at_deferred_again();
+                self.touched.services.extend(self.gathering.take());
                 self.is_pruned = false;
+                self.is_prune_due = true;
             }
         }
     }
@@ -273,6 +307,21 @@ impl Engine {
         rows.flat_map(|(_, row)| row.claims()).map(|claim| claim.key.service.clone()).collect()
     }
 
+    /// The services that claim a NodePort, as far as they are meant.
+    fn nodeport_services(&self, is_meant: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
+        let mut names = self.claimants(&[Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into());
+        names.retain(is_meant);
+        names
+    }
+
+    /// Whether a slice of the service names one of the addresses: whether its NodePorts may be bound hangs on whether the
+    /// node has it.
+    fn has_endpoint_at(&self, name: &ServiceName, addresses: &BTreeSet<Addr>) -> bool {
+        let slices = self.table.owner(name).map_or(&[][..], |(_, slices)| slices);
+        let mut backends = slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends);
+        backends.any(|backend| addresses.contains(&backend.addr))
+    }
+
     fn want_node_addresses(&mut self) {
         let is_primary_meant = self.table.node().nodeport_addresses.contains(&NodePortAddress::Primary);
         if self.table.is_node_object_told() || !is_primary_meant {
@@ -282,8 +331,14 @@ impl Engine {
         let from_before = self.node_addrs_at_start.iter().copied().filter(|addr| own.contains(addr));
         let wanted = from_before.chain(self.table.nodeport_addresses()).collect();
         let before = std::mem::replace(&mut self.desired.node_addrs, wanted);
-        self.touched.node_addrs.extend(before);
+        self.touched.node_addrs.extend(before.iter().copied());
         self.touched.node_addrs.extend(self.desired.node_addrs.iter().copied());
+        let answers =
+            |addrs: &OrdSet<Addr>| [Family::Ipv4, Family::Ipv6].map(|f| addrs.iter().any(|a| a.family() == f));
+        if answers(&self.desired.node_addrs) != answers(&before) {
+            let names = self.nodeport_services(|_| true);
+            self.soil(names, &Trigger::Other);
+        }
     }
 
     fn touch(&mut self, more: Touched) {
@@ -310,6 +365,12 @@ impl Engine {
         self.finish(now)
     }
 
+    /// The round before is over, and it is now this late: see [`Datapath::end_round`].
+    pub fn end_round(&mut self, datapath: &mut impl Datapath, ended: Moment) {
+        self.ids.end_round(ended);
+        datapath.end_round(ended);
+    }
+
     /// Hands on what still makes sense after what the operations before really achieved.
     fn carry_out(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
         if !self.is_calm() {
@@ -319,15 +380,17 @@ impl Engine {
             });
         }
         self.defer(&mut ops);
+        self.gather(&mut ops, now);
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);
             self.commit(&ops, results);
         }
     }
 
-    /// When a round is due although no change came in: something failed, or waits for an id to come free.
+    /// When a round is due although no change came in: something failed, or waits for an id to come free or for the rest
+    /// of its list.
     pub fn next_round(&self) -> Option<Moment> {
-        self.retry.map(|retry| retry.at)
+        self.retry.map(|retry| retry.at).into_iter().chain(self.gathering.due()).min()
     }
 
     /// Whether every source has synced and the first full reconcile after that is done.
@@ -346,6 +409,8 @@ impl Engine {
             at: now,
             desired: self.desired.clone(),
             realised: self.realised.clone(),
+            answering: Desired { node_addrs: self.realised.node_addrs.clone(), ..self.desired.clone() },
+            failed_node_addrs: self.failed_node_addrs.clone(),
             config: Arc::clone(&self.config),
             facts: self.table.facts(),
             rows: self.rows.clone(),
@@ -353,6 +418,7 @@ impl Engine {
             holds: self.holds.clone(),
             is_ready: self.is_ready,
             moves: self.moves,
+            absent: self.absent.clone(),
         }
     }
 

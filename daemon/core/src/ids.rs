@@ -7,10 +7,12 @@ use foldhash::fast::RandomState;
 
 use crate::addr::L4Addr;
 use crate::datapath::Moment;
+use crate::owner::OwnerTag;
+use crate::service::Source;
 use crate::state::{BackendId, Realised, ServiceId, Slot};
 
-/// How long a released service id rests, in milliseconds, before another service gets it: longer than any program run
-/// that may still hold it.
+/// How long a released service id rests, in milliseconds from the end of the round that released it, before another
+/// service gets it: longer than a program run that may still hold it.
 const REST_MILLIS: u64 = 1_000;
 
 /// Gives out indexes of the `services` map.
@@ -20,12 +22,16 @@ pub struct ServiceIds {
     next: u32,
     in_use: BTreeSet<ServiceId>,
     released: VecDeque<(Moment, ServiceId)>,
+    /// How many of the last of them were released in the round that has not ended yet.
+    fresh: usize,
     /// Ids the kernel held at start: they come back through `released`, never as new.
     seeded: BTreeSet<ServiceId>,
     /// Those of them that nobody has claimed yet, with the addresses that point at each.
     orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>>,
-    /// The same the other way round: how a service finds its id again, since the kernel knows no names.
+    /// The same the other way round: how a service finds its id again.
     orphan_of: BTreeMap<L4Addr, ServiceId>,
+    /// The owners of those that say so. The others are of an earlier nodelb.
+    tags: BTreeMap<ServiceId, OwnerTag>,
 }
 
 impl ServiceIds {
@@ -39,27 +45,32 @@ impl ServiceIds {
         orphans.remove(&ServiceId::CANARY);
         let orphan_of = orphans.iter().flat_map(|(id, addresses)| addresses.iter().map(|a| (*a, *id))).collect();
         let seeded = orphans.keys().copied().collect();
-        Self { limit, next: 1, in_use: BTreeSet::new(), released: VecDeque::new(), seeded, orphans, orphan_of }
+        let tags = orphans.keys().filter_map(|id| Some((*id, realised.services.get(id)?.tag?))).collect();
+        let (in_use, released) = (BTreeSet::new(), VecDeque::new());
+        Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, tags }
     }
 
-    /// An id for a service port with these addresses: the one the kernel already has for it, else one never used, else
-    /// the one released longest ago. `None` while every id is in use or at rest.
-    pub fn allocate(&mut self, addresses: &[L4Addr], now: Moment) -> Option<ServiceId> {
-        let id = self.adopt(addresses).or_else(|| self.never_used()).or_else(|| self.rested(now))?;
+    /// An id for the service port of this tag with these addresses: the one the kernel already has for it, else one never
+    /// used, else the one released longest ago. `None` while every id is in use or at rest.
+    pub fn allocate(&mut self, tag: OwnerTag, addresses: &[L4Addr], now: Moment) -> Option<ServiceId> {
+        let id = self.adopt(tag, addresses).or_else(|| self.never_used()).or_else(|| self.rested(now))?;
         self.in_use.insert(id);
         Some(id)
     }
 
-    /// Only an id at which no other address points: what points there too may be a service not heard of yet, and would
-    /// show this one's backends.
-    fn adopt(&mut self, addresses: &[L4Addr]) -> Option<ServiceId> {
+    /// Only an id at which one of the addresses points. If the id has a tag, it must be this port's. If it has none, no
+    /// other address may point at it: that one may be of a service that no source has described yet, and would lead to
+    /// this one's backends.
+    fn adopt(&mut self, tag: OwnerTag, addresses: &[L4Addr]) -> Option<ServiceId> {
         if self.orphans.is_empty() {
             return None;
         }
-        let is_whole = |id: &ServiceId| {
-            self.orphans.get(id).is_some_and(|pointing| pointing.iter().all(|address| addresses.contains(address)))
+        let is_own = |id: &ServiceId| match (self.tags.get(id), self.orphans.get(id)) {
+            (_, None) => false,
+            (Some(known), Some(_)) => known.is_of_port(tag),
+            (None, Some(pointing)) => pointing.iter().all(|address| addresses.contains(address)),
         };
-        let id = addresses.iter().filter_map(|address| self.orphan_of.get(address)).copied().find(is_whole)?;
+        let id = addresses.iter().filter_map(|address| self.orphan_of.get(address)).copied().find(is_own)?;
         self.orphans.remove(&id);
         Some(id)
     }
@@ -89,7 +100,15 @@ impl ServiceIds {
     pub fn release(&mut self, id: ServiceId, now: Moment) {
         if self.in_use.remove(&id) {
             self.released.push_back((now, id));
+            self.fresh += 1;
         }
+    }
+
+    /// What was released since the last call may have been in use until now: its rest begins.
+    pub fn end_round(&mut self, ended: Moment) {
+        let first = self.released.len() - self.fresh.min(self.released.len());
+        self.released.range_mut(first..).for_each(|(released, _)| *released = ended.max(*released));
+        self.fresh = 0;
     }
 
     /// Whether the kernel held ids at start that nobody has claimed yet.
@@ -97,13 +116,39 @@ impl ServiceIds {
         !self.orphans.is_empty()
     }
 
-    /// The ids nobody claimed, which are in use, by nobody, until they are released. For the prune after every source
-    /// has synced.
-    pub fn take_orphans(&mut self) -> BTreeSet<ServiceId> {
-        self.orphan_of.clear();
-        let orphans: BTreeSet<ServiceId> = std::mem::take(&mut self.orphans).into_keys().collect();
-        self.in_use.extend(&orphans);
-        orphans
+    /// How many ids the kernel held at start that no service has claimed.
+    pub fn orphan_count(&self) -> usize {
+        self.orphans.len()
+    }
+
+    /// The ids that the kernel held at start and that no service has claimed, each with the source of its owner if the
+    /// entry says so.
+    pub fn orphans(&self) -> impl Iterator<Item = (ServiceId, Option<Source>)> {
+        self.orphans.keys().map(|id| (*id, self.tags.get(id).map(|tag| tag.source)))
+    }
+
+    /// The source of the owner of an id that the kernel held at start and that no service has claimed; the inner one is
+    /// `None` where the entry does not say so.
+    pub fn orphan(&self, id: ServiceId) -> Option<Option<Source>> {
+        self.orphans.contains_key(&id).then(|| self.tags.get(&id).map(|tag| tag.source))
+    }
+
+    /// The owner of an id that the kernel held at start and that no service has claimed, if the entry says so.
+    pub fn orphan_tag(&self, id: ServiceId) -> Option<OwnerTag> {
+        self.tags.get(&id).copied().filter(|_| self.orphans.contains_key(&id))
+    }
+
+    /// Takes those orphans that are to go: they are in use, by no service, until they are released.
+    pub fn take_orphans(&mut self, is_to_go: impl Fn(Option<Source>) -> bool) -> BTreeSet<ServiceId> {
+        let gone: BTreeSet<ServiceId> =
+            self.orphans().filter(|(_, source)| is_to_go(*source)).map(|(id, _)| id).collect();
+        self.orphans.retain(|id, _| !gone.contains(id));
+        if self.orphans.is_empty() {
+            self.orphan_of.clear();
+            self.tags.clear();
+        }
+        self.in_use.extend(&gone);
+        gone
     }
 
     /// How many ids are in use, the canary's and orphans not counted.

@@ -31,6 +31,8 @@ pub mod local_entry;
 pub mod memory;
 pub mod names;
 pub mod nodeport;
+pub mod owner;
+pub mod rendezvous;
 pub mod report;
 pub mod runs;
 pub mod select;

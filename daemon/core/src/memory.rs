@@ -13,6 +13,7 @@ pub type Fault = Box<dyn FnMut(&MapOp) -> bool + Send>;
 /// The in-memory holder of the maps.
 pub struct MemoryDatapath {
     limits: Limits,
+    max_node_addrs: u32,
     /// Everything but the backend lists, which live in `slots`.
     state: MapState,
     runs: Runs,
@@ -26,6 +27,7 @@ impl MemoryDatapath {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
+            max_node_addrs: u32::MAX,
             state: MapState::default(),
             runs: Runs::new(limits.slots),
             views: BTreeMap::new(),
@@ -41,9 +43,16 @@ impl MemoryDatapath {
         self
     }
 
+    /// With room for so many node addresses.
+    #[must_use]
+    pub fn with_node_addrs(self, max_node_addrs: u32) -> Self {
+        Self { max_node_addrs, ..self }
+    }
+
     /// Empty again, as after a reboot; what fails stays the same.
     pub fn wipe(&mut self) {
-        *self = Self { fault: self.fault.take(), ..Self::new(self.limits) };
+        let max_node_addrs = self.max_node_addrs;
+        *self = Self { fault: self.fault.take(), max_node_addrs, ..Self::new(self.limits) };
     }
 
     /// No operation fails any more, but for full maps.
@@ -54,6 +63,16 @@ impl MemoryDatapath {
     /// How many slots are in use and how many rest: 0 and a falling number once every service is gone.
     pub fn slots_used(&self) -> (u32, u32) {
         (self.runs.used(), self.runs.resting())
+    }
+
+    /// Where each service's two lists lie, the cluster's first: what a program reads before it reads the slots.
+    pub fn views(&self) -> impl Iterator<Item = (ServiceId, [Run; 2])> {
+        self.views.iter().map(|(id, runs)| (*id, *runs))
+    }
+
+    /// What a program reads there, whether or not any view points there.
+    pub fn slots_at(&self, run: Run) -> Vec<Slot> {
+        (run.first..run.first + run.len).filter_map(|index| self.slots.get(&index).copied()).collect()
     }
 
     fn apply_one(&mut self, op: &MapOp, now: Moment) -> Result<(), MapError> {
@@ -69,6 +88,12 @@ impl MemoryDatapath {
                     return Err(MapError::Full { map: "frontends", limit });
                 }
             }
+            MapOp::PutNodeAddr(addr) if !self.state.node_addrs.contains(addr) => {
+                let limit = self.max_node_addrs;
+                if self.state.node_addrs.len() >= limit as usize {
+                    return Err(MapError::TooManyNodeAddrs { limit });
+                }
+            }
             _ => {}
         }
         self.state.apply(op);
@@ -79,31 +104,31 @@ impl MemoryDatapath {
         if id.0 >= self.limits.services {
             return Err(MapError::Full { map: "services", limit: self.limits.services });
         }
-        let full = MapError::Full { map: "slots", limit: self.limits.slots };
-        let cluster = self.place(&entry.cluster, now).ok_or_else(|| full.clone())?;
-        let Some(local) = self.place(&entry.local, now) else {
-            self.runs.free_unpublished(cluster);
-            return Err(full);
-        };
+        let cluster = self.place(&entry.cluster, now)?;
+        let local = self.place(&entry.local, now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
         self.withdraw(id, now);
         self.views.insert(id, [cluster, local]);
         Ok(())
     }
 
-    fn place(&mut self, list: &[Slot], now: Moment) -> Option<Run> {
-        let run = self.runs.allocate(u32::try_from(list.len()).ok()?, now)?;
+    fn place(&mut self, list: &[Slot], now: Moment) -> Result<Run, MapError> {
+        let len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        let Some(run) = self.runs.allocate(len, now) else {
+            let is_resting = self.runs.has_room_after_rest(len);
+            return Err(if is_resting { MapError::Resting } else { self.full() });
+        };
         self.slots.extend((run.first..).zip(list.iter().copied()));
-        Some(run)
+        Ok(run)
+    }
+
+    fn full(&self) -> MapError {
+        MapError::Full { map: "slots", limit: self.limits.slots }
     }
 
     fn withdraw(&mut self, id: ServiceId, now: Moment) {
         for run in self.views.remove(&id).into_iter().flatten() {
             self.runs.free(run, now);
         }
-    }
-
-    fn read(&self, run: Run) -> Vec<Slot> {
-        (run.first..run.first + run.len).filter_map(|index| self.slots.get(&index).copied()).collect()
     }
 }
 
@@ -116,12 +141,19 @@ impl Datapath for MemoryDatapath {
         ops.iter().map(|op| self.apply_one(op, now)).collect()
     }
 
+    fn end_round(&mut self, ended: Moment) {
+        self.runs.end_round(ended);
+    }
+
     fn dump(&self) -> Result<Realised, MapError> {
         let mut state = self.state.clone();
         for (id, [cluster, local]) in &self.views {
             if let Some(entry) = state.services.get(id).map(|entry| ServiceEntry::clone(entry)) {
-                let entry =
-                    ServiceEntry { cluster: self.read(*cluster).into(), local: self.read(*local).into(), ..entry };
+                let entry = ServiceEntry {
+                    cluster: self.slots_at(*cluster).into(),
+                    local: self.slots_at(*local).into(),
+                    ..entry
+                };
                 state.services.insert(*id, entry.into());
             }
         }

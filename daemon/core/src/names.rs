@@ -1,4 +1,12 @@
-//! Words that stand for one of a few values: how such a word is read, and what is said about one that is none.
+//! Words that stand for one of a few values: how such a word is read, and what is said about one that is none. The form in
+//! which names of nodes are compared.
+
+/// A node's name as it is compared: without the white space around it, in lower case. So the kubelet registers its Node,
+/// and so kube-proxy reads `--hostname-override`.
+#[must_use]
+pub fn node_name(text: &str) -> String {
+    text.trim().to_lowercase()
+}
 
 /// A word that is none of the few that are meant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

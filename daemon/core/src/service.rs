@@ -91,6 +91,11 @@ pub enum Source {
     Kubernetes,
 }
 
+impl Source {
+    /// Every source.
+    pub const ALL: [Self; 2] = [Self::Files, Self::Kubernetes];
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -100,7 +105,8 @@ impl fmt::Display for Source {
     }
 }
 
-/// Which object a service or slice came from, for people only: never compared to decide anything.
+/// Which object a service or slice came from, for people. Only its file decides anything: of services in files that claim
+/// one address which none of them has yet, the first file by name gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// A file path, or an object's kind and name.

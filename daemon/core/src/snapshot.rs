@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::addr::{Family, L4Addr};
+use crate::addr::{Addr, Family, L4Addr};
 use crate::cause::Cause;
 use crate::claims::{Claim, Precedence, Row};
 use crate::compile::BackendRefusal;
-use crate::datapath::Moment;
+use crate::datapath::{MapError, Moment};
 use crate::engine::{EngineConfig, Holds, IdOwner};
 use crate::hold::{HeldPort, Remembered};
 use crate::report::{BackendReport, Choice, Counts, Filter, FrontendReport, ServiceReport, Status};
@@ -38,11 +38,16 @@ pub struct Snapshot {
     pub is_ready: bool,
     /// What tells whether sockets may have to move on.
     pub moves: Moves,
+    /// What is desired, answered on those of the node's addresses that the kernel has: what a client meets.
+    pub(crate) answering: Desired,
+    pub(crate) failed_node_addrs: OrdMap<Addr, MapError>,
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) facts: Facts,
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
     pub(crate) owners: OrdMap<ServiceId, IdOwner>,
     pub(crate) holds: Holds,
+    /// Sources that were there before the start and are not configured.
+    pub(crate) absent: BTreeSet<Source>,
 }
 
 impl Snapshot {
@@ -84,7 +89,7 @@ impl Snapshot {
 
     /// What happens to a connection to this address from a process on this node.
     pub fn trace(&self, to: L4Addr) -> Verdict<'_> {
-        trace(&self.desired, &self.config.guard.nodeport_range, to)
+        trace(&self.answering, &self.config.guard.nodeport_range, to)
     }
 
     /// The rows of `/frontends`, by address, then in line of ownership.
@@ -250,11 +255,21 @@ impl Snapshot {
         self.desired.node_addrs.iter().any(|addr| addr.family() == family)
     }
 
-    /// Why nobody can dial a NodePort that is as it should be.
+    /// Why no client, or not every client, reaches a NodePort that is as it should be.
     fn unanswered(&self, claim: &Claim, status: Status) -> Option<String> {
         let family = claim.key.family;
-        (claim.kind == FrontendKind::NodePort && status == Status::Done && !self.answers_nodeports(family))
-            .then(|| format!("answered nowhere: the node has no {family} address that node.nodeport-addresses means"))
+        if claim.kind != FrontendKind::NodePort || status != Status::Done {
+            return None;
+        }
+        if !self.answers_nodeports(family) {
+            let text = format!("answered nowhere: the node has no {family} address that node.nodeport-addresses means");
+            return Some(text);
+        }
+        let mut failed = self.unanswered_node_addrs().filter(|(addr, _)| addr.family() == family);
+        let (first, error) = failed.next()?;
+        let more = failed.count();
+        let more = if more > 0 { format!(" and {more} more of the node's addresses") } else { String::new() };
+        Some(format!("not answered on {first}{more}: {error}"))
     }
 
     /// Why a port without backends has none, if nodelb does not use those that its slices name.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use crate::addr::{Addr, L4Addr, Protocol};
+use crate::owner::OwnerTag;
 
 /// Index into the kernel's `services` map. One per [`crate::service::PortKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,6 +64,11 @@ pub struct ServiceEntry {
     pub has_backends: bool,
     /// Seconds a client keeps its backend; 0 without session affinity.
     pub affinity_seconds: u32,
+    /// Whether processes of this node may bind the service's NodePorts: one of them is its backend at such a port, or no
+    /// address of the node answers NodePorts of the family.
+    pub may_be_bound: bool,
+    /// The owner, for the next start; `None` in entries of an earlier nodelb, which did not write it, and in the canary's.
+    pub tag: Option<OwnerTag>,
 }
 
 /// What the kernel holds for one frontend address.

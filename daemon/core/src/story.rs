@@ -5,11 +5,12 @@
 use std::fmt;
 
 use crate::addr::{Addr, Family, L4Addr, Protocol};
+use crate::datapath::MapError;
 use crate::engine::Snapshot;
 use crate::report::{BackendReport, Choice, Filter, FrontendReport};
 use crate::service::{FrontendKind, ServiceName, TrafficPolicy};
 use crate::state::{FrontendEntry, backends_of};
-use crate::trace::{Errno, Verdict, lookup_frontend, wildcard};
+use crate::trace::{Errno, Verdict, destination, lookup_frontend, wildcard};
 
 /// Who dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Story {
     pub to: L4Addr,
     /// By whom.
     pub from: Client,
+    /// The address that the client was named by, if it was.
+    pub caller: Option<Caller>,
     /// The programs that see the client dial; none for packets from outside and for SCTP.
     pub hooks: &'static [&'static str],
     /// The frontend that answers, or would answer.
@@ -51,6 +54,18 @@ pub struct Story {
     pub backends: Vec<Candidate>,
     /// How it ends.
     pub end: End,
+}
+
+/// A client that is named by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its address.
+    pub addr: Addr,
+    /// Whether nodelb knows where it is. One that it does not know counts as a host elsewhere, and may be a pod of this
+    /// node that is no backend.
+    pub is_known: bool,
+    /// Whether the service takes connections from there; `None` where it does not restrict who may connect.
+    pub is_in_source_ranges: Option<bool>,
 }
 
 /// The frontend an address leads to.
@@ -97,6 +112,8 @@ pub struct Candidate {
     pub share: (usize, usize),
     /// Whether it would be chosen if it were on this node.
     pub is_elsewhere: bool,
+    /// Whether it is a loopback address, which the client takes for its own network namespace's and not for the node's.
+    pub is_clients_own: bool,
 }
 
 /// What comes close to an address that no frontend answers.
@@ -108,6 +125,9 @@ pub enum Near {
     NotAnsweredOn(ServiceName),
     /// NodePorts are answered at this loopback address for the node's own processes only, and the client is none.
     NodesLoopback(ServiceName),
+    /// The port is a NodePort of this service, and to be answered on the address, but the kernel does not have the
+    /// address. With the error if it did not take it.
+    NotInKernel(ServiceName, Option<MapError>),
     /// NodePorts are answered on the address, and there is none of this number.
     NoSuchNodePort,
     /// It lies between these two ClusterIPs, which begin alike: it looks like a service's that is not known.
@@ -154,6 +174,12 @@ impl fmt::Display for View {
 }
 
 impl Snapshot {
+    /// The addresses of the node that NodePorts are not answered on because the kernel did not take them, each with why.
+    pub fn unanswered_node_addrs(&self) -> impl Iterator<Item = (Addr, &MapError)> {
+        let failed = self.failed_node_addrs.iter().map(|(addr, error)| (*addr, error));
+        failed.filter(|(addr, _)| self.desired.node_addrs.contains(addr))
+    }
+
     /// Who an address stands for: this node, a pod of this node that is some service's backend, or a backend elsewhere.
     /// `None` for everybody else: pods of this node that are no backends look like somebody elsewhere.
     pub fn client_at(&self, addr: Addr) -> Option<Client> {
@@ -170,19 +196,31 @@ impl Snapshot {
         }
     }
 
+    /// What happens when the client with this address connects, and why.
+    pub fn story_of(&self, to: L4Addr, addr: Addr) -> Story {
+        let known = self.client_at(addr);
+        let story = self.story(to, known.unwrap_or(Client::Outside));
+        let owner = story.found.as_ref().and(story.claims.first());
+        let service = owner.filter(|row| row.kind == FrontendKind::LoadBalancer).map(|row| &row.service);
+        let ranges = service.and_then(|name| self.facts.owner(name)?.0.source_ranges.as_ref());
+        let is_in_source_ranges = ranges.map(|nets| nets.iter().any(|net| net.contains(&addr.ip())));
+        Story { caller: Some(Caller { addr, is_known: known.is_some(), is_in_source_ranges }), ..story }
+    }
+
     /// What happens when this client dials this address, and why.
-    pub fn story(&self, to: L4Addr, from: Client) -> Story {
-        let answering = lookup_frontend(&self.desired, &self.config.guard.nodeport_range, to);
+    pub fn story(&self, named: L4Addr, from: Client) -> Story {
+        let to = destination(named);
+        let answering = lookup_frontend(&self.answering, &self.config.guard.nodeport_range, to);
         let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
-        let claims = self.claims_to(answering.map_or(to, |(at, _)| at));
+        let claims = self.claims_to(answering.map_or(named, |(at, _)| at));
         let found = answering.map(|(at, entry)| self.found(at, entry, (claims.first(), from)));
         let backends = match (&found, claims.first(), answering) {
-            (Some(found), Some(owner), Some((_, entry))) => self.candidates(owner, found, entry),
+            (Some(found), Some(owner), Some((_, entry))) => self.candidates((owner, from), found, entry),
             _ => Vec::new(),
         };
         let near = if found.is_some() { Vec::new() } else { self.near(to, from) };
         let end = self.end(to, from, found.is_some());
-        Story { to, from, hooks: hooks(to, from), found, claims, near, backends, end }
+        Story { to: named, from, caller: None, hooks: hooks(to, from), found, claims, near, backends, end }
     }
 
     fn claims_to(&self, at: L4Addr) -> Vec<FrontendReport> {
@@ -194,9 +232,8 @@ impl Snapshot {
     fn found(&self, at: L4Addr, entry: &FrontendEntry, (owner, from): (Option<&FrontendReport>, Client)) -> Found {
         let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
         let service = self.desired.services.get(&entry.service);
-        let is_same = self.realised.frontends.get(&at) == Some(entry)
-            && self.realised.services.get(&entry.service) == service
-            && (!at.addr.is_unspecified() || self.realised.node_addrs == self.desired.node_addrs);
+        let is_same =
+            self.realised.frontends.get(&at) == Some(entry) && self.realised.services.get(&entry.service) == service;
         Found {
             at,
             view: if is_local { View::Local } else { View::Cluster },
@@ -219,7 +256,12 @@ impl Snapshot {
         }
     }
 
-    fn candidates(&self, owner: &FrontendReport, found: &Found, entry: &FrontendEntry) -> Vec<Candidate> {
+    fn candidates(
+        &self,
+        (owner, from): (&FrontendReport, Client),
+        found: &Found,
+        entry: &FrontendEntry,
+    ) -> Vec<Candidate> {
         let slots = self.desired.services.get(&entry.service).map_or(&[][..], |entry| match found.view {
             View::Cluster => &entry.cluster,
             View::Local => &entry.local,
@@ -233,7 +275,8 @@ impl Snapshot {
             let places = slots.iter().filter(|slot| slot.addr == row.address).count();
             let is_chosen = matches!(row.choice, Choice::Selected | Choice::Held);
             let is_elsewhere = found.view == View::Local && is_chosen && places == 0;
-            Candidate { share: (places, slots.len()), is_elsewhere, row }
+            let is_clients_own = from == Client::Pod && row.address.addr.is_loopback();
+            Candidate { share: (places, slots.len()), is_elsewhere, is_clients_own, row }
         };
         rows.into_iter().map(candidate).collect()
     }
@@ -269,7 +312,11 @@ impl Snapshot {
     fn near_node_port(&self, to: L4Addr, from: Client) -> Option<Near> {
         let is_answered_on = self.desired.node_addrs.contains(&to.addr);
         let owner = self.rows.get(&wildcard(to)).and_then(|row| row.claims().first());
+        let is_in_kernel = self.realised.node_addrs.contains(&to.addr);
         match owner.map(|claim| claim.key.service.clone()) {
+            Some(service) if is_answered_on && !is_in_kernel => {
+                Some(Near::NotInKernel(service, self.failed_node_addrs.get(&to.addr).cloned()))
+            }
             Some(service) if is_answered_on && from == Client::Pod => Some(Near::NodesLoopback(service)),
             Some(service) if !is_answered_on => {
                 self.facts.node().addresses.contains(&to.addr).then_some(Near::NotAnsweredOn(service))

@@ -121,6 +121,10 @@ impl Table {
                 // What it said of the machine goes on to hold: that has not moved.
                 facts.node_object = object.map(Arc::new).or_else(|| facts.node_object.take());
             }),
+            Change::NodeObjectUnknown => self.change_node(|facts| {
+                facts.is_node_missing = false;
+                facts.node_object = None;
+            }),
             Change::EntryError(of, error) => {
                 match error {
                     Some(error) => self.facts.entry_errors.insert(of, error),
@@ -447,11 +451,12 @@ fn share_names(record: &Record, slice: &mut Slice) {
 
 /// Equal in everything a connection depends on. Written out so that a new field must be thought about here.
 pub fn same_service(a: &Service, b: &Service) -> bool {
-    let Service { name, source, origin: _, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
+    let Service { name, source, origin, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
     let Service { source_ranges: _, health_check_port: _, health_check, .. } = a;
     (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
         && (internal_policy, external_policy) == (&b.internal_policy, &b.external_policy)
         && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)
+        && origin.object == b.origin.object
 }
 
 /// As [`same_service`].

@@ -10,7 +10,7 @@ use crate::state::{FrontendEntry, MapState, ServiceId, Slot};
 /// What becomes of a connection from a process on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Goes to one of these slots, each equally likely.
+    /// Goes to one of these slots, each equally likely. Of a UDP socket without a backend, [`crate::rendezvous`] says which.
     Forwarded(ServiceId, &'a [Slot]),
     /// Fails at once.
     Refused(ServiceId, Errno),
@@ -54,6 +54,32 @@ pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: 
     }
 }
 
+/// Where the kernel sends what is addressed to this address: the unspecified address means the loopback address of its
+/// family. NodePorts are kept under the unspecified address, so it is never looked up as a client names it.
+pub fn destination(to: L4Addr) -> L4Addr {
+    match to.addr {
+        Addr::UNSPECIFIED_V4 => L4Addr { addr: Addr::LOOPBACK_V4, ..to },
+        Addr::UNSPECIFIED_V6 => L4Addr { addr: Addr::LOOPBACK_V6, ..to },
+        _ => to,
+    }
+}
+
+/// Whether what a process in the node's own network namespace sends to this address is an answer to a UDP socket of that
+/// namespace that has the port, `is_bound` says at which addresses; then it passes through. A sender without a port, as at
+/// its first connect(), answers to no socket. `bpf/answers.h` is the same decision.
+pub fn is_answer(
+    state: &MapState,
+    nodeport_range: &RangeInclusive<u16>,
+    to: L4Addr,
+    has_port: bool,
+    is_bound: impl Fn(L4Addr) -> bool,
+) -> bool {
+    let to = destination(to);
+    let found = lookup_frontend(state, nodeport_range, to);
+    let is_nodeport = found.is_some_and(|(at, entry)| at != to && !may_be_bound(state, entry));
+    to.protocol == Protocol::Udp && has_port && is_nodeport && (is_bound(to) || is_bound(wildcard(to)))
+}
+
 /// The frontend that answers, and the address it is kept under: the one dialled, or the unspecified one of a NodePort.
 pub(crate) fn lookup_frontend<'a>(
     state: &'a MapState,
@@ -63,6 +89,7 @@ pub(crate) fn lookup_frontend<'a>(
     if to.protocol == Protocol::Sctp {
         return None;
     }
+    let to = destination(to);
     let kept_at = |at: L4Addr| Some((at, state.frontends.get(&at)?));
     kept_at(to).or_else(|| {
         if !nodeport_range.contains(&to.port) || !state.node_addrs.contains(&to.addr) {
@@ -89,7 +116,12 @@ pub fn taken_nodeports(state: &MapState, bound: L4Addr, only_v6: bool) -> impl I
     let is_both = bound.addr == Addr::UNSPECIFIED_V6 && !only_v6;
     let other = is_both.then_some(L4Addr { addr: Addr::UNSPECIFIED_V4, ..bound });
     let nodeports = is_here.then(|| wildcard(bound)).into_iter().chain(other);
-    nodeports.filter(|nodeport| state.frontends.contains_key(nodeport))
+    nodeports.filter(|nodeport| state.frontends.get(nodeport).is_some_and(|entry| !may_be_bound(state, entry)))
+}
+
+/// See [`crate::state::ServiceEntry::may_be_bound`].
+fn may_be_bound(state: &MapState, nodeport: &FrontendEntry) -> bool {
+    state.services.get(&nodeport.service).is_some_and(|service| service.may_be_bound)
 }
 
 /// The address under which a NodePort of this number is kept.

@@ -1,5 +1,6 @@
 //! The hooks: which programs are attached where, and keeping them attached. A link is pinned, so that it outlives the
-//! process, and changes its program in one step, so that there is no moment without one.
+//! process, and changes its program in one step, so that there is no moment without one. It is held open as well, so that
+//! what is attached stays attached when its pin is removed.
 
 use std::fmt;
 use std::fs::File;
@@ -10,11 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libbpf_rs::Program;
-use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter};
 use libbpf_sys::bpf_attach_type;
 
+use crate::elsewhere;
 use crate::error::{OpenError, failed};
-use crate::pins::Pins;
+use crate::pins::{Pins, remove_file};
+use crate::probe;
 use crate::sys;
 
 /// A place in the kernel and the program of `bpf/sock.bpf.c` that runs there; they have the same name.
@@ -35,9 +38,20 @@ pub(crate) const HOOKS: [Hook; 10] = [
     Hook { name: "connect6", attach_type: libbpf_sys::BPF_CGROUP_INET6_CONNECT },
     Hook { name: "sendmsg4", attach_type: libbpf_sys::BPF_CGROUP_UDP4_SENDMSG },
     Hook { name: "sendmsg6", attach_type: libbpf_sys::BPF_CGROUP_UDP6_SENDMSG },
+    Hook { name: "bind4", attach_type: libbpf_sys::BPF_CGROUP_INET4_BIND },
+    Hook { name: "bind6", attach_type: libbpf_sys::BPF_CGROUP_INET6_BIND },
+];
+
+/// Hooks at which only an older nodelb has programs. Their pins hold the links, so removing the pins detaches them.
+const RETIRED: [Hook; 2] = [
     Hook { name: "post_bind4", attach_type: libbpf_sys::BPF_CGROUP_INET4_POST_BIND },
     Hook { name: "post_bind6", attach_type: libbpf_sys::BPF_CGROUP_INET6_POST_BIND },
 ];
+
+/// Every hook that any nodelb has a program at, in the order in which they are attached; they are detached in reverse.
+pub(crate) fn all_hooks() -> impl DoubleEndedIterator<Item = &'static Hook> {
+    HOOKS.iter().chain(&RETIRED)
+}
 
 /// What became of a hook's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +62,8 @@ pub enum LinkState {
     Created,
     /// The pinned one was attached elsewhere, to a cgroup that is gone, or was no link; a new one took its place.
     Replaced,
+    /// It was attached all the time, and its pin was gone; it is pinned again.
+    Pinned,
 }
 
 /// What is wrong with a hook's link.
@@ -78,15 +94,27 @@ impl Attachment {
         Self { programs, cgroup }
     }
 
-    /// Sees to it that every hook runs this attachment's program.
-    pub(crate) fn attach(&self, pins: &Pins) -> Result<Vec<(&'static str, LinkState)>, OpenError> {
+    /// Sees to it that every hook runs this attachment's program, and keeps each link open.
+    pub(crate) fn attach(&self, pins: &Pins, held: &mut Held) -> Result<Vec<(&'static str, LinkState)>, OpenError> {
         let cgroup = Cgroup::open(&self.cgroup)?;
-        let each = HOOKS.iter().zip(&self.programs);
-        each.map(|(hook, program)| {
-            let state = attach(*hook, program.as_fd(), &cgroup, pins);
-            Ok((hook.name, state.map_err(failed("attaching", &pins.link(hook.name)))?))
-        })
-        .collect()
+        let each = HOOKS.iter().zip(&self.programs).zip(&mut held.0);
+        let states = each.map(|((hook, program), held)| {
+            let state = attach(*hook, program.as_fd(), &cgroup, pins, held);
+            Ok((hook.name, state.map_err(|error| self.refused(&error, *hook, pins))?))
+        });
+        let states = states.collect::<Result<Vec<_>, OpenError>>()?;
+        for hook in RETIRED {
+            let pin = pins.link(hook.name);
+            remove_file(&pin, pins.crash()).map_err(failed("removing", &pin))?;
+        }
+        Ok(states)
+    }
+
+    /// Why a hook's link could not be made.
+    fn refused(&self, error: &io::Error, hook: Hook, pins: &Pins) -> OpenError {
+        let exclusive = || exclusive_at(&self.cgroup, hook);
+        let is_refused = error.raw_os_error() == Some(libc::EPERM);
+        is_refused.then(exclusive).flatten().unwrap_or_else(|| failed("attaching", &pins.link(hook.name))(error))
     }
 
     /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
@@ -106,6 +134,10 @@ impl Attachment {
     }
 }
 
+/// The links, open, in the order of [`HOOKS`]. What is attached stays attached for as long as its link is open or pinned.
+#[derive(Debug, Default)]
+pub(crate) struct Held([Option<OwnedFd>; HOOKS.len()]);
+
 /// Asks after the hooks, any time and from any thread, without a word to the datapath's owner.
 #[derive(Clone, Debug)]
 pub struct Links {
@@ -118,6 +150,15 @@ impl Links {
     /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
     pub fn faults(&self) -> Vec<LinkFault> {
         self.attachment.faults(&self.directory)
+    }
+
+    /// Other pin directories whose programs are attached to the same cgroup. Looks through every BPF file system that this
+    /// process can reach.
+    pub fn elsewhere(&self) -> Vec<PathBuf> {
+        let mountinfo = probe::mountinfo().unwrap_or_default();
+        // Of `nodelb/v1/links` the first part.
+        let own = self.directory.ancestors().nth(2).unwrap_or(&self.directory);
+        elsewhere::attached(own, &self.attachment.cgroup, &mountinfo)
     }
 }
 
@@ -144,22 +185,79 @@ pub(crate) fn has_link_on(pins: &Path, cgroup: &Path) -> bool {
     })
 }
 
-fn attach(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pins: &Pins) -> io::Result<LinkState> {
+/// The ids of the links pinned in this directory under the hooks' names.
+pub(crate) fn links_in(pins: &Path) -> Vec<u32> {
+    let open = all_hooks().filter_map(|hook| sys::open_pinned(&pins.join(hook.name)).ok());
+    open.filter_map(|link| LinkInfo::from_fd(link.as_fd()).ok()).map(|info| info.id).collect()
+}
+
+/// The hook that the link is attached to, if that is one of nodelb's on this cgroup.
+pub(crate) fn hook_on(link: BorrowedFd<'_>, cgroup: &Path) -> Option<&'static str> {
+    let cgroup = Cgroup::open(cgroup).ok()?;
+    let attached = target(link)?;
+    all_hooks().find(|hook| attached == (cgroup.id, hook.attach_type)).map(|hook| hook.name)
+}
+
+/// What has a hook of nodelb's to itself, if anything has: then nodelb cannot be attached there.
+pub(crate) fn exclusive(cgroup: &Path) -> Option<OpenError> {
+    HOOKS.iter().find_map(|hook| exclusive_at(cgroup, *hook))
+}
+
+/// A program on the cgroup that shares with none, or one on a cgroup above that lets none be attached below.
+fn exclusive_at(cgroup: &Path, hook: Hook) -> Option<OpenError> {
+    for at in cgroup.ancestors() {
+        // Above the root of the hierarchy nothing can be asked.
+        let directory = File::open(at).ok()?;
+        let (flags, programs) = sys::attached(directory.as_fd(), hook.attach_type).ok()?;
+        let is_here = at == cgroup;
+        let is_shared = flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0;
+        let is_replaceable = !is_here && flags & libbpf_sys::BPF_F_ALLOW_OVERRIDE != 0;
+        if let Some(&program) = programs.first()
+            && !is_shared
+            && !is_replaceable
+        {
+            // Names take CAP_SYS_ADMIN.
+            let name = ProgInfoIter::default().find(|info| info.id == program);
+            let name = name.map(|info| info.name.to_string_lossy().into_owned()).filter(|name| !name.is_empty());
+            return Some(OpenError::Exclusive { hook: hook.name, cgroup: at.into(), is_here, program, name });
+        }
+    }
+    None
+}
+
+fn attach(
+    hook: Hook,
+    program: BorrowedFd<'_>,
+    cgroup: &Cgroup,
+    pins: &Pins,
+    held: &mut Option<OwnedFd>,
+) -> io::Result<LinkState> {
     let pinned = match sys::open_pinned(&pins.link(hook.name)) {
         Ok(link) => Some(link),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    if let Some(link) = &pinned
-        && target(link.as_fd()) == Some((cgroup.id, hook.attach_type))
-        && sys::link_update(link.as_fd(), program).is_ok()
-    {
+    let was_pinned = pinned.is_some();
+    let runs = |link: &OwnedFd| {
+        let is_right = target(link.as_fd()) == Some((cgroup.id, hook.attach_type));
+        is_right && sys::link_update(link.as_fd(), program).is_ok()
+    };
+    if let Some(link) = pinned.filter(runs) {
         pins.crash().pass();
+        *held = Some(link);
         return Ok(LinkState::Updated);
     }
-    let link = sys::link_create(program, cgroup.directory.as_fd(), hook.attach_type)?;
+    let (link, state) = match held.take().filter(runs) {
+        Some(link) => (link, LinkState::Pinned),
+        None => {
+            let link = sys::link_create(program, cgroup.directory.as_fd(), hook.attach_type)?;
+            (link, if was_pinned { LinkState::Replaced } else { LinkState::Created })
+        }
+    };
+    // Held also if it cannot be pinned: it is attached for as long as this process lives.
+    let link = held.insert(link);
     pins.replace_link(hook.name, |path| sys::pin(link.as_fd(), path))?;
-    Ok(if pinned.is_some() { LinkState::Replaced } else { LinkState::Created })
+    Ok(state)
 }
 
 fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Option<String> {

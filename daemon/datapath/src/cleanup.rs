@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkInfo;
 
-use crate::attach::HOOKS;
+use crate::attach;
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::load::LASTING;
@@ -34,7 +34,8 @@ pub struct CleanupReport {
 /// # Errors
 /// When a nodelb is running, or something cannot be removed.
 pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport, OpenError> {
-    let _lock = Lock::take(pin_directory)?;
+    // What may be there the next moment is a daemon's that starts now.
+    let Some(_lock) = Lock::take(pin_directory)? else { return Ok(CleanupReport::default()) };
     let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), crash };
     // The oldest first: what a newer one took over from must not become the truth again.
     for (layout, root) in versions::all(pin_directory)? {
@@ -61,8 +62,10 @@ struct Work<'a> {
 impl Work<'_> {
     /// Connections are no longer turned before answers are no longer turned back.
     fn remove_links(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {
-        let hooks: Vec<String> =
-            HOOKS.iter().rev().flat_map(|hook| [hook.name.into(), format!("{}{UNFINISHED}", hook.name)]).collect();
+        let hooks: Vec<String> = attach::all_hooks()
+            .rev()
+            .flat_map(|hook| [hook.name.into(), format!("{}{UNFINISHED}", hook.name)])
+            .collect();
         let mut names = if is_known { Vec::new() } else { files(&pins.links())? };
         names.retain(|name| !hooks.contains(name));
         for path in names.iter().chain(&hooks).map(|name| pins.link(name)) {

@@ -19,31 +19,52 @@ const DIRECTORIES: usize = 1024;
 
 /// The pin directories other than this one with a link on this cgroup.
 pub(crate) fn attached(own: &Path, cgroup: &Path, mountinfo: &str) -> Vec<PathBuf> {
-    let mut search = Search { cgroup, seen: identity(own).into_iter().collect(), found: Vec::new() };
-    for mount in mounts::of_kind(mountinfo, "bpf") {
-        search.look(&mount.point(), DEPTH);
-    }
-    search.found.sort_unstable();
-    search.found
+    let mut found = Vec::new();
+    let seen = identity(own).into_iter().collect();
+    let visit = |directory: &Path, versions: &[PathBuf]| {
+        if versions.iter().any(|version| attach::has_link_on(&version.join("links"), cgroup)) {
+            found.push(directory.to_path_buf());
+        }
+    };
+    Search { seen, directories: DIRECTORIES, visit }.look_everywhere(mountinfo, DEPTH);
+    found.sort_unstable();
+    found
 }
 
-struct Search<'a> {
-    cgroup: &'a Path,
+/// The ids of all links that lie in any mounted BPF file system as nodelb pins them, however deep.
+pub(crate) fn pinned_links(mountinfo: &str) -> BTreeSet<u32> {
+    let mut ids = BTreeSet::new();
+    let visit = |_: &Path, versions: &[PathBuf]| {
+        ids.extend(versions.iter().flat_map(|version| attach::links_in(&version.join("links"))));
+    };
+    Search { seen: BTreeSet::new(), directories: usize::MAX, visit }.look_everywhere(mountinfo, usize::MAX);
+    ids
+}
+
+struct Search<V> {
     /// The same directory may be mounted at several places.
     seen: BTreeSet<(u64, u64)>,
-    found: Vec<PathBuf>,
+    /// How many directories are looked at.
+    directories: usize,
+    /// Gets every directory with the versions in it, which may be none.
+    visit: V,
 }
 
-impl Search<'_> {
+impl<V: FnMut(&Path, &[PathBuf])> Search<V> {
+    fn look_everywhere(&mut self, mountinfo: &str, depth: usize) {
+        for mount in mounts::of_kind(mountinfo, "bpf") {
+            self.look(&mount.point(), depth);
+        }
+    }
+
     fn look(&mut self, directory: &Path, depth: usize) {
-        let is_new = self.seen.len() < DIRECTORIES && identity(directory).is_some_and(|it| self.seen.insert(it));
+        let is_new = self.seen.len() < self.directories && identity(directory).is_some_and(|it| self.seen.insert(it));
         if !is_new {
             return;
         }
         let versions = versions::all(directory).unwrap_or_default();
-        if versions.iter().any(|(_, version)| attach::has_link_on(&version.join("links"), self.cgroup)) {
-            self.found.push(directory.to_path_buf());
-        }
+        let versions: Vec<PathBuf> = versions.into_iter().map(|(_, version)| version).collect();
+        (self.visit)(directory, &versions);
         let Some(depth) = depth.checked_sub(1) else { return };
         let below = fs::read_dir(directory).into_iter().flatten().flatten();
         for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {

@@ -52,6 +52,43 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Another program has a hook of the cgroup to itself.
+    #[error(
+        "program {program}{} is attached to {} at {hook} without BPF_F_ALLOW_MULTI: the kernel lets no other program onto \
+         this hook {}. See whose it is with bpftool prog show id {program}; have its owner attach it with BPF_F_ALLOW_MULTI, \
+         or take it away with bpftool cgroup detach {} {hook} id {program}. Nothing of nodelb is attached or pinned",
+        named(.name), cgroup.display(), if *is_here { "there" } else { "there or in a cgroup below" }, cgroup.display()
+    )]
+    Exclusive {
+        /// The hook, by the name that bpftool has for it.
+        hook: &'static str,
+        /// The cgroup it is attached to: nodelb's, or one above.
+        cgroup: PathBuf,
+        /// Whether that is nodelb's.
+        is_here: bool,
+        /// The id of the program.
+        program: u32,
+        /// Its name, if this process may look it up.
+        name: Option<String>,
+    },
+    /// The kernel interprets programs instead of compiling them.
+    #[error(
+        "the BPF JIT is off, and the kernel takes nodelb's programs only with it ({reason}): set \
+         net.core.bpf_jit_enable to 1 with sysctl(8), and find in /etc/sysctl.d what set it to 0; a kernel that has no \
+         such setting lacks CONFIG_BPF_JIT"
+    )]
+    NoJit {
+        /// What the load returned.
+        reason: String,
+    },
+    /// Links cannot be looked up by id.
+    #[error(
+        "links cannot be looked up by id ({reason}): that takes CAP_SYS_ADMIN; run nodelb cleanup --hidden as root"
+    )]
+    NoLookup {
+        /// What the kernel said.
+        reason: String,
+    },
     /// The kernel is too old, or built without something.
     #[error("this kernel lacks {what}: nodelb needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF")]
     Lacks {
@@ -130,6 +167,10 @@ pub enum OpenError {
 /// Turns an error into [`OpenError::Failed`].
 pub(crate) fn failed<E: Display>(action: &'static str, object: &Path) -> impl FnOnce(E) -> OpenError {
     move |error| OpenError::Failed { action, object: object.to_path_buf(), reason: error.to_string() }
+}
+
+fn named(name: &Option<String>) -> String {
+    name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default()
 }
 
 fn are(names: &[&str]) -> String {

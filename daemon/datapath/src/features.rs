@@ -67,12 +67,12 @@ pub const OPTIONAL: [Optional; 7] = [
     Optional {
         feature: Feature::RefuseBind,
         name: "bpf_set_retval() at bind",
-        since: Since(6, 1),
+        since: Since(5, 18),
         config: "-",
         used_for: "a process that binds a NodePort that is served gets EADDRINUSE",
         without: "NodePorts are not protected, and a process that binds one gets what arrives for it from outside the node; \
                   nodelb frontends shows which are bound",
-        probe: "a program that calls it and bpf_get_netns_cookie() is loaded; SO_NETNS_COOKIE is asked for",
+        probe: "a program that calls it is loaded; SO_NETNS_COOKIE is asked for",
     },
     Optional {
         feature: Feature::Netns,
@@ -156,7 +156,7 @@ impl Required {
 }
 
 /// Everything that is required.
-pub const REQUIRED: [Required; 10] = [
+pub const REQUIRED: [Required; 12] = [
     Required {
         name: "bpf_loop()",
         since: Since(5, 17),
@@ -181,6 +181,12 @@ pub const REQUIRED: [Required; 10] = [
         config: "-",
         found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_get_netns_cookie),
     },
+    Required {
+        name: "bpf_sk_lookup_udp() at connect and sendmsg",
+        since: Since(5, 0),
+        config: "CONFIG_INET",
+        found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_sk_lookup_udp),
+    },
     Required { name: "atomic exchange in BPF programs", since: Since(5, 12), config: "-", found_by: FoundBy::Trying },
     Required {
         name: "capabilities CAP_BPF and CAP_PERFMON",
@@ -189,7 +195,7 @@ pub const REQUIRED: [Required; 10] = [
         found_by: FoundBy::Capabilities,
     },
     Required {
-        name: "cgroup hooks connect, sendmsg, recvmsg, getpeername, post_bind",
+        name: "cgroup hooks connect, sendmsg, recvmsg, getpeername, bind",
         since: Since(5, 8),
         config: "CONFIG_CGROUP_BPF, CONFIG_IPV6",
         found_by: FoundBy::Trying,
@@ -198,6 +204,12 @@ pub const REQUIRED: [Required; 10] = [
         name: "links to cgroups, pinned, updated and detached",
         since: Since(5, 9),
         config: "-",
+        found_by: FoundBy::Trying,
+    },
+    Required {
+        name: "compiled BPF programs (net.core.bpf_jit_enable is not 0)",
+        since: Since(3, 16),
+        config: "CONFIG_BPF_JIT",
         found_by: FoundBy::Trying,
     },
     Required { name: "batched access to hash maps", since: Since(5, 6), config: "-", found_by: FoundBy::Trying },

@@ -11,16 +11,17 @@ use nodelb_core::compare::{Content, EntryKey};
 use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
 use nodelb_core::state::{MapOp, Realised};
 
-use crate::attach::{Attachment, LinkFault, LinkState, Links};
+use crate::attach::{Attachment, Held, LinkFault, LinkState, Links};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::elsewhere;
-use crate::error::OpenError;
+use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
+use crate::keep::Kept;
 use crate::load;
 use crate::own::{self, OwnSockets};
-use crate::pins::Pins;
+use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
@@ -59,11 +60,13 @@ pub enum Origin {
     Created,
     /// The pinned maps are used as they are.
     Reused,
-    /// The pinned maps had other sizes, or corrupt entries; these are new, and the content was copied.
+    /// The pinned maps had other sizes; these are new, and the content was copied.
     Rebuilt {
         /// The sizes before.
         from: Limits,
     },
+    /// The pinned maps had the right sizes and corrupt entries; these are new, and the rest of the content was copied.
+    Cleaned,
     /// The pinned maps were of an older layout; these are new, and the content was copied.
     Upgraded {
         /// The layout before.
@@ -92,16 +95,29 @@ pub struct StartReport {
     pub flows: Result<(), String>,
 }
 
+/// Something about links or pins that was not as it should be, and is again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// What was wrong, such as `hook connect4: its pin … cannot be opened`.
+    pub what: String,
+    /// Whether only a pin was missing: no connection was affected.
+    pub lasted: bool,
+}
+
 /// The maps in the kernel, with the programs attached. One owner writes; [`Self::reader`] is for everyone else.
 /// Dropping it leaves maps and links in place: traffic goes on.
 #[derive(Debug)]
 pub struct KernelDatapath {
     writer: Writer,
     attachment: Arc<Attachment>,
+    /// The links, so that they are there whatever happens to their pins.
+    held: Held,
+    /// The maps, for the same reason.
+    kept: Kept,
     own: OwnSockets,
     flows: Option<FlowReader>,
     pins: Pins,
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl KernelDatapath {
@@ -131,9 +147,10 @@ impl KernelDatapath {
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
-        let Opened { writer, attachment, own, .. } = opened;
+        let kept = Kept::open(&pins, opened.generation)?;
+        let Opened { writer, attachment, held, own, .. } = opened;
         let attachment = Arc::new(attachment);
-        Ok((Self { writer, attachment, own, flows: flows.ok(), pins, _lock: lock }, report))
+        Ok((Self { writer, attachment, held, kept, own, flows: flows.ok(), pins, lock }, report))
     }
 
     /// For reading the maps from other threads.
@@ -166,16 +183,38 @@ impl KernelDatapath {
         self.attachment.faults(&self.pins.links())
     }
 
-    /// Attaches what is not attached as it should be, and tells what that was.
+    /// Attaches and pins what is not attached or pinned as it should be, and says what that was.
     ///
     /// # Errors
-    /// When a hook cannot be attached; the others are left as they are.
-    pub fn ensure_attached(&mut self) -> Result<Vec<LinkFault>, OpenError> {
-        let faults = self.verify_links();
-        if !faults.is_empty() {
-            self.attachment.attach(&self.pins)?;
+    /// When a hook cannot be attached, or something cannot be pinned; the rest is left as it is.
+    pub fn ensure_attached(&mut self) -> Result<Vec<Repair>, OpenError> {
+        let (faults, maps) = (self.verify_links(), self.kept.missing(&self.pins));
+        if faults.is_empty() && maps.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(faults)
+        let restored = self.restore_pins();
+        // Another process works there; the links of this one stay attached, for they are held.
+        if let Err(busy @ OpenError::Busy { .. }) = restored {
+            return Err(busy);
+        }
+        // Also where nothing can be pinned: links are made and held.
+        let links = self.attachment.attach(&self.pins, &mut self.held);
+        restored?;
+        let links = links?;
+        let lasted = |hook| links.iter().any(|(name, state)| *name == hook && *state == LinkState::Pinned);
+        let of_link = |fault: LinkFault| Repair { lasted: lasted(fault.hook), what: fault.to_string() };
+        let of_map = |name| Repair { lasted: true, what: format!("map {name}: its pin is gone") };
+        Ok(faults.into_iter().map(of_link).chain(maps.into_iter().map(of_map)).collect())
+    }
+
+    /// Makes the directories and the pins of maps that are missing.
+    fn restore_pins(&mut self) -> Result<(), OpenError> {
+        let pin_directory = self.pins.root().parent().unwrap_or(self.pins.root()).to_path_buf();
+        pins::make_directory(&pin_directory, self.pins.crash()).map_err(failed("making", &pin_directory))?;
+        // Before anything is written: a second daemon may have what lies there now.
+        self.lock.extend(&pin_directory)?;
+        self.kept.restore(&self.pins)?;
+        self.lock.extend(&pin_directory)
     }
 
     /// Tries each kind of work that comes after start.
@@ -196,6 +235,10 @@ impl Datapath for KernelDatapath {
 
     fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
         self.writer.apply(ops, now)
+    }
+
+    fn end_round(&mut self, ended: Moment) {
+        self.writer.end_round(ended);
     }
 
     fn dump(&self) -> Result<Realised, MapError> {

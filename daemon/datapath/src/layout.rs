@@ -4,7 +4,9 @@
 use std::mem::offset_of;
 
 use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::owner::OwnerTag;
 use nodelb_core::runs::Run;
+use nodelb_core::service::Source;
 use nodelb_core::stale::{Flow, Socket};
 use nodelb_core::state::{BackendId, FrontendEntry, ServiceId, Slot};
 
@@ -21,18 +23,22 @@ const _: () = assert!(size_of::<types::affinity_key>() == 16);
 const _: () = assert!(size_of::<types::affinity>() == 16);
 const _: () = assert!(size_of::<types::tcp_socket>() == 44);
 const _: () = assert!(size_of::<types::udp_socket>() == 400);
+const _: () = assert!(size_of::<types::overflow_key>() == 32);
+const _: () = assert!(size_of::<types::overflow>() == 32);
 const _: () = assert!(FLOW_RECORD_SIZE == 80);
 const _: () = assert!(size_of::<types::counter>() == 16);
 
 /// Bytes of what `bpf/flows.bpf.c` tells of one connection.
 pub(crate) const FLOW_RECORD_SIZE: usize = size_of::<flows::flow_record>();
 
-/// 8-byte words of one `services` entry: two views, flags and affinity, reserved.
+/// 8-byte words of one `services` entry: two views, flags and affinity, owner.
 pub(crate) const SERVICE_WORDS: usize = size_of::<types::service>() / 8;
 /// Which word of it is the cluster view.
 pub(crate) const CLUSTER_WORD: usize = offset_of!(types::service, cluster) / 8;
 /// Which word of it is the local view.
 pub(crate) const LOCAL_WORD: usize = offset_of!(types::service, local) / 8;
+/// Which word of it holds the owner's name, as hashes.
+pub(crate) const OWNER_WORD: usize = offset_of!(types::service, owner) / 8;
 /// Which word of it holds flags and affinity, always stored together.
 pub(crate) const POLICY_WORD: usize = offset_of!(types::service, flags) / 8;
 /// 8-byte words of one `slots` entry.
@@ -103,11 +109,17 @@ pub(crate) struct Policy {
     pub(crate) in_use: bool,
     pub(crate) has_backends: bool,
     pub(crate) affinity_seconds: u32,
+    pub(crate) may_be_bound: bool,
+    /// The source of the owner's description.
+    pub(crate) source: Option<Source>,
 }
 
 pub(crate) fn policy_word(policy: Policy) -> u64 {
     let flags = flag(policy.in_use, types::service_flags::SERVICE_IN_USE.0)
-        | flag(policy.has_backends, types::service_flags::SERVICE_HAS_BACKENDS.0);
+        | flag(policy.has_backends, types::service_flags::SERVICE_HAS_BACKENDS.0)
+        | flag(policy.may_be_bound, types::service_flags::SERVICE_MAY_BE_BOUND.0)
+        | flag(policy.source == Some(Source::Files), types::service_flags::SERVICE_FROM_FILES.0)
+        | flag(policy.source == Some(Source::Kubernetes), types::service_flags::SERVICE_FROM_KUBERNETES.0);
     let service = bytes_of!(types::service {
         flags: flags.to_ne_bytes(),
         affinity_seconds: policy.affinity_seconds.to_ne_bytes(),
@@ -119,11 +131,31 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
     let mut service = [0u8; size_of::<types::service>()];
     service[POLICY_WORD * 8..][..8].copy_from_slice(&word.to_ne_bytes());
     let flags = u32::from_ne_bytes(field_of!(service, types::service, flags));
+    let is_from = |bit: types::service_flags| flags & bit.0 != 0;
+    let from_files = is_from(types::service_flags::SERVICE_FROM_FILES);
+    let from_kubernetes = is_from(types::service_flags::SERVICE_FROM_KUBERNETES);
     Policy {
+        source: match (from_files, from_kubernetes) {
+            (true, false) => Some(Source::Files),
+            (false, true) => Some(Source::Kubernetes),
+            _ => None,
+        },
         in_use: flags & types::service_flags::SERVICE_IN_USE.0 != 0,
         has_backends: flags & types::service_flags::SERVICE_HAS_BACKENDS.0 != 0,
         affinity_seconds: u32::from_ne_bytes(field_of!(service, types::service, affinity_seconds)),
+        may_be_bound: flags & types::service_flags::SERVICE_MAY_BE_BOUND.0 != 0,
     }
+}
+
+/// The owner's hashes in one word.
+pub(crate) fn owner_word(tag: Option<OwnerTag>) -> u64 {
+    tag.map_or(0, |tag| u64::from(tag.service) << 32 | u64::from(tag.port))
+}
+
+/// The owner, if the entry says from which source it is: then the word was written with it.
+pub(crate) fn parse_owner(source: Option<Source>, word: u64) -> Option<OwnerTag> {
+    let part = |word: u64| u32::try_from(word & u64::from(u32::MAX)).ok();
+    Some(OwnerTag { source: source?, service: part(word >> 32)?, port: part(word)? })
 }
 
 pub(crate) fn slot_words(slot: &Slot) -> [u64; SLOT_WORDS] {
@@ -257,6 +289,17 @@ pub(crate) fn own_tcp_socket() -> [u8; size_of::<types::tcp_socket>()] {
 /// The state of a UDP socket of nodelb's own.
 pub(crate) fn own_udp_socket() -> [u8; size_of::<types::udp_socket>()] {
     bytes_of!(types::udp_socket { flags: types::socket_flags::SOCKET_OWN.0.to_ne_bytes() })
+}
+
+/// Of an ordinary UDP socket that has dialled nothing yet.
+pub(crate) fn new_udp_socket() -> [u8; size_of::<types::udp_socket>()] {
+    [0; _]
+}
+
+/// Whether a program has left the UDP socket alone as nodelb's own, or has refused it.
+pub(crate) fn was_seen(socket: &[u8; size_of::<types::udp_socket>()]) -> bool {
+    let flags = field_of!(socket, types::udp_socket, flags);
+    u32::from_ne_bytes(flags) & types::socket_flags::SOCKET_SEEN.0 != 0
 }
 
 /// `None` if there is nothing in it that nodelb knows.

@@ -1,6 +1,7 @@
 //! Loads the BPF object: against maps that are pinned already, or with new ones. Owns what is decided before loading
 //! (sizes, features) and how a refusal is told; pins nothing, attaches nothing.
 
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +21,7 @@ use crate::probe::Features;
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
 
 /// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and the number that dates it.
-pub(crate) const LASTING: [&str; 3] = ["tcp_sockets", "udp_sockets", "frontend_epoch"];
+pub(crate) const LASTING: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch"];
 
 /// How many lines of the verifier's log an error shows.
 const LOG_LINES: usize = 24;
@@ -28,6 +29,9 @@ const LOG_LINES: usize = 24;
 /// What libbpf or the verifier says where memory or file descriptors are short. An error that follows from it may be another:
 /// a map whose descriptor could not be had is no map to the verifier.
 const SHORT: [&str; 4] = ["-ENOMEM", "-EMFILE", "-ENFILE", "is not pointing to valid bpf_map"];
+
+/// Whether the kernel compiles programs: it takes callbacks of `bpf_loop` in compiled programs only.
+const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
 
 /// An opened object, sized but not loaded.
 pub(crate) struct Prepared<'o> {
@@ -72,7 +76,7 @@ pub(crate) fn prepare<'o>(
     set_sizes(&mut skeleton, options.limits, shards).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;
     let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);
-    let lasting_specs = [&maps.tcp_sockets, &maps.udp_sockets, &maps.frontend_epoch].map(spec);
+    let lasting_specs = [&maps.tcp_sockets, &maps.udp_sockets, &maps.udp_overflow, &maps.frontend_epoch].map(spec);
     Ok(Prepared { skeleton, specs, lasting_specs })
 }
 
@@ -125,7 +129,7 @@ impl Prepared<'_> {
                 open.reuse_fd(handle.as_fd())?;
             }
         }
-        let open = [&mut maps.tcp_sockets, &mut maps.udp_sockets, &mut maps.frontend_epoch];
+        let open = [&mut maps.tcp_sockets, &mut maps.udp_sockets, &mut maps.udp_overflow, &mut maps.frontend_epoch];
         for (open, handle) in open.into_iter().zip(lasting) {
             if let Some(handle) = handle {
                 open.reuse_fd(handle.as_fd())?;
@@ -148,8 +152,8 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
             "connect6" => &progs.connect6,
             "sendmsg4" => &progs.sendmsg4,
             "sendmsg6" => &progs.sendmsg6,
-            "post_bind4" => &progs.post_bind4,
-            "post_bind6" => &progs.post_bind6,
+            "bind4" => &progs.bind4,
+            "bind6" => &progs.bind6,
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
         program.as_fd().try_clone_to_owned()
@@ -164,7 +168,12 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
             handle(&maps.node_addrs)?,
             handle(&maps.affinity)?,
         ]),
-        lasting: [handle(&maps.tcp_sockets)?, handle(&maps.udp_sockets)?, handle(&maps.frontend_epoch)?],
+        lasting: [
+            handle(&maps.tcp_sockets)?,
+            handle(&maps.udp_sockets)?,
+            handle(&maps.udp_overflow)?,
+            handle(&maps.frontend_epoch)?,
+        ],
         programs: HOOKS.iter().map(|hook| program(hook.name)).collect::<io::Result<_>>()?,
     })
 }
@@ -177,12 +186,21 @@ fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
             OpenError::Forbidden { reason: error.to_string() }
         }
         Some(libc::ENOSYS) => OpenError::Lacks { what: "bpf(2)".into() },
+        _ if !may_pass && is_jit_off(fs::read_to_string(JIT).ok().as_deref(), log) => {
+            OpenError::NoJit { reason: error.to_string() }
+        }
         _ => {
             let lines: Vec<&str> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
             OpenError::Refused { reason: error.to_string(), log: tail, may_pass }
         }
     }
+}
+
+/// Whether programs are not compiled: by the kernel's setting, which is there in the first network namespace only, or by
+/// what the verifier says of callbacks.
+fn is_jit_off(setting: Option<&str>, log: &str) -> bool {
+    setting.is_some_and(|setting| setting.trim() == "0") || log.contains("non-JITed")
 }
 
 /// Whether it may be otherwise the next time. What the verifier says, it says again; of what is not known it is hoped.

@@ -190,6 +190,17 @@ impl Maps {
         word.store(layout::policy_word(policy), Ordering::Release);
     }
 
+    /// The owner's hashes, see [`layout::owner_word`].
+    pub(crate) fn owner(&self, service: u32) -> u64 {
+        let [word] = self.services.read(service as usize * SERVICE_WORDS + layout::OWNER_WORD);
+        word
+    }
+
+    pub(crate) fn set_owner(&self, service: u32, owner: u64) {
+        let word = &self.services.all()[service as usize * SERVICE_WORDS + layout::OWNER_WORD];
+        word.store(owner, Ordering::Release);
+    }
+
     pub(crate) fn slot(&self, index: u32) -> [u64; SLOT_WORDS] {
         self.slots.read(index as usize * SLOT_WORDS)
     }

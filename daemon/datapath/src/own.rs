@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 
 use crate::layout;
+use crate::load::LASTING;
 use crate::maps::into_io;
 
 /// Registers sockets. Cheap to clone; works from any thread and without capabilities.
@@ -19,7 +20,7 @@ pub struct OwnSockets {
 }
 
 impl OwnSockets {
-    pub(crate) fn new([tcp, udp, _]: [MapHandle; 3]) -> Self {
+    pub(crate) fn new([tcp, udp, ..]: [MapHandle; LASTING.len()]) -> Self {
         Self { tcp: Arc::new(tcp), udp: Arc::new(udp) }
     }
 
@@ -35,6 +36,27 @@ impl OwnSockets {
             _ => self.tcp.update(&key, &layout::own_tcp_socket(), MapFlags::ANY),
         };
         put.map_err(into_io)
+    }
+
+    /// Lets [`Self::was_seen`] know this UDP socket, which is treated like any other. To be called before it connects.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub fn observe(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let key = socket.as_raw_fd().to_ne_bytes();
+        self.udp.update(&key, &layout::new_udp_socket(), MapFlags::ANY).map_err(into_io)
+    }
+
+    /// Whether a program of this daemon, or of one that uses the same maps, has refused the UDP socket or left it alone as
+    /// nodelb's own. A program with other maps does not know the socket.
+    ///
+    /// # Errors
+    /// When the socket was neither registered nor observed, or the map cannot be read.
+    pub fn was_seen(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        let key = socket.as_raw_fd().to_ne_bytes();
+        let found = self.udp.lookup(&key, MapFlags::ANY).map_err(into_io)?.ok_or(io::ErrorKind::NotFound)?;
+        let socket = found.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+        Ok(layout::was_seen(socket))
     }
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! /sys/fs/bpf/nodelb/        the pin directory; locked, and each version too, by the one process that works here
 //!   v1/                      a layout version; usually the only one
-//!     tcp_sockets udp_sockets frontend_epoch   outlive generations
+//!     tcp_sockets udp_sockets udp_overflow frontend_epoch   outlive generations
 //!     g7/                    a generation: frontends services slots node_addrs affinity
 //!     g8-new/                the next one while it is being filled
 //!     links/connect4 …       what attaches the programs; links/connect4-new while one is being replaced
@@ -36,10 +36,16 @@ impl Pins {
     /// Makes the version's directories as far as they are missing.
     pub(crate) fn create(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Self, OpenError> {
         let pins = Self::of(pin_directory, layout, crash);
-        for directory in [&pins.root, &pins.links()] {
-            make_directory(directory, crash).map_err(failed("making", directory))?;
-        }
+        pins.make()?;
         Ok(pins)
+    }
+
+    /// Makes the version's directories as far as they are missing, below a pin directory that is there.
+    pub(crate) fn make(&self) -> Result<(), OpenError> {
+        for directory in [&self.root, &self.links()] {
+            make_directory(directory, &self.crash).map_err(failed("making", directory))?;
+        }
+        Ok(())
     }
 
     /// The version's directory, whether there is one or not.

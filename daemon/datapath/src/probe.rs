@@ -8,6 +8,7 @@ use caps::{CapSet, Capability};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
+use crate::attach;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings, FoundBy, REQUIRED, Required};
 use crate::mounts::{self, Mount};
@@ -59,6 +60,10 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
         None => cgroup_root()?,
     };
     check_cgroup(&cgroup)?;
+    // Before anything is made.
+    if let Some(exclusive) = attach::exclusive(&cgroup) {
+        return Err(exclusive);
+    }
     let lacks = |required: &&Required| match required.found_by {
         FoundBy::Helper(function) => !at_connect(function),
         FoundBy::Capabilities | FoundBy::Trying => false,
@@ -75,20 +80,15 @@ fn features() -> Features {
     let netns = own_netns();
     Features {
         set_retval: at_connect(libbpf_sys::BPF_FUNC_set_retval),
-        bind_refusal: netns.is_some() && can_refuse_bind(),
+        bind_refusal: netns.is_some() && at_connect(libbpf_sys::BPF_FUNC_set_retval),
         netns,
         mptcp: has_mptcp && at_connect(libbpf_sys::BPF_FUNC_skc_to_mptcp_sock),
     }
 }
 
-/// Whether the function is there for the programs that see a connect or a datagram.
+/// Whether the function is there for the programs that see a connect, a datagram or a bind.
 fn at_connect(function: libbpf_sys::bpf_func_id) -> bool {
     sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, function)
-}
-
-fn can_refuse_bind() -> bool {
-    let needed = [libbpf_sys::BPF_FUNC_set_retval, libbpf_sys::BPF_FUNC_get_netns_cookie];
-    needed.into_iter().all(|function| sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK, function))
 }
 
 /// See [`Features::netns`].
@@ -135,7 +135,7 @@ fn check_cgroup(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Where cgroup v2 is mounted, alone or beside v1.
-fn cgroup_root() -> Result<PathBuf, OpenError> {
+pub(crate) fn cgroup_root() -> Result<PathBuf, OpenError> {
     find_cgroup_root(&mountinfo()?).ok_or(OpenError::NoCgroup2)
 }
 

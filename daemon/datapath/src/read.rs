@@ -13,7 +13,7 @@ use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::{Run, Runs};
 use nodelb_core::state::{MapState, ServiceEntry, ServiceId, Slot};
 
-use crate::layout::{self, Client};
+use crate::layout::{self, Client, Policy};
 use crate::maps::{Maps, Which, into_io};
 use crate::sys;
 
@@ -130,10 +130,11 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
     if !policy.in_use {
         return;
     }
-    let (has_backends, affinity_seconds) = (policy.has_backends, policy.affinity_seconds);
+    let Policy { has_backends, affinity_seconds, may_be_bound, .. } = policy;
     match [Which::Cluster, Which::Local].map(|which| list(maps, id, which)) {
         [Ok(cluster), Ok(local)] => {
-            let entry = ServiceEntry { cluster, local, has_backends, affinity_seconds };
+            let tag = layout::parse_owner(policy.source, maps.owner(id));
+            let entry = ServiceEntry { cluster, local, has_backends, affinity_seconds, may_be_bound, tag };
             content.state.services.insert(ServiceId(id), Arc::new(entry));
         }
         [Err(wrong), _] | [_, Err(wrong)] => add_broken_service(ServiceId(id), &wrong, content),

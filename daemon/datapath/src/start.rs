@@ -11,7 +11,7 @@ use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::Runs;
 use nodelb_core::state::MapOp;
 
-use crate::attach::{Attachment, HOOKS, LinkState};
+use crate::attach::{Attachment, HOOKS, Held, LinkState};
 use crate::carry::{self, Carried};
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
@@ -57,7 +57,7 @@ fn pinned_lasting(
     prepared: &Prepared<'_>,
 ) -> Result<[Option<MapHandle>; LASTING.len()], OpenError> {
     let theirs = predecessor.filter(|predecessor| predecessor.reader.has_todays_sockets);
-    let [tcp, udp, epoch] = [0, 1, 2].map(|i| {
+    let [tcp, udp, overflow, epoch] = [0, 1, 2, 3].map(|i| {
         let (ours, wanted) = (pins.lasting(LASTING[i]), prepared.lasting_specs[i]);
         if let Some((map, found)) = open_map(&ours)? {
             let kind = failed("using", &ours)("it is a map of another kind; nodelb cleanup starts afresh");
@@ -67,7 +67,7 @@ fn pinned_lasting(
         let found = open_map(&theirs.pins.lasting(LASTING[i]))?;
         Ok(found.and_then(|(map, found)| found.same_kind(wanted).then_some(map)))
     });
-    Ok([tcp?, udp?, epoch?])
+    Ok([tcp?, udp?, overflow?, epoch?])
 }
 
 /// The map pinned there, if there is one.
@@ -115,6 +115,7 @@ struct Next {
 pub(crate) struct Opened {
     pub(crate) writer: Writer,
     pub(crate) attachment: Attachment,
+    pub(crate) held: Held,
     pub(crate) own: OwnSockets,
     pub(crate) generation: u32,
     pub(crate) origin: Origin,
@@ -165,10 +166,12 @@ impl<'p> Start<'p> {
         let Loaded { programs, lasting, counters, .. } = loaded;
         let writer = self.writer(Arc::new(maps), runs, (&lasting, counters))?;
         let attachment = Attachment::new(programs, self.cgroup);
-        let links = attachment.attach(self.pins)?;
+        let mut held = Held::default();
+        let links = attachment.attach(self.pins, &mut held)?;
         Ok(Opened {
             writer,
             attachment,
+            held,
             own: OwnSockets::new(lasting),
             generation: old.number,
             origin: Origin::Reused,
@@ -177,10 +180,11 @@ impl<'p> Start<'p> {
         })
     }
 
-    /// With new maps of today's sizes that get the content of the old ones.
+    /// With new maps of today's sizes that get the content of the old ones, without what is corrupt.
     fn resize(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
         let carried = carry::current(&self.pins.generation(old.number))?;
-        let origin = Origin::Rebuilt { from: carried.limits };
+        // Maps that fit are replaced for what is in them.
+        let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
         self.rebuild(prepared, Next { generation: old.number + 1, origin, carried: Some(carried) })
     }
 
@@ -212,10 +216,11 @@ impl<'p> Start<'p> {
         }
         let corrupt = filled?.unwrap_or_default();
         let attachment = Attachment::new(programs, self.cgroup);
-        let links = attachment.attach(self.pins)?;
+        let mut held = Held::default();
+        let links = attachment.attach(self.pins, &mut held)?;
         self.pins.commit(generation)?;
         self.pins.current_generation()?;
-        Ok(Opened { writer, attachment, own: OwnSockets::new(lasting), generation, origin, links, corrupt })
+        Ok(Opened { writer, attachment, held, own: OwnSockets::new(lasting), generation, origin, links, corrupt })
     }
 
     fn writer(
@@ -229,7 +234,7 @@ impl<'p> Start<'p> {
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
         let placed = Placed::of(&maps);
         maps.room.set(&runs, Moment(0));
-        Ok(Writer { maps, runs, placed, counters, epoch, crash: self.pins.crash().clone() })
+        Ok(Writer { maps, runs, placed, grace: None, counters, epoch, crash: self.pins.crash().clone() })
     }
 
     fn pin_lasting(&self, loaded: &Loaded) -> Result<(), OpenError> {

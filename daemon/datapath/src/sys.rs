@@ -33,6 +33,40 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
 }
 
+/// What is attached to a cgroup at a hook: how the programs were attached, and their ids. Takes CAP_NET_ADMIN.
+pub(crate) fn attached(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<(u32, Vec<u32>)> {
+    // The kernel lets no more programs onto a hook.
+    const MOST: u32 = 64;
+    let mut ids = vec![0u32; MOST as usize];
+    let (mut flags, mut count) = (0u32, MOST);
+    // SAFETY: the descriptor is open for the call; the kernel writes the flags, at most `count` ids to the array that has
+    // room for them, and their number to `count`.
+    check(unsafe {
+        libbpf_sys::bpf_prog_query(cgroup.as_raw_fd(), attach_type, 0, &raw mut flags, ids.as_mut_ptr(), &raw mut count)
+    })?;
+    ids.truncate(count as usize);
+    Ok((flags, ids))
+}
+
+/// The ids of all links of this machine, of every kind. Takes CAP_SYS_ADMIN.
+pub(crate) fn link_ids() -> io::Result<Vec<u32>> {
+    let (mut ids, mut id) = (Vec::new(), 0u32);
+    loop {
+        // SAFETY: the kernel writes one number.
+        match check(unsafe { libbpf_sys::bpf_link_get_next_id(id, &raw mut id) }) {
+            Ok(()) => ids.push(id),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(ids),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Opens the link with this id. Takes CAP_SYS_ADMIN.
+pub(crate) fn link_by_id(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes a number.
+    owned(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) })
+}
+
 /// Opens what an iterator's link has to tell: each file read to its end is one pass.
 pub(crate) fn iter_create(link: BorrowedFd<'_>) -> io::Result<File> {
     // SAFETY: the descriptor is open for the call.
@@ -175,5 +209,20 @@ impl Drop for SharedWords {
         // SAFETY: the mapping was made by `map` with this length, and no reference to it is left.
         let unmapped = unsafe { munmap(self.base.cast(), self.words * size_of::<AtomicU64>()) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping");
+    }
+}
+
+/// What membarrier(2) can do here: a mask of its commands.
+pub(crate) fn membarrier_commands() -> libc::c_long {
+    // SAFETY: the query has no flags, takes no pointer and changes nothing.
+    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_QUERY, 0, 0) }
+}
+
+/// Waits until every program that runs in the kernel now has ended: an RCU grace period. Takes milliseconds.
+pub(crate) fn membarrier_global() -> io::Result<()> {
+    // SAFETY: the command has no flags and takes no pointer.
+    match unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -24,22 +24,44 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Locks the pin directory and every version in it; nothing if it is absent.
-    pub(crate) fn take(pin_directory: &Path) -> Result<Self, OpenError> {
+    /// Locks the pin directory and every version in it; `None` if it is absent, since what may appear the next moment is
+    /// then another process's.
+    pub(crate) fn take(pin_directory: &Path) -> Result<Option<Self>, OpenError> {
         let mut lock = Self::default();
-        if pin_directory.exists() {
-            lock.add(pin_directory, pin_directory)?;
-            // A nodelb that knew one version only has locked no more than that.
-            for (_, directory) in all(pin_directory)? {
-                lock.add(&directory, pin_directory)?;
-            }
+        if !lock.add(pin_directory, pin_directory)? {
+            return Ok(None);
         }
-        Ok(lock)
+        // A nodelb that knew one version only has locked no more than that.
+        for (_, directory) in all(pin_directory)? {
+            lock.add(&directory, pin_directory)?;
+        }
+        Ok(Some(lock))
     }
 
-    fn add(&mut self, directory: &Path, pin_directory: &Path) -> Result<(), OpenError> {
+    /// Locks what was made again since, after the pin directory or a part of it was removed.
+    pub(crate) fn extend(&mut self, pin_directory: &Path) -> Result<(), OpenError> {
+        let versions = all(pin_directory)?.into_iter().map(|(_, directory)| directory);
+        for directory in std::iter::once(pin_directory.to_path_buf()).chain(versions) {
+            if !self.holds(&directory) {
+                self.add(&directory, pin_directory)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self, directory: &Path) -> bool {
+        let identity = |found: fs::Metadata| (found.dev(), found.ino());
+        let there = fs::metadata(directory).ok().map(identity);
+        there.is_some() && self.held.iter().any(|file| file.metadata().ok().map(identity) == there)
+    }
+
+    /// Locks the directory; whether it is there.
+    fn add(&mut self, directory: &Path, pin_directory: &Path) -> Result<bool, OpenError> {
         loop {
-            let file = File::open(directory).map_err(failed("opening", directory))?;
+            let file = match File::open(directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                opened => opened.map_err(failed("opening", directory))?,
+            };
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -51,7 +73,7 @@ impl Lock {
             // Else it was removed, and perhaps made again, between the two calls above.
             if fs::metadata(directory).is_ok_and(|there| there.ino() == locked.ino()) {
                 self.held.push(file);
-                return Ok(());
+                return Ok(true);
             }
         }
     }
@@ -78,8 +100,13 @@ pub(crate) struct Ground {
 /// if the truth is a version that this one cannot take over from.
 pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Ground, OpenError> {
     predecessor(pin_directory, layout, crash)?;
-    pins::make_directory(pin_directory, crash).map_err(failed("making", pin_directory))?;
-    let mut lock = Lock::take(pin_directory)?;
+    let mut lock = loop {
+        pins::make_directory(pin_directory, crash).map_err(failed("making", pin_directory))?;
+        // A cleanup may have removed it again.
+        if let Some(lock) = Lock::take(pin_directory)? {
+            break lock;
+        }
+    };
     // Again, now that nobody else changes it.
     let predecessor = predecessor(pin_directory, layout, crash)?;
     let is_new = !Pins::of(pin_directory, layout, crash).root().exists();
@@ -154,3 +181,6 @@ fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,19 @@
 //! Carries out operations on the maps. Owns the order of the stores within one operation; the order of the operations
 //! is the caller's.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags};
-use nodelb_core::addr::L4Addr;
+use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::datapath::{MapError, Moment};
 use nodelb_core::runs::{Run, Runs};
 use nodelb_core::state::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, ServiceId, Slot};
 
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
+use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, Which, into_io};
 use crate::read::failed;
@@ -28,6 +30,7 @@ pub(crate) struct Writer {
     pub(crate) maps: Arc<Maps>,
     pub(crate) runs: Runs,
     pub(crate) placed: Placed,
+    pub(crate) grace: Option<Grace>,
     pub(crate) counters: Option<Arc<Counters>>,
     pub(crate) epoch: Epoch,
     pub(crate) crash: CrashPoint,
@@ -38,6 +41,8 @@ pub(crate) struct Writer {
 pub(crate) struct Placed {
     runs: Vec<[Run; 2]>,
     is_put: Vec<bool>,
+    /// Services that a program may still be reading although they were deleted, each with the number of the round.
+    left: BTreeMap<ServiceId, u64>,
 }
 
 /// No slots, and no room taken.
@@ -89,6 +94,7 @@ impl Placed {
 
 impl Writer {
     pub(crate) fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
+        self.take_passed();
         let mut results = Vec::with_capacity(ops.len());
         while results.len() < ops.len() {
             let rest = &ops[results.len()..];
@@ -103,6 +109,36 @@ impl Writer {
         }
         self.maps.room.set(&self.runs, now);
         results
+    }
+
+    /// What was unpublished in the round rests from now on. From the first round on that ends so, nothing of it is reused
+    /// before the kernel has said that no program reads it any more, where the kernel can say so.
+    pub(crate) fn end_round(&mut self, ended: Moment) {
+        let grace = self.grace.get_or_insert_with(|| {
+            let grace = Grace::default();
+            if grace.is_available() {
+                self.runs.wait_for_release();
+            }
+            grace
+        });
+        let round = self.runs.rounds();
+        self.runs.end_round(ended);
+        let has_left = self.placed.left.values().any(|left| *left == round);
+        let is_unpublished = has_left || self.runs.has_freed(round);
+        if is_unpublished && !self.runs.is_released(round) {
+            grace.ask(round + 1);
+        }
+    }
+
+    /// Takes over how far the kernel is.
+    fn take_passed(&mut self) {
+        let Some(grace) = &self.grace else { return };
+        match grace.passed() {
+            Some(rounds) => self.runs.release(rounds),
+            None => self.runs.rest_by_time_alone(),
+        }
+        let runs = &self.runs;
+        self.placed.left.retain(|_, round| !runs.is_released(*round));
     }
 
     /// Takes over which client has which backend, as far as there is room.
@@ -148,10 +184,7 @@ impl Writer {
             MapOp::DeleteFrontend(addr) => self.change(|maps| {
                 absent_is_fine(maps.frontends.delete(&layout::frontend_key(addr))).map_err(failed("frontends"))
             }),
-            MapOp::PutNodeAddr(addr) => self.change(|maps| {
-                let put = maps.node_addrs.update(&layout::node_addr(*addr), &0u32.to_ne_bytes(), MapFlags::ANY);
-                put.map_err(into_io).map_err(failed("node_addrs"))
-            }),
+            MapOp::PutNodeAddr(addr) => self.change(|maps| put_node_addr(maps, *addr)),
             MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
                 absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
             }),
@@ -168,6 +201,9 @@ impl Writer {
     fn put_service(&mut self, id: ServiceId, entry: &ServiceEntry, now: Moment) -> Result<(), MapError> {
         if id.0 >= self.maps.limits.services {
             return Err(MapError::Full { map: "services", limit: self.maps.limits.services });
+        }
+        if self.placed.left.get(&id).is_some_and(|round| !self.runs.is_released(*round)) {
+            return Err(MapError::Resting);
         }
         let cluster = self.place(id, Which::Cluster, &entry.cluster, now)?;
         let local = match self.place(id, Which::Local, &entry.local, now) {
@@ -186,8 +222,23 @@ impl Writer {
             counters.reset(id);
         }
         // Before the views: a service is in use for as long as any program can find slots through it.
-        let policy =
-            Policy { in_use: true, has_backends: entry.has_backends, affinity_seconds: entry.affinity_seconds };
+        let policy = Policy {
+            in_use: true,
+            has_backends: entry.has_backends,
+            affinity_seconds: entry.affinity_seconds,
+            may_be_bound: entry.may_be_bound,
+            source: entry.tag.map(|tag| tag.source),
+        };
+        let owner = layout::owner_word(entry.tag);
+        if self.maps.owner(id.0) != owner {
+            // While it changes the entry does not say from which source it is, so that the word is not read.
+            let before = self.maps.policy(id.0);
+            if before.source.is_some() {
+                self.maps.set_policy(id.0, Policy { source: None, ..before });
+            }
+            self.maps.set_owner(id.0, owner);
+            self.crash.pass();
+        }
         if self.maps.policy(id.0) != policy {
             self.maps.set_policy(id.0, policy);
             self.crash.pass();
@@ -219,8 +270,11 @@ impl Writer {
             let is_published = self.maps.view(id.0, which).run == placed;
             return Ok((!is_published).then_some(placed));
         }
-        let full = MapError::Full { map: "slots", limit: self.maps.limits.slots };
-        self.runs.allocate(len, now).map(Some).ok_or(full)
+        match self.runs.allocate(len, now) {
+            Some(run) => Ok(Some(run)),
+            None if self.runs.has_room_after_rest(len) => Err(MapError::Resting),
+            None => Err(MapError::Full { map: "slots", limit: self.maps.limits.slots }),
+        }
     }
 
     fn write(&self, run: Run, list: &[Slot]) {
@@ -258,6 +312,10 @@ impl Writer {
             return Ok(());
         }
         self.maps.set_policy(id.0, Policy::default());
+        self.maps.set_owner(id.0, 0);
+        if self.grace.is_some() {
+            self.placed.left.insert(id, self.runs.rounds());
+        }
         self.crash.pass();
         Ok(())
     }
@@ -268,6 +326,14 @@ fn put_frontend(maps: &Maps, addr: &L4Addr, entry: &FrontendEntry) -> Result<(),
     put.map_err(into_io).map_err(|error| match error.raw_os_error() {
         Some(libc::E2BIG) => MapError::Full { map: "frontends", limit: maps.limits.frontends },
         _ => failed("frontends")(error),
+    })
+}
+
+fn put_node_addr(maps: &Maps, addr: Addr) -> Result<(), MapError> {
+    let put = maps.node_addrs.update(&layout::node_addr(addr), &0u32.to_ne_bytes(), MapFlags::ANY);
+    put.map_err(into_io).map_err(|error| match error.raw_os_error() {
+        Some(libc::E2BIG) => MapError::TooManyNodeAddrs { limit: maps.node_addrs.max_entries() },
+        _ => failed("node_addrs")(error),
     })
 }
 

@@ -22,6 +22,7 @@ pub(super) fn untold() -> AdminState {
         reality: Reality::default(),
         kernel: None,
         limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
+        unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),
     }

@@ -1,6 +1,8 @@
 //! `/healthz` and `/readyz`: whether the process does its work, and whether the node's connections get translated. Owns
 //! the judgement; the facts come from the reconcile loop.
 
+use std::net::SocketAddr;
+
 use nodelb_core::datapath::Moment;
 
 use super::shape::{Column, Shape};
@@ -46,6 +48,23 @@ impl Check {
     /// A check that does not hold, or not yet.
     pub fn failed(name: &'static str, detail: impl Into<String>) -> Self {
         Self { name, passed: false, detail: detail.into() }
+    }
+}
+
+/// An address of `admin.listen` that cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unopened {
+    /// The address.
+    pub address: SocketAddr,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+impl Unopened {
+    /// As a row of `/readyz`. Connections are translated all the same, so it is no reason to be not ready.
+    pub fn check(&self) -> Check {
+        let Self { address, why } = self;
+        Check::passed("listen", format!("{address} of admin.listen is not open: {why}; it is tried again"))
     }
 }
 

@@ -19,6 +19,7 @@ use super::{AdminState, Connections, Health, Now};
 use crate::checks::{CheckReport, Condition, Outcome};
 use crate::drift::{DriftReport, LINK};
 use crate::latency::Latencies;
+use crate::log;
 use crate::moves::MovesReport;
 
 pub(super) mod family;
@@ -64,6 +65,8 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
         changes(&mut exposition, latencies);
     }
     exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
+    exposition.one(&table::LOG_LINES_DROPPED, log::dropped_lines());
+    exposition.one(&table::ADMIN_LISTENERS_CLOSED, state.unopened.borrow().len());
     process::process(&mut exposition);
     exposition.text()
 }
@@ -84,6 +87,7 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
     exposition.one(&table::LOCAL_ENTRY_PORTS, facts.health_check_ports().len());
     exposition.one(&table::LOCAL_ENTRY_PORTS_FAILED, facts.entry_errors());
     exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
+    exposition.one(&table::NODE_ADDRESSES_UNANSWERED, snapshot.unanswered_node_addrs().count());
 }
 
 fn changes(exposition: &mut Exposition, latencies: &Latencies) {

@@ -14,8 +14,8 @@ use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
 use super::{
-    AdminState, Now, apiservers, diff, health, history, maps, metrics, openapi, settings, sources, status, tables,
-    trace,
+    AdminState, Check, Now, Unopened, apiservers, diff, health, history, maps, metrics, openapi, settings, sources,
+    status, tables, trace,
 };
 
 /// A status and what to say, or why there is nothing to say.
@@ -239,7 +239,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "whether this node's connections are translated (200, or 503 with the reasons)",
         form: Form::Verdict(&[&health::READYZ]),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&health::READYZ, &latest(&state.health).ready(now.moment)),
+        answer: |state, _, now| checks(&health::READYZ, &readiness(state, now)),
     },
     Route {
         path: "/metrics",
@@ -254,6 +254,13 @@ pub(super) static ROUTES: &[Route] = &[
     },
 ];
 
+/// Everything readiness hangs on, and what should be known about it.
+pub(super) fn readiness(state: &AdminState, now: Now) -> Vec<Check> {
+    let mut checks = latest(&state.health).ready(now.moment);
+    checks.extend(latest(&state.unopened).iter().map(Unopened::check));
+    checks
+}
+
 /// The value last published, taken out at once: a reader never keeps the publisher waiting.
 pub(super) fn latest<T>(published: &watch::Receiver<Arc<T>>) -> Arc<T> {
     Arc::clone(&published.borrow())
@@ -263,7 +270,7 @@ fn ok(page: impl Into<Page>) -> Answer {
     Ok((StatusCode::OK, Content::Page(page.into())))
 }
 
-fn checks(shape: &'static Shape<[Column; 3]>, checks: &[health::Check]) -> Answer {
+fn checks(shape: &'static Shape<[Column; 3]>, checks: &[Check]) -> Answer {
     let all_passed = checks.iter().all(|check| check.passed);
     let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Ok((status, health::checks(shape, checks).into()))

@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -107,9 +107,9 @@ impl Door {
     }
 }
 
-/// Serves every listener until `shutdown` resolves, then lets running answers finish for a moment.
+/// Serves every listener that comes until `shutdown` resolves, then lets running answers finish for a moment.
 pub(super) async fn serve(
-    listeners: Vec<Listener>,
+    mut listeners: mpsc::Receiver<Listener>,
     state: AdminState,
     bounds: Bounds,
     shutdown: impl Future<Output = ()>,
@@ -119,11 +119,16 @@ pub(super) async fn serve(
     let tcp = Door::new(router.clone(), bounds, false, stop.clone());
     let unix = Door::new(router, bounds, true, stop);
     let mut loops = JoinSet::new();
-    for listener in listeners {
-        let door = if matches!(listener, Listener::Unix(_)) { &unix } else { &tcp };
-        loops.spawn(accept_loop(listener, Arc::clone(door)));
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(listener) = listeners.recv() => {
+                let door = if matches!(listener, Listener::Unix(_)) { &unix } else { &tcp };
+                loops.spawn(accept_loop(listener, Arc::clone(door)));
+            }
+        }
     }
-    shutdown.await;
     stop_sender.send_replace(true);
     while loops.join_next().await.is_some() {}
 }

@@ -4,8 +4,10 @@
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+use socket2::{Domain, SockAddr, Type};
 
 /// Root, and the group the daemon runs as.
 const MODE: u32 = 0o660;
@@ -20,7 +22,7 @@ pub enum Error {
     #[error("there is something else that is no socket: move it away, or choose another path")]
     Foreign,
     /// Another daemon's.
-    #[error("somebody listens on it: another nodelb runs")]
+    #[error("another process listens on it, perhaps a second nodelb")]
     InUse,
     /// Anything else.
     #[error(transparent)]
@@ -84,11 +86,21 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     if !file.file_type().is_socket() {
         return Err(Error::Foreign);
     }
-    match UnixStream::connect(path) {
+    match try_connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(fs::remove_file(path)?),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error.into()),
-        Ok(_somebody) => Err(Error::InUse),
+        Ok(()) => Err(Error::InUse),
+    }
+}
+
+/// Connects without waiting: a process that listens and does not accept keeps no daemon from starting.
+fn try_connect(path: &Path) -> io::Result<()> {
+    let stream = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    match stream.connect(&SockAddr::unix(path)?) {
+        // Its queue is full.
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        other => other,
     }
 }
 

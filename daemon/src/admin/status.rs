@@ -49,7 +49,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> Page {
         ("running".into(), format!("for {}", age::human(now.moment.0))),
     ];
     rows.extend(state.kernel.iter().map(|says| ("kernel".into(), says.clone())));
-    for check in routes::latest(&state.health).ready(now.moment) {
+    for check in routes::readiness(state, now) {
         let result = if check.passed { "ok" } else { "failed" };
         rows.push((check.name.into(), format!("{result}: {}", check.detail)));
     }
@@ -85,11 +85,17 @@ fn counts(snapshot: &Snapshot) -> [(String, String); 2] {
 
 fn trouble(snapshot: &Snapshot) -> Table {
     let of = |status| snapshot.frontends(&Filter { status: Some(status), ..Filter::default() });
-    let rows = [Status::Error, Status::Held, Status::Pending].into_iter().flat_map(of).take(TROUBLES);
+    let rows = [Status::Error, Status::Held, Status::Pending].into_iter().flat_map(of);
     let cells = |row: nodelb_core::report::FrontendReport| {
         [text(&row.address), text(&row.service), text(&row.status), Cell::optional(row.error)]
     };
-    Table::new(&TROUBLE, rows.map(cells)).or_say("no trouble: the kernel has what the sources ask for".into())
+    let node = snapshot.unanswered_node_addrs();
+    let node = node.map(|(addr, error)| {
+        let error = format!("NodePorts are not answered here: {error}");
+        [text(&addr), Cell::None, text(&Status::Error), Cell::Text(error)]
+    });
+    Table::new(&TROUBLE, rows.map(cells).chain(node).take(TROUBLES))
+        .or_say("no trouble: the kernel has what the sources ask for".into())
 }
 
 fn changes(state: &AdminState) -> Table {

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
 use axum::http::StatusCode;
-use nodelb_core::addr::Addr;
+use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::datapath::Moment;
 use nodelb_core::engine::Snapshot;
 use nodelb_core::report::Choice;
@@ -88,23 +88,20 @@ impl FromStr for Dialler {
 
 impl Dialler {
     /// # Errors
-    /// When it cannot be told who has the address, or which namespace is the node's.
-    fn client(self, snapshot: &Snapshot) -> Result<Client, Problem> {
-        match self {
-            Self::Client(client) => Ok(client),
-            Self::At(addr) => snapshot.client_at(addr).ok_or_else(|| {
-                let message = format!("nodelb cannot tell where {addr} is: say from=pod or from=outside");
-                Problem::new(StatusCode::BAD_REQUEST, message)
-            }),
+    /// When it cannot be told which namespace is the node's.
+    fn story(self, snapshot: &Snapshot, to: L4Addr) -> Result<Story, Problem> {
+        Ok(match self {
+            Self::Client(client) => snapshot.story(to, client),
+            Self::At(addr) => snapshot.story_of(to, addr),
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =
                         format!("which network namespace is the node's cannot be told: {error}; say host or pod");
                     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
                 })?;
-                Ok(if own.ino() == inode { Client::Host } else { Client::Pod })
+                snapshot.story(to, if own.ino() == inode { Client::Host } else { Client::Pod })
             }
-        }
+        })
     }
 }
 
@@ -117,8 +114,7 @@ pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page
         return Err(Problem::new(StatusCode::BAD_REQUEST, "say what is dialled: to=ADDRESS:PORT"));
     };
     let dialler = query.from.unwrap_or(Dialler::Client(Client::Host));
-    let story = snapshot.story(to, dialler.client(snapshot)?);
-    Ok(page(&story, now.moment))
+    Ok(page(&dialler.story(snapshot, to)?, now.moment))
 }
 
 fn page(story: &Story, now: Moment) -> Page {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use nodelb_core::addr::Addr;
 use serde::{Deserialize, Serialize};
 
+use super::url::Shown;
+
 /// One apiserver address, and what its certificate is checked against.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Server {
@@ -68,7 +70,7 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let refused = || AddressError::Form(text.into());
+        let refused = || AddressError::Form(Shown(text).to_string());
         if let Ok(at) = text.parse::<SocketAddr>() {
             let has_zone = matches!(at, SocketAddr::V6(v6) if v6.scope_id() != 0);
             return match nobody(at) {
@@ -79,13 +81,14 @@ impl FromStr for Address {
         }
         let (name, port) = text.rsplit_once(':').ok_or_else(refused)?;
         let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(refused)?;
-        let label_is_valid = |label: &str| {
-            !label.is_empty() && label.len() <= 63 && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        };
+        // Resolvers take `_`, too, and a final dot, which says that the name is complete.
+        let is_part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+        let label_is_valid = |label: &str| !label.is_empty() && label.len() <= 63 && label.bytes().all(is_part);
+        let labels = name.strip_suffix('.').unwrap_or(name);
         // A last label of digits would be half an IPv4 address, which resolvers understand in surprising ways.
-        let is_name = name.len() <= 253
-            && name.split('.').all(label_is_valid)
-            && !name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+        let is_name = labels.len() <= 253
+            && labels.split('.').all(label_is_valid)
+            && !labels.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
         if is_name { Ok(Self { host: Host::Name(name.to_lowercase().into()), port }) } else { Err(refused()) }
     }
 }

@@ -5,19 +5,22 @@
 mod inputs;
 mod plugin;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 use tracing::warn;
 
 use self::inputs::{Inputs, Looked, Origin};
 use self::plugin::{Printed, Want};
 use super::address::Server;
+use super::authorities::Authorities;
 pub use super::login::CredentialsError;
 use super::login::{self, Login, Material, Piece};
 use super::session::Settings;
 use crate::log::messages;
+use crate::threads::Threads;
 
 /// How long things around credentials may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,23 @@ pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
     Ok(inputs.notices)
 }
 
+/// What the credentials are read from, and what is run for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Every file, as far as they could be read.
+    pub files: Vec<PathBuf>,
+    /// The exec plugin, if it is named with a path.
+    pub plugin: Option<PathBuf>,
+}
+
+/// Reads the credentials once to find out what they consist of; `None` where none are named. Blocks.
+pub fn named(settings: &Settings) -> Option<Named> {
+    let looked = inputs::look(&Origin::of(settings).ok()?, inputs::Stamps::default(), true);
+    let plugin = looked.outcome.and_then(Result::ok).and_then(|inputs| inputs.plugin);
+    let plugin = plugin.map(|plugin| plugin.command).filter(|command| command.is_absolute());
+    Some(Named { files: looked.stamps.files(), plugin })
+}
+
 /// Knows who nodelb is and whom it trusts.
 #[derive(Debug)]
 pub struct Credentials {
@@ -65,12 +85,14 @@ pub struct Credentials {
     state: tokio::sync::Mutex<State>,
     server: Mutex<Option<Server>>,
     rejected: Mutex<Option<Arc<Login>>>,
+    /// Where files are looked at, one look at a time.
+    threads: Threads,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// Under way; outlives a caller that has stopped waiting, so that a file system that is away holds one thread only.
-    looking: Option<JoinHandle<Looked>>,
+    looking: Option<oneshot::Receiver<Looked>>,
     read: inputs::Stamps,
     inputs: Option<Inputs>,
     /// Why what the files hold now is of no use.
@@ -95,7 +117,8 @@ impl Credentials {
     pub fn new(settings: &Settings, timing: Timing) -> Result<Self, CredentialsError> {
         let origin = Origin::of(settings)?;
         let (state, server, rejected) = (State::default(), Mutex::default(), Mutex::default());
-        Ok(Self { origin, timing, state: state.into(), server, rejected })
+        let threads = Threads::new("credentials", 1);
+        Ok(Self { origin, timing, state: state.into(), server, rejected, threads })
     }
 
     /// What to log in with now: the same as before unless something has changed. Cheap then: looks at the files' stamps.
@@ -124,7 +147,7 @@ impl Credentials {
     ///
     /// # Errors
     /// When the certificate authority cannot be read.
-    pub async fn authority(&self) -> Result<String, CredentialsError> {
+    pub async fn authority(&self) -> Result<Authorities, CredentialsError> {
         let mut state = self.state.lock().await;
         self.look(&mut state, false).await?;
         match (&state.inputs, &state.unusable) {
@@ -158,10 +181,14 @@ impl Credentials {
 
     /// Reads the files again if they have changed, or `anyway`.
     async fn look(&self, state: &mut State, anyway: bool) -> Result<(), CredentialsError> {
-        let looking = state.looking.get_or_insert_with(|| {
-            let (origin, stamps) = (self.origin.clone(), std::mem::take(&mut state.read));
-            tokio::task::spawn_blocking(move || inputs::look(&origin, stamps, anyway))
-        });
+        let looking = match &mut state.looking {
+            Some(looking) => looking,
+            none => {
+                let (origin, stamps) = (self.origin.clone(), std::mem::take(&mut state.read));
+                let begun = self.threads.begin(move || inputs::look(&origin, stamps, anyway));
+                none.insert(begun.map_err(|error| CredentialsError(format!("{}: {error}", self.origin)))?)
+            }
+        };
         let Ok(looked) = tokio::time::timeout(self.timing.files, looking).await else {
             let (origin, patience) = (&self.origin, self.timing.files);
             return Err(CredentialsError(format!(
@@ -220,9 +247,9 @@ impl Credentials {
 
 /// `None` while an exec plugin has yet to say something.
 fn material(inputs: &Inputs, printed: Option<&Printed>) -> Option<Material> {
-    let Inputs { authority, certificate, token, plugin, .. } = inputs;
-    let mut material =
-        Material { authority: authority.clone(), certificate: certificate.clone(), token: token.clone() };
+    let Inputs { authority, certificate, token, plugin, impersonation, .. } = inputs;
+    let (authority, certificate, token) = (authority.clone(), certificate.clone(), token.clone());
+    let mut material = Material { authority, certificate, token, impersonation: impersonation.clone() };
     if let Some(plugin) = plugin {
         let credential = printed?.last_good()?;
         let origin = plugin.origin();

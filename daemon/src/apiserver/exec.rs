@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -13,9 +14,12 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
 
 use super::login::{CredentialsError, Secret};
 use crate::source::kube::time;
+use crate::threads::Threads;
 
 /// The most bytes a plugin may print.
 const MAX_OUTPUT: u64 = 256 << 10;
@@ -51,8 +55,18 @@ pub(super) struct Plugin {
     pub(super) env: Vec<(String, Secret)>,
     pub(super) version: ApiVersion,
     pub(super) install_hint: Option<String>,
-    /// Server URL and TLS server name of the cluster, if the plugin is to be told.
-    pub(super) cluster: Option<(String, Option<String>)>,
+    /// What the plugin is given of the cluster, if it is to have that.
+    pub(super) cluster: Option<ClusterInfo>,
+}
+
+/// The cluster that a plugin is run for (`provideClusterInfo`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ClusterInfo {
+    /// Its URL.
+    pub(super) server: String,
+    pub(super) tls_server_name: Option<String>,
+    /// The cluster's extension for plugins, passed on as it is.
+    pub(super) config: Option<serde_json::Value>,
 }
 
 /// What a plugin printed.
@@ -105,12 +119,14 @@ impl Plugin {
     /// When it is missing, fails, takes longer than `patience` (then it is killed) or prints something else.
     pub(super) async fn run(&self, authority: &[u8], patience: Duration) -> Result<Credential, CredentialsError> {
         let wrong = |what: String| CredentialsError(format!("{} {what}", self.origin()));
-        let mut child = self.start(authority).map_err(|error| wrong(self.not_started(&error)))?;
-        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
-        let (status, output, complaint) = tokio::time::timeout(patience, finish(&mut child))
+        let late = |_elapsed| wrong(format!("took longer than {patience:?} and was killed"));
+        let deadline = Instant::now() + patience;
+        let starting = self.clone().start_aside(authority.to_vec());
+        let started = timeout_at(deadline, starting).await.map_err(late)?;
+        let (mut child, mut group) = started.map_err(|error| wrong(self.not_started(&error)))?;
+        let (status, output, complaint) = timeout_at(deadline, finish(&mut child))
             .await
-            .ok()
-            .ok_or_else(|| wrong(format!("took longer than {patience:?} and was killed")))?
+            .map_err(late)?
             .map_err(|error| wrong(format!("cannot be listened to: {error}")))?;
         group.0 = None;
         if !status.success() {
@@ -120,6 +136,20 @@ impl Plugin {
             return Err(wrong(format!("printed more than {MAX_OUTPUT} bytes")));
         }
         self.read(&output).map_err(wrong)
+    }
+
+    /// Starts it in a thread of its own: to start a program is to wait until it is read, from a file system that may be
+    /// away. What is started after its time is killed.
+    async fn start_aside(self, authority: Vec<u8>) -> io::Result<(Child, Group)> {
+        static STARTS: LazyLock<Threads> = LazyLock::new(|| Threads::new("exec-plugin", 16));
+        let runtime = Handle::current();
+        let start = move || {
+            let _runtime = runtime.enter();
+            let child = self.start(&authority)?;
+            let group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+            Ok((child, group))
+        };
+        STARTS.begin(start)?.await.map_err(io::Error::other)?
     }
 
     fn start(&self, authority: &[u8]) -> io::Result<Child> {
@@ -146,13 +176,16 @@ impl Plugin {
 
     fn info(&self, authority: &[u8]) -> String {
         let mut spec = serde_json::json!({ "interactive": false });
-        if let Some((server, name)) = &self.cluster {
+        if let Some(ClusterInfo { server, tls_server_name, config }) = &self.cluster {
             let mut cluster = serde_json::json!({
                 "server": server,
                 "certificate-authority-data": STANDARD.encode(authority),
             });
-            if let Some(name) = name {
+            if let Some(name) = tls_server_name {
                 cluster["tls-server-name"] = name.as_str().into();
+            }
+            if let Some(config) = config {
+                cluster["config"] = config.clone();
             }
             spec["cluster"] = cluster;
         }

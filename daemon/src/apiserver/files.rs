@@ -47,6 +47,11 @@ impl Reading {
         self.stamps.is_empty() || self.stamps.iter().any(|(path, stamp)| Stamp::of(path) != *stamp)
     }
 
+    /// Every file that was read, or was to be.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        self.stamps.keys().cloned().collect()
+    }
+
     /// Reads a file whole.
     pub(super) fn read(&mut self, path: &Path) -> Result<Piece<Vec<u8>>, CredentialsError> {
         self.stamps.insert(path.to_owned(), Stamp::of(path));

@@ -1,6 +1,7 @@
 //! A kubeconfig: what its current context says about server, trust and user. Pure: names the files it refers to, reads
 //! none. Everything nodelb does not support is refused by name instead of being passed over.
 
+mod any;
 mod document;
 
 use std::path::{Path, PathBuf};
@@ -10,8 +11,13 @@ use base64::engine::general_purpose::STANDARD;
 
 use self::document::{Cluster, Document, Exec, Named, User};
 use super::address::{Address, AddressError, Server};
-use super::exec::{ApiVersion, Plugin};
+use super::exec::{ApiVersion, ClusterInfo, Plugin};
+use super::impersonation::Impersonation;
 use super::login::{CredentialsError, Secret};
+use super::url::Shown;
+
+/// The extension of a cluster that is meant for exec plugins.
+const FOR_PLUGINS: &str = "client.authentication.k8s.io/exec";
 
 /// What the current context of a kubeconfig says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +28,8 @@ pub(super) struct Kubeconfig {
     pub(super) certificate: Option<(Part, Part)>,
     pub(super) token: Option<Part>,
     pub(super) plugin: Option<Plugin>,
+    /// In whose name requests are made, where that is another user's.
+    pub(super) impersonation: Option<Impersonation>,
     /// What is not as its writer may think.
     pub(super) notices: Vec<String>,
 }
@@ -57,8 +65,9 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsEr
     let mut notices = Vec::new();
     if let Some(proxy) = filled(&cluster.proxy_url) {
         notices.push(format!(
-            "{}: {of_cluster} has proxy-url {proxy}, which nodelb ignores; set kubernetes.proxy to use a proxy",
-            path.display()
+            "{}: {of_cluster} has proxy-url {}, which nodelb ignores; set kubernetes.proxy to use a proxy",
+            path.display(),
+            Shown(proxy)
         ));
     }
     let authority = reader
@@ -75,6 +84,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsEr
     Ok(Kubeconfig {
         plugin: user.exec.as_ref().map(|exec| reader.plugin(exec, cluster, &of_user)).transpose()?,
         certificate: reader.certificate(user, &of_user)?,
+        impersonation: reader.impersonation(user, &of_user)?,
         token: reader.token(user, &of_user),
         server,
         authority,
@@ -86,14 +96,16 @@ fn filled(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
 }
 
-/// `https://HOST[:PORT]`.
+/// `https://HOST[:PORT]`, the scheme in whatever case.
 fn server_address(url: &str) -> Result<Address, String> {
     if url.is_empty() {
         return Err("is not set; set it to https://HOST:PORT".into());
     }
-    let shown = url.escape_debug();
+    let shown = Shown(url);
     let rest = url
-        .strip_prefix("https://")
+        .split_at_checked("https://".len())
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("https://"))
+        .map(|(_, rest)| rest)
         .ok_or_else(|| format!("`{shown}` does not begin with https://; nodelb speaks TLS only"))?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     if !path.is_empty() {
@@ -198,6 +210,28 @@ impl Reader<'_> {
         file.or_else(|| filled(&user.token).map(inline))
     }
 
+    /// As kubectl reads it; what it refuses is refused here.
+    fn impersonation(&self, user: &User, of: &str) -> Result<Option<Impersonation>, CredentialsError> {
+        let wanted = Impersonation {
+            user: user.impersonate.clone(),
+            uid: user.impersonate_uid.clone(),
+            groups: user.impersonate_groups.clone(),
+            extra: user.impersonate_extra.clone(),
+        };
+        if wanted == Impersonation::default() {
+            return Ok(None);
+        }
+        if wanted.user.is_empty() {
+            return Err(
+                self.wrong(&format!("{of} has as-uid, as-groups or as-user-extra, but no `as`; set the user, too"))
+            );
+        }
+        match wanted.headers() {
+            Ok(_) => Ok(Some(wanted)),
+            Err(field) => Err(self.wrong(&format!("{field} of {of} holds what no HTTP header can carry; correct it"))),
+        }
+    }
+
     fn plugin(&self, exec: &Exec, cluster: &Cluster, of: &str) -> Result<Plugin, CredentialsError> {
         if exec.command.is_empty() {
             return Err(self.wrong(&format!("exec of {of} has no command; set it")));
@@ -219,7 +253,11 @@ impl Reader<'_> {
         let command = if exec.command.contains('/') { self.beside(&exec.command) } else { exec.command.clone().into() };
         let env =
             exec.env.iter().map(|variable| (variable.name.clone(), Secret(variable.value.clone().into()))).collect();
-        let cluster = exec.provide_cluster_info.then(|| (cluster.server.clone(), cluster.tls_server_name.clone()));
+        let cluster = exec.provide_cluster_info.then(|| ClusterInfo {
+            server: cluster.server.clone(),
+            tls_server_name: cluster.tls_server_name.clone(),
+            config: cluster.extensions.iter().find(|entry| entry.name == FOR_PLUGINS).map(|it| it.extension.0.clone()),
+        });
         let install_hint = filled(&exec.install_hint).map(Into::into);
         Ok(Plugin { command, args: exec.args.clone(), env, version, install_hint, cluster })
     }

@@ -1,7 +1,10 @@
-//! One connection to one apiserver: HTTP/2 where the server speaks it, else one HTTP/1.1 connection per request. Owns the
+//! One connection to one apiserver: HTTP/2 where the server speaks it, followed by another when the server drains it;
+//! else one HTTP/1.1 connection per request. Owns the
 //! sockets, so that it can cut them; who dials and who logs in is [`dial`](super::dial)'s and
 //! [`credentials`](super::credentials)' business.
 
+mod frames;
+mod http2;
 mod sockets;
 
 use std::error::Error;
@@ -15,30 +18,22 @@ use std::time::{Duration, SystemTime};
 use http_body_util::Full;
 use http_body_util::combinators::BoxBody;
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::http::request;
 use hyper::{Method, Request, Response, Uri};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use self::http2::Http2;
 use self::sockets::{Kept, Sockets};
 use super::address::{Address, Server};
 use super::dial::{Dialer, second_descriptor};
 use super::login::Login;
 use super::refusal::{self, Asked};
 use super::tls;
-
-/// What the server may send ahead on one request: enough that a list of 20 MB does not wait for our answers.
-const STREAM_WINDOW: u32 = 2 << 20;
-
-/// What it may send ahead in all: three readers that have fallen behind do not stop a fourth.
-const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
-
-/// The most bytes of an answer's headers.
-const MAX_HEADERS: u32 = 64 << 10;
 
 const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"));
 
@@ -70,7 +65,7 @@ pub struct Statement {
 }
 
 /// Where connections of the link go.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Target {
     dialer: Dialer,
     at: SocketAddr,
@@ -79,7 +74,7 @@ struct Target {
 }
 
 enum Transport {
-    Http2(http2::SendRequest<Sent>),
+    Http2(Arc<Http2>),
     /// With the connection that told that the server speaks no HTTP/2, until the first request takes it.
     Http1(Mutex<Option<http1::SendRequest<Sent>>>),
 }
@@ -110,7 +105,8 @@ impl Link {
         let sockets = Arc::new(Sockets::default());
         let (stream, kept) = target.connect(login, &sockets).await?;
         let transport = if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-            Transport::Http2(target.start_http2(stream, kept, &sockets).await?)
+            let (to, login, sockets) = (target.clone(), Arc::clone(login), Arc::clone(&sockets));
+            Transport::Http2(Http2::start(to, login, sockets, (stream, kept)).await?)
         } else {
             Transport::Http1(Mutex::new(Some(start_http1(stream, kept).await?)))
         };
@@ -132,6 +128,15 @@ impl Link {
         match self.transport {
             Transport::Http2(_) => "h2",
             Transport::Http1(_) => "http/1.1",
+        }
+    }
+
+    /// How often the server has drained the HTTP/2 connection, and another one has followed: it may lead to another
+    /// server.
+    pub fn generation(&self) -> u64 {
+        match &self.transport {
+            Transport::Http2(http2) => http2.generation(),
+            Transport::Http1(_) => 0,
         }
     }
 
@@ -199,8 +204,8 @@ impl Link {
         self.sockets.cut();
     }
 
-    /// Resolves when the link can carry no more requests, with the reason: the HTTP/2 connection is over, or somebody cut
-    /// the link. Without HTTP/2 there is no connection to lose.
+    /// Resolves when the link can carry no more requests, with the reason: the HTTP/2 connection is over and was not
+    /// drained, none follows one that was, or the link is cut. Without HTTP/2 there is no connection to lose.
     pub async fn ended(&self) -> LinkError {
         self.sockets.ended().await
     }
@@ -224,12 +229,15 @@ impl Link {
         if let Some(authorization) = &login.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
+        for (name, value) in &login.impersonation {
+            request = request.header(name, value);
+        }
         Ok(request)
     }
 
     async fn send(&self, request: Request<Sent>, login: &Login) -> Result<Response<Incoming>, LinkError> {
         match &self.transport {
-            Transport::Http2(sender) => sender.clone().send_request(request).await,
+            Transport::Http2(http2) => return http2.send(request).await,
             Transport::Http1(spare) => {
                 let spare = spare.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let mut sender = match ready(spare).await {
@@ -254,35 +262,6 @@ impl Target {
         let kept = sockets.keep(descriptor);
         let patience = self.dialer.timing.handshake;
         Ok((tls::handshake(&login.tls, (stream, self.at), &self.name, patience).await?, kept))
-    }
-
-    async fn start_http2(
-        &self,
-        stream: TlsStream<TcpStream>,
-        kept: Kept,
-        sockets: &Arc<Sockets>,
-    ) -> Result<http2::SendRequest<Sent>, LinkError> {
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_header_list_size(MAX_HEADERS)
-            .keep_alive_interval(self.dialer.timing.ping_after)
-            .keep_alive_timeout(self.dialer.timing.ping_answer)
-            .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| LinkError::Broken(format!("{}: no HTTP/2: {}", self.at, chain(&error))))?;
-        let (at, sockets) = (self.at, Arc::clone(sockets));
-        tokio::spawn(async move {
-            let end = connection.await;
-            drop(kept);
-            sockets.over(match end {
-                Ok(()) => format!("{at} closed it"),
-                Err(error) => format!("{at}: {}", chain(&error)),
-            });
-        });
-        Ok(sender)
     }
 }
 
@@ -366,6 +345,9 @@ pub enum LinkError {
     /// 403: it knows who we are, and we may not.
     #[error("403 Forbidden: {0}")]
     Forbidden(String),
+    /// It refuses everything, its readiness included: it starts, or does not know who we are. What it said first.
+    #[error("{0}; it refuses GET /readyz as well")]
+    Unproven(String),
     /// 410: the resourceVersion or the continue token is too old.
     #[error("410 Gone: {0}")]
     Gone(String),

@@ -8,13 +8,15 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::header::HeaderValue;
-use ring::digest;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::authorities::Authorities;
+use super::impersonation::{Headers, Impersonation};
 
 /// Bytes that must not be seen: neither in a log nor in a panic.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub struct Material {
     pub certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
     /// A bearer token; white space around it does not count.
     pub token: Option<Piece<Secret>>,
+    /// In whose name requests are made, where that is another user's.
+    pub impersonation: Option<Impersonation>,
 }
 
 /// What a connection is opened with.
@@ -53,14 +57,16 @@ pub struct Login {
     pub tls: Arc<ClientConfig>,
     /// `Bearer ...`, marked sensitive.
     pub authorization: Option<HeaderValue>,
+    /// `Impersonate-...`, for each request.
+    pub impersonation: Headers,
     /// Who we are, for messages: `client certificate CN=system:kube-proxy (/path)`.
     pub identity: String,
     /// The user name Kubernetes sees, where the certificate or the token tells.
     pub user: Option<String>,
     /// The groups Kubernetes sees, where the certificate tells.
     pub groups: Vec<String>,
-    /// The cluster's identity: a digest over the set of its certificate authorities, in hexadecimal.
-    pub authority: String,
+    /// The cluster's identity: its certificate authorities.
+    pub authority: Authorities,
     /// When the client certificate or the token ends, whichever is first.
     pub expires: Option<SystemTime>,
 }
@@ -85,7 +91,7 @@ impl Login {
     /// # Errors
     /// When a certificate, a key or the token is none, or the key is not the certificate's.
     pub fn new(material: &Material, before: Option<(&Material, &Self)>) -> Result<Self, CredentialsError> {
-        let Material { authority, certificate, token } = material;
+        let Material { authority, certificate, token, impersonation } = material;
         let authorities = certificates(authority)?;
         let (mut identity, mut user, mut groups, mut expires) = (Vec::new(), None, Vec::new(), None);
         let tls = match before {
@@ -111,8 +117,23 @@ impl Login {
             expires = expires.into_iter().chain(ends).min();
             user = user.or(claims.sub);
         }
-        let identity = if identity.is_empty() { "an anonymous client".into() } else { identity.join(" with ") };
-        Ok(Self { tls, authorization, identity, user, groups, authority: fingerprint(&authorities), expires })
+        let mut identity = if identity.is_empty() { "an anonymous client".into() } else { identity.join(" with ") };
+        let mut headers = Headers::new();
+        if let Some(wanted) = impersonation {
+            headers = wanted.headers().map_err(|field| CredentialsError(format!("{field} cannot be in a header")))?;
+            identity = format!("{identity} as user {}", wanted.user);
+            (user, groups) = (Some(wanted.user.clone()), wanted.groups.clone());
+        }
+        Ok(Self {
+            tls,
+            authorization,
+            impersonation: headers,
+            identity,
+            user,
+            groups,
+            authority: Authorities::of(&authorities),
+            expires,
+        })
     }
 
     /// [`Self::identity`], and that it is over if it is.
@@ -122,9 +143,20 @@ impl Login {
     }
 }
 
+/// What is said where a key is of a kind that the TLS library does not know.
+pub(super) const NO_P521: &str = "P-521 is not supported (RSA, P-256, P-384 and Ed25519 are)";
+
+/// The curve's object identifier, secp521r1, in DER.
+const P521: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
+
+/// Whether a certificate, a key or the kind of a key is of the curve P-521.
+pub(super) fn is_p521(der: &[u8]) -> bool {
+    der.windows(P521.len()).any(|bytes| bytes == P521)
+}
+
 /// The identity of the cluster with this certificate authority.
-pub(super) fn authority(pem: &Piece<Vec<u8>>) -> Result<String, CredentialsError> {
-    certificates(pem).map(|authorities| fingerprint(&authorities))
+pub(super) fn authority(pem: &Piece<Vec<u8>>) -> Result<Authorities, CredentialsError> {
+    certificates(pem).map(|authorities| Authorities::of(&authorities))
 }
 
 fn certificates(pem: &Piece<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
@@ -143,6 +175,9 @@ fn configure(
     origin: &Piece<Vec<u8>>,
     certificate: Option<&(Piece<Vec<u8>>, Piece<Secret>)>,
 ) -> Result<ClientConfig, CredentialsError> {
+    if authorities.iter().all(|der| is_p521(der)) {
+        return Err(CredentialsError(format!("{NO_P521}: {} holds only authorities with such a key", origin.origin)));
+    }
     let mut roots = RootCertStore::empty();
     // A bundle may hold a certificate of a kind that is not understood; one that is must be left.
     roots.add_parsable_certificates(authorities.iter().cloned());
@@ -163,6 +198,9 @@ fn configure(
             let der = PrivateKeyDer::from_pem_slice(&key.content.0)
                 .ok()
                 .ok_or_else(|| CredentialsError(format!("{} holds no private key (PEM, unencrypted)", key.origin)))?;
+            if is_p521(der.secret_der()) || chain.first().is_some_and(|der| is_p521(der)) {
+                return Err(CredentialsError(format!("{NO_P521}: the key {} is of that kind", key.origin)));
+            }
             builder.with_client_auth_cert(chain, der).map_err(|error| {
                 CredentialsError(format!(
                     "the key {} does not go with the certificate {}: {error}",
@@ -225,16 +263,6 @@ impl Claims {
         let payload = parts.nth(1).and_then(|payload| URL_SAFE_NO_PAD.decode(payload).ok());
         payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()
     }
-}
-
-/// The same for the same set of authorities, in whatever order the bundle has them.
-fn fingerprint(authorities: &[CertificateDer<'_>]) -> String {
-    let mut each: Vec<_> = authorities.iter().map(|der| digest::digest(&digest::SHA256, der)).collect();
-    each.sort_unstable_by(|a, b| a.as_ref().cmp(b.as_ref()));
-    each.dedup_by(|a, b| a.as_ref() == b.as_ref());
-    let mut all = digest::Context::new(&digest::SHA256);
-    each.iter().for_each(|one| all.update(one.as_ref()));
-    all.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -261,7 +261,9 @@ impl Pool {
             self.switches += 1;
         }
         self.last_used = Some(address.clone());
-        self.in_use = Some(InUse { address: address.clone(), opened: now, has_disappointed: false, strikes: 0 });
+        // Another link over the same address is no other session as far as its age counts.
+        let opened = self.in_use.as_ref().filter(|in_use| in_use.address == *address).map_or(now, |it| it.opened);
+        self.in_use = Some(InUse { address: address.clone(), opened, has_disappointed: false, strikes: 0 });
         self.schedule_all(now);
     }
 
@@ -320,11 +322,11 @@ impl Pool {
         self.in_use = None;
     }
 
-    /// Refused addresses are tried again at once: the credentials have changed.
+    /// Addresses that refused, or were not ready, are tried again at once: the credentials have changed.
     pub fn retry_refused(&mut self, now: Moment) {
         let timing = self.timing;
         for candidate in &mut self.candidates {
-            if candidate.standing(now, &timing) == Standing::Refused {
+            if matches!(candidate.standing(now, &timing), Standing::Refused | Standing::NotReady) {
                 candidate.retry_at = now;
                 candidate.probe_at = now;
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::address::{Address, Host, Server};
 use super::credentials::Credentials;
@@ -36,6 +37,8 @@ pub struct Attempt {
     pub login: Arc<Login>,
     /// Where a login that is refused is exchanged.
     pub credentials: Arc<Credentials>,
+    /// The uid that its Service `default/kubernetes` should have, where one is known.
+    pub cluster: Option<String>,
     /// What the name of the server last resolved to.
     pub last: Vec<SocketAddr>,
     /// How patiently.
@@ -49,8 +52,10 @@ pub struct Opened {
     pub link: Link,
     /// What it was opened with.
     pub login: Arc<Login>,
-    /// `metadata.resourceVersion` of the read.
+    /// `metadata.resourceVersion` of the read, which counts for Services.
     pub revision: u64,
+    /// When that was asked.
+    pub asked: Instant,
     /// The uid of the Service `default/kubernetes`; `None` where the cluster has none.
     pub cluster: Option<String>,
 }
@@ -142,17 +147,31 @@ impl Attempt {
         Err(first_error.unwrap_or_else(|| LinkError::Unreachable(format!("{} has no address", self.server.address))))
     }
 
-    /// A login that is refused is exchanged once: a token may have been rotated this moment.
+    /// What would be a verdict gets a second look: a login that is refused is read again, for a token may have been
+    /// rotated this moment; a refusal counts if the server says that it is ready; and another cluster is asked again
+    /// over another connection.
     async fn open_at(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
-        match self.open_as(at, login).await {
-            Err(LinkError::Unauthorized(why)) => {
-                self.credentials.reject(login);
-                match self.credentials.login().await {
-                    Ok(fresh) if !Arc::ptr_eq(&fresh, login) => self.open_as(at, &fresh).await,
-                    _ => Err(LinkError::Unauthorized(why)),
-                }
+        let mut opened = self.open_as(at, login).await;
+        if matches!(opened, Err((LinkError::Unauthorized(_), _))) {
+            self.credentials.reject(login);
+            if let Ok(fresh) = self.credentials.login().await
+                && !Arc::ptr_eq(&fresh, login)
+            {
+                opened = self.open_as(at, &fresh).await;
             }
-            other => other,
+        }
+        if let Ok(other) = &opened
+            && self.cluster.is_some()
+            && other.cluster.is_some()
+            && other.cluster != self.cluster
+        {
+            let login = Arc::clone(&other.login);
+            opened = self.open_as(at, &login).await;
+        }
+        match opened {
+            Ok(opened) => Ok(opened),
+            Err((error, None)) => Err(error),
+            Err((error, Some(link))) => Err(verdict(&link, error, Timing::duration(self.timing.open)).await),
         }
     }
 
@@ -167,10 +186,33 @@ impl Attempt {
         }
     }
 
-    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
-        let link = Link::open(&self.dialer, at, &self.server, login).await?;
-        let (revision, cluster) = ask(&link, Timing::duration(self.timing.open)).await?;
-        Ok(Opened { link, login: Arc::clone(login), revision, cluster })
+    /// An error comes with the link that it arrived over.
+    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Link>)> {
+        let link = Link::open(&self.dialer, at, &self.server, login).await.map_err(|error| (error, None))?;
+        let asked = Instant::now();
+        match ask(&link, Timing::duration(self.timing.open)).await {
+            Ok((revision, cluster)) => Ok(Opened { link, login: Arc::clone(login), revision, asked, cluster }),
+            Err(error) => Err((error, Some(link))),
+        }
+    }
+}
+
+/// What a refusal is worth: an apiserver that starts accepts connections before it knows who may do what, and refuses
+/// everybody until then. Its `/readyz` says so, or refuses as well.
+async fn verdict(link: &Link, refusal: LinkError, patience: Duration) -> LinkError {
+    if !matches!(refusal, LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. }) {
+        return refusal;
+    }
+    match link.get("/readyz", patience).await {
+        Ok(_) => refusal,
+        Err(LinkError::Busy { code, message, retry_after }) => {
+            let message = format!("{message}; it answered {refusal}");
+            LinkError::Busy { code, message, retry_after }
+        }
+        Err(LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } | LinkError::Gone(_)) => {
+            LinkError::Unproven(refusal.to_string())
+        }
+        Err(error) => error,
     }
 }
 
@@ -237,7 +279,19 @@ pub fn outcome_of(error: &LinkError) -> Outcome {
         LinkError::Certificate(_) | LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } => {
             Outcome::Refused(told)
         }
+        LinkError::Busy { retry_after: Some(wait), .. } => {
+            Outcome::Busy(told, u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
+        }
         LinkError::Busy { .. } | LinkError::Gone(_) => Outcome::NotReady(told),
+        LinkError::Unproven(_) => Outcome::Unproven(told),
+    }
+}
+
+/// The same for a probe: 401 on `/readyz` is all that a server says to anybody while its authenticators do not work.
+pub fn outcome_of_probe(error: &LinkError) -> Outcome {
+    match error {
+        LinkError::Unauthorized(_) => Outcome::Unproven(error.to_string()),
+        _ => outcome_of(error),
     }
 }
 

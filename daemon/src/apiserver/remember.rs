@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::address::{Address, Server};
+use super::authorities::Authorities;
 use super::pool::Remembered;
 use crate::state;
 
@@ -22,18 +23,28 @@ const MAX_BYTES: u64 = 256 << 10;
 /// What is remembered, and of which cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// [`Login::authority`](super::login::Login::authority): who vouches for the cluster's servers.
-    pub authority: String,
+    /// [`Authorities::names`]: who vouches for the cluster's servers. A file of an earlier version has one name.
+    pub authorities: Vec<String>,
     /// The uid of its Service `default/kubernetes`, if it was ever known.
     pub cluster: Option<String>,
     /// What worked.
     pub apiservers: Vec<Remembered>,
 }
 
+impl Memory {
+    /// Whether the cluster is the one with these certificate authorities.
+    pub fn is_of(&self, authorities: &Authorities) -> bool {
+        self.authorities.iter().any(|known| authorities.include(known))
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Form {
     version: u32,
+    /// All that an earlier version reads: the name of the whole bundle.
     authority: String,
+    #[serde(default)]
+    authorities: Vec<String>,
     cluster: Option<String>,
     apiservers: Vec<Entry>,
 }
@@ -61,7 +72,7 @@ pub fn load(directory: &Path) -> Result<Option<Memory>, String> {
 /// As [`load`], and when that takes longer than `patience`.
 pub async fn load_within(directory: PathBuf, patience: Duration) -> Result<Option<Memory>, String> {
     let path = directory.join(NAME);
-    let loading = tokio::task::spawn_blocking(move || load(&directory));
+    let loading = state::aside(move || Ok(load(&directory)));
     let unread = |why: String| format!("{} cannot be read: {why}; going on without what it remembers", path.display());
     match tokio::time::timeout(patience, loading).await {
         Ok(Ok(loaded)) => loaded,
@@ -80,7 +91,11 @@ fn understand(bytes: &[u8]) -> Result<Memory, String> {
         Remembered { server, worked }
     };
     let apiservers = form.apiservers.into_iter().map(remembered).collect();
-    Ok(Memory { authority: form.authority, cluster: form.cluster, apiservers })
+    let mut authorities = form.authorities;
+    if !authorities.contains(&form.authority) {
+        authorities.push(form.authority);
+    }
+    Ok(Memory { authorities, cluster: form.cluster, apiservers })
 }
 
 /// Writes the file, whole or not at all. May block.
@@ -88,7 +103,7 @@ fn understand(bytes: &[u8]) -> Result<Memory, String> {
 /// # Errors
 /// What the file system says; the file is as it was then.
 pub fn save(directory: &Path, memory: &Memory) -> io::Result<()> {
-    let Memory { authority, cluster, apiservers } = memory;
+    let Memory { authorities, cluster, apiservers } = memory;
     let entry = |Remembered { server, worked }: &Remembered| Entry {
         address: server.address.clone(),
         tls_server_name: server.tls_server_name.as_deref().map(str::to_owned),
@@ -96,7 +111,8 @@ pub fn save(directory: &Path, memory: &Memory) -> io::Result<()> {
     };
     let form = Form {
         version: VERSION,
-        authority: authority.clone(),
+        authority: authorities.last().cloned().unwrap_or_default(),
+        authorities: authorities.clone(),
         cluster: cluster.clone(),
         apiservers: apiservers.iter().map(entry).collect(),
     };

@@ -35,9 +35,11 @@ pub struct Session {
     /// Over which requests go. Cut when the server is declared failed or another one is preferred: then every body that
     /// is being read ends with an error, and the next session follows.
     pub link: Link,
-    /// The `metadata.resourceVersion` of a consistent read right after connecting; whoever has seen a greater one must list
-    /// again, for the cluster was restored from a backup.
+    /// The `metadata.resourceVersion` of a consistent read of Services right after connecting. A reader of Services
+    /// that has heard no greater one goes on; any other one asks for its own kind.
     pub revision: u64,
+    /// When that read was asked for.
+    pub asked: tokio::time::Instant,
     /// Counts sessions.
     pub number: u64,
 }

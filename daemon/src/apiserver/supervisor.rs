@@ -34,6 +34,7 @@ use super::session::{Apiservers, Report, Session, Settings};
 use super::timing::Timing;
 use crate::clock::Clock;
 use crate::log::messages;
+use crate::state;
 
 /// How many reports may wait for the supervisor before a reader has to.
 const QUEUE: usize = 256;
@@ -272,20 +273,22 @@ impl Supervisor {
         [looking, saving, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
     }
 
-    fn attempt(&self, server: Server) -> Option<Attempt> {
-        Some(Attempt {
+    fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {
+        Attempt {
+            cluster: self.keeper.cluster.clone(),
             last: self.resolved.get(&server.address).cloned().unwrap_or_default(),
             server,
             dialer: self.dialer.clone(),
-            login: Arc::clone(self.login.as_ref()?),
+            login: Arc::clone(login),
             credentials: Arc::clone(&self.credentials),
             timing: self.timing,
-        })
+        }
     }
 
     fn open(&mut self, now: Moment, server: Server) {
         let address = server.address.clone();
-        let Some(attempt) = self.attempt(server) else { return };
+        let Some(login) = &self.login else { return };
+        let attempt = self.attempt(server, login);
         self.pool.dialling(now, &address);
         let errand = Errand::Open(address.clone());
         self.errands.send(errand, async move {
@@ -296,7 +299,9 @@ impl Supervisor {
 
     fn probe(&mut self, server: Server) {
         let address = server.address.clone();
-        let Some(mut attempt) = self.attempt(server) else { return };
+        // New credentials count when they have opened a link; until then those of the session in use do.
+        let Some(login) = self.current.as_ref().map(|current| &current.login).or(self.login.as_ref()) else { return };
+        let mut attempt = self.attempt(server, login);
         if let Some(current) = self.current.as_ref().filter(|current| current.server.address == address) {
             attempt = attempt.pinned(current.session.link.at());
         }
@@ -360,7 +365,7 @@ impl Supervisor {
         }
         if let Some(work) = self.keeper.save((now, unix), &login.authority, pool, resolved) {
             self.errands.send(Errand::Save, async move {
-                let saved = tokio::task::spawn_blocking(work).await;
+                let saved = state::aside(move || Ok(work())).await;
                 Done::Saved(saved.unwrap_or_else(|error| Err(error.to_string())))
             });
         }

@@ -32,14 +32,20 @@ pub struct Timing {
     pub short_lived: u64,
     /// How long the cluster must have listed an address before it is dialled while there is another choice.
     pub debounce: u64,
-    /// Wait after the first failure of an address, doubled with each further one.
+    /// Wait after the first network failure of an address, or answer that it is not ready; doubled with each further
+    /// one.
     pub retry_first: u64,
-    /// Longest wait after a failure.
+    /// Longest wait after that, jitter included.
     pub retry_most: u64,
     /// Wait after the first refusal (certificate, credentials, another cluster), doubled likewise.
     pub refused_first: u64,
-    /// Longest wait after a refusal.
+    /// Longest wait after a refusal, jitter included.
     pub refused_most: u64,
+    /// So long after an address was unreachable its refusals are those of a server that starts; and for so long one
+    /// that refuses everything, its readiness included, is only not ready.
+    pub starting: u64,
+    /// The longest that a server may ask to be left alone.
+    pub retry_after_most: u64,
     /// A learned or remembered address that failed for this long while the cluster does not list it is forgotten.
     pub forget: u64,
     /// Between looks whether the credentials have changed.
@@ -80,6 +86,8 @@ impl Timing {
         retry_most: 5_000,
         refused_first: 5_000,
         refused_most: 60_000,
+        starting: 60_000,
+        retry_after_most: 60_000,
         forget: 86_400_000,
         credentials_every: 2_000,
         load: 2_000,

@@ -14,6 +14,10 @@ use tokio_rustls::client::TlsStream;
 
 use super::address::{Host, Server};
 use super::link::LinkError;
+use super::login::{NO_P521, is_p521};
+
+/// The end of the object identifier ecdsa-with-SHA512.
+const ECDSA_SHA512: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04];
 
 /// The most names of a certificate that a message lists.
 const MAX_NAMES: usize = 12;
@@ -60,6 +64,10 @@ fn explain(error: &io::Error, at: SocketAddr, name: &ServerName<'_>) -> LinkErro
     LinkError::Certificate(match tls {
         rustls::Error::InvalidCertificate(reason) => refused_certificate(reason, at, name),
         rustls::Error::InvalidMessage(_) => format!("{at} does not speak TLS ({tls}): not an apiserver's secure port"),
+        rustls::Error::AlertReceived(rustls::AlertDescription::HandshakeFailure) => format!(
+            "{at} refuses the TLS handshake ({tls}): it finds nothing in common, as a server does whose key is of the curve \
+             P-521: {NO_P521}; not connected"
+        ),
         rustls::Error::AlertReceived(_) => format!("{at} refuses the TLS handshake ({tls}); not connected"),
         other => format!("{at}: the TLS handshake failed: {other}; not connected"),
     })
@@ -68,7 +76,23 @@ fn explain(error: &io::Error, at: SocketAddr, name: &ServerName<'_>) -> LinkErro
 fn refused_certificate(reason: &CertificateError, at: SocketAddr, name: &ServerName<'_>) -> String {
     let name = name.to_str();
     match reason {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { public_key_algorithm_id: key, .. }
+            if is_p521(key) =>
+        {
+            format!("the certificate of {at} is signed with a key of the curve P-521: {NO_P521}; not connected")
+        }
+        CertificateError::UnsupportedSignatureAlgorithmContext { signature_algorithm_id: signature, .. }
+            if signature.ends_with(&ECDSA_SHA512) =>
+        {
+            format!(
+                "the certificate of {at} is signed with ECDSA and SHA-512, as authorities do whose key is of the curve P-521: \
+                 {NO_P521}; not connected"
+            )
+        }
+        // An authority of the same name has another kind of key: kubeadm names all of them "kubernetes".
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. }
+        | CertificateError::UnknownIssuer
+        | CertificateError::BadSignature => format!(
             "the certificate of {at} is not signed by the configured certificate authority: it is another cluster's \
              apiserver, or the CA file is outdated; not connected"
         ),

@@ -15,6 +15,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::de::DeserializeOwned;
 
 use super::address::{Address, Server};
+use super::authorities::Authorities;
 use super::credentials::{self, Credentials};
 use super::dial::{self, Dialer};
 use super::link::{Link, LinkError};
@@ -152,6 +153,7 @@ impl Visitor {
             dialer: self.dialer.clone(),
             login: Arc::clone(login),
             credentials: Arc::clone(&self.credentials),
+            cluster: None,
             last: Vec::new(),
             timing: Timing::default(),
         }
@@ -169,9 +171,9 @@ impl Visitor {
 }
 
 /// What worked before, of the same cluster.
-async fn remembered(directory: PathBuf, authority: &str) -> Vec<Server> {
+async fn remembered(directory: PathBuf, authority: &Authorities) -> Vec<Server> {
     match remember::load_within(directory, Timing::duration(Timing::default().load)).await {
-        Ok(Some(memory)) if memory.authority == authority => {
+        Ok(Some(memory)) if memory.is_of(authority) => {
             memory.apiservers.into_iter().map(|remembered| remembered.server).collect()
         }
         _ => Vec::new(),

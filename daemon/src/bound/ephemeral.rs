@@ -3,16 +3,45 @@
 use std::fs;
 use std::ops::RangeInclusive;
 
+use tracing::warn;
+
+use crate::log::messages;
+
 const LOCAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// What happens to processes that leave the choice of their port to the kernel, with the remedy, if NodePorts can be what
-/// they get. `None` also where the kernel does not say. The settings count for IPv6 too.
-pub(crate) fn overlap(nodeports: &RangeInclusive<u16>) -> Option<String> {
-    let read = |path| fs::read_to_string(path).ok();
-    overlap_of(nodeports, &read(LOCAL)?, &read(RESERVED)?)
+/// Looks at the kernel's settings and logs when NodePorts come to be among the ports: both may change while nodelb runs.
+#[derive(Debug)]
+pub(crate) struct Overlap {
+    nodeports: RangeInclusive<u16>,
+    logged: Option<String>,
 }
 
+impl Overlap {
+    /// Nothing is logged yet.
+    pub(crate) fn new(nodeports: RangeInclusive<u16>) -> Self {
+        Self { nodeports, logged: None }
+    }
+
+    /// Logs an overlap that is not the one of the last time.
+    pub(super) fn look(&mut self) {
+        let read = |path| fs::read_to_string(path).ok();
+        if let (Some(local), Some(reserved)) = (read(LOCAL), read(RESERVED)) {
+            self.take(&local, &reserved);
+        }
+    }
+
+    fn take(&mut self, local: &str, reserved: &str) {
+        let found = overlap_of(&self.nodeports, local, reserved);
+        if let Some(text) = found.as_ref().filter(|_| found != self.logged) {
+            warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
+        }
+        self.logged = found;
+    }
+}
+
+/// What happens to NodePorts that the kernel may choose as a port, with the remedy, if there are any. The settings count for
+/// IPv6 too.
 fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> Option<String> {
     let mut ends = local.split_whitespace().map(|end| end.parse::<u16>().ok());
     let (first, last) = (ends.next()??, ends.next()??);
@@ -25,7 +54,8 @@ fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> O
     let before = if spared.is_empty() { String::new() } else { format!("{},", reserved.trim()) };
     Some(format!(
         "the kernel hands out ports between {lowest} and {highest} (net.ipv4.ip_local_port_range is {first}-{last}), which \
-         are NodePorts: a bind to port 0 that gets one which is served fails with EADDRINUSE; `sysctl \
+         are NodePorts: a process that gets one which is served, by a bind to port 0 or without a bind, gets what arrives \
+         for it from outside the node, and the service does not; `sysctl \
          net.ipv4.ip_local_reserved_ports={before}{start}-{end}` keeps them apart"
     ))
 }

@@ -29,6 +29,31 @@ fn credentials_that_are_of_no_use_are_told() {
     assert!(told.contains("/missing"), "{told}");
 }
 
+/// The example of docs/install.md has such backends, and a pod that connects to them is refused.
+#[test]
+fn loopback_backends_are_good_for_the_nodes_own_processes_only() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (services, config) = (scratch.path().join("services.d"), scratch.path().join("nodelb.toml"));
+    std::fs::create_dir(&services).unwrap();
+    std::fs::write(&config, format!("[files]\ndirectory = \"{}\"\n", services.display())).unwrap();
+    let notes = |backends: &str| {
+        let entry =
+            format!("[[service]]\nname = \"shop/web\"\nfrontends = [\"10.96.7.7:80\"]\nbackends = [{backends}]\n");
+        std::fs::write(services.join("web.toml"), entry).unwrap();
+        let mut told = Vec::new();
+        check(&CheckOptions { config: Some(config.clone()), keys: false }, &mut told).unwrap();
+        let told = String::from_utf8(told).unwrap();
+        told.lines().filter(|line| line.contains("loopback")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(notes("\"192.0.2.1:80\""), [""; 0]);
+    let notes = notes("\"127.0.0.1:8081\", \"127.0.0.1:8082\"");
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("web.toml: service shop/web: 127.0.0.1:8081 and 1 more are loopback addresses"),
+        "{notes:?}"
+    );
+}
+
 #[test]
 fn keys_alone_are_good_or_not_whatever_they_name() {
     assert!(checked_as("kubeconfig = \"SCRATCH/missing\"", true).unwrap().contains("was not looked at"));
@@ -51,4 +76,54 @@ fn what_the_unit_cannot_open_is_noted() {
     let told = notices("[state]\ndirectory = \"/srv/nodelb\"");
     assert!(told.len() == 1 && told[0].contains("ReadWritePaths=/srv/nodelb"), "{told:?}");
     assert_eq!(notices("[state]\ndirectory = \"/rooted\"").len(), 1, "a name is compared whole");
+}
+
+#[test]
+fn what_the_modes_close_to_the_unit_is_told() {
+    // Only root can give files to others; the modes themselves are compared with the kernel's view in `access`.
+    if !geteuid().is_root() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    std::fs::create_dir(path("services.d")).unwrap();
+    let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
+                      clusters: [{name: c, cluster: {server: 'https://192.0.2.1', certificate-authority: ca.crt}}]\n\
+                      users: [{name: u, user: {client-certificate: u.crt, client-key: u.key}}]\n";
+    std::fs::write(path("kubeconfig"), kubeconfig).unwrap();
+    let authority = crate::apiserver::login::tests::Authority::new();
+    let (certificate, key) = authority.client("u", "g");
+    for (name, content) in [("ca.crt", authority.pem()), ("u.crt", certificate), ("u.key", key)] {
+        std::fs::write(path(name), content).unwrap();
+    }
+    std::fs::write(path("services.d/web.toml"), "").unwrap();
+    let config =
+        format!("[files]\ndirectory = {:?}\n[kubernetes]\nkubeconfig = {:?}\n", path("services.d"), path("kubeconfig"));
+    std::fs::write(path("nodelb.toml"), config).unwrap();
+    let checked = || check(&CheckOptions { config: Some(path("nodelb.toml")), keys: false }, &mut Vec::new());
+    assert!(checked().is_ok(), "{:?}", checked());
+    for (name, code) in [
+        ("nodelb.toml", Code::Config),
+        ("kubeconfig", Code::Config),
+        ("ca.crt", Code::Config),
+        ("u.key", Code::Config),
+        ("services.d/web.toml", Code::Data),
+        ("services.d", Code::Data),
+    ] {
+        let mode = |mode| {
+            std::fs::set_permissions(path(name), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        };
+        std::os::unix::fs::chown(path(name), Some(1000), Some(1000)).unwrap();
+        mode(0o700);
+        let failure = checked().unwrap_err();
+        assert_eq!(failure.code, code, "{name}: {failure}");
+        let told = failure.to_string();
+        assert!(
+            told.contains("nodelb.service may not") && told.contains("owner 1000, group 1000, mode 0700"),
+            "{told}"
+        );
+        assert!(told.contains(path(name).to_str().unwrap()), "{told}");
+        mode(0o755);
+        assert!(checked().is_ok(), "{name}: {:?}", checked());
+    }
 }

@@ -39,11 +39,13 @@ pub(super) struct Failure {
     pub(super) outcome: Outcome,
     /// In words, such as `connection refused`.
     pub(super) text: Arc<str>,
+    /// Whether this host has no route to the backend: while its network is not up yet, that is so of every backend.
+    pub(super) has_no_route: bool,
 }
 
 impl Failure {
     fn new(outcome: Outcome, text: impl Into<Arc<str>>) -> Self {
-        Self { outcome, text: text.into() }
+        Self { outcome, text: text.into(), has_no_route: false }
     }
 
     fn of(error: &io::Error) -> Self {
@@ -58,17 +60,18 @@ impl Failure {
             Some(errno) => Errno::from_raw(errno).desc().to_lowercase(),
             None => error.to_string(),
         };
-        Self::new(outcome, text)
+        Self { has_no_route: is_one_of(error, &[Errno::ENETUNREACH, Errno::ENETDOWN]), ..Self::new(outcome, text) }
     }
 }
 
 /// Whether the error is about this host rather than about the backend.
 fn is_own(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw);
     let resources = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EADDRNOTAVAIL, Errno::EAGAIN];
-    // A host without a route, as before its network is up, can say nothing of what is beyond it.
-    let network = [Errno::ENETUNREACH, Errno::ENETDOWN];
-    errno.is_some_and(|errno| resources.contains(&errno) || network.contains(&errno))
+    is_one_of(error, &resources)
+}
+
+fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
+    error.raw_os_error().is_some_and(|errno| errnos.contains(&Errno::from_raw(errno)))
 }
 
 /// Asks, and waits for the answer at most as long as the check says.

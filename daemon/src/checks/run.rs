@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nodelb_core::addr::{Addr, Family};
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Moment;
 use tokio::sync::{mpsc, watch};
@@ -18,6 +19,7 @@ use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
 use super::remember::{Memory, MemoryTiming};
 use super::report::{CheckReport, Outcome};
+use super::routes::Routes;
 use super::schedule::{Due, Schedule};
 use crate::apiserver::dial::Register;
 use crate::clock::{Clock, at, ticking};
@@ -103,6 +105,7 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
         asking: JoinSet::new(),
         open: HashMap::new(),
+        routes: Routes::default(),
         journal: Journal::default(),
         report: CheckReport::default(),
         tell_at: None,
@@ -115,13 +118,23 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     memory.end(running.board.unhealthy()).await;
 }
 
+/// A question that waits for its answer.
+struct Open {
+    due: Due,
+    /// The interval it was asked in.
+    interval: Duration,
+    /// The family of the address that is asked.
+    family: Family,
+}
+
 struct Running {
     checker: Checker,
     board: Board,
     schedule: Schedule,
     asking: JoinSet<Result<(), Failure>>,
-    /// What each question is about, and the interval it was asked in.
-    open: HashMap<task::Id, (Due, Duration)>,
+    /// The questions that wait for an answer.
+    open: HashMap<task::Id, Open>,
+    routes: Routes,
     journal: Journal,
     report: CheckReport,
     /// When what has turned is told.
@@ -173,7 +186,10 @@ impl Running {
     async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), OwnerIsGone> {
         let Followed { entered, left } = self.board.follow(&batch);
         let now = self.checker.clock.now();
-        left.into_iter().for_each(|target| self.schedule.leave(target));
+        for target in left {
+            self.schedule.leave(target);
+            self.routes.forget(target);
+        }
         entered.into_iter().for_each(|target| self.schedule.enter(target, now));
         batch.extend(self.board.news(now));
         self.checker.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
@@ -199,9 +215,10 @@ impl Running {
                 self.schedule.close(due, false, Duration::ZERO, now);
                 continue;
             };
-            let (register, interval) = (Arc::clone(&self.checker.register), question.check.interval);
+            let register = Arc::clone(&self.checker.register);
+            let open = Open { due, interval: question.check.interval, family: Addr::from(question.at.ip()).family() };
             let asking = self.asking.spawn(async move { ask(&question, &register).await });
-            self.open.insert(asking.id(), (due, interval));
+            self.open.insert(asking.id(), open);
         }
     }
 
@@ -214,10 +231,11 @@ impl Running {
                 Ok(answered) => answered,
                 Err(error) => {
                     let text = format!("nodelb failed to ask, please report this: {error}").into();
-                    (error.id(), Err(Failure { outcome: Outcome::Unasked, text }))
+                    (error.id(), Err(Failure { outcome: Outcome::Unasked, text, has_no_route: false }))
                 }
             };
-            if let Some((due, interval)) = self.open.remove(&id) {
+            if let Some(Open { due, interval, family }) = self.open.remove(&id) {
+                let answer = self.weigh(due.target, family, answer);
                 let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| Outcome::Passed);
                 self.schedule.close(due, outcome == Outcome::Timeout, interval, now);
                 *self.report.done.entry(outcome).or_default() += 1;
@@ -228,9 +246,30 @@ impl Running {
         has_turned
     }
 
+    /// The answer as it counts: a host that has no route to any target of the family, as before its network is up, can
+    /// say nothing about a backend.
+    fn weigh(&mut self, target: TargetId, family: Family, answer: Result<(), Failure>) -> Result<(), Failure> {
+        let is_unasked = matches!(&answer, Err(failure) if failure.outcome == Outcome::Unasked);
+        // A target may have left while it was asked.
+        if is_unasked || self.board.question(target).is_none() {
+            return answer;
+        }
+        match answer {
+            Err(failure) if failure.has_no_route => {
+                self.routes.note(target, family, false);
+                let outcome = if self.routes.leads_anywhere(family) { failure.outcome } else { Outcome::Unasked };
+                Err(Failure { outcome, ..failure })
+            }
+            answer => {
+                self.routes.note(target, family, true);
+                answer
+            }
+        }
+    }
+
     /// Whether the answer has turned the target's backends.
     fn hear(&mut self, target: TargetId, answer: Result<(), Failure>, now: Moment) -> bool {
-        if let Err(Failure { outcome: Outcome::Unasked, text }) = &answer {
+        if let Err(Failure { outcome: Outcome::Unasked, text, .. }) = &answer {
             self.journal.cannot_ask(text);
             return false;
         }

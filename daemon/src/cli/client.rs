@@ -20,6 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::print::harmless;
+use crate::clock::ticking;
 use crate::config;
 use crate::exit::{Code, Failure};
 
@@ -27,6 +28,9 @@ use crate::exit::{Code, Failure};
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Longer than the daemon takes to give up on an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(65);
+
+/// Between two looks whether an answer that goes on is still read.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The most bytes of an answer: 10,000 services have some 20 MB of JSON.
 const MAX_ANSWER: usize = 256 << 20;
@@ -84,7 +88,8 @@ pub fn get(places: &[At], target: &str) -> Result<Bytes, Failure> {
     })
 }
 
-/// Hands the answer to `target` on as it comes, until it ends or `each` has seen enough, which it says with `false`.
+/// Hands the answer to `target` on as it comes, until it ends or `each` has seen enough, which it says with `false`. While
+/// nothing comes, `each` gets an empty piece now and then.
 ///
 /// # Errors
 /// As [`get`]; [`Code::Unavailable`] also when the daemon ends the answer.
@@ -104,9 +109,21 @@ pub fn follow(
                 let said = said.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes);
                 return Err(refused(at, head.status, &said.unwrap_or_default()));
             }
-            while let Some(Ok(frame)) = body.frame().await {
-                if let Some(bytes) = frame.data_ref()
-                    && !each(bytes)?
+            let mut look = ticking(LOOK_EVERY);
+            loop {
+                let frame = tokio::select! {
+                    frame = body.frame() => match frame {
+                        Some(Ok(frame)) => Some(frame),
+                        _ => break,
+                    },
+                    _ = look.tick() => None,
+                };
+                let piece = match &frame {
+                    Some(frame) => frame.data_ref().map(|bytes| &**bytes),
+                    None => Some(&[][..]),
+                };
+                if let Some(piece) = piece
+                    && !each(piece)?
                 {
                     return Ok(());
                 }

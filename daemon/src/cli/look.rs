@@ -1,18 +1,16 @@
 //! What the commands take that ask an apiserver themselves, and how they are carried out.
 
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::service::ServiceName;
 
 use super::ask::Output;
 use super::client::At;
-use super::print::{Harmless, print};
-use crate::exit::{Code, Failure};
+use super::print::{Harmless, is_read, print};
+use crate::exit::Failure;
 
 /// Whom to ask, and as whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -96,16 +94,8 @@ impl Write for LineByLine {
 
     /// Fails once the reader is gone, whether or not there is something to write.
     fn flush(&mut self) -> io::Result<()> {
-        let stdout = io::stdout();
-        let mut asked = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
-        poll(&mut asked, PollTimeout::ZERO)?;
-        let is_gone = asked[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR));
+        let is_gone = !is_read()?;
         self.reader_is_gone |= is_gone;
         if is_gone { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
-}
-
-/// The failure of a command whose output cannot be written.
-pub(crate) fn unwritten(error: &io::Error) -> Failure {
-    Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}"))
 }

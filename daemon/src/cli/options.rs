@@ -47,4 +47,7 @@ pub struct CleanupOptions {
     /// Pin directory, whatever the configuration says
     #[arg(long, value_name = "PATH")]
     pub pin_directory: Option<PathBuf>,
+    /// Instead detach programs whose pins no mounted BPF file system shows and no process holds; nodelb may run
+    #[arg(long, conflicts_with = "pin_directory")]
+    pub hidden: bool,
 }

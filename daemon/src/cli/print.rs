@@ -2,6 +2,9 @@
 //! looked for can say what it likes.
 
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::admin::table::COLOURS;
 use crate::exit::{Code, Failure};
@@ -71,16 +74,29 @@ pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
     write(&harmless(bytes)).map(|_is_read| ())
 }
 
-/// The same piece by piece, and whether the reader is still there.
+/// The same piece by piece, and whether the reader is still there: also for an empty piece, which writes nothing.
 pub(super) fn print_on(text: &mut Harmless, piece: &[u8]) -> Result<bool, Failure> {
-    write(&text.pass(piece))
+    Ok(write(&text.pass(piece))? && is_read().map_err(|error| unwritten(&error))?)
+}
+
+/// Whether there is still a reader at the other end of stdout.
+pub(super) fn is_read() -> io::Result<bool> {
+    let stdout = io::stdout();
+    let mut asked = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    poll(&mut asked, PollTimeout::ZERO)?;
+    Ok(!asked[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR)))
+}
+
+/// The failure of a command whose output cannot be written.
+pub(crate) fn unwritten(error: &io::Error) -> Failure {
+    Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}"))
 }
 
 fn write(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}"))),
+        Err(error) => Err(unwritten(&error)),
         Ok(()) => Ok(true),
     }
 }

@@ -10,7 +10,7 @@ use nodelb_core::nodeport::NodePortAddress;
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{
     Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, file_or_credential, loopback,
-    name_or_empty, own_directory, reachable, socket_path,
+    name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
 };
 use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
@@ -102,8 +102,9 @@ section! {
     /// Where nodelb runs: what traffic policies and topology hints are measured against.
     Node, "node", needs_restart = false;
 
-    /// Name of this node; a backend is local when its node has the same name. Empty: the host name.
-    name: String = String::new(), name_or_empty;
+    /// Name of this node; a backend is local when its node has the same name. Its case and the white space around it do not
+    /// count. Empty: the host name at the start or reload, in lower case.
+    name: String = String::new(), node_name_or_empty;
 
     /// Zone of this node, compared with the zones that backends are meant for. Empty: unknown.
     zone: String = String::new(), name_or_empty;
@@ -126,6 +127,10 @@ section! {
 section! {
     /// The cluster whose services are read. Without kubeconfig and apiserver: none.
     Kubernetes, "kubernetes", needs_restart = true, together = together;
+
+    /// Whether services are read from Kubernetes. At a start with "false" nodelb removes the services that it has from
+    /// Kubernetes. Leaving out the other keys does not remove them: it keeps them as last known, and warns.
+    enabled: bool = true;
 
     /// Kubeconfig with the server and the credentials of its current context. They are read again when they change.
     /// Instead of a path, here and in the next two keys: "credential:nodelb.kubeconfig" is the credential of that name which
@@ -174,7 +179,8 @@ section! {
     /// The admin API.
     Admin, "admin", needs_restart = true;
 
-    /// Where the read-only admin API listens. Loopback addresses only.
+    /// Where the read-only admin API listens. Loopback addresses only. One that cannot be opened, on a host without IPv6 for
+    /// example, is left out with a warning and tried again every few seconds: nodelb serves without it.
     listen: Vec<SocketAddr> = vec![([127, 0, 0, 1], 9890).into(), ([0, 0, 0, 0, 0, 0, 0, 1], 9890).into()], loopback;
 
     /// Unix socket on which it is answered, too: the command line asks there first. For root and the daemon's group only.
@@ -193,7 +199,8 @@ section! {
     cgroup: PathBuf = PathBuf::new(), absolute_or_empty;
 
     /// Where the maps and links are pinned: a directory of nodelb's own in a BPF file system. Before it is changed, stop the
-    /// daemon and run `nodelb cleanup`: what is pinned in the old one stays attached, in front of the new one, for ever.
+    /// daemon and run `nodelb cleanup`: what is pinned in the old one stays attached, in front of the new one, for ever; then
+    /// `/readyz` says so, with the command that ends it.
     pin_directory: PathBuf = PathBuf::from("/sys/fs/bpf/nodelb"), own_directory;
 
     /// Most frontend addresses. All services together, and two of nodelb's own; a NodePort counts once per address family.
@@ -218,7 +225,8 @@ section! {
     /// Ports that may be NodePorts: connections to others on this node's addresses are never looked up as such.
     nodeport_range: PortRange = PortRange { first: 30_000, last: 32_767 };
 
-    /// Keep processes of this node from binding a NodePort that is served: they get "address already in use".
+    /// Keep processes of this node from binding a NodePort that is served: they get "address already in use". Backends of the
+    /// service on this node may, and so may a process to which the kernel gives the port for port 0.
     protect_nodeports: bool = true;
 
     /// Count the connections of each service, for the metrics. Takes 16 bytes for each of

@@ -14,6 +14,7 @@ use super::{Config, State};
 use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::credstore;
 use crate::apiserver::session::Settings;
+use crate::apiserver::url::Shown;
 use crate::document::{Fields, Mismatches, Setting, Value, wrong_type};
 
 impl Setting for Server {
@@ -76,7 +77,10 @@ pub(super) fn proxy_or_empty(proxy: &str) -> Check {
     if proxy.is_empty() || is_proxy().is_some() {
         Ok(())
     } else {
-        Err(format!("`{proxy}` is not an HTTP proxy (expected http://HOST:PORT, such as http://192.0.2.9:3128)"))
+        Err(format!(
+            "`{}` is not an HTTP proxy (expected http://HOST:PORT, such as http://192.0.2.9:3128)",
+            Shown(proxy)
+        ))
     }
 }
 
@@ -128,8 +132,16 @@ impl Config {
         self.kubernetes_settings().map_or_else(Vec::new, |_| addresses.clone())
     }
 
+    /// Whether Kubernetes is neither configured nor switched off: what an empty or reset configuration says.
+    pub fn is_kubernetes_unsaid(&self) -> bool {
+        self.kubernetes.enabled && self.kubernetes_settings().is_none()
+    }
+
     /// How Kubernetes is reached; `None` when the configuration does not ask for Kubernetes.
     pub fn kubernetes_settings(&self) -> Option<Settings> {
+        if !self.kubernetes.enabled {
+            return None;
+        }
         let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, .. } =
             self.kubernetes.clone();
         let State { directory } = &self.state;

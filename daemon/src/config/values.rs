@@ -275,6 +275,11 @@ pub(super) fn name_or_empty(name: &str) -> Check {
     }
 }
 
+/// The white space around it counts no more than its case, see [`nodelb_core::names::node_name`].
+pub(super) fn node_name_or_empty(name: &str) -> Check {
+    name_or_empty(name.trim())
+}
+
 pub(super) fn loopback(listen: &[SocketAddr]) -> Check {
     for addr in listen {
         if !Addr::from(addr.ip()).is_loopback() {

@@ -84,6 +84,12 @@ impl Board {
         Self { node: node.into(), settled, known: ByTrouble::new(), had_backends: BTreeSet::new(), used_until: 0 }
     }
 
+    /// The node has another name: what it reported under the old one is another reporter's, and is reported again.
+    pub(super) fn rename(&mut self, node: &str) {
+        let Self { had_backends, used_until, .. } = std::mem::replace(self, Self::new(node));
+        (self.had_backends, self.used_until) = (had_backends, used_until);
+    }
+
     /// What is to be told now. What is not [told](Self::told) then is due again.
     pub(super) fn look(&mut self, now: Now, seen: &Seen) -> Vec<Due> {
         let Now { since_start: now, unix } = now;

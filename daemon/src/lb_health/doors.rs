@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use tokio::time::Instant;
 
 use super::listen::{Door, Places, Reply, bind};
+use crate::apiserver::dial::Register;
 use crate::clock;
 
 /// The open and the failed ones. `L` says whose each is: a socket that changes hands is closed and opened again.
@@ -20,12 +22,19 @@ pub(super) struct Doors<L> {
     open: BTreeMap<SocketAddr, (L, Door)>,
     failed: BTreeMap<SocketAddr, (L, io::Error)>,
     retry_at: Option<Instant>,
+    register: Register,
 }
 
 impl<L: Clone + PartialEq> Doors<L> {
     /// At `most` so many.
     pub(super) fn new(places: Places, most: usize, retry: Duration) -> Self {
-        Self { places, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None }
+        let register: Register = Arc::new(|_| Ok(()));
+        Self { places, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None, register }
+    }
+
+    /// Registers each socket by this before it is bound: then no NodePort is in its way.
+    pub(super) fn registered_by(self, register: &Register) -> Self {
+        Self { register: Arc::clone(register), ..self }
     }
 
     /// Makes the open ones the wanted ones, as far as possible: the others are untouched, and what failed before is tried
@@ -70,8 +79,10 @@ impl<L: Clone + PartialEq> Doors<L> {
         }
         let in_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));
         let is_for_both = at.ip().is_unspecified() && at.is_ipv6() && !wanted.contains_key(&in_v4);
-        match bind(at, !is_for_both) {
-            Err(error) if is_for_both && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => bind(in_v4, true),
+        match bind(at, !is_for_both, &self.register) {
+            Err(error) if is_for_both && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
+                bind(in_v4, true, &self.register)
+            }
             result => result,
         }
     }

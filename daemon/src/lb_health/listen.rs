@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio::time::sleep;
 
 use super::answer::Answer;
 use crate::admin;
+use crate::apiserver::dial::Register;
 use crate::log::messages;
 
 /// What clients may take up.
@@ -59,12 +61,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// What is answered to a request for a path. Called in the task that serves the connection: never blocks.
 pub(super) type Reply = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
 
-/// Listens. An IPv6 socket is for IPv6 only, if it is not for every address of both.
+/// Listens, with a socket that is registered before it is bound. An IPv6 socket is for IPv6 only, if it is not for every
+/// address of both.
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn bind(at: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
+pub(super) fn bind(at: SocketAddr, only_v6: bool, register: &Register) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    register(socket.as_fd())?;
     socket.set_reuse_address(true)?;
     if at.is_ipv6() {
         socket.set_only_v6(only_v6)?;

@@ -21,7 +21,7 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut doors = Doors::new(places, entry.healthz_addresses.len(), entry.retry);
+    let mut doors = Doors::new(places, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
     let mut told = None;
     loop {
         doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;

@@ -28,7 +28,7 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        doors: Doors::new(places, entry.bounds.doors, entry.retry),
+        doors: Doors::new(places, entry.bounds.doors, entry.retry).registered_by(&entry.register),
         seen: None,
         plan: Plan::default(),
         told: BTreeMap::new(),

@@ -47,7 +47,8 @@ impl World {
         let bounds = Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) };
         let retry = Duration::from_millis(50);
         let view = View { snapshot, health, clock };
-        let entry = LocalEntry { view, changes, healthz_addresses: Vec::new(), bounds, retry };
+        let entry =
+            LocalEntry { view, changes, healthz_addresses: Vec::new(), bounds, retry, register: Arc::new(|_| Ok(())) };
         let maps = MemoryDatapath::new(LIMITS);
         let mut world = Self { engine, maps, snapshot: snapshot_in, health: health_in, told, entry };
         world.tell([Change::Node(NodeFacts {

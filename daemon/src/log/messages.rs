@@ -71,6 +71,11 @@ messages! {
         "The configuration is refused",
         "It was read again and has problems. It is refused whole, and the old one stays in force.",
         "Correct what the line names, see `nodelb check-config`, then reload again. A restart with it would fail.";
+    CONFIG_UNREAD = 0x4c688e2f0ad243929c2f9873e1496928,
+        "The configuration cannot be read in time",
+        "A reload was asked for, and the file system of the configuration does not answer. The old configuration stays in \
+         force and everything goes on. The new one is taken over when it is read.",
+        "See why the file system hangs; reload again if the daemon does not report that the configuration is reloaded.";
     CONFIG_NEEDS_RESTART = 0x711b561531e442c19499b5552c1f5423,
         "Part of the configuration waits for a restart",
         "The named keys were changed and take effect only after a restart.",
@@ -100,7 +105,8 @@ messages! {
     ATTACHED_TWICE = 0xb69e95a5079a4b6fa0373ef0a70cd693,
         "Programs of another pin directory are attached too",
         "Links pinned in another directory of a BPF file system are on the same cgroup: of a nodelb before datapath.pin-directory \
-         was changed, or of one that runs beside this one. Connections may go where those maps say.",
+         was changed, or of one that runs beside this one. Connections may go where those maps say. /readyz and nodelb \
+         status say so as long as it lasts.",
         "If no other nodelb is meant to run, nodelb cleanup --pin-directory with the directory that the line names.";
     NODEPORTS_UNPROTECTED = 0x36275fd0068b4ad08fe439d87431ccba,
         "NodePorts can be bound by others",
@@ -109,18 +115,21 @@ messages! {
         "Do as the line says: keep NodePorts out of the range of ephemeral ports, see net.ipv4.ip_local_port_range.";
     HOOKS_FAILED = 0xfcb1abe9aa24442c8cf2909162f0eb8b,
         "Connections are not translated as they should be",
-        "The links or the canary show that nodelb's programs are not in effect for the processes of this node: \
-         connections to service addresses may fail. /readyz says 503.",
-        "The line says what is wrong. Look for other programs on the cgroup with bpftool cgroup tree; restart nodelb.";
+        "The links or the canary show that nodelb's programs are not in effect for the processes of this node, or that \
+         programs of another nodelb answer as well: connections to service addresses may fail, or go to backends that are \
+         gone. /readyz says 503 as long as it lasts.",
+        "The line says what is wrong, and names the command that ends it. Else look for other programs on the cgroup with \
+         bpftool cgroup tree, and restart nodelb.";
     HOOKS_WORK = 0x3a6faf3ceac24f13804e68ed1563420b,
         "Connections are translated again",
         "What was wrong with the links or the canary is over.",
         "Nothing.";
     LINKS_REPAIRED = 0x5e33a99b6f0647018c89ab60d9db7250,
         "Programs are attached again",
-        "Programs had been detached from the cgroup, or replaced, and nodelb attached its own again. Connections made \
-         meanwhile may have failed.",
-        "Find out who detached them: another agent on this node, an old nodelb, or somebody by hand.";
+        "Programs had been detached from the cgroup, or replaced, and nodelb attached its own again: connections made \
+         meanwhile may have failed. Or only pins were removed, or hidden by another mount: then the programs were attached \
+         all the time, and no connection was affected. The line says which.",
+        "Find out what detached them or removed the pins: another agent on this node, an old nodelb, or an operator.";
     MAPS_REPAIRED = 0xa065b9a74eb84c968a40504f47d39b85,
         "Somebody else changed nodelb's maps",
         "Entries of the maps were not as nodelb had written them: changed, removed or added by another program or by hand. \
@@ -162,6 +171,15 @@ messages! {
     FRONTEND_SERVED = 0x2422e94e1ab84db5941f09f78f400199,
         "A frontend is served again",
         "What kept it from being served is over.",
+        "Nothing.";
+    NODE_ADDRESS_REFUSED = 0x6b0d3f4d7a8e4c6fb1f0a3c58e2d9714,
+        "NodePorts are not answered on an address of the node",
+        "The kernel did not take the address; the line says why. Connections to a NodePort at this address are not \
+         translated by nodelb. It tries again.",
+        "Do as the line says; `nodelb diff` shows every such address.";
+    NODE_ADDRESS_SERVED = 0x2f5ac1e08d7b49b39a64e7d2105c8fb6,
+        "NodePorts are answered on an address of the node again",
+        "What kept the kernel from taking the address is over.",
         "Nothing.";
     FRONTEND_OUTRANKED = 0xb31ae02960a8459b907b810a3bfda291,
         "Two services claim one address",
@@ -249,6 +267,12 @@ messages! {
         "The node's addresses cannot be followed",
         "The kernel does not say which addresses the node has. Those last known count, and it is tried again.",
         "If it goes on, look at the error in the line.";
+    NODE_NAMED = 0x5d0c6d1f8a3b4e0f9c27b1e4a6d85312,
+        "The node's name",
+        "The node has another name than before: a reload set it, or the host name was set only after nodelb had started. Or \
+         the host name has changed, which alone changes nothing: the kubelet goes on with the name of its start, too.",
+        "Where the line says that nodelb goes on with the old name and `kubectl get nodes` shows the new one: \
+         `systemctl reload nodelb`, or set `node.name`.";
     DIRECTORY_UNREADABLE = 0x033109c6a9c245c28614f795e231bfac,
         "The services directory cannot be read",
         "What was read before stays served, and it is tried again.",
@@ -257,6 +281,13 @@ messages! {
         "The services directory is looked at now and then",
         "The kernel does not tell when files change, so that is noticed later.",
         "Raise fs.inotify.max_user_instances.";
+    SOURCE_ABSENT = 0xc961d74c91024b21a42764b5974db334,
+        "A source that was there before is not configured",
+        "The configuration does not name a source of which the kernel or the state directory has services: the file may be \
+         empty, or may have been replaced. A start takes no services away for that: they stay as last known, and are \
+         not updated. `/readyz` and `nodelb status` say so for as long as it lasts.",
+        "Configure the source again and restart nodelb. To remove its services, set `kubernetes.enabled` to false and \
+         restart nodelb, or run `nodelb cleanup`.";
     FILE_PROBLEM = 0xf73844ed0ca448e08c8a5b07e433f99b,
         "A service file has a problem",
         "The file and the line are named. What it said before stays served, if there was anything.",
@@ -345,6 +376,20 @@ messages! {
         "Other credentials are used",
         "The files were changed, and what they say now is used.",
         "Nothing.";
+    LINES_DROPPED = 0x650d80bb1d4d4064aba0928af5361418,
+        "Log lines were dropped",
+        "journald, or the process that reads the daemon's stderr, did not take lines for a while. The daemon does not wait for \
+         them: what did not fit into its queue was dropped and is counted in nodelb_log_lines_dropped_total.",
+        "See why journald stood still: its disk, or the host's memory. What nodelb did meanwhile is in `nodelb history`.";
+    LISTENER_FAILED = 0x749551a7dcb646bfa8ea2502fc65acc6,
+        "The admin API does not listen at an address",
+        "An address of `admin.listen` cannot be opened; the line says why. The daemon serves all the same, and tries it \
+         again every few seconds. /readyz shows it on the addresses that are open and on the unix socket.",
+        "Do as the line says: free the port, or remove the address from `admin.listen` and restart nodelb.";
+    LISTENER_WORKS = 0x889ce0db486d4ce8b05e0942e3994977,
+        "The admin API listens at an address again",
+        "An address of `admin.listen` that could not be opened is open.",
+        "Nothing.";
 }
 
 /// Every field that lines have beside their text, and what it says. In the journal its name is in capitals.
@@ -369,6 +414,7 @@ pub static FIELDS: &[(&str, &str)] = &[
     ("services", "How many services are served"),
     ("sockets", "How many sockets were ended"),
     ("more", "How many lines like this were left out"),
+    ("lines", "How many log lines were dropped"),
     ("version", "Of nodelb"),
     ("node", "Name of this node"),
     ("generation", "Of the maps"),

@@ -1,6 +1,7 @@
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use tracing::Level;
 use tracing_subscriber::filter::FilterExt;
@@ -8,7 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
 use super::limit::{BURST, Limit};
-use super::{Control, leads_to, messages, plain, targets};
+use super::{Control, Line, Out, leads_to, messages, plain, targets};
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -93,4 +94,37 @@ fn a_storm_is_cut_short_and_other_lines_are_not() {
         tracing::warn!("without an id");
         assert_eq!(lines.take().lines().count(), 3);
     });
+}
+
+#[test]
+fn dropped_lines_are_reported_once_and_the_writer_gets_the_others() {
+    let (thaw, frozen) = mpsc::channel::<()>();
+    let written = Lines::default();
+    let mut to = written.clone();
+    let out = Out::new(move |line| {
+        let _ = frozen.recv();
+        if let Line::Plain(text) = line {
+            to.write_all(&text).unwrap();
+        }
+    });
+    // More than fits, however many the writer has taken meanwhile.
+    let lines = 10_000;
+    (0..lines).for_each(|number| out.queue.push(Line::Plain(format!("{number}\n").into_bytes()), 8));
+    let dropped = out.queue.dropped();
+    assert!(dropped > 0);
+    let reported = Lines::default();
+    let writer = reported.clone();
+    let subscriber = Registry::default().with(plain(move || writer.clone(), false));
+    tracing::subscriber::with_default(subscriber, || {
+        out.report_dropped();
+        out.report_dropped();
+    });
+    let reported = reported.take();
+    assert_eq!(reported.lines().count(), 1, "{reported}");
+    assert!(reported.contains(&format!("WARN {dropped} log lines were dropped: journald")), "{reported}");
+    out.begin_writing().unwrap();
+    assert!(!out.queue.flush(Duration::from_millis(10)));
+    drop(thaw);
+    assert!(out.queue.flush(Duration::from_secs(60)));
+    assert_eq!(written.take().lines().count() as u64, lines - dropped);
 }

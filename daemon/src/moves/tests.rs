@@ -83,7 +83,7 @@ impl Rig {
         engine.change(Change::Node(NodeFacts { name: "n".into(), ..NodeFacts::default() }));
         let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
         let (changes_in, changes) = mpsc::channel(4);
-        let mover = Mover::new(snapshot, changes_in, Disconnect::Udp, Clock::start());
+        let mover = Mover::new(snapshot, changes_in, (Disconnect::Udp, "/proc/nowhere".into()), Clock::start());
         let readings = Mutex::new(VecDeque::from(readings));
         let flows: ReadFlows = Arc::new(move |_, see| {
             let mut readings = readings.lock().unwrap();
@@ -215,6 +215,25 @@ async fn addresses_are_looked_for_when_they_get_a_backend_and_once_more() {
     assert_eq!(rig.orders(), [looked_for], "a connect may have been under way");
     assert_eq!(rig.pass().await, 0);
     assert_eq!(rig.orders(), []);
+}
+
+/// After a reboot everything that gets a backend is new, also before an apiserver has answered; but nothing is gone before
+/// its source has said so.
+#[tokio::test]
+async fn after_a_reboot_what_is_answered_first_is_new() {
+    let mut rig = Rig::new(vec![vec![flow(1, OTHER, ONE)]]);
+    rig.memory.begin_with_nothing();
+    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain(serve("shop/other", OTHER, &[TWO])));
+    assert!(!rig.owner.snapshot.borrow().is_ready, "only remembered so far");
+    let looked_for = Order::Dialled(vec![l4(DNS), l4(OTHER)]);
+    assert_eq!(rig.pass().await, 2);
+    assert_eq!(rig.orders(), std::slice::from_ref(&looked_for));
+    assert_eq!(rig.pass().await, 2);
+    assert_eq!(rig.orders(), [looked_for], "a connect may have been under way");
+    assert_eq!(rig.pass().await, 0);
+    rig.tell([synced()]);
+    assert_eq!(rig.pass().await, 1);
+    assert_eq!(rig.orders(), [ended(&flow(1, OTHER, ONE))]);
 }
 
 /// Lets the owner make one round during a pass that is to fail.

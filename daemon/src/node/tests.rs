@@ -18,3 +18,32 @@ fn a_name_that_the_configuration_leaves_open_is_found() {
     assert_eq!(*identity.name, identity.name.to_lowercase());
     assert_eq!(identity.nodeport_addresses, [NodePortAddress::Primary]);
 }
+
+mod written {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// As kube-proxy takes `--hostname-override`: trimmed, in lower case.
+        #[test]
+        fn a_name_counts_in_whatever_case_it_is_written(
+            name in "[a-z0-9]([a-z0-9.-]{0,12}[a-z0-9])?",
+            upper in proptest::collection::vec(any::<bool>(), 14),
+            around in prop::sample::select(&[("", ""), (" ", ""), ("", " "), ("\t", "\n"), ("  ", "\r\n")][..]),
+        ) {
+            let shifted: String = name.chars().zip(&upper).map(|(c, upper)| if *upper { c.to_ascii_uppercase() } else { c }).collect();
+            let text = format!("[node]\nname = {:?}\n", format!("{}{shifted}{}", around.0, around.1));
+            let config = crate::config::Config::parse(&text).unwrap();
+            let identity = Identity::of(&config.node).unwrap();
+            prop_assert_eq!(&*identity.name, &*name);
+            prop_assert!(!identity.is_host_name);
+        }
+    }
+
+    #[test]
+    fn white_space_alone_is_no_name() {
+        let node = Node { name: "  ".into(), ..Node::default() };
+        assert_eq!(Identity::of(&node).unwrap(), Identity::of(&Node::default()).unwrap());
+    }
+}

@@ -13,9 +13,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::Identity;
 use super::addresses::Addresses;
 use super::netlink::{self, Events};
+use super::{Identity, host_name, is_unset};
 use crate::log::messages;
 
 /// How long things take.
@@ -68,8 +68,18 @@ pub async fn start(
     let addresses = read(timing.patience).await?;
     let Connections { identity, changes } = connections;
     info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {addresses}");
-    let told = NodeFacts::default();
-    let mut watch = Watch { events: Some(events), identity, changes, timing, addresses, told, wait: None };
+    let mut watch = Watch {
+        events: Some(events),
+        identity,
+        changes,
+        timing,
+        addresses,
+        told: NodeFacts::default(),
+        wait: None,
+        host_name,
+        late_name: None,
+        other_name: None,
+    };
     watch.tell().await;
     tokio::spawn(async move {
         tokio::select! {
@@ -92,6 +102,12 @@ struct Watch {
     told: NodeFacts,
     /// How long is waited after a failure; `None` after a success.
     wait: Option<Duration>,
+    /// Reads the host name.
+    host_name: fn() -> io::Result<String>,
+    /// The host name, where it was set only after the identity was read.
+    late_name: Option<Arc<str>>,
+    /// A host name that is not taken over, and was reported.
+    other_name: Option<String>,
 }
 
 impl Watch {
@@ -104,6 +120,8 @@ impl Watch {
                     continue;
                 },
                 changed = self.identity.changed() => {
+                    // The reload that made it has read the host name again.
+                    (self.late_name, self.other_name) = (None, None);
                     if changed.is_err() || !self.tell().await {
                         return;
                     }
@@ -162,7 +180,29 @@ impl Watch {
             info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {news}");
             self.addresses = addresses;
         }
+        self.look_at_host_name();
         self.tell().await
+    }
+
+    /// Takes over a host name that is set late, as by DHCP. One that changes is only reported: the kubelet keeps the name of
+    /// its start, and so does the Node.
+    fn look_at_host_name(&mut self) {
+        let identity = Arc::clone(&self.identity.borrow());
+        let Ok(now) = (self.host_name)() else { return };
+        let used = self.late_name.as_ref().unwrap_or(&identity.name);
+        if !identity.is_host_name || is_unset(&now) || now == **used {
+            self.other_name = None;
+        } else if is_unset(used) {
+            info!(message_id = %messages::NODE_NAMED, "the host name is set: this node is {now}, and was {used} before");
+            self.late_name = Some(now.into());
+        } else if self.other_name.as_ref() != Some(&now) {
+            warn!(
+                message_id = %messages::NODE_NAMED,
+                "the host name is {now} now; nodelb goes on as node {used}, as the kubelet does. If the Node is {now}: \
+                 systemctl reload nodelb, or set node.name"
+            );
+            self.other_name = Some(now);
+        }
     }
 
     /// Notes a failure; the first of several is told.
@@ -179,7 +219,10 @@ impl Watch {
 
     /// Tells the owner, if there is anything to tell; false if nobody listens any more.
     async fn tell(&mut self) -> bool {
-        let facts = self.identity.borrow_and_update().facts(&self.addresses);
+        let mut facts = self.identity.borrow_and_update().facts(&self.addresses);
+        if let Some(name) = &self.late_name {
+            facts.name = Arc::clone(name);
+        }
         if facts == self.told {
             return true;
         }

@@ -1,10 +1,11 @@
 use std::os::unix::net::UnixDatagram;
+use std::sync::Mutex;
 
 use nodelb_core::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::datapath::Limits;
+use nodelb_core::datapath::{Limits, MapError};
 use nodelb_core::engine::EngineConfig;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
+use nodelb_core::state::{FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 
 use super::*;
 use crate::latency::Latencies;
@@ -14,7 +15,7 @@ use crate::recorder;
 const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
 
 /// What systemd and `/readyz` hear of a daemon that waits for Kubernetes for this long, beside these maps.
-async fn heard_after(source: Source, seconds: u64, maps: MemoryDatapath) -> (String, Check) {
+async fn heard_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: D) -> (String, Check) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
     let supervisor = UnixDatagram::bind(&path).unwrap();
@@ -27,7 +28,7 @@ async fn heard_after(source: Source, seconds: u64, maps: MemoryDatapath) -> (Str
     let (health, told) = watch::channel(Arc::default());
     let (_changes, changes) = mpsc::channel(1);
     let notifier = Arc::new(Notifier::connect(&environment).unwrap());
-    let (probe, clock) = (Box::new(|_: &mut MemoryDatapath| Vec::new()), Clock::start());
+    let (probe, clock) = (Box::new(|_: &mut D| Vec::new()), Clock::start());
     let started = Event::of_daemon(What::Started, "");
     let state = directory.path().join("state");
     let recorder = recorder::start(state, Latencies::default(), started, recorder::Timing::default());
@@ -86,6 +87,39 @@ async fn nor_for_a_directory_of_services_that_cannot_be_read() {
     let (told, check) = heard_after(Source::Files, 12, with_a_service()).await;
     assert!(told.starts_with("READY=1\nSTATUS=the services directory could not be read yet"), "{told}");
     assert!(!check.passed, "{}", check.detail);
+}
+
+/// Maps that take their time, and note when each round is said to have ended.
+struct Slow(MemoryDatapath, Arc<Mutex<Vec<(Moment, Moment)>>>, Moment);
+
+impl Datapath for Slow {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
+        std::thread::sleep(Duration::from_millis(50));
+        self.2 = now;
+        self.0.apply(ops, now)
+    }
+
+    fn end_round(&mut self, ended: Moment) {
+        self.1.lock().unwrap().push((self.2, ended));
+        self.0.end_round(ended);
+    }
+
+    fn dump(&self) -> Result<Realised, MapError> {
+        self.0.dump()
+    }
+}
+
+/// `t_round`: what is unpublished at the end of a long round was used until then.
+#[tokio::test]
+async fn the_rest_begins_when_the_round_is_over() {
+    let rounds = Arc::default();
+    heard_after(Source::Files, 0, Slow(MemoryDatapath::new(LIMITS), Arc::clone(&rounds), Moment(0))).await;
+    let (began, ended) = rounds.lock().unwrap()[0];
+    assert!(ended >= began.plus(50), "{began:?} to {ended:?}");
 }
 
 #[test]

@@ -1,42 +1,146 @@
-//! Where the admin API is listened for: loopback addresses, which have to be there, and a unix socket, which is left out
-//! with a warning where it cannot be.
+//! Where the admin API is listened for: loopback addresses and a unix socket. None of them is needed to serve: what cannot
+//! be opened is left out with a warning, and an address is tried again until it can.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 
-use tracing::{debug, warn};
+use nix::libc;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info, warn};
 
-use crate::admin::Listener;
+use super::LISTEN_AGAIN;
 use crate::admin::socket::{self, Socket};
+use crate::admin::{Listener, Unopened};
+use crate::clock::ticking;
 use crate::config::Admin;
-use crate::exit::{Code, Failure};
 use crate::log::messages;
 
 /// Everything that is listened on, before there is a runtime. The socket's file is removed when this is dropped.
 pub(super) struct Doors {
     tcp: Vec<TcpListener>,
+    unopened: Vec<Unopened>,
     socket: Option<Socket>,
 }
 
+/// What the admin API needs of them.
+pub(super) struct Listeners {
+    /// Those that are open, and the others as they are opened.
+    pub(super) open: mpsc::Receiver<Listener>,
+    pub(super) unopened: watch::Receiver<Arc<Vec<Unopened>>>,
+}
+
 impl Doors {
-    /// Opens them.
-    ///
-    /// # Errors
-    /// When an address cannot be listened on: another daemon runs.
-    pub(super) fn open(config: &Admin) -> Result<Self, Failure> {
-        let tcp = config.listen.iter().map(bind).collect::<Result<_, _>>()?;
-        Ok(Self { tcp, socket: open_socket(config) })
+    /// Opens them, as far as that is possible; the log has the others.
+    pub(super) fn open(config: &Admin) -> Self {
+        let socket = open_socket(config);
+        let (mut tcp, mut unopened) = (Vec::new(), Vec::new());
+        for address in &config.listen {
+            match bind(*address) {
+                Ok(listener) => tcp.push(listener),
+                Err(error) => unopened.push(Unopened { address: *address, why: Why(error).to_string() }),
+            }
+        }
+        for failed in &unopened {
+            warn_of(failed);
+        }
+        if tcp.is_empty() && socket.is_none() {
+            warn!(
+                message_id = %messages::LISTENER_FAILED,
+                "no address of the admin API is open: commands cannot reach the daemon until one is; it serves all the same"
+            );
+        }
+        Self { tcp, unopened, socket }
     }
 
-    /// The listeners, for the runtime that asks.
+    /// The listeners, for the runtime that asks. Addresses that are not open are tried again in a task of it.
     ///
     /// # Errors
     /// When the runtime cannot wait for one.
-    pub(super) fn listeners(&mut self) -> io::Result<Vec<Listener>> {
+    pub(super) fn listeners(&mut self) -> io::Result<Listeners> {
+        let (opened, open) = mpsc::channel(self.tcp.len() + 2);
+        let (report, unopened) = watch::channel(Arc::new(self.unopened.clone()));
         let tcp = std::mem::take(&mut self.tcp).into_iter();
         let tcp = tcp.map(|listener| tokio::net::TcpListener::from_std(listener).map(Listener::Tcp));
         let unix = self.socket.as_mut().and_then(Socket::take_listener).into_iter();
-        tcp.chain(unix.map(|listener| tokio::net::UnixListener::from_std(listener).map(Listener::Unix))).collect()
+        let unix = unix.map(|listener| tokio::net::UnixListener::from_std(listener).map(Listener::Unix));
+        for listener in tcp.chain(unix) {
+            opened.try_send(listener?).map_err(io::Error::other)?;
+        }
+        if !self.unopened.is_empty() {
+            tokio::spawn(try_again(std::mem::take(&mut self.unopened), opened, report));
+        }
+        Ok(Listeners { open, unopened })
+    }
+}
+
+/// Tries the addresses until all are open, or the admin API has ended.
+async fn try_again(
+    mut unopened: Vec<Unopened>,
+    opened: mpsc::Sender<Listener>,
+    report: watch::Sender<Arc<Vec<Unopened>>>,
+) {
+    let mut beat = ticking(LISTEN_AGAIN);
+    while !unopened.is_empty() && !opened.is_closed() {
+        beat.tick().await;
+        let mut left = Vec::new();
+        for mut failed in unopened {
+            let address = failed.address;
+            let listener = bind(address).and_then(tokio::net::TcpListener::from_std);
+            match listener {
+                Ok(listener) => {
+                    info!(message_id = %messages::LISTENER_WORKS, "the admin API listens on {address} of admin.listen");
+                    // Fails only if the admin API has ended.
+                    let _ = opened.send(Listener::Tcp(listener)).await;
+                }
+                Err(error) => {
+                    let why = Why(error).to_string();
+                    if why != failed.why {
+                        failed.why = why;
+                        warn_of(&failed);
+                    }
+                    left.push(failed);
+                }
+            }
+        }
+        unopened = left;
+        report.send_if_modified(|shown| {
+            let is_new = **shown != unopened;
+            if is_new {
+                *shown = Arc::new(unopened.clone());
+            }
+            is_new
+        });
+    }
+}
+
+fn warn_of(Unopened { address, why }: &Unopened) {
+    warn!(
+        message_id = %messages::LISTENER_FAILED,
+        "{address} of admin.listen cannot be opened: {why}; nodelb serves without it and tries again every {} s",
+        LISTEN_AGAIN.as_secs()
+    );
+}
+
+/// An error of [`bind`], with what to do about it.
+struct Why(io::Error);
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remedy = match (self.0.kind(), self.0.raw_os_error()) {
+            (ErrorKind::AddrInUse, _) => {
+                "another process has the port, perhaps a second nodelb: end it (ss -ltnp shows it), or change admin.listen"
+            }
+            (ErrorKind::AddrNotAvailable, _) | (_, Some(libc::EAFNOSUPPORT)) => {
+                "this host does not have the address (no IPv6?): enable it, or remove it from admin.listen"
+            }
+            (ErrorKind::PermissionDenied, _) => {
+                "the port needs a privilege that nodelb does not have: choose one above 1023 in admin.listen"
+            }
+            _ => "see admin.listen",
+        };
+        write!(f, "{} ({remedy})", self.0)
     }
 }
 
@@ -44,7 +148,7 @@ fn open_socket(config: &Admin) -> Option<Socket> {
     let path = config.socket()?;
     match Socket::open(path) {
         Ok(socket) => Some(socket),
-        // systemd makes the directory; a daemon that somebody starts by hand has none, and need not.
+        // systemd makes the directory; a daemon that is started by hand has none, and needs none.
         Err(socket::Error::NoDirectory) if config.socket == Admin::default().socket => {
             debug!("no {}: its directory does not exist", path.display());
             None
@@ -59,18 +163,11 @@ fn open_socket(config: &Admin) -> Option<Socket> {
     }
 }
 
-fn bind(address: &SocketAddr) -> Result<TcpListener, Failure> {
-    let listener = TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    match listener {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Failure::message(
-            Code::Unavailable,
-            format!("{address} is in use: another nodelb runs, or something else has the port; see admin.listen"),
-        )),
-        other => other.map_err(|error| {
-            Failure::message(Code::Unavailable, format!("listening on {address} of admin.listen: {error}"))
-        }),
-    }
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
+
+#[cfg(test)]
+mod tests;

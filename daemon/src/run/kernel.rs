@@ -1,6 +1,7 @@
 //! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,14 +10,13 @@ use std::time::{Duration, Instant};
 use nodelb_core::addr::Protocol;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::{
-    Counters, KernelDatapath, KernelReader, LAYOUT, OpenError, Options, Origin, OwnSockets, PrivilegeError,
-    StartReport, drop_privileges,
+    Counters, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
+    Repair, StartReport, drop_privileges,
 };
 use tracing::{info, warn};
 
 use crate::admin::{Check, Connections, ReadClients};
-use crate::bound::ephemeral;
-use crate::canary;
+use crate::canary::{self, CanaryError, Probe};
 use crate::config::{Config, Disconnect};
 use crate::drift::{self, Reports};
 use crate::exit::{Code, Failure};
@@ -83,12 +83,7 @@ fn tell_findings(config: &Config, findings: &Findings) -> String {
 
 /// What start found, and what will not work.
 fn tell(config: &Config, report: &StartReport) {
-    let maps = match report.origin {
-        Origin::Created => "new maps".into(),
-        Origin::Reused => "the maps of before".into(),
-        Origin::Rebuilt { .. } => "maps of other sizes with the content of before".into(),
-        Origin::Upgraded { from } => format!("new maps with the content of the maps of layout {from}, which are gone"),
-    };
+    let maps = text_of(report.origin);
     info!(
         message_id = %messages::ATTACHED,
         generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}"
@@ -107,17 +102,26 @@ fn tell(config: &Config, report: &StartReport) {
             "left out of the new maps, since nodelb cannot have written it: {what}"
         );
     }
-    if config.datapath.protect_nodeports
-        && let Some(text) = ephemeral::overlap(&config.datapath.nodeport_range.into())
-    {
-        warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
-    }
     if let (Err(reason), true) = (&report.flows, config.datapath.disconnect != Disconnect::None) {
         warn!(
             message_id = %messages::SOCKETS_STAY,
             "the kernel cannot tell which sockets are connected to which backend ({reason}; it takes Linux 5.12 with \
              CONFIG_DEBUG_INFO_BTF): {STUCK}"
         );
+    }
+}
+
+/// Which maps are used, to follow `attached, with`.
+fn text_of(origin: Origin) -> String {
+    match origin {
+        Origin::Created => "new maps".into(),
+        Origin::Reused => "the maps of before".into(),
+        Origin::Rebuilt { .. } => "maps of other sizes with the content of before".into(),
+        Origin::Cleaned => {
+            "new maps of the same sizes, with the content of before except entries that nodelb cannot have written"
+                .into()
+        }
+        Origin::Upgraded { from } => format!("new maps with the content of the maps of layout {from}, which are gone"),
     }
 }
 
@@ -173,6 +177,9 @@ pub(crate) fn refused(error: OpenError) -> Failure {
         | OpenError::NoCgroup2
         | OpenError::BadCgroup { .. }
         | OpenError::Lacks { .. }
+        | OpenError::Exclusive { .. }
+        | OpenError::NoJit { .. }
+        | OpenError::NoLookup { .. }
         | OpenError::Refused { may_pass: false, .. } => Code::Permission,
         OpenError::Refused { may_pass: true, .. } | OpenError::Failed { .. } => Code::System,
     };
@@ -248,26 +255,60 @@ impl Counted {
 /// Links that are gone are put back; saying so once is the loop's business.
 pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Check {
     match datapath.ensure_attached() {
-        Ok(faults) if faults.is_empty() => Check::passed("links", "every program is attached"),
-        Ok(faults) => {
-            drift::count(drift, drift::LINK, faults.len() as u64);
-            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            warn!(
-                message_id = %messages::LINKS_REPAIRED,
-                "links were not as they should be and are attached again: {}", faults.join("; ")
-            );
+        Ok(repairs) if repairs.is_empty() => Check::passed("links", "every program is attached"),
+        Ok(repairs) => {
+            drift::count(drift, drift::LINK, repairs.len() as u64);
+            tell_repairs(&repairs);
             Check::passed("links", "every program is attached again")
         }
         Err(error) => Check::failed("links", error.to_string()),
     }
 }
 
-pub(super) fn probe_canary(own: &OwnSockets) -> Check {
-    match canary::check(|socket| own.register(socket)) {
+/// What was put right, by what it meant for connections.
+fn tell_repairs(repairs: &[Repair]) {
+    let (lasted, lost): (Vec<_>, Vec<_>) = repairs.iter().partition(|repair| repair.lasted);
+    let text = |repairs: &[&Repair]| repairs.iter().map(|repair| repair.what.as_str()).collect::<Vec<_>>().join("; ");
+    if !lost.is_empty() {
+        warn!(
+            message_id = %messages::LINKS_REPAIRED,
+            "links were not as they should be and are attached again: {}", text(&lost)
+        );
+    }
+    if !lasted.is_empty() {
+        warn!(
+            message_id = %messages::LINKS_REPAIRED,
+            "pins were removed or hidden and are made again; the programs were attached all the time: {}", text(&lasted)
+        );
+    }
+}
+
+/// Tries the hooks; `links` says whose programs they are where they are not this daemon's.
+pub(super) fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
+    let prepare = |probe, socket: BorrowedFd<'_>| match probe {
+        Probe::Ordinary => own.observe(socket),
+        Probe::Own => own.register(socket),
+    };
+    match canary::check(prepare, |socket| own.was_seen(socket)) {
         Ok(alive) if alive.notes.is_empty() => Check::passed("canary", "the hooks are in effect"),
         Ok(alive) => Check::passed("canary", format!("the hooks are in effect; {}", alive.notes.join("; "))),
+        Err(error @ CanaryError::AnotherAnswers { .. }) => {
+            Check::failed("canary", format!("{error}. {}", end_others(&links.elsewhere())))
+        }
         Err(error) => Check::failed("canary", error.to_string()),
     }
+}
+
+/// What ends the programs of another nodelb, whose links are pinned in these directories.
+fn end_others(directories: &[PathBuf]) -> String {
+    if directories.is_empty() {
+        return "Their links are in no BPF file system that is mounted here: one may be mounted over them. nodelb cleanup \
+                --hidden, as root, detaches them and leaves those of this daemon"
+            .into();
+    }
+    let commands = directories.iter().map(|it| format!("nodelb cleanup --pin-directory {}", it.display()));
+    let commands: Vec<String> = commands.collect();
+    format!("Unless another nodelb is meant to run here, {} ends that", commands.join(" and "))
 }
 
 #[cfg(test)]

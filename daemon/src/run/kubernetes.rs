@@ -33,10 +33,10 @@ use crate::source::kube::{self, KubernetesSource, Memory};
 use crate::state;
 
 /// How often at most the state is written to the state directory.
-const SAVE_EVERY: Duration = Duration::from_secs(30);
+pub(super) const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 /// How long the state directory may take; less than the daemon waits for its end.
-const STATE_PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const STATE_PATIENCE: Duration = Duration::from_secs(4);
 
 /// What of the daemon the source is connected to.
 pub(super) struct Connections {
@@ -69,6 +69,11 @@ pub(super) fn pool_of(kubernetes: Option<&Kubernetes>) -> watch::Receiver<Arc<Po
     kubernetes.map_or_else(|| watch::channel(Arc::default()).1, |kubernetes| kubernetes.pool.clone())
 }
 
+/// How an apiserver is asked for what it has now, if there is one to ask.
+pub(super) fn live_of(kubernetes: Option<&Kubernetes>) -> Option<AskLive> {
+    kubernetes.map(|kubernetes| Arc::clone(&kubernetes.live))
+}
+
 fn config_failure(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(Code::Config, error)
 }
@@ -85,9 +90,9 @@ pub(super) async fn start(
     let Some(settings) = settings else { return Ok(None) };
     let Connections { changes, snapshot, register, clock, node, expected, events } = connections;
     // Where it cannot be read yet, the supervisor says why.
-    let cluster =
-        Credentials::new(&settings, credentials::Timing::default()).map_err(config_failure)?.authority().await.ok();
-    make_directory(settings.state_directory.clone()).await;
+    let credentials = Credentials::new(&settings, credentials::Timing::default()).map_err(config_failure)?;
+    let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(settings.state_directory.clone()));
+    let cluster = cluster.ok();
     let directory = settings.state_directory.clone();
     let memory = Memory { directory, cluster, save_every: SAVE_EVERY, patience: STATE_PATIENCE };
     let parts = Parts {

@@ -1,17 +1,27 @@
-//! Signals: SIGHUP takes a new configuration over, SIGTERM and SIGINT end the daemon.
+//! Signals: SIGHUP takes a new configuration over, SIGTERM and SIGINT end the daemon. The file is read in a thread of its own:
+//! while its file system does not answer, every signal does what it always does.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use crate::config::Config;
 use crate::log::{Control, messages};
 use crate::node::Identity;
 use crate::notify::Notifier;
+use crate::threads::Threads;
+
+/// How long the configuration may take to be read before it is reported that it does.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many readings may be under way: one, and those of earlier reloads that hang.
+const READINGS: usize = 8;
 
 /// The signals the daemon answers.
 pub(super) struct Signals {
@@ -44,6 +54,22 @@ pub(super) struct Reload {
     pub(super) notifier: Arc<Notifier>,
 }
 
+/// What was read, or all problems.
+type Loaded = Result<(Config, Identity), String>;
+
+/// A configuration that is being read.
+struct Reading {
+    loaded: oneshot::Receiver<Loaded>,
+    /// Whether it was reported that it takes long.
+    is_late: bool,
+}
+
+/// What becomes of a [`Reading`].
+enum Progress {
+    Done(Box<Loaded>),
+    Late,
+}
+
 impl Reload {
     /// Answers SIGHUP until SIGTERM or SIGINT.
     pub(super) async fn until_told_to_end(mut self, signals: Signals) {
@@ -53,39 +79,62 @@ impl Reload {
     }
 
     async fn answer(&mut self, mut signals: Signals) {
+        let (threads, mut reading) = (Threads::new("reload", READINGS), None);
         loop {
             tokio::select! {
                 _ = signals.terminate.recv() => return,
                 _ = signals.interrupt.recv() => return,
                 _ = signals.hangup.recv() => {
                     self.notifier.reloading("reloading the configuration");
-                    let outcome = self.reload().await;
-                    self.notifier.ready(&outcome);
+                    // The latest SIGHUP counts: what an earlier one reads, if it still does, is dropped.
+                    reading = self.begin(&threads);
+                }
+                progress = progress(&mut reading) => match progress {
+                    Progress::Done(loaded) => {
+                        reading = None;
+                        let outcome = self.conclude(*loaded);
+                        self.notifier.ready(&outcome);
+                    }
+                    // systemd waits for this; the reading goes on.
+                    Progress::Late => self.notifier.ready(&self.report_late()),
                 }
             }
         }
     }
 
-    /// Takes the configuration over if it has no problem; refuses it whole if it has one. Says which.
-    async fn reload(&mut self) -> String {
+    /// Begins to read the configuration; `None` if that is impossible, which is reported.
+    fn begin(&self, threads: &Threads) -> Option<Reading> {
         let path = self.config_path.clone();
-        let loaded = tokio::task::spawn_blocking(move || {
+        let load = move || {
             let config = Config::load(path.as_deref()).map_err(|error| error.to_string())?;
             let identity = Identity::of(&config.node).map_err(|error| format!("the node's name: {error}"))?;
             Ok((config, identity))
-        });
-        let (config, identity) = match loaded.await.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(loaded) => loaded,
-            Err(problems) => {
-                for problem in problems.lines() {
-                    error!(message_id = %messages::CONFIG_REFUSED, "{problem}");
-                }
-                error!(
-                    message_id = %messages::CONFIG_REFUSED,
-                    "the configuration has problems: it is refused whole, the old one stays in force"
-                );
-                return "reload refused, see the journal; the old configuration stays in force".into();
+        };
+        match threads.begin(load) {
+            Ok(loaded) => Some(Reading { loaded, is_late: false }),
+            Err(error) => {
+                self.notifier.ready(&refuse(&format!("the configuration cannot be read: {error}")));
+                None
             }
+        }
+    }
+
+    fn report_late(&self) -> String {
+        let path =
+            self.config_path.as_deref().map_or_else(|| "the configuration".into(), |it| it.display().to_string());
+        warn!(
+            message_id = %messages::CONFIG_UNREAD,
+            "{path} is not read within {} s: is its file system there? The old configuration stays in force; the new one is \
+             taken over when it is read, or reload again", PATIENCE.as_secs()
+        );
+        "reload waits for the file system; the old configuration stays in force".into()
+    }
+
+    /// Takes the configuration over if it has no problem; refuses it whole if it has one. Says which.
+    fn conclude(&self, loaded: Loaded) -> String {
+        let (config, identity) = match loaded {
+            Ok(loaded) => loaded,
+            Err(problems) => return refuse(&problems),
         };
         let old = Arc::clone(&self.config.borrow());
         let restart = old.restart_keys(&config);
@@ -106,4 +155,28 @@ impl Reload {
         info!(message_id = %messages::CONFIG_APPLIED, "the configuration is reloaded");
         "configuration reloaded".into()
     }
+}
+
+/// Waits for what is being read, or until it is late; for ever if nothing is read.
+async fn progress(reading: &mut Option<Reading>) -> Progress {
+    let Some(reading) = reading else { return std::future::pending().await };
+    tokio::select! {
+        loaded = &mut reading.loaded => Progress::Done(Box::new(loaded.unwrap_or_else(|error| Err(error.to_string())))),
+        () = sleep(PATIENCE), if !reading.is_late => {
+            reading.is_late = true;
+            Progress::Late
+        }
+    }
+}
+
+/// Reports every problem of a configuration that stays without effect.
+fn refuse(problems: &str) -> String {
+    for problem in problems.lines() {
+        error!(message_id = %messages::CONFIG_REFUSED, "{problem}");
+    }
+    error!(
+        message_id = %messages::CONFIG_REFUSED,
+        "the configuration has problems: it is refused whole, the old one stays in force"
+    );
+    "reload refused, see the journal; the old configuration stays in force".into()
 }

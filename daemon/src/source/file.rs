@@ -2,6 +2,7 @@
 //! services directory: what is read from it, and what stays served while a file is bad. Everything but [`run`] and
 //! [`scan`] is pure.
 
+mod conflicts;
 mod entries;
 mod manifests;
 pub mod merge;
@@ -132,23 +133,62 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
+/// The files of the directory that are read as service files, as far as it can be listed. Blocks.
+pub fn names(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| Format::of(path).is_some()).collect();
+    names.sort();
+    names
+}
+
+/// What a look at the whole directory finds.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// What is wrong.
+    pub problems: Vec<FileProblem>,
+    /// What is allowed, and may not be what was meant.
+    pub notices: Vec<String>,
+}
+
 /// Reads the whole directory once and tells everything that is wrong in it, for `nodelb check-config`. Blocks.
-pub fn check(directory: &Path) -> Vec<FileProblem> {
+pub fn check(directory: &Path) -> Checked {
     let listing = match scan::read(directory, &Seen::default(), &Hints::default()) {
         Ok(listing) => listing,
         Err(error) => {
             let message = format!("cannot read the services directory: {error}");
-            return vec![FileProblem { path: directory.to_path_buf(), problem: Problem::whole(message) }];
+            let problem = FileProblem { path: directory.to_path_buf(), problem: Problem::whole(message) };
+            return Checked { problems: vec![problem], ..Checked::default() };
         }
     };
     let mut files = Files::default();
     files.accept(listing, &BTreeSet::new(), SystemTime::now());
     let mut problems = files.problems();
-    for (path, found) in merge::merge(&files.contents()).problems {
+    let contents = files.contents();
+    let merged = merge::merge(&contents);
+    problems.extend(conflicts::find(&contents, &merged));
+    let notices = merged.slices.values().filter_map(|slice| loopback_notice(slice)).collect();
+    for (path, found) in merged.problems {
         problems.extend(found.into_iter().map(|problem| FileProblem { path: path.clone(), problem }));
     }
     problems.sort_by(|a, b| (&a.path, a.problem.line).cmp(&(&b.path, b.problem.line)));
-    problems
+    Checked { problems, notices }
+}
+
+/// Backends that a pod takes for its own.
+fn loopback_notice(slice: &Slice) -> Option<String> {
+    let mut backends = slice.ports.iter().flat_map(|port| &port.backends).filter(|backend| backend.addr.is_loopback());
+    let first = backends.next()?;
+    let more = backends.count();
+    let first = std::net::SocketAddr::new(first.addr.ip(), first.port);
+    let which = match more {
+        0 => format!("{first} is a loopback address"),
+        more => format!("{first} and {more} more are loopback addresses"),
+    };
+    Some(format!(
+        "note: {}: service {}: {which}: only processes in the node's own network namespace reach what listens there; a pod \
+         that connects to the service reaches its own loopback, where usually nothing listens",
+        slice.origin.object, slice.service
+    ))
 }
 
 #[cfg(test)]

@@ -190,6 +190,17 @@ impl Cluster {
         self.change(|state| state.store.compact());
     }
 
+    /// Gives a resource (its plural or kind) an etcd of its own, as `--etcd-servers-overrides` does: its resourceVersions are
+    /// so much greater than those of the others from now on.
+    ///
+    /// # Errors
+    /// 404
+    pub fn separate_versions(&self, resource: &str, offset: u64) -> Result<(), Status> {
+        let resource = find(resource)?;
+        self.change(|state| state.store.set_offset(resource, offset));
+        Ok(())
+    }
+
     /// What [`Self::restore_backup`] goes back to.
     pub fn backup(&self) -> Backup {
         self.read(|state| Backup(state.clone()))

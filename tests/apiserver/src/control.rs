@@ -32,6 +32,10 @@ enum Command {
     EndWatches(usize),
     /// Ends every watch with 410.
     ExpireWatches(usize),
+    /// Sends GOAWAY over every connection.
+    GoAway(usize),
+    /// Answers every request with this status for a while, as after a start.
+    StartUp { replica: usize, millis: u64, code: u16 },
     /// At most so many bytes, then a pause.
     Slow { replica: usize, bytes: usize, pause_ms: u64 },
     /// Requests go wrong.
@@ -91,6 +95,10 @@ impl Control {
             Command::NotReady(number) => self.running(number)?.faults().not_ready(),
             Command::EndWatches(number) => self.running(number)?.faults().end_watches(),
             Command::ExpireWatches(number) => self.running(number)?.faults().expire_watches(),
+            Command::GoAway(number) => self.running(number)?.faults().go_away(),
+            Command::StartUp { replica, millis, code } => {
+                self.running(replica)?.faults().start_up(Duration::from_millis(millis), code);
+            }
             Command::Slow { replica, bytes, pause_ms } => {
                 self.running(replica)?.faults().slow(bytes, Duration::from_millis(pause_ms));
             }

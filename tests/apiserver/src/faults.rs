@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -145,6 +145,8 @@ pub struct Behaviour {
     pub selects_cluster_ip: bool,
     /// A compacted resourceVersion in a watch is answered with HTTP 410 instead of an ERROR event.
     pub expired_as_status: bool,
+    /// For so long after it begins to serve, a replica answers every request with this status.
+    pub starting: Option<(Duration, u16)>,
 }
 
 impl Default for Behaviour {
@@ -155,6 +157,7 @@ impl Default for Behaviour {
             watch_timeout: Duration::from_secs(1800),
             selects_cluster_ip: true,
             expired_as_status: false,
+            starting: None,
         }
     }
 }
@@ -187,6 +190,8 @@ pub struct Faults {
     rules: Mutex<Rules>,
     pub(crate) listening: watch::Sender<bool>,
     pub(crate) interrupts: watch::Sender<(u64, Interrupt)>,
+    /// Counts how often all connections were told to go away.
+    pub(crate) retired: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -195,6 +200,8 @@ struct Rules {
     events: Vec<Rule<String, EventFault>>,
     behaviour: Behaviour,
     seen: VecDeque<String>,
+    /// Every request is answered with this status until then.
+    starting: Option<(Instant, u16)>,
 }
 
 #[derive(Debug)]
@@ -212,9 +219,14 @@ impl Faults {
     pub(crate) fn new(behaviour: Behaviour) -> Self {
         Self {
             gate: Arc::default(),
-            rules: Mutex::new(Rules { behaviour, ..Rules::default() }),
+            rules: Mutex::new(Rules {
+                starting: behaviour.starting.map(|(lasts, code)| (Instant::now() + lasts, code)),
+                behaviour,
+                ..Rules::default()
+            }),
             listening: watch::Sender::new(true),
             interrupts: watch::Sender::new((0, Interrupt::End)),
+            retired: watch::Sender::new(0),
         }
     }
 
@@ -294,6 +306,18 @@ impl Faults {
         self.interrupts.send_modify(|(number, what)| (*number, *what) = (*number + 1, Interrupt::Expire));
     }
 
+    /// As after a start: every request is answered with this status for a while, `/readyz` included. A real apiserver
+    /// answers 403 until it knows who may do what, and 401 until its authenticators work.
+    pub fn start_up(&self, lasts: Duration, code: u16) {
+        self.rules().starting = Some((Instant::now() + lasts, code));
+    }
+
+    /// Sends GOAWAY over every HTTP/2 connection: requests under way go on, and no others are accepted. As
+    /// `--goaway-chance`, and an apiserver that shuts down. A connection without HTTP/2 is closed after its request.
+    pub fn go_away(&self) {
+        self.retired.send_modify(|count| *count += 1);
+    }
+
     /// Changes what is no fault.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.rules().behaviour);
@@ -304,6 +328,7 @@ impl Faults {
         let mut rules = self.rules();
         rules.requests.clear();
         rules.events.clear();
+        rules.starting = None;
         drop(rules);
         self.gate.clear();
         self.refuse(false);
@@ -327,7 +352,14 @@ impl Faults {
     }
 
     pub(crate) fn of_request(&self, request: &Request) -> Option<Fault> {
-        let requests = &mut self.rules().requests;
+        let rules = &mut *self.rules();
+        if let Some((until, code)) = rules.starting {
+            if Instant::now() < until {
+                return Some(Fault::Status { code, retry_after: None });
+            }
+            rules.starting = None;
+        }
+        let requests = &mut rules.requests;
         let at = requests.iter().position(|rule| rule.on.covers(request) && rule.fault.can_happen_to(request))?;
         Some(spend(requests, at))
     }

@@ -35,7 +35,7 @@ pub(crate) fn list(
         chosen.truncate(*items);
     }
     let left = if limit == 0 { 0 } else { chosen.len().saturating_sub(limit) };
-    let mut metadata = json!({"resourceVersion": revision.to_string()});
+    let mut metadata = json!({"resourceVersion": (revision + store.offset(resource)).to_string()});
     if left > 0 {
         chosen.truncate(limit);
         store.pin(resource, revision, objects.clone());
@@ -64,7 +64,7 @@ pub(crate) fn chosen<'a>(
 
 /// The objects to list, the revision they are of, and the last one that an earlier page had.
 fn start(store: &Store, resource: &'static Resource, request: &Request) -> Result<(Objects, u64, Option<Key>), Status> {
-    let asked = revision(request.parameter("resourceVersion"))?;
+    let asked = inside(store, resource, revision(request.parameter("resourceVersion"))?);
     let token = request.parameter("continue");
     if !token.is_empty() {
         let (revision, key) = parse_token(token).ok_or_else(|| Status::new(400, "continue key is not valid"))?;
@@ -96,6 +96,11 @@ pub(crate) fn check_not_ahead(asked: u64, current: u64) -> Result<(), Status> {
     let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
     status.details = Some(json!({"causes": [cause]}));
     Err(status)
+}
+
+/// The store's revision that a client means; 0 stays 0.
+pub(crate) fn inside(store: &Store, resource: &Resource, asked: u64) -> u64 {
+    if asked == 0 { 0 } else { asked.saturating_sub(store.offset(resource)).max(1) }
 }
 
 /// A `resourceVersion`; 0 where not given.

@@ -193,10 +193,17 @@ impl Server {
             let Ok(stream) = acceptor.accept(wire).await else { return };
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let peer = Arc::new(Peer { user: identity.user(chain), has_certificate: !chain.is_empty() });
-            let service = service_fn(move |request| answer(cluster.clone(), faults.clone(), peer.clone(), request));
+            let told = faults.clone();
+            let service = service_fn(move |request| answer(cluster.clone(), told.clone(), peer.clone(), request));
             let mut builder = auto::Builder::new(TokioExecutor::new());
             builder.http1().timer(TokioTimer::new()).http2().timer(TokioTimer::new());
-            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            let mut retired = faults.retired.subscribe();
+            let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                _ = retired.changed() => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
         });
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Store {
     compacted: u64,
     /// The revision of the last event that the log has lost.
     forgotten: u64,
+    /// What is added to the revision wherever clients see it, by resource: such a resource has an etcd of its own.
+    offsets: BTreeMap<&'static str, u64>,
     /// What continue tokens refer to.
     snapshots: BTreeMap<(u64, &'static str), Objects>,
     /// While set, watchers are not told of changes.
@@ -74,6 +76,16 @@ impl Store {
         self.compacted
     }
 
+    /// What is added to revisions of this resource where clients see them.
+    pub(crate) fn offset(&self, resource: &Resource) -> u64 {
+        self.offsets.get(resource.plural).copied().unwrap_or(0)
+    }
+
+    /// From now on the resource has resourceVersions of its own.
+    pub(crate) fn set_offset(&mut self, resource: &'static Resource, offset: u64) {
+        self.offsets.insert(resource.plural, offset);
+    }
+
     pub(crate) fn objects(&self, resource: &Resource) -> Objects {
         self.tables.get(resource.plural).cloned().unwrap_or_default()
     }
@@ -84,7 +96,7 @@ impl Store {
 
     /// Stores an object under the next revision.
     pub(crate) fn put(&mut self, resource: &'static Resource, key: &Key, value: Value) -> Arc<Object> {
-        let object = self.version(value);
+        let object = self.version(resource, value);
         let previous = self.tables.entry(resource.plural).or_default().insert(key.clone(), object.clone());
         let kind = if previous.is_some() { EventKind::Modified } else { EventKind::Added };
         self.record(Event { revision: self.revision, resource, kind, object: object.clone(), previous });
@@ -94,16 +106,16 @@ impl Store {
     /// Removes an object, which takes a revision too.
     pub(crate) fn remove(&mut self, resource: &'static Resource, key: &Key) -> Option<Arc<Object>> {
         let previous = self.tables.get_mut(resource.plural)?.remove(key)?;
-        let object = self.version(previous.value.clone());
+        let object = self.version(resource, previous.value.clone());
         let previous = Some(previous);
         let kind = EventKind::Deleted;
         self.record(Event { revision: self.revision, resource, kind, object: object.clone(), previous });
         Some(object)
     }
 
-    fn version(&mut self, mut value: Value) -> Arc<Object> {
+    fn version(&mut self, resource: &Resource, mut value: Value) -> Arc<Object> {
         self.revision += 1;
-        value["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        value["metadata"]["resourceVersion"] = (self.revision + self.offset(resource)).to_string().into();
         let bytes = Bytes::from(value.to_string());
         Arc::new(Object { value, bytes })
     }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::Cluster;
 use crate::faults::{Behaviour, EventFault, Fault, Faults, Interrupt, WatchList};
-use crate::list::{check_not_ahead, chosen, revision, selector};
+use crate::list::{check_not_ahead, chosen, inside, revision, selector};
 use crate::reply::{Broken, FLUSH, Piece};
 use crate::request::Request;
 use crate::resource::Resource;
@@ -32,6 +32,8 @@ pub(crate) struct Watch {
     objects: Objects,
     current: u64,
     compacted: u64,
+    /// What is added to revisions where the client sees them.
+    offset: u64,
     bookmarks: Option<Duration>,
     deadline: Instant,
     fault: Option<Fault>,
@@ -80,6 +82,8 @@ impl Watch {
         let marked = streams_list(&request, behaviour.watch_list)?;
         let (objects, current, compacted) =
             cluster.read(|state| (state.store.objects(resource), state.store.revision(), state.store.compacted()));
+        let (asked, offset) =
+            cluster.read(|state| (inside(&state.store, resource, asked), state.store.offset(resource)));
         let initial = match (marked, asked) {
             (true, _) => Initial::Marked,
             (false, 0) => Initial::Objects,
@@ -104,6 +108,7 @@ impl Watch {
             objects,
             current,
             compacted,
+            offset,
             initial,
             bookmarks,
             deadline,
@@ -242,7 +247,7 @@ impl Watch {
 
     fn as_it_was(&self, event: &Event) -> Object {
         let mut value = event.previous.as_ref().map_or(Value::Null, |previous| previous.value.clone());
-        value["metadata"]["resourceVersion"] = event.revision.to_string().into();
+        value["metadata"]["resourceVersion"] = (event.revision + self.offset).to_string().into();
         Object { bytes: value.to_string().into(), value }
     }
 
@@ -273,7 +278,7 @@ impl Watch {
     }
 
     async fn bookmark(&mut self, to: &mpsc::Sender<Piece>, ends_list: bool) -> Step {
-        let mut metadata = json!({"resourceVersion": self.seen.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": (self.seen + self.offset).to_string(), "creationTimestamp": null});
         if ends_list {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

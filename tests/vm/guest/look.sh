@@ -56,7 +56,7 @@ verified_units() {
 programs() {
     local shown
     shown=$(bpftool cgroup show /sys/fs/cgroup) || return 1
-    grep -oE '(connect|sendmsg|recvmsg|getpeername|post_bind)[46] *$' <<<"$shown" || true
+    grep -oE '(connect|sendmsg|recvmsg|getpeername|bind)[46] *$' <<<"$shown" || true
 }
 
 has_programs() {
@@ -145,5 +145,6 @@ with_load() {
     wait $load || verdict=1
     rm "$memory/until"
     check "no connection failed: $(<"$memory/load")" test $verdict = 0
-    check "there were 1,000 a second" test "$(sed -n 's/.*"rate":\([0-9]*\).*/\1/p' "$memory/load")" -ge 990
+    # A start keeps a CPU of the guest busy with the verification of the programs, and the clients wait meanwhile.
+    check "there were 800 a second at least, of 1,000" test "$(sed -n 's/.*"rate":\([0-9]*\).*/\1/p' "$memory/load")" -ge 800
 }

@@ -28,7 +28,13 @@ fn the_two_wildcards_differ() {
 
 #[test]
 fn bad_text_is_refused_with_the_text_quoted() {
-    assert_eq!("10.0.0.01".parse::<Addr>(), Err(AddrError::Address("10.0.0.01".into())));
+    let zeros = |text: &str, plain: &str| AddrError::LeadingZeros(text.into(), plain.into());
+    assert_eq!("10.0.0.01".parse::<Addr>(), Err(zeros("10.0.0.01", "10.0.0.1")));
+    assert_eq!("010.00.0.1:80/UDP".parse::<L4Addr>(), Err(zeros("010.00.0.1:80", "10.0.0.1:80")));
+    assert_eq!(super::parse_net("10.96.0.01"), Err(zeros("10.96.0.01", "10.96.0.1")));
+    for text in ["10.0.0.0256", "10.0.00", "01.2.3.4.5", "fe80::01%eth0", "", "..."] {
+        assert_eq!(text.parse::<Addr>(), Err(AddrError::Address(text.into())), "more is wrong than zeros");
+    }
     assert_eq!("192.0.2.1:0".parse::<L4Addr>(), Err(AddrError::PortZero("192.0.2.1:0".into())));
     assert_eq!("192.0.2.1:80/ICMP".parse::<L4Addr>(), Err(AddrError::Protocol("ICMP".into())));
     for text in ["192.0.2.1", "[fe80::1%2]:80", "host:80", "", "/TCP", "192.0.2.1:65536"] {

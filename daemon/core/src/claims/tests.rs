@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use super::{Claim, Row};
+use super::{Claim, Incumbent, Row};
 use crate::addr::{Family, L4Addr, Protocol};
 use crate::compile::Refusal;
 use crate::datapath::Moment;
+use crate::owner::OwnerTag;
 use crate::report::Status;
 use crate::service::{FrontendKind, PortKey, Source};
 use crate::state::ServiceId;
@@ -20,8 +21,11 @@ fn key(service: &str, port: &str) -> PortKey {
 }
 
 fn claim(service: &str, created: u64, id: u32) -> Claim {
+    let key = key(service, "http");
     Claim {
-        key: Arc::new(key(service, "http")),
+        tag: OwnerTag::new(&key, Source::Kubernetes),
+        file: "".into(),
+        key: Arc::new(key),
         source: Source::Kubernetes,
         created: Some(created),
         kind: FrontendKind::Static,
@@ -39,7 +43,7 @@ fn refused(service: &str, created: u64) -> Claim {
 fn row(claims: &[Claim]) -> Row {
     let mut row = Row::default();
     for claim in claims {
-        row.replace(&claim.key.service, [claim.clone()].into_iter(), NOW);
+        row.replace(&claim.key.service, [claim.clone()].into_iter(), Incumbent::None, NOW);
     }
     row
 }
@@ -78,12 +82,12 @@ fn an_address_whose_every_claim_is_refused_is_not_translated() {
 fn who_waits_is_told_for_whom_and_why() {
     let mut twice = row(&[claim("a/s", 1, 1)]);
     let other_port = Claim { key: Arc::new(key("a/s", "other")), ..claim("a/s", 1, 2) };
-    twice.replace(&"a/s".parse().expect("valid"), [claim("a/s", 1, 1), other_port].into_iter(), NOW);
+    twice.replace(&"a/s".parse().expect("valid"), [claim("a/s", 1, 1), other_port].into_iter(), Incumbent::None, NOW);
     let local = Claim { source: Source::Files, created: None, ..claim("b/file", 0, 2) };
     for (row, expected) in [
         (row(&[claim("a/old", 1, 1), local]), "b/file, which comes from a local file and so goes before Kubernetes"),
         (row(&[claim("a/old", 1, 1), claim("b/young", 2, 2)]), "a/old, which is older"),
-        (row(&[claim("a/s", 1, 1), claim("b/s", 1, 2)]), "a/s, which is as old and comes first by name"),
+        (row(&[claim("a/s", 1, 1), claim("b/s", 1, 2)]), "a/s, which has it already"),
         (twice, "a/s, another port of this service"),
     ] {
         let text = format!("198.51.100.1:80/TCP is owned by {expected}; takes over when that goes");
@@ -96,18 +100,18 @@ fn who_waits_is_told_for_whom_and_why() {
 fn another_owner_is_a_new_age() {
     let (old, young) = ("b/old".parse().expect("valid"), claim("a/young", 2, 1));
     let mut row = row(&[young]);
-    row.replace(&old, [claim("b/old", 1, 2)].into_iter(), NOW.plus(5));
+    row.replace(&old, [claim("b/old", 1, 2)].into_iter(), Incumbent::None, NOW.plus(5));
     assert_eq!((row.status.since, row.status_of(1, address()).since), (NOW.plus(5), NOW.plus(5)));
-    row.replace(&old, [claim("b/old", 1, 2)].into_iter(), NOW.plus(6));
+    row.replace(&old, [claim("b/old", 1, 2)].into_iter(), Incumbent::None, NOW.plus(6));
     assert_eq!(row.status_of(1, address()).since, NOW.plus(5), "nothing has changed");
-    row.replace(&old, std::iter::empty(), NOW.plus(9));
+    row.replace(&old, std::iter::empty(), Incumbent::None, NOW.plus(9));
     assert_eq!(row.status_of(0, address()).since, NOW.plus(9));
 }
 
 #[test]
 fn a_service_replaces_its_own_claims_only() {
     let mut row = row(&[claim("default/test", 1, 1), claim("default/test-extended", 1, 2)]);
-    row.replace(&"default/test".parse().expect("valid"), std::iter::empty(), NOW);
+    row.replace(&"default/test".parse().expect("valid"), std::iter::empty(), Incumbent::None, NOW);
     assert_eq!(line(&row), [2]);
 }
 
@@ -115,8 +119,8 @@ fn a_service_replaces_its_own_claims_only() {
 fn a_claim_keeps_its_age_while_it_says_the_same() {
     let service = "a/s".parse().expect("valid in a test");
     let mut row = row(&[claim("a/s", 1, 1)]);
-    row.replace(&service, [claim("a/s", 1, 1)].into_iter(), NOW.plus(5));
+    row.replace(&service, [claim("a/s", 1, 1)].into_iter(), Incumbent::None, NOW.plus(5));
     assert_eq!(row.claims()[0].since, NOW);
-    row.replace(&service, [claim("a/s", 1, 2)].into_iter(), NOW.plus(9));
+    row.replace(&service, [claim("a/s", 1, 2)].into_iter(), Incumbent::None, NOW.plus(9));
     assert_eq!(row.claims()[0].since, NOW.plus(9));
 }

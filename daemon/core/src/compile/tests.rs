@@ -46,8 +46,9 @@ fn compiled(service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
 }
 
 fn compiled_on(node: &NodeFacts, guard: &Guard, service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
-    let apiservers = Apiservers::default();
-    compile(service, slices, &Surroundings { node, guard, apiservers: &apiservers, checks: Checks::default() })
+    let (apiservers, node_addrs) = (Apiservers::default(), node.primary.iter().copied().collect());
+    let (apiservers, node_addrs) = (&apiservers, &node_addrs);
+    compile(service, slices, &Surroundings { node, node_addrs, guard, apiservers, checks: Checks::default() })
 }
 
 /// The plans as `key: [cluster] frontends`.
@@ -223,4 +224,49 @@ fn a_refused_backend_is_no_backend() {
     let slices = slice("", vec![backend("192.0.2.9:9890")]);
     let plan = &compiled_on(&NodeFacts::default(), &guard, &service, &slices)[0];
     assert!(plan.cluster.is_empty() && !plan.has_backends);
+}
+
+/// One port number in two roles: the NodePort, and what the service's backend on this node binds.
+#[test]
+fn a_nodeport_may_be_bound_by_the_services_own_backend_or_where_it_is_answered_nowhere() {
+    let addrs = |texts: &[&str]| texts.iter().map(|text| l4(text).addr).collect();
+    let node =
+        NodeFacts { addresses: addrs(&["192.0.2.7:1"]), primary: addrs(&["192.0.2.7:1"]), ..NodeFacts::default() };
+    let nowhere = NodeFacts { primary: addrs(&[]), ..node.clone() };
+    let both =
+        service(vec![port("http", Protocol::Tcp, &[("198.51.100.1:80", ClusterIP), ("0.0.0.0:30080", NodePort)])]);
+    let cluster_ip = service(vec![port("http", Protocol::Tcp, &[("198.51.100.1:30080", ClusterIP)])]);
+    let may_be_bound = |node: &NodeFacts, service: &Service, slices: &[Arc<Slice>]| {
+        compiled_on(node, &Guard::default(), service, slices)[0].may_be_bound
+    };
+    let here = backend("192.0.2.7:30080");
+    let not_ready = Backend { state: BackendState::NotReady, ..here.clone() };
+    for (slices, expected) in [
+        (slice("http", vec![here.clone()]), true),
+        (slice("http", vec![backend("192.0.2.1:8080"), not_ready]), true),
+        (slice("http", vec![backend("192.0.2.7:8080")]), false),
+        (slice("http", vec![backend("192.0.2.8:30080")]), false),
+        (slice("metrics", vec![here]), false),
+        (Vec::new(), false),
+    ] {
+        assert_eq!(may_be_bound(&node, &both, &slices), expected, "{slices:?}");
+        assert!(may_be_bound(&nowhere, &both, &slices), "no address answers it: {slices:?}");
+        assert!(!may_be_bound(&node, &cluster_ip, &slices), "no NodePort: {slices:?}");
+    }
+}
+
+#[test]
+fn a_nodeport_on_a_port_of_nodelbs_own_is_refused() {
+    let guard = Guard { own_ports: vec![(30_256, "kubernetes.healthz-addresses")], ..Guard::default() };
+    let check = |text: &str| {
+        let L4Addr { addr, port, protocol } = l4(text);
+        guard.check_frontend(&FrontendSpec { addr, port, kind: NodePort }, protocol, &NodeFacts::default())
+    };
+    for taken in ["0.0.0.0:30256/TCP", "[::]:30256/TCP"] {
+        let key = "kubernetes.healthz-addresses";
+        assert_eq!(check(taken), Err(Refusal::OwnPort { port: 30_256, key }), "{taken}");
+    }
+    for free in ["0.0.0.0:30256/UDP", "0.0.0.0:30257/TCP"] {
+        assert_eq!(check(free), Ok(()), "{free}");
+    }
 }

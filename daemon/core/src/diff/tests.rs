@@ -15,8 +15,12 @@ fn state(services: &[(u32, u32)], frontends: &[(u8, u32, bool)]) -> MapState {
     let mut state = MapState::default();
     for &(id, backend) in services {
         let slot = Slot { backend: BackendId(backend), addr: l4(&format!("192.0.2.{backend}:80")) };
-        let entry =
-            ServiceEntry { cluster: [slot].into(), local: [slot].into(), has_backends: true, affinity_seconds: 0 };
+        let entry = ServiceEntry {
+            cluster: [slot].into(),
+            local: [slot].into(),
+            has_backends: true,
+            ..ServiceEntry::default()
+        };
         state.services.insert(ServiceId(id), Arc::new(entry));
     }
     for &(byte, id, inside_local) in frontends {

@@ -81,6 +81,11 @@ impl Snapshot {
         if let Some(error) = self.error_at(key) {
             return (error, "tried again at least every 5 s until it succeeds".into());
         }
+        let absent: Vec<String> = self.absent.iter().map(Source::to_string).collect();
+        if !absent.is_empty() && self.unfinished().next().is_none() {
+            let cause = format!("{} is not configured and was a source before", absent.join(", "));
+            return (cause, "stays until that source is configured or switched off".into());
+        }
         let waiting: Vec<String> = self.unfinished().map(|source| source.to_string()).collect();
         if waiting.is_empty() {
             return ("the change is under way".into(), "done with the next round".into());
@@ -109,7 +114,7 @@ impl Snapshot {
                 let own = |a: &&L4Addr| self.desired.frontends.get(*a).is_some_and(|entry| entry.service == id);
                 addresses.iter().filter(own).find_map(error).map(|error| error.to_string())
             }
-            EntryKey::NodeAddress(_) => None,
+            EntryKey::NodeAddress(addr) => self.failed_node_addrs.get(&addr).map(ToString::to_string),
         }
     }
 
@@ -141,6 +146,9 @@ fn service_text(entry: &ServiceEntry) -> String {
     }
     if entry.affinity_seconds > 0 {
         text.push_str(&format!(", affinity {} s", entry.affinity_seconds));
+    }
+    if entry.may_be_bound {
+        text.push_str(", NodePorts may be bound");
     }
     if entry.cluster.is_empty() && entry.has_backends {
         text.push_str(", backends elsewhere");

@@ -19,6 +19,8 @@ pub struct Outranked {
     pub owner: Arc<PortKey>,
     /// Why, as `/frontends` says it.
     pub text: Arc<str>,
+    /// The claimant, with its file if it has one.
+    pub described: String,
 }
 
 /// A claim that waited and owns its address since this round.
@@ -64,6 +66,7 @@ impl Engine {
                     address,
                     claimant: Arc::clone(&claim.key),
                     owner: Arc::clone(&owner.key),
+                    described: claim.described(),
                     text: row.status_of(place, address).error.unwrap_or_default(),
                 });
             }

@@ -10,10 +10,11 @@ use super::tell::{Draft, refusals};
 use super::{Compiled, CompiledPort, Engine, IdOwner};
 use crate::addr::L4Addr;
 use crate::cause::{Dirt, Trigger};
-use crate::claims::{Claim, RowStatus};
+use crate::claims::{Claim, Incumbent, RowStatus};
 use crate::compile::{PortPlan, Refusal, Surroundings, compile};
 use crate::datapath::Moment;
 use crate::hold::Emptied;
+use crate::owner::OwnerTag;
 use crate::select::Checks;
 use crate::service::{PortKey, Service, ServiceName};
 use crate::state::{ServiceEntry, ServiceId, Slot};
@@ -29,6 +30,12 @@ pub(super) struct Subject<'a> {
     pub(super) now: Moment,
 }
 
+/// Whether nothing differs that a connection depends on.
+fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
+    before.may_be_bound != after.may_be_bound
+        && ServiceEntry { may_be_bound: after.may_be_bound, ..before.clone() } == *after
+}
+
 impl Engine {
     /// Compiles the services that changed. While the kernel holds ids that nobody has claimed, the oldest service comes
     /// first: of several that claim one address, the owner finds its id again.
@@ -37,6 +44,7 @@ impl Engine {
         self.soil(newly_protected, &Trigger::Other);
         let mut dirty = std::mem::take(&mut self.dirty);
         if self.ids.has_orphans() {
+            // Matters for ids that have no tag.
             let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
             dirty.sort_by_cached_key(|name, _| (created(name).unwrap_or(0), name.clone()));
         }
@@ -55,8 +63,8 @@ impl Engine {
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
         let owner = self.table.owner(name).map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
-            let checks = Checks::of(service, &self.table);
-            let plans = compile(service, slices, &Surroundings { node, guard, apiservers, checks });
+            let (checks, node_addrs) = (Checks::of(service, &self.table), &self.desired.node_addrs);
+            let plans = compile(service, slices, &Surroundings { node, node_addrs, guard, apiservers, checks });
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
         if dirt.is_deleted {
@@ -102,7 +110,8 @@ impl Engine {
         let before = old.ports.iter().find(|port| *port.key == plan.key);
         let id = before.and_then(|port| port.id).or_else(|| {
             let admissible = plan.frontends.iter().filter(|f| f.refusal.is_none());
-            self.ids.allocate(&admissible.map(|f| f.address).collect::<SmallVec<[L4Addr; 2]>>(), now)
+            let tag = OwnerTag::new(&plan.key, service.source);
+            self.ids.allocate(tag, &admissible.map(|f| f.address).collect::<SmallVec<[L4Addr; 2]>>(), now)
         });
         let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
         match id {
@@ -128,6 +137,8 @@ impl Engine {
             local: self.slots(&plan.local),
             has_backends: plan.has_backends,
             affinity_seconds: plan.affinity_seconds,
+            may_be_bound: plan.may_be_bound,
+            tag: Some(OwnerTag::new(key, subject.service.source)),
         };
         // A new port has no entry yet: not looking for one is felt at a start.
         let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
@@ -145,7 +156,8 @@ impl Engine {
         }
         let entry = Arc::new(entry);
         let source = subject.service.source;
-        if self.teller.is_recorded(source) {
+        if self.teller.is_recorded(source) && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
+        {
             let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
             self.teller.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
@@ -195,7 +207,7 @@ impl Engine {
         if row.claims().len() > 1 {
             self.contested.entry(address).or_insert_with(|| Line::of(row));
         }
-        row.replace(name, claims, now);
+        row.replace(name, claims, Incumbent::of(&address, &self.realised), now);
         if row.claims().len() > 1 {
             // One claim before: nobody waited.
             self.contested.entry(address).or_default();

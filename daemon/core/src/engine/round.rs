@@ -6,15 +6,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Engine, IdOwner, Retry, Round};
-use crate::addr::{L4Addr, Protocol};
+use crate::addr::{Addr, L4Addr, Protocol};
 use crate::cause::Trigger;
 use crate::claims::RowStatus;
 use crate::datapath::{MapError, Moment};
 use crate::diff::Touched;
 use crate::report::Status;
-use crate::service::Source;
 use crate::stale::is_answered;
-use crate::state::{CANARIES, MapOp, MapState, Realised, ServiceEntry, ServiceId};
+use crate::state::{CANARIES, MapOp, Realised, ServiceEntry, ServiceId};
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);
@@ -22,16 +21,28 @@ const RETRY_MILLIS: (u64, u64) = (100, 5_000);
 impl Engine {
     pub(super) fn begin(&mut self, now: Moment) {
         self.round = Round::default();
+        self.touched.services.extend(self.gathering.take_due(now));
         if self.retry.is_some_and(|retry| retry.at <= now) {
+            // A map that is as full as it was takes none of them.
+            let count = self.realised.node_addrs.len();
+            let has_hope = |(_, error): &(&Addr, &MapError)| match error {
+                MapError::TooManyNodeAddrs { limit } => count < *limit as usize,
+                _ => true,
+            };
             self.touched.services.extend(self.failed_services.keys());
             self.touched.frontends.extend(self.failed_frontends.keys());
-            self.touched.node_addrs.extend(self.failed_node_addrs.keys());
+            self.touched.node_addrs.extend(self.failed_node_addrs.iter().filter(has_hope).map(|(addr, _)| *addr));
             let waiting = std::mem::take(&mut self.waiting);
             self.soil(waiting, &Trigger::Other);
         }
+        let orphans = self.ids.orphan_count();
         self.recompile_dirty(now);
         self.announce_holds(now);
-        if !self.is_pruned && self.may_prune() {
+        if self.ids.orphan_count() != orphans && !self.is_pruned && self.unsynced().is_empty() {
+            // What waited for the owner to be described.
+            self.look_at_deferred_again();
+        }
+        if std::mem::take(&mut self.is_prune_due) && self.unsynced().is_empty() {
             self.prune();
         }
         self.touch_waiting_frontends();
@@ -50,21 +61,42 @@ impl Engine {
         self.touched.frontends.extend(waiting);
     }
 
-    fn may_prune(&self) -> bool {
-        let is_complete = |source: &Source| self.table.is_synced(*source) && self.table.incomplete(*source).is_none();
-        self.config.sources.iter().all(is_complete)
-    }
-
-    /// Everything is known now: what the kernel holds beyond it is nobody's.
+    /// Every source has told what it can: what the kernel holds beyond it goes, unless its source has not told everything
+    /// or is not configured.
     fn prune(&mut self) {
-        self.is_pruned = true;
-        self.inherited.clear();
-        self.at_start = Realised::default();
-        self.touched.services.extend(self.ids.take_orphans());
-        self.backends.forget_unused();
-        self.forget_unheard();
+        let may_go = self.told_sources();
+        self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
+        self.is_pruned = may_go.contains(&None);
+        if self.is_pruned {
+            self.inherited.clear();
+            self.at_start = Realised::default();
+            self.leading_since_start.clear();
+            self.backends.forget_unused();
+            self.forget_unheard();
+        } else {
+            let (ids, owners) = (&self.ids, &self.owners);
+            let is_told = |owner: &IdOwner| may_go.contains(&Some(owner.source));
+            // Of what is wanted now, and leads to no undescribed service, the source reports the end.
+            let (desired, realised) = (&self.desired, &self.realised);
+            let is_described = |address: &&L4Addr| {
+                let held = realised.frontends.get(*address);
+                desired.frontends.contains_key(*address) && held.is_none_or(|held| ids.orphan(held.service).is_none())
+            };
+            for address in self.at_start.frontends.keys().filter(is_described).copied().collect::<Vec<_>>() {
+                self.at_start.frontends.remove(&address);
+                if let Some(held) = realised.frontends.get(&address) {
+                    self.leading_since_start.remove(&(held.service, address));
+                }
+            }
+            let is_described = |id: &&ServiceId| desired.services.contains_key(*id);
+            for id in self.at_start.services.keys().filter(is_described).copied().collect::<Vec<_>>() {
+                self.at_start.services.remove(&id);
+            }
+            self.inherited.retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_told));
+        }
         let surplus = Touched::surplus(&self.desired, &self.realised);
-        self.round.pruned = surplus.frontends.len();
+        let goes = |address: &&L4Addr| self.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
+        self.round.pruned = surplus.frontends.iter().filter(goes).count();
         self.touch(surplus);
     }
 
@@ -72,50 +104,35 @@ impl Engine {
         self.references.get(&id).is_some_and(|count| *count > 0)
     }
 
-    /// Takes out what must wait until more is known.
-    pub(super) fn defer(&mut self, ops: &mut Vec<MapOp>) {
-        if self.is_pruned {
-            return;
-        }
-        let (premature, now): (Vec<MapOp>, Vec<MapOp>) = ops.drain(..).partition(|op| self.is_premature(op));
-        *ops = now;
-        for op in premature {
-            match op {
-                MapOp::PutService(id, _) | MapOp::DeleteService(id) => self.deferred.services.push(id),
-                MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
-                    self.deferred.frontends.push(address);
-                }
-                MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => {}
-            }
-        }
-    }
-
     /// Whether the operation would take away, on the word of a source that has not told everything, what the kernel held
     /// at start; or would refuse connections to an address only because its backends have not been told yet.
-    fn is_premature(&self, op: &MapOp) -> bool {
-        let is_synced = |owner: &IdOwner| self.table.is_synced(owner.source);
-        let is_told = |id: ServiceId| self.owners.get(&id).is_none_or(is_synced);
-        let is_whole = |owner: &IdOwner| self.table.incomplete(owner.source).is_none();
-        let is_complete = |id: ServiceId| self.owners.get(&id).is_none_or(is_whole);
+    pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
             MapOp::PutService(id, entry) => {
-                let is_inherited = self.inherited.contains(id);
+                let (is_told, is_inherited) = (self.is_told(*id), self.inherited.contains(id));
                 let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
-                let is_told = is_told(*id);
-                let is_doubtful = || !is_told || is_inherited || self.is_kept_for_another(*id);
+                let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
+                let is_doubtful = || !is_told || is_inherited || is_kept();
                 (!is_told && is_inherited) || (is_emptied() && is_doubtful())
             }
-            MapOp::DeleteService(id) => self.at_start.services.contains_key(id),
+            MapOp::DeleteService(id) => self.at_start.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {
                 let held = self.realised.frontends.get(address);
                 let is_inherited = held.is_some_and(|held| self.inherited.contains(&held.service));
-                let is_doubtful = self.at_start.frontends.contains_key(address) || !is_complete(entry.service);
-                let is_emptied = || is_doubtful && held.is_some_and(|held| is_answered(&self.realised, held));
-                let is_told = is_told(entry.service);
+                let is_doubtful = || self.is_emptiness_doubtful(address, entry);
+                let is_emptied = || held.is_some_and(|held| is_answered(&self.realised, held)) && is_doubtful();
+                let is_told = self.is_told(entry.service);
                 let will_answer = is_answered(&self.realised, entry) && is_answered(&self.desired, entry);
-                (!is_told && is_inherited) || (!will_answer && (!is_told || is_emptied()))
+                self.is_reserved(address, entry)
+                    || (!is_told && is_inherited)
+                    || (!will_answer && (!is_told || is_emptied()))
             }
-            MapOp::DeleteFrontend(address) => self.at_start.frontends.contains_key(address),
+            MapOp::DeleteFrontend(address) => {
+                let held = self.realised.frontends.get(address);
+                self.at_start.frontends.contains_key(address)
+                    && self.config.guard.own_port(*address).is_none()
+                    && held.is_some_and(|held| !self.may_go(held.service))
+            }
             MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
         }
     }
@@ -123,8 +140,9 @@ impl Engine {
     /// Whether a frontend that the kernel held at start still points at the entry, only because it is not known yet
     /// that it may go.
     fn is_kept_for_another(&self, id: ServiceId) -> bool {
-        let points_at = |state: &MapState, address| state.frontends.get(address).is_some_and(|f| f.service == id);
-        self.at_start.frontends.keys().any(|a| points_at(&self.realised, a) && !points_at(&self.desired, a))
+        let (first, last) = ((id, L4Addr::FIRST), (id, L4Addr::LAST));
+        let is_wanted = |address| self.desired.frontends.get(address).is_some_and(|entry| entry.service == id);
+        self.leading_since_start.range(first..=last).any(|(_, address)| !is_wanted(address))
     }
 
     pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
@@ -151,10 +169,27 @@ impl Engine {
                 (MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address), error) => {
                     note(&mut self.failed_frontends, *address, error);
                 }
-                (MapOp::PutNodeAddr(addr) | MapOp::DeleteNodeAddr(addr), error) => {
-                    note(&mut self.failed_node_addrs, *addr, error);
-                }
+                (MapOp::PutNodeAddr(addr), error) => self.note_node_addr(*addr, error),
+                (MapOp::DeleteNodeAddr(addr), Some(error)) => drop(self.failed_node_addrs.insert(*addr, error)),
+                (MapOp::DeleteNodeAddr(addr), None) => drop(self.failed_node_addrs.remove(addr)),
             }
+        }
+    }
+
+    /// What became of an address on which NodePorts are to be answered; said only when it is another thing than before.
+    fn note_node_addr(&mut self, addr: Addr, error: Option<MapError>) {
+        match error {
+            Some(error) => {
+                if !self.failed_node_addrs.contains_key(&addr) {
+                    self.round.unanswered.push((addr, error.to_string().into()));
+                }
+                self.failed_node_addrs.insert(addr, error);
+            }
+            None if self.failed_node_addrs.contains_key(&addr) => {
+                self.failed_node_addrs.remove(&addr);
+                self.round.answered.push(addr);
+            }
+            None => {}
         }
     }
 
@@ -183,6 +218,10 @@ impl Engine {
         let before = self.realised.frontends.get(address).map(|entry| entry.service);
         if before == now_at {
             return;
+        }
+        if self.at_start.frontends.contains_key(address) {
+            before.map(|id| self.leading_since_start.remove(&(id, *address)));
+            now_at.map(|id| self.leading_since_start.insert((id, *address)));
         }
         if let Some(count) = before.and_then(|id| self.references.get_mut(&id)) {
             *count -= 1;
@@ -232,7 +271,8 @@ impl Engine {
     /// Whether everything that was planned is done: then every frontend that was touched is Done, which is what a claim
     /// starts from, and only those that were not need a look.
     pub(super) fn is_calm(&self) -> bool {
-        self.round.failed == 0 && !self.has_failed() && self.inherited.is_empty() && self.deferred.is_empty()
+        let waits = !(self.deferred.is_empty() && self.gathering.is_empty());
+        self.round.failed == 0 && !self.has_failed() && self.inherited.is_empty() && !waits
     }
 
     fn refresh_touched(&mut self, touched: &Touched, now: Moment) {
@@ -288,7 +328,9 @@ impl Engine {
             _ if !is_wanted => None,
             Some(retry) if retry.at > now => Some(retry),
             Some(retry) => {
-                let wait = (retry.wait * 2).min(longest);
+                // What rests is over within a second: to wait longer and longer for it would only add to that.
+                let is_resting = self.failed_services.values().any(|error| *error == MapError::Resting);
+                let wait = if is_resting { first } else { (retry.wait * 2).min(longest) };
                 Some(Retry { at: now.plus(wait), wait })
             }
             None => Some(Retry { at: now.plus(first), wait: first }),
@@ -312,17 +354,20 @@ impl Engine {
         let is_done = self.realised.frontends.get(&address) == Some(&entry)
             && self.realised.services.get(&service) == self.desired.services.get(&service);
         let (status, error) = match (error, self.holds.announced(service)) {
+            (Some(MapError::Resting), _) => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),
             (Some(error), _) => (Status::Error, Some(Arc::from(error.to_string()))),
             (None, Some(port)) if is_done => (Status::Held, Some(Arc::clone(&port.text))),
             (None, None) if is_done && !self.is_held(service) => (Status::Done, None),
-            _ => (Status::Pending, None),
+            _ => (Status::Pending, self.why_pending(address, &entry)),
         };
         if status == Status::Done {
             self.unsettled.remove(&address);
         } else {
             self.unsettled.insert(address);
         }
-        if row.status.status == status && row.status.error == error {
+        let is_resting = status == Status::Pending && error.is_some();
+        if row.status.status == status && row.status.error == error || is_resting && row.status.status == Status::Error
+        {
             return;
         }
         match (&error, row.status.status) {

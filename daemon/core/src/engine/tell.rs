@@ -17,6 +17,7 @@ use crate::cause::{Cause, Trigger};
 use crate::claims::Row;
 use crate::compare::EntryKey;
 use crate::compile::Refusal;
+use crate::datapath::MapError;
 use crate::history::{Addresses, Event, Kernel, What};
 use crate::service::{PortKey, Service, ServiceName, Source};
 use crate::state::{Realised, ServiceEntry, ServiceId};
@@ -314,6 +315,7 @@ impl Engine {
     /// Whether the kernel has what is wanted of the entry.
     fn kernel_of(&self, id: ServiceId) -> Kernel {
         match self.failed_services.get(&id) {
+            Some(MapError::Resting) => Kernel::Deferred,
             Some(error) => Kernel::Failed(error.to_string().into()),
             None if self.is_realised(id) => Kernel::Done,
             None => Kernel::Deferred,

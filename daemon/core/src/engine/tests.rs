@@ -4,6 +4,7 @@ use std::sync::Arc;
 use super::{Engine, EngineConfig};
 use crate::addr::{L4Addr, Protocol};
 use crate::change::{Change, NodeFacts};
+use crate::compile::Guard;
 use crate::datapath::{Datapath, Limits, Moment};
 use crate::dump::dump;
 use crate::memory::MemoryDatapath;
@@ -13,6 +14,11 @@ use crate::service::{
 };
 use crate::state::{MapOp, MapState};
 use crate::trace::{Verdict, trace};
+
+mod deferred;
+mod firstsync;
+mod nodeaddrs;
+mod storms;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 
@@ -512,4 +518,40 @@ fn an_address_of_the_node_makes_dirty_whoever_claims_it_and_nobody_else() {
     }
     engine.change(node(&["203.0.113.1:1"]));
     assert_eq!(engine.reconcile(&mut datapath, Moment(3)).compiled, []);
+}
+
+/// An older nodelb served it, and nodelb's own listener cannot be opened or reached while it is there.
+#[test]
+fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
+    let (mut engine, mut datapath) = new_pair();
+    let node_port = |port| {
+        let mut service = service("shop/web", &format!("0.0.0.0:{port}"));
+        service.ports[0].frontends[0].kind = FrontendKind::NodePort;
+        Change::UpsertService(service)
+    };
+    engine.change(node_port(30_990));
+    engine.change(Change::UpsertSlice(slice("shop/web", "web", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    assert!(datapath.dump().unwrap().frontends.contains_key(&l4("0.0.0.0:30990")));
+
+    let sources = BTreeSet::from([Source::Files]);
+    let guard = Guard { own_ports: vec![(30_990, "admin.listen")], ..Guard::default() };
+    let config = EngineConfig { guard, sources, max_services: LIMITS.services, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, datapath.dump().unwrap());
+    let before = datapath.dump().unwrap().frontends.len();
+    engine.reconcile(&mut datapath, Moment(2));
+    let held = datapath.dump().unwrap();
+    assert!(!held.frontends.contains_key(&l4("0.0.0.0:30990")), "{held:?}");
+    assert_eq!(held.frontends.len(), before - 1, "nothing else goes before the source has synced");
+    engine.change(node_port(30_990));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(3));
+    let rows = engine.snapshot(Moment(3)).frontends(&Filter::default());
+    let row = rows.iter().find(|row| row.address == l4("0.0.0.0:30990")).unwrap();
+    assert_eq!(row.status, Status::Error);
+    assert!(
+        row.error.as_ref().unwrap().contains("nodelb itself listens on port 30990, which admin.listen says"),
+        "{row:?}"
+    );
 }

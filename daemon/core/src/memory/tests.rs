@@ -15,7 +15,8 @@ fn l4(text: &str) -> L4Addr {
 
 fn put(id: u32, cluster: usize, local: usize) -> MapOp {
     let slots = |count: usize| vec![Slot { backend: BackendId(id), addr: l4("192.0.2.1:80") }; count].into();
-    let entry = ServiceEntry { cluster: slots(cluster), local: slots(local), has_backends: true, affinity_seconds: 0 };
+    let entry =
+        ServiceEntry { cluster: slots(cluster), local: slots(local), has_backends: true, ..ServiceEntry::default() };
     MapOp::PutService(ServiceId(id), Arc::new(entry))
 }
 
@@ -28,6 +29,8 @@ fn point(address: &str) -> MapOp {
 fn apply(maps: &mut MemoryDatapath, op: MapOp, now: Moment) -> Result<(), &'static str> {
     maps.apply(&[op], now).remove(0).map_err(|error| match error {
         MapError::Full { map, .. } => map,
+        MapError::TooManyNodeAddrs { .. } => "node_addrs",
+        MapError::Resting => "resting",
         MapError::Failed { .. } => "failed",
     })
 }
@@ -62,8 +65,29 @@ fn a_replaced_list_rests() {
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
     assert_eq!(maps.slots_used(), (2, 2));
-    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Err("slots"));
+    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Err("resting"), "there is room, but not yet");
+    assert_eq!(apply(&mut maps, put(1, 3, 0), NOW), Err("slots"), "rest or not, the list of before takes two of four");
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW.plus(REST_MILLIS)), Ok(()));
+}
+
+/// A round takes its time: a list that it replaced at its end was in use until then.
+#[test]
+fn a_replaced_list_rests_from_the_end_of_its_round_on() {
+    let mut maps = MemoryDatapath::new(LIMITS);
+    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
+    assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
+    maps.end_round(Moment(1_500));
+    assert_eq!(apply(&mut maps, put(1, 2, 0), Moment(1_499 + REST_MILLIS)), Err("resting"));
+    assert_eq!(apply(&mut maps, put(1, 2, 0), Moment(1_500 + REST_MILLIS)), Ok(()));
+}
+
+#[test]
+fn node_addresses_that_do_not_fit_say_so() {
+    let mut maps = MemoryDatapath::new(LIMITS).with_node_addrs(1);
+    let [first, second] = ["192.0.2.1:1", "192.0.2.2:1"].map(|text| MapOp::PutNodeAddr(l4(text).addr));
+    assert_eq!(apply(&mut maps, first.clone(), NOW), Ok(()));
+    assert_eq!(apply(&mut maps, second, NOW), Err("node_addrs"));
+    assert_eq!(apply(&mut maps, first, NOW), Ok(()), "what is there may be put again");
 }
 
 #[test]

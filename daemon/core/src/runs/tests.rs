@@ -51,3 +51,35 @@ fn reserve_refuses_overlap_and_what_lies_outside() {
     assert_eq!(runs.allocate(2, NOW), Some(Run { first: 0, len: 2 }));
     assert_eq!(runs.allocate(1, NOW), None);
 }
+
+/// However long it has rested: a process may be off its CPU for longer than any fixed time.
+#[test]
+fn a_run_that_must_be_released_is_not_reused_before_it_is() {
+    let mut runs = Runs::new(4);
+    runs.wait_for_release();
+    let run = runs.allocate(4, NOW).expect("room");
+    runs.free(run, NOW);
+    runs.end_round(NOW);
+    assert_eq!(runs.allocate(1, Moment(1_000_000)), None);
+    assert!(runs.has_room_after_rest(4));
+    runs.release(runs.rounds());
+    assert_eq!(runs.allocate(4, Moment(REST_MILLIS - 1)), None, "released, and not rested");
+    assert_eq!(runs.allocate(4, RESTED), Some(run));
+}
+
+#[test]
+fn a_run_freed_after_the_release_was_asked_for_waits_for_the_next() {
+    let mut runs = Runs::new(4);
+    runs.wait_for_release();
+    let (first, second) = (runs.allocate(2, NOW).expect("room"), runs.allocate(2, NOW).expect("room"));
+    runs.free(first, NOW);
+    runs.end_round(NOW);
+    let asked = runs.rounds();
+    runs.free(second, NOW);
+    runs.release(asked);
+    runs.end_round(NOW);
+    assert_eq!(runs.allocate(2, RESTED), Some(first));
+    assert_eq!(runs.allocate(1, RESTED), None);
+    runs.release(runs.rounds());
+    assert_eq!(runs.allocate(2, RESTED), Some(second));
+}

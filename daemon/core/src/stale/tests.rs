@@ -75,8 +75,12 @@ impl Node {
     fn new() -> Self {
         let maps = MemoryDatapath::new(LIMITS);
         let guard = Guard { nodeport_range: 30_000..=32_767, ..Guard::default() };
-        let config =
-            EngineConfig { guard, sources: BTreeSet::from([Source::Files]), max_services: maps.limits().services };
+        let config = EngineConfig {
+            guard,
+            sources: BTreeSet::from([Source::Files]),
+            max_services: maps.limits().services,
+            ..EngineConfig::default()
+        };
         let mut engine = Engine::new(config, maps.dump().expect("memory can be read"));
         engine.change(Change::Node(node(&["203.0.113.1:1"])));
         Self { engine, maps }

@@ -109,6 +109,10 @@ fn a_node_port_is_answered_on_the_right_addresses_only() {
     assert_eq!(other.near, [Near::NotAnsweredOn("shop/web".parse().unwrap())]);
     assert_eq!(other.end, End::PassedThrough);
     assert_eq!(story(&snapshot, "192.0.2.1:30081", Client::Host).near, [Near::NoSuchNodePort]);
+    let any = story(&snapshot, "0.0.0.0:30080", Client::Host);
+    assert_eq!((any.to, any.end), (l4("0.0.0.0:30080"), End::PassedThrough), "loopback, which does not answer it");
+    assert_eq!(any.near, [Near::NotAnsweredOn("shop/web".parse().unwrap())]);
+    assert_eq!(any.claims.len(), 1, "the row under this address is shown");
 }
 
 #[test]

@@ -238,6 +238,9 @@ fn what_kubernetes_says_of_the_node_makes_no_service_dirty_but_by_its_zone() {
     assert_eq!(table.nodeport_addresses(), last(), "the machine has not moved");
     assert_eq!(table.apply(Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..told }))), Effect::AllServices);
     assert_eq!((table.nodeport_addresses(), &*table.node().zone), (last(), "z1"));
+    assert_eq!(table.apply(Change::NodeObjectUnknown), Effect::AllServices, "the zone was another Node's");
+    assert_eq!((table.nodeport_addresses(), &*table.node().zone), (first(), ""));
+    assert!(!table.is_node_object_told() && table.leaving().is_none());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Errno, Verdict, refuses_bind, taken_nodeports, trace};
+use super::{Errno, Verdict, destination, is_answer, refuses_bind, taken_nodeports, trace};
 use crate::addr::L4Addr;
 use crate::state::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
@@ -14,7 +14,9 @@ fn kernel(cluster: &[&str], local: &[&str], frontends: &[(&str, bool)]) -> MapSt
     let (cluster, local): (Arc<[Slot]>, Arc<[Slot]>) = (slots(cluster), slots(local));
     let has_backends = !cluster.is_empty() || !local.is_empty();
     let mut state = MapState::default();
-    state.services.insert(ServiceId(1), Arc::new(ServiceEntry { cluster, local, has_backends, affinity_seconds: 0 }));
+    state
+        .services
+        .insert(ServiceId(1), Arc::new(ServiceEntry { cluster, local, has_backends, ..ServiceEntry::default() }));
     for (address, inside_local) in frontends {
         let entry = FrontendEntry { service: ServiceId(1), inside_local: *inside_local, outside_local: false };
         state.frontends.insert(l4(address), entry);
@@ -140,4 +142,62 @@ fn a_wildcard_socket_of_ipv6_takes_both_families_unless_it_says_otherwise() {
     assert_eq!(taken("[::]:30080", false), [l4("[::]:30080"), l4("0.0.0.0:30080")]);
     assert_eq!(taken("[::]:30080", true), [l4("[::]:30080")]);
     assert_eq!(taken("0.0.0.0:30080", false), [l4("0.0.0.0:30080")]);
+}
+
+/// The kernel sends what is addressed to 0.0.0.0 or :: to loopback, and a NodePort's entry has just that address.
+#[test]
+fn the_unspecified_address_is_loopback_and_never_a_nodeports_key() {
+    let mut state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
+    let all = ["0.0.0.0:30080", "[::ffff:0.0.0.0]:30080", "[::]:30080"];
+    for to in all {
+        assert_eq!(verdict(&state, to), "passed", "{to}: NodePorts are not answered on loopback");
+    }
+    state.node_addrs.insert(l4("127.0.0.1:1").addr);
+    assert_eq!(all.map(|to| verdict(&state, to)), ["192.0.2.1:80/TCP", "192.0.2.1:80/TCP", "passed"]);
+    state.node_addrs.insert(l4("[::1]:1").addr);
+    assert_eq!(verdict(&state, "[::]:30080"), "192.0.2.1:80/TCP");
+    assert_eq!(destination(l4("[::]:1")), l4("[::1]:1"));
+    assert_eq!(destination(l4("198.51.100.1:1")), l4("198.51.100.1:1"));
+}
+
+/// The service at which all of `kernel()` points, with this in its entry.
+fn set_may_be_bound(state: &mut MapState, may_be_bound: bool) {
+    let entry = ServiceEntry { may_be_bound, ..(*state.services[&ServiceId(1)]).clone() };
+    state.services.insert(ServiceId(1), entry.into());
+}
+
+#[test]
+fn a_nodeport_may_be_bound_where_its_service_says_so() {
+    let mut state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
+    let refused = |state: &MapState| {
+        ["0.0.0.0:30080", "203.0.113.1:30080", "[::]:30080"].map(|at| refuses_bind(state, &(30_000..=32_767), l4(at)))
+    };
+    assert_eq!(refused(&state), [true; 3]);
+    set_may_be_bound(&mut state, true);
+    assert_eq!(refused(&state), [false; 3]);
+    assert_eq!(taken_nodeports(&state, l4("[::]:30080"), false).count(), 0, "and is not reported as taken");
+    state.services.clear();
+    assert_eq!(refused(&state), [true; 3], "an entry that is not there says nothing");
+}
+
+#[test]
+fn what_is_sent_to_a_socket_of_the_node_is_an_answer() {
+    let mut state = kernel(&[], &[], &[("0.0.0.0:30080/UDP", false), ("203.0.113.1:30090/UDP", false)]);
+    let answer = |state: &MapState, to: &str, bound: &str| {
+        is_answer(state, &(30_000..=32_767), l4(to), true, |at| at == l4(bound))
+    };
+    assert!(answer(&state, "203.0.113.1:30080/UDP", "203.0.113.1:30080/UDP"));
+    assert!(answer(&state, "203.0.113.1:30080/UDP", "0.0.0.0:30080/UDP"));
+    let to = l4("203.0.113.1:30080/UDP");
+    assert!(!is_answer(&state, &(30_000..=32_767), to, false, |_| true), "the sender has no port");
+    for (to, bound) in [
+        ("203.0.113.1:30080/UDP", "203.0.113.2:30080/UDP"),
+        ("203.0.113.2:30080/UDP", "203.0.113.2:30080/UDP"),
+        ("203.0.113.1:30080/TCP", "203.0.113.1:30080/TCP"),
+        ("203.0.113.1:30090/UDP", "203.0.113.1:30090/UDP"),
+    ] {
+        assert!(!answer(&state, to, bound), "{to} with a socket at {bound}");
+    }
+    set_may_be_bound(&mut state, true);
+    assert!(!answer(&state, "203.0.113.1:30080/UDP", "0.0.0.0:30080/UDP"), "that socket is the service's backend");
 }

@@ -64,8 +64,14 @@ fn views_round_trip_and_the_empty_word_is_the_empty_view() {
 
 #[test]
 fn policies_round_trip_and_the_empty_word_is_not_in_use() {
-    for bits in 0..4 {
-        let policy = Policy { in_use: bits & 1 != 0, has_backends: bits & 2 != 0, affinity_seconds: 86_400 };
+    for bits in 0..8 {
+        let policy = Policy {
+            in_use: bits & 1 != 0,
+            has_backends: bits & 2 != 0,
+            affinity_seconds: 86_400,
+            may_be_bound: bits & 4 != 0,
+            source: None,
+        };
         assert_eq!(parse_policy(policy_word(policy)), policy);
     }
     assert_eq!(parse_policy(0), Policy::default());
@@ -76,4 +82,18 @@ fn node_addresses_round_trip() {
     for addr in addresses() {
         assert_eq!(parse_node_addr(&node_addr(addr.addr)), addr.addr);
     }
+}
+
+/// What an earlier nodelb wrote is 0 in the new places, and says nothing.
+#[test]
+fn owners_round_trip_and_zero_is_no_owner() {
+    for source in Source::ALL {
+        let tag = OwnerTag { source, service: 0x0102_0304, port: u32::MAX };
+        let policy = Policy { in_use: true, source: Some(source), ..Policy::default() };
+        assert_eq!(parse_policy(policy_word(policy)), policy);
+        assert_eq!(parse_owner(Some(source), owner_word(Some(tag))), Some(tag));
+    }
+    assert_eq!((owner_word(None), policy_word(Policy::default())), (0, 0));
+    assert_eq!(parse_owner(parse_policy(0).source, 0), None);
+    assert_eq!(parse_owner(None, 7), None, "left by a nodelb that does not know the word");
 }

@@ -23,3 +23,26 @@ fn what_is_short_may_pass_and_what_the_verifier_says_does_not() {
     assert!(matches!(refused_with(libc::EPERM, ""), OpenError::Forbidden { .. }));
     assert!(matches!(refused_with(libc::ENOSYS, ""), OpenError::Lacks { .. }));
 }
+
+/// net.core.bpf_jit_enable may be 2, for debugging; a kernel with CONFIG_BPF_JIT_ALWAYS_ON allows 1 alone.
+#[test]
+fn a_jit_that_is_off_is_recognised() {
+    assert!(is_jit_off(Some("0\n"), ""));
+    for on in [Some("1\n"), Some("2\n"), Some(""), None] {
+        assert!(!is_jit_off(on, "processed 9 insns"), "{on:?}");
+    }
+    // As kernel/bpf/verifier.c has it.
+    let error = refused_with(libc::EINVAL, "callbacks are not allowed in non-JITed programs\nprocessed 900 insns");
+    assert!(matches!(error, OpenError::NoJit { .. }), "{error:?}");
+    assert!(error.to_string().contains("net.core.bpf_jit_enable to 1"), "{error}");
+}
+
+/// The Debian package's purge removes every map that outlives generations: a name that it does not know leaves its directory.
+#[test]
+fn purge_knows_every_lasting_map() {
+    let script = include_str!("../../../../packaging/deb/postrm");
+    let line = script.lines().find(|line| line.contains("rm -f \"$1/tcp_sockets\""));
+    let mut removed: Vec<&str> = line.expect("a line that removes them").split('"').skip(1).step_by(2).collect();
+    removed.iter_mut().for_each(|path| *path = path.trim_start_matches("$1/"));
+    assert_eq!(removed, LASTING);
+}

@@ -47,6 +47,8 @@ metrics! {
         "Of these, the ones that cannot be listened on, or not everywhere";
     NODEPORTS_BOUND: Services, Gauge, "nodelb_nodeports_bound", [],
         "NodePorts that a process of the node has bound, so that what comes from outside reaches it, not the service";
+    NODE_ADDRESSES_UNANSWERED: Services, Gauge, "nodelb_node_addresses_unanswered", [],
+        "Addresses of the node on which NodePorts are not answered because the kernel did not take them";
     SERVICE_CONNECTIONS<4>: Services, Counter, "nodelb_service_connections_total",
         [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "of the service", protocol = "TCP, UDP", result = "translated, refused"],
         "Connections of this node's processes: TCP connects, and UDP sockets each time they are given a backend; of the refused ones every datagram";
@@ -120,6 +122,10 @@ metrics! {
         "1 while sockets can be ended, 0 if the process that does it has ended";
 
     READY: Process, Gauge, "nodelb_ready", [], "1 while `/readyz` answers 200, else 0";
+    LOG_LINES_DROPPED: Process, Counter, "nodelb_log_lines_dropped_total", [],
+        "Log lines that were dropped because journald, or what reads the daemon's stderr, did not take them in time";
+    ADMIN_LISTENERS_CLOSED: Process, Gauge, "nodelb_admin_listeners_closed", [],
+        "Addresses of `admin.listen` that cannot be opened now";
     BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "one"], "Which nodelb it is";
     START_TIME: Process, Gauge, "process_start_time_seconds", [], "When the daemon started, in seconds since 1970";
     CPU_TIME: Process, Counter, "process_cpu_seconds_total", [], "Processor time that the daemon has used";

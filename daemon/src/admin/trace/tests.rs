@@ -1,12 +1,15 @@
 use nodelb_core::change::Change;
 use nodelb_core::datapath::{Limits, Moment};
 use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
+use nodelb_core::health_check::HealthCheck;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::service::{FrontendKind, FrontendSpec, Service, ServicePort, Source};
+use nodelb_core::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+};
 use nodelb_core::state::MapState;
 use nodelb_core::story::Client;
 
-use super::{Dialler, StatusCode, page};
+use super::{Dialler, page};
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
@@ -18,10 +21,47 @@ fn snapshot() -> Snapshot {
     let late = Service { created: Some(1), name: "shop/late".parse().unwrap(), ..web.clone() };
     engine.change(Change::UpsertService(web));
     engine.change(Change::UpsertService(late));
+    let at: nodelb_core::addr::L4Addr = "198.51.100.9:80".parse().unwrap();
+    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::LoadBalancer }];
+    let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
+    let balanced = Service {
+        ports: vec![port],
+        source_ranges: Some(vec!["203.0.113.0/24".parse().unwrap()]),
+        ..Service::new("shop/balanced".parse().unwrap(), Source::Files)
+    };
+    engine.change(Change::UpsertService(balanced));
+    loopback(&mut engine);
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
     let limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4 };
     engine.reconcile(&mut MemoryDatapath::new(limits), Moment(0));
     engine.snapshot(Moment(0))
+}
+
+/// A service whose two backends are on loopback and have failed their checks.
+fn loopback(engine: &mut Engine) {
+    let name: nodelb_core::service::ServiceName = "shop/local".parse().unwrap();
+    let at: nodelb_core::addr::L4Addr = "10.96.7.8:80".parse().unwrap();
+    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+    let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
+    let check = HealthCheck { last_resort: true, ..HealthCheck::default() };
+    let service =
+        Service { ports: vec![port], health_check: Some(check.into()), ..Service::new(name.clone(), Source::Files) };
+    let own = "127.0.0.1:1".parse::<nodelb_core::addr::L4Addr>().unwrap().addr;
+    let port = SlicePort {
+        name: "http".into(),
+        protocol: at.protocol,
+        backends: [8081, 8082].map(|port| Backend::new(own, port)).into(),
+    };
+    engine.change(Change::UpsertService(service));
+    engine.change(Change::UpsertSlice(Slice {
+        name: SliceName::new("shop", "local"),
+        service: name.clone(),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![port],
+    }));
+    let failed = [8081, 8082].map(|port| ((own, port), "connection refused".into()));
+    engine.change(Change::Quarantine(name, failed.into()));
 }
 
 fn told(to: &str, from: Client) -> String {
@@ -69,11 +109,42 @@ fn who_dials_is_read_from_what_operators_know() {
     assert!("nobody".parse::<Dialler>().unwrap_err().contains("expected host, pod, outside"));
 }
 
+fn told_of(to: &str, from: &str) -> String {
+    let story = from.parse::<Dialler>().unwrap().story(&snapshot(), to.parse().unwrap()).unwrap();
+    page(&story, Moment(5_000)).to_text()
+}
+
+/// It was refused with 400, and the operator was to say what the address alone does not tell.
 #[test]
-fn an_address_that_nobody_is_known_to_have_is_not_taken_for_somebody_elsewhere() {
-    let at = |text: &str| text.parse::<Dialler>().unwrap().client(&snapshot());
-    assert_eq!(at("127.0.0.1"), Ok(Client::Host));
-    let problem = at("10.1.0.9").unwrap_err();
-    assert_eq!(problem.status, StatusCode::BAD_REQUEST);
-    assert_eq!(problem.message, "nodelb cannot tell where 10.1.0.9 is: say from=pod or from=outside");
+fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
+    assert!(told_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the node's own network namespace"));
+    let text = told_of("10.96.7.7:80", "203.0.113.9");
+    assert!(text.contains("203.0.113.9, a host elsewhere, whose packets come in over a device, connects to"), "{text}");
+    assert!(text.contains("(if it is a pod of this node: from=pod)"), "{text}");
+    assert!(text.contains("packets from outside are not translated by nodelb yet"), "{text}");
+    assert!(!text.contains("source-ranges"), "{text}");
+    for (client, finding) in [
+        ("203.0.113.9", "loadBalancerSourceRanges admits 203.0.113.9"),
+        ("192.0.2.9", "loadBalancerSourceRanges does not admit 192.0.2.9: the load balancer must keep it out"),
+    ] {
+        let text = told_of("198.51.100.9:80", client);
+        assert!(text.contains(&format!("source-ranges  {finding}\n")), "{text}");
+    }
+}
+
+/// A pod was told that it is forwarded, and met its own loopback.
+#[test]
+fn a_pod_is_warned_of_loopback_backends_and_everyone_of_a_last_resort() {
+    let pod = told("10.96.7.8:80", Client::Pod);
+    let warning = "127.0.0.1:8081/TCP and 1 more are loopback addresses: a connection is sent there, but ends in the \
+                   client's own network namespace";
+    assert!(pod.contains(warning), "{pod}");
+    let host = told("10.96.7.8:80", Client::Host);
+    assert!(!host.contains("warning"), "{host}");
+    assert!(
+        host.contains(
+            "2 known, 2 of them can be chosen, as a last resort: all of those have failed their health checks"
+        ),
+        "{host}"
+    );
 }

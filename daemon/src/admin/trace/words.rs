@@ -4,21 +4,24 @@ use nodelb_core::addr::L4Addr;
 use nodelb_core::datapath::Moment;
 use nodelb_core::report::{FrontendReport, Status};
 use nodelb_core::service::{FrontendKind, TrafficPolicy};
-use nodelb_core::story::{Candidate, Client, End, Found, Near, Story, View, Why};
+use nodelb_core::story::{Caller, Candidate, Client, End, Found, Near, Story, View, Why};
 use nodelb_core::trace::Errno;
 
 use crate::admin::age;
 
 /// Name and sentence of each step, in the order in which they happen.
 pub(super) fn steps(story: &Story, now: Moment) -> Vec<(&'static str, String)> {
-    let mut steps = vec![("client", client(story)), ("hook", hook(story))];
+    let mut steps = vec![("client", client(story))];
+    steps.extend(source_ranges(story).map(|text| ("source-ranges", text)));
+    steps.push(("hook", hook(story)));
     match (&story.found, story.claims.first()) {
         (Some(found), Some(owner)) => {
             steps.push(("frontend", frontend(story, found, owner)));
             steps.extend(others(&story.claims[1..]));
             steps.push(("view", view(found)));
             steps.push(("affinity", affinity(found)));
-            steps.push(("backends", backends(story)));
+            steps.push(("backends", backends(story, owner)));
+            steps.extend(clients_own(story).map(|text| ("warning", text)));
             steps.push(("status", status(found, owner, now)));
         }
         _ => {
@@ -37,7 +40,40 @@ fn client(story: &Story) -> String {
         Client::Pod => "a process of this node in another network namespace (a pod's)",
         Client::Outside => "a host elsewhere, whose packets come in over a device",
     };
-    format!("{who} dials {}", story.to)
+    match story.caller {
+        None => format!("{who} dials {}", story.to),
+        Some(Caller { addr, is_known: true, .. }) => format!("{addr}, {who}, connects to {}", story.to),
+        Some(Caller { addr, is_known: false, .. }) => format!(
+            "{addr}, {who}, connects to {}: as far as nodelb knows, for {addr} is no address of this node and no backend's \
+             (if it is a pod of this node: from=pod)",
+            story.to
+        ),
+    }
+}
+
+/// Whether the service takes connections from the client's address, where it restricts who may connect.
+fn source_ranges(story: &Story) -> Option<String> {
+    let Caller { addr, is_in_source_ranges, .. } = story.caller?;
+    Some(match is_in_source_ranges? {
+        true => format!("loadBalancerSourceRanges admits {addr}"),
+        false => format!("loadBalancerSourceRanges does not admit {addr}: the load balancer must keep it out"),
+    })
+}
+
+/// Backends that a client in another network namespace does not reach.
+fn clients_own(story: &Story) -> Option<String> {
+    let mut own = story.backends.iter().filter(|candidate| candidate.is_clients_own && candidate.share.0 > 0);
+    let first = own.next()?.row.address;
+    let more = own.count();
+    let which = if more > 0 {
+        format!("{first} and {more} more are loopback addresses")
+    } else {
+        format!("{first} is a loopback address")
+    };
+    Some(format!(
+        "{which}: a connection is sent there, but ends in the client's own network namespace, not in the node's; it fails \
+         with ECONNREFUSED unless the same process listens there"
+    ))
 }
 
 fn hook(story: &Story) -> String {
@@ -97,10 +133,13 @@ fn affinity(found: &Found) -> String {
     }
 }
 
-fn backends(story: &Story) -> String {
+fn backends(story: &Story, owner: &FrontendReport) -> String {
     let chosen = story.backends.iter().filter(|candidate| candidate.share.0 > 0).count();
     match story.backends.len() {
         0 => "none is known: no slice, or file, names one for this port".into(),
+        known if owner.flags.iter().any(|flag| flag == "LastResort") => format!(
+            "{known} known, {chosen} of them can be chosen, as a last resort: all of those have failed their health checks"
+        ),
         known => format!("{known} known, {chosen} of them can be chosen"),
     }
 }
@@ -128,6 +167,10 @@ fn near(near: &Near, to: L4Addr) -> String {
         ),
         Near::NodesLoopback(service) => {
             format!("{} is a NodePort of {service}; {} is the node's for its own processes only", to.port, to.addr)
+        }
+        Near::NotInKernel(service, error) => {
+            let why = error.as_ref().map_or_else(|| "not yet".into(), |error| format!("because {error}"));
+            format!("{} is a NodePort of {service}, which is not answered on {}, {why}", to.port, to.addr)
         }
         Near::NoSuchNodePort => format!("NodePorts are answered on {}, but no service has {}", to.addr, to.port),
         Near::Between(before, after) => format!(

@@ -2,7 +2,15 @@ use super::*;
 
 #[test]
 fn only_what_one_host_can_have_is_an_address() {
-    for good in ["192.0.2.1:6443", "169.254.128.7:60002", "127.0.0.1:6443", "[2001:db8::1]:6443", "api.example.com:1"] {
+    for good in [
+        "192.0.2.1:6443",
+        "169.254.128.7:60002",
+        "127.0.0.1:6443",
+        "[2001:db8::1]:6443",
+        "api.example.com:1",
+        "api.example.com.:6443",
+        "api_1.example.com:6443",
+    ] {
         assert_eq!(good.parse::<Address>().map(|address| address.to_string()).as_deref(), Ok(good));
     }
     for bad in [
@@ -18,5 +26,11 @@ fn only_what_one_host_can_have_is_an_address() {
         assert!(matches!(&error, AddressError::Nobody(text, _) if text == bad), "{error}");
         assert!(error.to_string().ends_with("; write an address that the apiserver itself listens on"), "{error}");
     }
+    for bad in [".:6443", "api..example.com:6443", "api.example.com..:6443", "192.0.2.1.:6443", "api.1.:6443", "a b:1"]
+    {
+        assert!(matches!(bad.parse::<Address>(), Err(AddressError::Form(_))), "{bad}");
+    }
+    let error = "bob:hunter2@api.example.com:6443".parse::<Address>().unwrap_err();
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
     assert_eq!("[fe80::1%2]:6443".parse::<Address>(), Err(AddressError::Form("[fe80::1%2]:6443".into())));
 }

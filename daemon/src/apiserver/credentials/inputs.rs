@@ -7,6 +7,7 @@ pub(super) use crate::apiserver::files::Reading as Stamps;
 
 use crate::apiserver::address::Server;
 use crate::apiserver::exec::Plugin;
+use crate::apiserver::impersonation::Impersonation;
 use crate::apiserver::kubeconfig::{self, Part};
 use crate::apiserver::login::{CredentialsError, Piece, Secret};
 use crate::apiserver::session::Settings;
@@ -52,6 +53,7 @@ pub(super) struct Inputs {
     pub(super) certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
     pub(super) token: Option<Piece<Secret>>,
     pub(super) plugin: Option<Plugin>,
+    pub(super) impersonation: Option<Impersonation>,
     pub(super) notices: Vec<String>,
 }
 
@@ -79,7 +81,8 @@ pub(super) fn look(origin: &Origin, before: Stamps, anyway: bool) -> Looked {
 fn read_files(authority: &Path, token: Option<&Path>, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
     let token = token.map(|token| files.read(token)).transpose()?.map(secret);
     let authority = files.read(authority)?;
-    Ok(Inputs { server: None, authority, certificate: None, token, plugin: None, notices: Vec::new() })
+    let (certificate, plugin, impersonation) = (None, None, None);
+    Ok(Inputs { server: None, authority, certificate, token, plugin, impersonation, notices: Vec::new() })
 }
 
 fn read_kubeconfig(path: &Path, files: &mut Stamps) -> Result<Inputs, CredentialsError> {
@@ -98,6 +101,7 @@ fn read_kubeconfig(path: &Path, files: &mut Stamps) -> Result<Inputs, Credential
         certificate,
         token: kubeconfig.token.map(|token| piece(token, files)).transpose()?.map(secret),
         plugin: kubeconfig.plugin,
+        impersonation: kubeconfig.impersonation,
         notices: kubeconfig.notices,
     })
 }

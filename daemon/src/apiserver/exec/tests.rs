@@ -45,7 +45,11 @@ async fn a_plugin_is_told_what_it_needs() {
            "$GREETING" "$(printf %s "$KUBERNETES_EXEC_INFO" | base64 -w0)""#,
     );
     plugin.version = ApiVersion::V1Beta1;
-    plugin.cluster = Some(("https://192.0.2.1:6443".into(), Some("kubernetes".into())));
+    plugin.cluster = Some(ClusterInfo {
+        server: "https://192.0.2.1:6443".into(),
+        tls_server_name: Some("kubernetes".into()),
+        config: Some(serde_json::json!({"audience": "x", "depth": [1, null]})),
+    });
     let token = plugin.run(b"ca", PATIENCE).await.unwrap().token.unwrap();
     let text = String::from_utf8(token.0).unwrap();
     let info = STANDARD.decode(text.strip_prefix("hello ").unwrap()).unwrap();
@@ -53,7 +57,8 @@ async fn a_plugin_is_told_what_it_needs() {
         "kind": "ExecCredential",
         "apiVersion": "client.authentication.k8s.io/v1beta1",
         "spec": {"interactive": false, "cluster": {
-            "server": "https://192.0.2.1:6443", "tls-server-name": "kubernetes", "certificate-authority-data": "Y2E="
+            "server": "https://192.0.2.1:6443", "tls-server-name": "kubernetes", "certificate-authority-data": "Y2E=",
+            "config": {"audience": "x", "depth": [1, null]}
         }},
     });
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&info).unwrap(), expected);

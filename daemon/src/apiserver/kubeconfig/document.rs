@@ -1,8 +1,11 @@
 //! The fields of a kubeconfig (`client-go/tools/clientcmd/api/v1`) that mean something to nodelb, as they are written.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::any::Any;
 use crate::source::kube::objects::null_is_default;
 
 #[derive(Default, Deserialize)]
@@ -48,6 +51,15 @@ pub(super) struct Cluster {
     #[serde(deserialize_with = "null_is_default")]
     pub(super) insecure_skip_tls_verify: bool,
     pub(super) proxy_url: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub(super) extensions: Vec<Extension>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Extension {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) extension: Any,
 }
 
 #[derive(Default, Deserialize)]
@@ -69,6 +81,14 @@ pub(super) struct User {
     #[serde(rename = "auth-provider")]
     pub(super) auth_provider: Option<IgnoredAny>,
     pub(super) exec: Option<Exec>,
+    #[serde(rename = "as", deserialize_with = "null_is_default")]
+    pub(super) impersonate: String,
+    #[serde(rename = "as-uid", deserialize_with = "null_is_default")]
+    pub(super) impersonate_uid: String,
+    #[serde(rename = "as-groups", deserialize_with = "null_is_default")]
+    pub(super) impersonate_groups: Vec<String>,
+    #[serde(rename = "as-user-extra", deserialize_with = "null_is_default")]
+    pub(super) impersonate_extra: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Default, Deserialize)]

@@ -1,3 +1,6 @@
+use proptest::prelude::*;
+use proptest::sample::select;
+
 use super::*;
 
 const PATH: &str = "/etc/nodelb/kubeconfig";
@@ -61,12 +64,87 @@ fn an_exec_plugin_is_found_as_kubectl_finds_it() {
         env: vec![("A".into(), Secret(b"b".to_vec()))],
         version: ApiVersion::V1Beta1,
         install_hint: Some("ask me".into()),
-        cluster: Some(("https://192.0.2.1:6443".into(), None)),
+        cluster: Some(ClusterInfo { server: "https://192.0.2.1:6443".into(), tls_server_name: None, config: None }),
     };
     assert_eq!(plugin, expected);
     let user = "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, args: null, env: null}";
     let plugin = read(&kubeconfig(CLUSTER, user)).unwrap().plugin.unwrap();
     assert_eq!((plugin.command, plugin.cluster), ("aws".into(), None), "from PATH");
+}
+
+#[test]
+fn an_exec_plugin_gets_the_clusters_extension_for_it_and_no_other() {
+    let others = "extensions:\n- name: minikube\n  extension: {last-update: 'Mon, 1 Jan', 1: 2, version: v1.36.0}\n\
+                  - name: empty\n";
+    let own =
+        "- name: client.authentication.k8s.io/exec\n  extension:\n    audience: x\n    deep: [{a: 1, b: null}, yes]\n";
+    let user = |provided: bool| {
+        format!("exec: {{apiVersion: client.authentication.k8s.io/v1, command: aws, provideClusterInfo: {provided}}}")
+    };
+    let config = |cluster: &str, provided: bool| {
+        let found = read(&kubeconfig(&format!("{CLUSTER}\n{cluster}"), &user(provided))).unwrap();
+        found.plugin.unwrap().cluster.map(|cluster| cluster.config)
+    };
+    assert_eq!(config("", true), Some(None));
+    assert_eq!(config(others, true), Some(None));
+    let expected = serde_json::json!({"audience": "x", "deep": [{"a": 1, "b": null}, "yes"]});
+    let found = config(&format!("{others}{own}"), true).flatten().unwrap();
+    assert_eq!((&found["audience"], &found["deep"][0]), (&expected["audience"], &expected["deep"][0]));
+    assert_eq!(config(&format!("{others}{own}"), false), None, "it did not ask");
+    assert_eq!(config("extensions: null", true), Some(None));
+}
+
+#[test]
+fn impersonation_is_read_as_kubectl_reads_it() {
+    let found = |user: &str| read(&kubeconfig(CLUSTER, user)).map(|found| found.impersonation);
+    let user = "token: a\nas: nodelb\nas-uid: '7'\nas-groups: [g, h]\nas-user-extra: {a/b: [c], d: []}";
+    let expected = Impersonation {
+        user: "nodelb".into(),
+        uid: "7".into(),
+        groups: vec!["g".into(), "h".into()],
+        extra: [("a/b".to_owned(), vec!["c".to_owned()]), ("d".to_owned(), vec![])].into(),
+    };
+    assert_eq!(found(user).unwrap(), Some(expected));
+    for none in ["token: a", "as: ''\nas-groups: null\nas-user-extra: {}"] {
+        assert_eq!(found(none).unwrap(), None);
+    }
+    for alone in ["as-uid: '7'", "as-groups: [g]", "as-user-extra: {a: [b]}"] {
+        let error = found(alone).unwrap_err();
+        assert!(error.contains("user `u` has as-uid, as-groups or as-user-extra, but no `as`"), "{error}");
+    }
+    let error = found("as: \"a\\nsecret\"").unwrap_err();
+    assert!(
+        error.contains("as of user `u` holds what no HTTP header can carry") && !error.contains("secret"),
+        "{error}"
+    );
+}
+
+proptest! {
+    /// What kubectl takes is taken, and nothing else; whatever it is, the userinfo is shown nowhere.
+    #[test]
+    fn servers_are_taken_as_kubectl_takes_them(
+        scheme in select(&["https://", "HTTPS://", "Https://", "http://", "HTTP://", ""][..]),
+        userinfo in select(&["", "", "", "bob:QZSECRETQZ@", "QZSECRETQZ@", "bob:QZSECRETQZ/x@"][..]),
+        host in select(&["192.0.2.1", "[2001:db8::1]", "api.example.com", "API.Example.com", "api.example.com.", "api_1", "a-b_c.d."][..]),
+        port in select(&["", ":6443", ":443"][..]),
+        path in select(&["", "/", "/k8s/clusters/c-1"][..]),
+    ) {
+        let url = format!("{scheme}{userinfo}{host}{port}{path}");
+        let is_good = scheme.eq_ignore_ascii_case("https://") && userinfo.is_empty() && path.len() < 2;
+        match server_address(&url) {
+            Ok(address) => {
+                let port = if port.is_empty() { ":443" } else { port };
+                prop_assert!(is_good, "{url}");
+                prop_assert_eq!(address.to_string(), format!("{host}{port}").to_lowercase());
+            }
+            Err(error) => {
+                prop_assert!(!is_good, "{}: {}", url, error);
+                prop_assert!(!error.contains("QZSECRETQZ"), "{}", error);
+            }
+        }
+        let proxied = read(&kubeconfig(&format!("{CLUSTER}\nproxy-url: '{url}'"), "token: a"));
+        prop_assert!(!format!("{proxied:?}").contains("QZSECRETQZ"), "{proxied:?}");
+    }
 }
 
 #[test]

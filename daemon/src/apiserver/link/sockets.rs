@@ -27,7 +27,7 @@ pub(super) enum End {
 }
 
 impl End {
-    fn error(&self) -> LinkError {
+    pub(super) fn error(&self) -> LinkError {
         LinkError::Broken(match self {
             Self::Cut => "nodelb cut it".into(),
             Self::Over(why) => why.clone(),

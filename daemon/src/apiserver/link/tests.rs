@@ -6,11 +6,14 @@ use std::time::Instant;
 
 use http_body_util::BodyExt;
 use rcgen::date_time_ymd;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use self::server::{SEEN, Served, Serving, stream, whole};
 use super::*;
 use crate::apiserver::dial::Timing;
-use crate::apiserver::login::tests::{Authority, piece, token_login};
+use crate::apiserver::impersonation::Impersonation;
+use crate::apiserver::login::tests::{Authority, p521, piece, token_login, trusting};
 use crate::apiserver::login::{Material, Secret};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -94,6 +97,71 @@ async fn a_request_carries_what_an_apiserver_wants_to_know() {
     }
 }
 
+/// Every request, whatever it is for, is made by [`Link::get`] or [`Link::tell`].
+#[tokio::test]
+async fn every_request_is_made_in_the_other_users_name() {
+    for protocol in ["h2", "http/1.1"] {
+        let authority = Authority::new();
+        let serving = Serving::start(&authority, &[protocol], |request| {
+            let all = |name: &str| {
+                let values = request.headers().get_all(name).iter().map(|value| value.to_str().unwrap());
+                values.collect::<Vec<_>>().join(",")
+            };
+            let names = ["user", "uid", "group", "extra-a%2fb"].map(|name| all(&format!("impersonate-{name}")));
+            whole(200, &names.join(" "))
+        });
+        let impersonation = Impersonation {
+            user: "u".into(),
+            uid: "7".into(),
+            groups: vec!["g".into(), "h".into()],
+            extra: [("a/b".to_owned(), vec!["c".to_owned()])].into(),
+        };
+        let material = Material { impersonation: Some(impersonation), ..trusting(&authority.pem()) };
+        let login = Arc::new(Login::new(&material, None).unwrap());
+        let link = Link::open(&dialer(), serving.at, &server_at(serving.at), &login).await.unwrap();
+        let statement = Statement {
+            method: Method::PATCH,
+            path_and_query: "/api".into(),
+            content_type: "application/json",
+            body: Bytes::new(),
+        };
+        for _ in 0..2 {
+            assert_eq!(text(link.get("/readyz", PATIENCE).await.unwrap()).await, "u 7 g,h c", "{protocol}");
+            assert_eq!(text(link.tell(&statement, PATIENCE).await.unwrap()).await, "u 7 g,h c", "{protocol}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_signed_by_p521_is_named() {
+    for signed in p521::SIGNED {
+        let chain = vec![CertificateDer::from_pem_slice(signed.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(p521::SIGNED_KEY.as_bytes()).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let serving = Serving::with(config, |_| Served::Never);
+        // With a second authority, so that the login is accepted.
+        let login = Login::new(&trusting(&format!("{}{}", p521::AUTHORITY, Authority::new().pem())), None).unwrap();
+        let opened = Link::open(&dialer(), serving.at, &server_at(serving.at), &Arc::new(login)).await;
+        let Err(LinkError::Certificate(why)) = opened else { panic!("{opened:?}") };
+        assert!(why.contains("P-521 is not supported") && why.contains(&serving.at.to_string()), "{why}");
+    }
+}
+
+/// Every kubeadm names its authority "kubernetes", whatever kind of key it has.
+#[tokio::test]
+async fn another_clusters_authority_of_the_same_name_and_another_kind_is_told_as_such() {
+    let serving = Serving::start(&Authority::new(), &["h2"], |_| whole(200, ""));
+    let login = Login::new(&trusting(include_str!("../login/tests/rsa-ca.pem")), None).unwrap();
+    let opened = Link::open(&dialer(), serving.at, &server_at(serving.at), &Arc::new(login)).await;
+    let Err(LinkError::Certificate(why)) = opened else { panic!("{opened:?}") };
+    assert!(why.contains("is not signed by the configured certificate authority"), "{why}");
+}
+
 #[tokio::test]
 async fn a_refusal_tells_what_the_server_said() {
     let authority = Authority::new();
@@ -162,18 +230,46 @@ async fn cutting_ends_every_body_and_every_wait_at_once() {
 
 /// As kube-apiserver does with `--goaway-chance`, and when it is about to stop.
 #[tokio::test]
-async fn a_server_that_wants_no_more_requests_ends_the_link() {
+async fn a_connection_that_the_server_drains_goes_on_and_is_followed_by_another() {
     let authority = Authority::new();
-    let serving = Serving::start(&authority, &["h2"], |_| stream("first"));
+    let serving = Serving::start(&authority, &["h2"], |request| match request.uri().path() {
+        "/watch" => stream("first"),
+        _ => whole(200, "yes"),
+    });
     let link = open(&serving, &authority).await;
     let mut body = link.get("/watch", PATIENCE).await.unwrap().into_body();
     body.frame().await.unwrap().unwrap();
+    for generation in 1..=3 {
+        serving.go_away();
+        // At once, when the link may not know of it yet, and later.
+        for pause in [0, 50] {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            link.get("/another", PATIENCE).await.unwrap();
+            let statement =
+                Statement { method: Method::POST, path_and_query: "/".into(), content_type: "", body: Bytes::new() };
+            link.tell(&statement, PATIENCE).await.unwrap();
+        }
+        assert_eq!((link.generation(), serving.connections()), (generation, 1 + usize::try_from(generation).unwrap()));
+    }
+    let more = tokio::time::timeout(Duration::from_millis(50), body.frame()).await;
+    assert!(more.is_err(), "what ran over the first connection goes on: {more:?}");
+    let ended = tokio::time::timeout(Duration::from_millis(50), link.ended()).await;
+    assert!(ended.is_err(), "{ended:?}");
+    link.cut();
+    assert!(body.frame().await.unwrap().is_err(), "the first connection is still the link's");
+}
+
+#[tokio::test]
+async fn a_server_that_drains_its_connections_and_is_gone_ends_the_link() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |_| whole(200, "yes"));
+    let link = open(&serving, &authority).await;
+    link.get("/", PATIENCE).await.unwrap();
     serving.go_away();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let refused = link.get("/another", PATIENCE).await.unwrap_err();
-    assert!(matches!(refused, LinkError::Broken(_)), "{refused}");
-    let ended = tokio::time::timeout(Duration::from_secs(1), link.ended()).await;
+    drop(serving);
+    let ended = tokio::time::timeout(PATIENCE, link.ended()).await;
     assert!(matches!(ended, Ok(LinkError::Broken(_))), "{ended:?}");
+    assert!(link.get("/", PATIENCE).await.is_err());
 }
 
 #[tokio::test]
@@ -291,6 +387,7 @@ async fn a_client_certificate_is_shown_and_sessions_are_resumed() {
         authority: piece(authority.pem().into(), "ca.crt"),
         certificate: Some((piece(certificate.into(), "crt"), piece(Secret(key.into()), "key"))),
         token: None,
+        impersonation: None,
     };
     let login = Arc::new(Login::new(&material, None).unwrap());
     let link = Link::open(&dialer(), serving.at, &server_at(serving.at), &login).await.unwrap();

@@ -67,12 +67,18 @@ pub(crate) fn token_login(authority: &Authority, token: &str) -> Arc<Login> {
         authority: piece(authority.pem().into(), "ca.crt"),
         certificate: None,
         token: Some(piece(Secret(token.into()), "token")),
+        impersonation: None,
     };
     Arc::new(Login::new(&material, None).unwrap())
 }
 
 fn material(authority: &Authority) -> Material {
-    Material { authority: piece(authority.pem().into(), "ca.crt"), certificate: None, token: None }
+    trusting(&authority.pem())
+}
+
+/// An anonymous client that trusts this authority.
+pub(crate) fn trusting(authority: &str) -> Material {
+    Material { authority: piece(authority.into(), "ca.crt"), certificate: None, token: None, impersonation: None }
 }
 
 fn refused(material: &Material) -> String {
@@ -133,13 +139,49 @@ fn what_is_no_credential_is_named() {
 }
 
 #[test]
+fn a_login_in_another_users_name_says_so() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.client("admin", "system:masters");
+    let mut material = material(&authority);
+    material.certificate = Some((piece(certificate.into(), "/crt"), piece(Secret(key.into()), "/key")));
+    let wanted = Impersonation { user: "nodelb".into(), groups: vec!["g".into()], ..Impersonation::default() };
+    material.impersonation = Some(wanted.clone());
+    let login = Login::new(&material, None).unwrap();
+    assert!(login.identity.ends_with("CN=admin (/crt) as user nodelb"), "{}", login.identity);
+    assert_eq!((login.user.as_deref(), &login.groups), (Some("nodelb"), &vec!["g".to_owned()]));
+    assert_eq!(login.impersonation, wanted.headers().unwrap());
+}
+
+/// With keys of the curve P-521, made by openssl: the TLS library makes none.
+pub(crate) mod p521 {
+    pub(crate) const AUTHORITY: &str = include_str!("tests/p521-ca.pem");
+    pub(crate) const KEY: &str = include_str!("tests/p521.key.pem");
+    pub(crate) const SEC1_KEY: &str = include_str!("tests/p521-sec1.key.pem");
+    /// Certificates of a server with a key of another kind, for 127.0.0.1, signed by the authority.
+    pub(crate) const SIGNED: [&str; 2] =
+        [include_str!("tests/signed-by-p521-sha256.pem"), include_str!("tests/signed-by-p521-sha512.pem")];
+    pub(crate) const SIGNED_KEY: &str = include_str!("tests/signed-by-p521.key.pem");
+}
+
+#[test]
+fn p521_is_named_as_not_supported() {
+    let authority = Authority::new();
+    let told = refused(&trusting(p521::AUTHORITY));
+    assert!(told.starts_with("P-521 is not supported") && told.contains("ca.crt"), "{told}");
+    let both = trusting(&format!("{}{}", p521::AUTHORITY, authority.pem()));
+    assert!(Login::new(&both, None).is_ok(), "the other one may be the server's");
+    for key in [p521::KEY, p521::SEC1_KEY] {
+        let pair = (piece(p521::AUTHORITY.into(), "/crt"), piece(Secret(key.into()), "/key"));
+        let told = refused(&Material { certificate: Some(pair), ..material(&authority) });
+        assert!(told.starts_with("P-521 is not supported") && told.contains("/key"), "{told}");
+    }
+}
+
+#[test]
 fn a_cluster_is_known_by_its_authorities() {
     let (one, two) = (Authority::new(), Authority::new());
-    let of = |pem: String| {
-        let authority = piece(pem.into(), "ca.crt");
-        Login::new(&Material { authority, certificate: None, token: None }, None).unwrap().authority
-    };
+    let of = |pem: String| Login::new(&trusting(&pem), None).unwrap().authority;
     assert_eq!(of(one.pem() + &two.pem()), of(two.pem() + &one.pem() + &two.pem()));
     assert_ne!(of(one.pem()), of(two.pem()));
-    assert_eq!(of(one.pem()).len(), 64);
+    assert_eq!(of(one.pem()).bundle().len(), 64);
 }

@@ -74,8 +74,15 @@ pub enum Outcome {
     NotReady(String),
     /// No connection, or no answer in time.
     Failed(String),
-    /// Wrong certificate, credentials refused, permission missing, another cluster.
+    /// It answered that it is not ready, or with too many requests, and asks to be left alone for so many milliseconds.
+    Busy(String, u64),
+    /// It refuses everything, its readiness included: as an apiserver does that has just started, or one that does not
+    /// know these credentials.
+    Unproven(String),
+    /// Wrong certificate, credentials refused, permission missing.
     Refused(String),
+    /// Another cluster answers there, twice: no server does that because it starts.
+    Another(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +109,15 @@ pub struct Candidate {
     pub(super) seen: Moment,
     /// It was known before the cluster listed it: the listing is no news.
     pub(super) is_settled: bool,
-    /// Failures in a row, and sessions that ended badly one soon after the other.
+    /// Network failures and answers of a server that is not ready, in a row, and sessions that ended badly one soon
+    /// after the other.
     failures: u32,
+    /// Refusals in a row; nothing else counts here.
+    refusals: u32,
+    /// When there was last no connection, or no answer in time.
+    unreachable: Option<Moment>,
+    /// Since when it answers, and refuses everything.
+    unproven: Option<Moment>,
     relapses: u32,
     /// When it last did not allow a reader something.
     pub(super) denied: Option<Moment>,
@@ -136,6 +150,9 @@ impl Candidate {
             seen: now,
             is_settled: false,
             failures: 0,
+            refusals: 0,
+            unreachable: None,
+            unproven: None,
             relapses: 0,
             denied: None,
             retry_at: now,
@@ -226,22 +243,53 @@ impl Candidate {
         self.tried = Some(now);
         match outcome {
             Outcome::Worked => self.works(now, timing),
-            Outcome::NotReady(error) => {
-                let wait = self.next_wait(timing.retry_first, timing.retry_most);
-                self.is_wrong(now, State::NotReady, error, scaled(wait, jitter));
+            Outcome::NotReady(error) => self.not_ready(now, error, timing, jitter),
+            Outcome::Busy(error, wait) => {
+                self.not_ready(now, error, timing, jitter);
+                self.retry_at = self.retry_at.max(now.plus(wait.min(timing.retry_after_most)));
             }
             Outcome::Failed(error) => {
-                let wait = self.next_wait(timing.retry_first, timing.retry_most);
-                self.is_wrong(now, State::Failed, error, scaled(wait, jitter));
+                (self.unreachable, self.unproven) = (Some(now), None);
+                let wait = next_wait(self.failures, (timing.retry_first, timing.retry_most), jitter);
+                self.failures = self.failures.saturating_add(1);
+                self.is_wrong(now, State::Failed, error, wait);
             }
-            Outcome::Refused(error) => {
-                let wait = self.next_wait(timing.refused_first, timing.refused_most);
-                self.is_wrong(now, State::Refused, error, scaled(wait, jitter));
+            Outcome::Unproven(error) => {
+                let since = *self.unproven.get_or_insert(now);
+                if now < since.plus(timing.starting) || self.has_just_come(now, timing) {
+                    self.not_ready(now, error, timing, jitter);
+                } else {
+                    self.refused(now, error, timing, jitter);
+                }
             }
+            Outcome::Refused(error) if self.has_just_come(now, timing) => self.not_ready(now, error, timing, jitter),
+            Outcome::Refused(error) | Outcome::Another(error) => self.refused(now, error, timing, jitter),
         }
     }
 
+    /// Whether it was unreachable a moment ago: what a server answers while it starts is no verdict yet.
+    fn has_just_come(&self, now: Moment, timing: &Timing) -> bool {
+        self.unreachable.is_some_and(|at| now < at.plus(timing.starting))
+    }
+
+    fn not_ready(&mut self, now: Moment, error: String, timing: &Timing, jitter: u64) {
+        if self.state == State::Failed {
+            // It answers: how long it did not says nothing about how long this takes.
+            self.failures = 0;
+        }
+        let wait = next_wait(self.failures, (timing.retry_first, timing.retry_most), jitter);
+        self.failures = self.failures.saturating_add(1);
+        self.is_wrong(now, State::NotReady, error, wait);
+    }
+
+    fn refused(&mut self, now: Moment, error: String, timing: &Timing, jitter: u64) {
+        let wait = next_wait(self.refusals, (timing.refused_first, timing.refused_most), jitter);
+        self.refusals = self.refusals.saturating_add(1);
+        self.is_wrong(now, State::Refused, error, wait);
+    }
+
     fn works(&mut self, now: Moment, timing: &Timing) {
+        (self.refusals, self.unproven) = (0, None);
         match self.state {
             State::Works { .. } if self.since.plus(timing.short_lived) <= now => self.failures = 0,
             State::Works { .. } => {}
@@ -253,13 +301,8 @@ impl Candidate {
 
     fn is_wrong(&mut self, now: Moment, state: State, error: String, wait: u64) {
         self.turn(now, state);
-        self.failures = self.failures.saturating_add(1);
         self.retry_at = now.plus(wait);
         self.error = Some((now, error));
-    }
-
-    fn next_wait(&self, first: u64, most: u64) -> u64 {
-        first.saturating_mul(1 << self.failures.min(16)).min(most)
     }
 
     fn turn(&mut self, now: Moment, state: State) {
@@ -273,6 +316,12 @@ impl Candidate {
     pub(super) fn relapsed(&mut self, lasted: u64, timing: &Timing) {
         self.relapses = if lasted < timing.steady { self.relapses.saturating_add(1) } else { 1 };
     }
+}
+
+/// The wait after so many failures: `first`, doubled with each further one, with jitter and at most `most`.
+fn next_wait(failures: u32, (first, most): (u64, u64), jitter: u64) -> u64 {
+    // The longest ones are spread, too: below `most`.
+    scaled(first.saturating_mul(1 << failures.min(16)).min(most - most / 5), jitter)
 }
 
 pub(super) const fn scaled(millis: u64, permille: u64) -> u64 {

@@ -437,3 +437,42 @@ fn what_failed_for_very_long_is_forgotten_while_another_is_in_use_for_a_while() 
     pool.learn(&[socket(3)].into(), later);
     assert_eq!(pool.forget_stale(later), [address(2)]);
 }
+
+/// When there is something to connect to.
+fn next_attempt(pool: &Pool, mut now: Moment) -> Moment {
+    while pool.next(now).is_none() {
+        now = pool.wake(now).expect("something to wait for");
+    }
+    now
+}
+
+#[test]
+fn the_first_refusal_after_network_failures_is_the_first() {
+    let mut pool = pool(&[1]);
+    let mut now = Moment(0);
+    for _ in 0..7 {
+        assert_eq!(dial(&mut pool, now), address(1));
+        pool.note(now, &address(1), failed("connection refused"));
+        now = next_attempt(&pool, now);
+    }
+    let later = now.plus(TIMING.starting);
+    for (at, standing_then, most) in [(now, Standing::NotReady, 250), (later, Standing::Refused, 6_250)] {
+        let mut pool = pool.clone();
+        pool.note(at, &address(1), Outcome::Refused("403".into()));
+        assert_eq!(standing(&pool, 1, at), standing_then);
+        let again = next_attempt(&pool, at);
+        assert!(again.0 - at.0 <= most, "{} ms", again.0 - at.0);
+    }
+}
+
+#[test]
+fn a_server_that_asks_to_be_left_alone_is_within_bounds() {
+    for (asked, left) in [(3_000, 3_000), (3_600_000, TIMING.retry_after_most)] {
+        let mut pool = pool(&[1]);
+        dial(&mut pool, Moment(0));
+        pool.note(Moment(0), &address(1), Outcome::Busy("429".into(), asked));
+        assert_eq!(standing(&pool, 1, Moment(0)), Standing::NotReady);
+        assert_eq!(pool.next(Moment(left - 1)), None);
+        assert_eq!(dial(&mut pool, Moment(left)), address(1));
+    }
+}

@@ -9,7 +9,7 @@ fn memory() -> Memory {
         Remembered { server, worked }
     };
     Memory {
-        authority: "abcd".into(),
+        authorities: vec!["ab".into(), "cd".into(), "abcd".into()],
         cluster: Some("u-1".into()),
         apiservers: vec![
             remembered("192.0.2.1:6443", Some("kubernetes"), 1_700_000_000),
@@ -22,12 +22,22 @@ fn memory() -> Memory {
 fn what_is_saved_is_loaded() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(load(directory.path()), Ok(None));
-    save(directory.path(), &Memory::default()).unwrap();
+    save(directory.path(), &Memory { authorities: vec![String::new()], ..Memory::default() }).unwrap();
     save(directory.path(), &memory()).unwrap();
     assert_eq!(load(directory.path()), Ok(Some(memory())));
     let mode = fs::metadata(directory.path().join(NAME)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_of_an_earlier_version_is_of_a_bundle_that_has_gained_a_certificate_authority() {
+    let directory = tempfile::tempdir().unwrap();
+    let (old, both) = (Authorities::for_test(&["a"]), Authorities::for_test(&["a", "b"]));
+    let file = format!(r#"{{"version":1,"authority":"{}","cluster":"u-1","apiservers":[]}}"#, old.bundle());
+    fs::write(directory.path().join(NAME), file).unwrap();
+    let memory = load(directory.path()).unwrap().unwrap();
+    assert!(memory.is_of(&both) && memory.is_of(&old) && !memory.is_of(&Authorities::for_test(&["b"])));
 }
 
 #[test]

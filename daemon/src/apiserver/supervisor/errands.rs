@@ -23,6 +23,8 @@ pub(super) enum Errand {
     Probe(Address),
     /// The credentials as they are now.
     Login,
+    /// Whether the server in use accepts another token.
+    Verify,
     /// The state file.
     Save,
 }
@@ -34,6 +36,7 @@ pub(super) enum Done {
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
     /// The first one together with what is remembered, or why it is not.
     Login(Result<Arc<Login>, CredentialsError>, Result<Option<Memory>, String>),
+    Verified(Arc<Login>, Result<(), LinkError>),
     Saved(Result<(), String>),
 }
 
@@ -89,7 +92,7 @@ fn broken(errand: Errand, error: &str) -> Done {
     match errand {
         Errand::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
         Errand::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
-        Errand::Login => Done::Login(Err(CredentialsError(error)), Ok(None)),
+        Errand::Verify | Errand::Login => Done::Login(Err(CredentialsError(error)), Ok(None)),
         Errand::Save => Done::Saved(Err(error)),
     }
 }

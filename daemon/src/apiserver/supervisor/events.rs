@@ -9,14 +9,15 @@ use tracing::{info, warn};
 
 use super::errands::{Done, Errand};
 use super::{Current, Supervisor};
-use crate::apiserver::address::{Address, Host};
+use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::learn;
 use crate::apiserver::link::LinkError;
 use crate::apiserver::login::{CredentialsError, Login};
 use crate::apiserver::pool::{Origin, Outcome, Pool};
-use crate::apiserver::preflight::{Opened, outcome_of};
+use crate::apiserver::preflight::{self, Opened, outcome_of, outcome_of_probe};
 use crate::apiserver::remember::Memory;
 use crate::apiserver::session::{Report, Session};
+use crate::apiserver::timing::Timing;
 use crate::log::messages;
 
 /// Requests in a row that a server fails to answer before another one is looked for.
@@ -41,6 +42,7 @@ impl Supervisor {
                 self.resolved_to(&address, resolved);
             }
             Done::Login(result, memory) => self.login(now, result, memory),
+            Done::Verified(login, result) => self.verified(now, &login, result),
             Done::Saved(result) => self.journal.saved(result),
         }
     }
@@ -59,7 +61,7 @@ impl Supervisor {
         let (server, origin) = (candidate.server.clone(), candidate.origin);
         if let Err(error) = self.identify(now, origin, opened.cluster.as_deref()) {
             self.journal.failed(now, address, &error);
-            self.pool.note(now, address, Outcome::Refused(error));
+            self.pool.note(now, address, Outcome::Another(error));
             return;
         }
         self.errands.give_up_opening();
@@ -69,8 +71,8 @@ impl Supervisor {
         self.journal.opened(now, address, &why);
         self.sessions += 1;
         self.last_heard = Some(now);
-        let Opened { link, login, revision, .. } = opened;
-        let session = Arc::new(Session { link, revision, number: self.sessions });
+        let Opened { link, login, revision, asked, .. } = opened;
+        let session = Arc::new(Session { link, revision, asked, number: self.sessions });
         self.session_in.send_replace(Some(Arc::clone(&session)));
         let current = Current { session, server, login, complaints: 0, objections: (0, now), unauthorized: None };
         if let Some(before) = self.current.replace(current) {
@@ -129,12 +131,13 @@ impl Supervisor {
     fn probed(&mut self, now: Moment, address: &Address, result: &Result<(), LinkError>) {
         let outcome = match result {
             Ok(()) => Outcome::Worked,
-            Err(error) => outcome_of(error),
+            Err(error) => outcome_of_probe(error),
         };
         match result {
             Ok(()) => self.journal.works(address),
             Err(LinkError::Unauthorized(_)) => {
-                if let Some(login) = &self.login {
+                let used = self.current.as_ref().map(|current| &current.login);
+                if let Some(login) = used.or(self.login.as_ref()) {
                     self.credentials.reject(login);
                     self.look_at = now;
                 }
@@ -209,20 +212,52 @@ impl Supervisor {
         let Some(current) = &mut self.current else { return };
         if Arc::ptr_eq(&current.login, login) {
             if let Some(error) = current.unauthorized.take() {
-                let address = current.server.address.clone();
-                self.refused(now, &address, &error);
+                // One request; its reader asks again. Whether the login is refused for good is for probes to find out.
+                self.complain(now, &error);
             }
             return;
         }
         current.unauthorized = None;
-        if current.session.link.renew(login) {
-            current.login = Arc::clone(login);
-            return;
-        }
         let server = current.server.clone();
-        if !self.errands.is_out(&Errand::Open(server.address.clone())) {
+        if Arc::ptr_eq(&current.login.tls, &login.tls) {
+            self.verify(server, login);
+        } else if !self.errands.is_out(&Errand::Open(server.address.clone())) {
             self.why.insert(server.address.clone(), "the credentials have changed".into());
             self.open(now, server);
+        }
+    }
+
+    /// Finds out whether the server accepts another token, on a connection of its own: the one in use works.
+    fn verify(&mut self, server: Server, login: &Arc<Login>) {
+        if self.errands.is_out(&Errand::Verify) {
+            return;
+        }
+        let mut attempt = self.attempt(server, login);
+        if let Some(current) = &self.current {
+            attempt = attempt.pinned(current.session.link.at());
+        }
+        let (patience, login) = (Timing::duration(self.timing.probe_patience), Arc::clone(login));
+        self.errands.send(Errand::Verify, async move {
+            let (answer, _) = preflight::probe(attempt, patience).await;
+            Done::Verified(login, answer)
+        });
+    }
+
+    /// What came of that. A token that is not accepted is tried again as often as the credentials are looked at.
+    fn verified(&mut self, now: Moment, login: &Arc<Login>, result: Result<(), LinkError>) {
+        let Some(current) = &mut self.current else { return };
+        match result {
+            Err(LinkError::Unauthorized(why)) => {
+                let address = current.server.address.clone();
+                let told = format!("the new token is not used, requests go on with the one from before: {why}");
+                self.journal.failed(now, &address, &told);
+            }
+            Err(_) => {}
+            Ok(()) => {
+                if current.session.link.renew(login) {
+                    current.login = Arc::clone(login);
+                }
+            }
         }
     }
 
@@ -262,15 +297,7 @@ impl Supervisor {
             LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) | LinkError::Certificate(_) => {
                 self.pool.doubt(now);
             }
-            LinkError::Busy { code: 500.., .. } => {
-                current.complaints += 1;
-                if current.complaints >= MOST_COMPLAINTS {
-                    current.complaints = 0;
-                    let told = format!("{MOST_COMPLAINTS} requests in a row failed, the last one with {error}");
-                    self.journal.failed(now, &address, &told);
-                    self.pool.disappointed(now, told);
-                }
-            }
+            LinkError::Busy { code: 500.., .. } | LinkError::Unproven(_) => self.complain(now, &error),
             LinkError::Unauthorized(_) => {
                 self.credentials.reject(&current.login);
                 current.unauthorized = Some(error);
@@ -290,9 +317,17 @@ impl Supervisor {
         }
     }
 
-    fn refused(&mut self, now: Moment, address: &Address, error: &LinkError) {
-        self.journal.failed(now, address, &error.to_string());
-        self.pool.note(now, address, outcome_of(error));
+    /// A request failed in a way that is the server's, and may be one of a kind.
+    fn complain(&mut self, now: Moment, error: &LinkError) {
+        let Some(current) = &mut self.current else { return };
+        current.complaints += 1;
+        if current.complaints >= MOST_COMPLAINTS {
+            current.complaints = 0;
+            let address = current.server.address.clone();
+            let told = format!("{MOST_COMPLAINTS} requests in a row failed, the last one with {error}");
+            self.journal.failed(now, &address, &told);
+            self.pool.disappointed(now, told);
+        }
     }
 
     /// The server does not let a reader read.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use nodelb_core::datapath::Moment;
 
 use crate::apiserver::address::{Address, Host, Server};
+use crate::apiserver::authorities::Authorities;
 use crate::apiserver::pool::{Candidate, MOST_LEARNED, Pool, Remembered};
 use crate::apiserver::remember::{self, Memory};
 use crate::apiserver::timing::Timing;
@@ -24,7 +25,7 @@ pub(super) struct Keeper {
 }
 
 /// Who is remembered, and as what.
-type Essence = (String, Option<String>, BTreeSet<Server>);
+type Essence = (Vec<String>, Option<String>, BTreeSet<Server>);
 
 impl Keeper {
     pub(super) fn new(directory: PathBuf, timing: Timing) -> Self {
@@ -36,11 +37,11 @@ impl Keeper {
     }
 
     /// Takes over what the file says, if it is of this cluster.
-    pub(super) fn loaded(&mut self, memory: Memory, authority: &str) -> Vec<Remembered> {
-        if memory.authority != authority {
+    pub(super) fn loaded(&mut self, memory: Memory, authorities: &Authorities) -> Vec<Remembered> {
+        if !memory.is_of(authorities) {
             tracing::info!(
                 message_id = %messages::CLUSTER_CHANGED,
-                "the remembered apiserver addresses are not used: they are of a cluster with another certificate authority"
+                "the remembered apiserver addresses are not used: they are of a cluster with other certificate authorities"
             );
             return Vec::new();
         }
@@ -58,7 +59,7 @@ impl Keeper {
     pub(super) fn save(
         &mut self,
         (now, unix): (Moment, u64),
-        authority: &str,
+        authorities: &Authorities,
         pool: &Pool,
         resolved: &BTreeMap<Address, Vec<SocketAddr>>,
     ) -> Option<impl FnOnce() -> Result<(), String> + Send + 'static> {
@@ -76,7 +77,7 @@ impl Keeper {
             apiservers.extend(by_address(candidate, resolved).map(|server| Remembered { server, worked }));
         }
         apiservers.truncate(2 * MOST_LEARNED);
-        let memory = Memory { authority: authority.to_owned(), cluster: self.cluster.clone(), apiservers };
+        let memory = Memory { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
         let essence = essence(&memory);
         if self.saved.as_ref() == Some(&essence) && self.save_at.is_none_or(|at| now < at) {
             self.save_at.get_or_insert(now.plus(self.timing.save_every));
@@ -94,7 +95,7 @@ impl Keeper {
 
 fn essence(memory: &Memory) -> Essence {
     let servers = memory.apiservers.iter().map(|remembered| remembered.server.clone()).collect();
-    (memory.authority.clone(), memory.cluster.clone(), servers)
+    (memory.authorities.clone(), memory.cluster.clone(), servers)
 }
 
 /// Names may not resolve after the next start: what they led to is remembered instead.

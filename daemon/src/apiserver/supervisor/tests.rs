@@ -29,6 +29,8 @@ const TIMING: Timing = Timing {
     retry_most: 100,
     refused_first: 100,
     refused_most: 200,
+    starting: 300,
+    retry_after_most: 60_000,
     forget: 86_400_000,
     credentials_every: 50,
     load: 2_000,
@@ -95,10 +97,10 @@ impl World {
     }
 
     fn remembers(&self, cluster: &str, servers: &[u8]) {
-        let authority = crate::apiserver::login::tests::token_login(self.authority(), "good").authority.clone();
+        let authorities = crate::apiserver::login::tests::token_login(self.authority(), "good").authority.names();
         let remembered = |n: &u8| super::super::pool::Remembered { server: configured(*n), worked: NOW - 60 };
         let apiservers = servers.iter().map(remembered).collect();
-        remember::save(self.path(), &Memory { authority, cluster: Some(cluster.into()), apiservers }).unwrap();
+        remember::save(self.path(), &Memory { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
     }
 }
 
@@ -498,4 +500,82 @@ async fn a_permission_that_is_missing_everywhere_does_not_keep_sessions_moving()
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, third.number);
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_server_that_is_not_ready_is_no_verdict() {
+    let world = World::with(&[1]).await;
+    for (readyz, list) in [(500, 403), (403, 403), (404, 404), (401, 401)] {
+        world.manner(1, |manner| (manner.readyz, manner.list) = (readyz, list));
+        let mut running = world.start(&[1]);
+        running.until("not ready", |report, now| standing(report, 1, now) == Standing::NotReady).await;
+        world.manner(1, |manner| (manner.readyz, manner.list) = (200, 200));
+        let (_, waited) = running.session_at(1).await;
+        assert!(waited < Duration::from_secs(1), "{readyz} {list}: {waited:?}");
+    }
+}
+
+/// Where a permission is missing for good, `/readyz` included.
+#[tokio::test]
+async fn a_server_that_refuses_everything_for_long_refuses() {
+    let world = World::with(&[1]).await;
+    world.manner(1, |manner| (manner.readyz, manner.list) = (403, 403));
+    let mut running = world.start(&[1]);
+    running.until("refused", |report, now| standing(report, 1, now) == Standing::Refused).await;
+    let error = running.row(1).error.unwrap().1;
+    assert!(error.contains("403 Forbidden") && error.contains("it refuses GET /readyz as well"), "{error}");
+}
+
+#[tokio::test]
+async fn the_retry_after_of_a_first_answer_is_honoured() {
+    let world = World::with(&[1]).await;
+    world.manner(1, |manner| (manner.list, manner.retry_after) = (429, Some(2)));
+    let mut running = world.start(&[1]);
+    running.until("not ready", |report, now| standing(report, 1, now) == Standing::NotReady).await;
+    let asked = world.lists(1);
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(world.lists(1), asked, "it asked to be left alone for two seconds");
+    world.manner(1, |manner| manner.list = 200);
+    running.session_at(1).await;
+}
+
+#[tokio::test]
+async fn one_401_does_not_end_a_session() {
+    let world = World::with(&[1]).await;
+    let mut running = world.start(&[1]);
+    let (session, _) = running.session_at(1).await;
+    running.tell(Report::Failed { session: 1, error: LinkError::Unauthorized("webhook".into()) }).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(running.row(1).standing, Standing::Healthy);
+    assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, session.number);
+    session.link.get("/api", PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_answers_401_to_everything_is_left_for_another_one() {
+    let world = World::with(&[1, 2]).await;
+    let mut running = world.start(&[1, 2]);
+    running.session_at(1).await;
+    world.manner(1, |manner| manner.token = "another");
+    running.session_at(2).await;
+}
+
+#[tokio::test]
+async fn new_credentials_that_are_readable_and_wrong_do_not_end_a_session() {
+    let world = World::with(&[1]).await;
+    let other = World::with(&[]).await;
+    let mut running = world.start(&[1]);
+    running.session_at(1).await;
+    for (file, wrong) in [("ca.pem", other.authority().pem()), ("token", "bad".to_owned())] {
+        let right = std::fs::read_to_string(world.path().join(file)).unwrap();
+        let session = running.apiservers.session.borrow().clone().unwrap();
+        world.write(file, &wrong);
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        assert_eq!(running.row(1).standing, Standing::Healthy, "{file}: {:?}", running.row(1));
+        session.link.get("/api", PATIENCE).await.unwrap_or_else(|error| panic!("{file}: {error}"));
+        world.write(file, &right);
+        // A certificate authority that is read again is another one as far as connections go: a session may follow.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    running.session_at(1).await;
 }

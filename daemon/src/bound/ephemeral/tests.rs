@@ -24,3 +24,17 @@ fn names_what_is_shared_and_the_remedy() {
     let one = overlap_of(&(30_000..=32_768), "32768 60999", "").unwrap();
     assert!(one.contains("between 32768 and 32768"), "{one}");
 }
+
+#[test]
+fn an_overlap_that_comes_while_nodelb_runs_is_logged_once() {
+    let mut overlap = Overlap::new(30_000..=32_767);
+    overlap.take("32768 60999", "");
+    assert_eq!(overlap.logged, None);
+    overlap.take("15000 60999", "");
+    let logged = overlap.logged.clone().unwrap();
+    assert!(logged.contains("by a bind to port 0 or without a bind"), "{logged}");
+    overlap.take("15000 60999", "");
+    assert_eq!(overlap.logged.as_ref(), Some(&logged), "the same is not logged again");
+    overlap.take("15000 60999", "30000-32767");
+    assert_eq!(overlap.logged, None, "and is when it comes back");
+}

@@ -167,3 +167,28 @@ async fn a_check_ends_with_a_reset() {
     assert_eq!(answer(at, http("/", None)).await, Ok(()));
     assert_eq!(ending.await.unwrap(), ErrorKind::ConnectionReset);
 }
+
+/// Each error of connect(2) that is about the backend, or about the way to it, is a failed check; only those that are about
+/// this host say nothing.
+#[test]
+fn every_error_of_a_connect_has_its_outcome() {
+    let of = |errno: Errno| Failure::of(&io::Error::from_raw_os_error(errno as i32));
+    let outcomes = [
+        (Outcome::Refused, &[Errno::ECONNREFUSED, Errno::ECONNRESET][..]),
+        (Outcome::Timeout, &[Errno::ETIMEDOUT]),
+        (
+            Outcome::Unreachable,
+            &[Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::ENETDOWN, Errno::EACCES, Errno::EPERM],
+        ),
+        (
+            Outcome::Unasked,
+            &[Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EADDRNOTAVAIL, Errno::EAGAIN],
+        ),
+    ];
+    for (outcome, errno) in outcomes.iter().flat_map(|(outcome, errnos)| errnos.iter().map(|errno| (*outcome, *errno)))
+    {
+        assert_eq!(of(errno).outcome, outcome, "{errno}");
+        let has_no_route = matches!(errno, Errno::ENETUNREACH | Errno::ENETDOWN);
+        assert_eq!(of(errno).has_no_route, has_no_route, "{errno}");
+    }
+}

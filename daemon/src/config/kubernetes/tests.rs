@@ -129,6 +129,11 @@ fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
              never translates its own connections; write an address the apiserver itself listens on",
         ),
         (
+            "kubeconfig = \"/k\"\nproxy = \"http://bob:hunter2@192.0.2.9:3128\"",
+            "line 3: kubernetes.proxy: `http://…@192.0.2.9:3128` is not an HTTP proxy (expected http://HOST:PORT, such as \
+             http://192.0.2.9:3128)",
+        ),
+        (
             "kubeconfig = \"/k\"\nproxy = \"socks5://192.0.2.9:1080\"",
             "line 3: kubernetes.proxy: `socks5://192.0.2.9:1080` is not an HTTP proxy (expected http://HOST:PORT, such \
              as http://192.0.2.9:3128)",

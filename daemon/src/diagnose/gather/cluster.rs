@@ -39,6 +39,10 @@ pub(super) async fn ask(visit: &Visit, name: &ServiceName, node: &str) -> Cluste
         asked.page::<Event>("list events", &events, vec![("fieldSelector", &about), ("limit", EVENTS)]),
         asked.page::<Node>("list nodes", Kind::Node.path(), vec![("fieldSelector", &of_node), ("limit", "1")]),
     );
+    let slices = slices.map(|mut slices| {
+        slices.retain(Slice::is_for_proxies);
+        slices
+    });
     let service: Answer<Option<Service>> = service.map(|found| found.into_iter().next());
     let found = service.as_ref().ok().and_then(Option::as_ref);
     let pods = match found {

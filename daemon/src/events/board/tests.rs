@@ -155,3 +155,21 @@ fn nodes_do_not_all_tell_at_once() {
     let settled: BTreeSet<u64> = (0..200).map(|n| Board::new(&format!("node-{n}")).settled).collect();
     assert!(settled.len() > 40 && settled.iter().all(|it| (SETTLED..=SETTLED + SPREAD).contains(it)), "{settled:?}");
 }
+
+/// A reload of `node.name`: Events name the reporter, so what was reported in the old name is no one's any more.
+#[test]
+fn a_renamed_node_reports_again_in_its_new_name() {
+    let mut board = board();
+    let held = seen(&[("shop/web", Reason::BackendsHeld)], &["shop/web"]);
+    tell(&mut board, 100, &held);
+    let before = tell(&mut board, 110, &held);
+    board.rename("n2");
+    board.settled = SETTLED;
+    assert!(tell(&mut board, 111, &held).is_empty());
+    let after = tell(&mut board, 121, &held);
+    assert_eq!((after.len(), after[0].count), (1, 1));
+    assert_ne!(after[0].name, before[0].name);
+    let without = seen(&[("shop/web", Reason::NoBackends)], &[]);
+    tell(&mut board, 130, &without);
+    assert_eq!(tell(&mut board, 140, &without).len(), 1, "that it had backends is still known");
+}

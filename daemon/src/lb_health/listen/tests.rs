@@ -20,9 +20,13 @@ fn open(bounds: Bounds) -> (SocketAddr, Door, Places) {
 }
 
 fn open_at(places: &Places) -> (SocketAddr, Door) {
-    let listener = bind((HERE, 0).into(), true).expect("a port");
+    let listener = bind((HERE, 0).into(), true, &unregistered()).expect("a port");
     let at = listener.local_addr().expect("an address");
     (at, Door::open(listener, places, reply()))
+}
+
+fn unregistered() -> Register {
+    Arc::new(|_| Ok(()))
 }
 
 fn roomy() -> Bounds {
@@ -133,7 +137,7 @@ async fn a_closed_door_frees_its_address_and_cuts_its_connections() {
     exchange(&mut stream).await.expect("answered");
     door.close().await;
     assert!(is_cut(&mut stream).await);
-    let listener = bind(at, true).expect("free at once, whatever connections there were");
+    let listener = bind(at, true, &unregistered()).expect("free at once, whatever connections there were");
     let _door = Door::open(listener, &places, reply());
     assert!(raw(at, LAST).await.is_ok());
 }

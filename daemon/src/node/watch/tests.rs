@@ -38,7 +38,19 @@ async fn a_failure_is_waited_for_longer_and_longer() {
     let (_identity_in, identity) = watch::channel(identity(&[]));
     let timing = Timing::default();
     let (addresses, told) = (Addresses::default(), NodeFacts::default());
-    let mut watch = Watch { events: None, identity, changes, timing, addresses, told, wait: None };
+    let (host_name, late_name, other_name) = (host_name as fn() -> _, None, None);
+    let mut watch = Watch {
+        events: None,
+        identity,
+        changes,
+        timing,
+        addresses,
+        told,
+        wait: None,
+        host_name,
+        late_name,
+        other_name,
+    };
     let mut waits = Vec::new();
     for _ in 0..8 {
         watch.fail(&io::ErrorKind::TimedOut.into());
@@ -48,4 +60,50 @@ async fn a_failure_is_waited_for_longer_and_longer() {
     assert!(watch.look().await && watch.wait.is_some(), "the new socket has yet to last");
     assert!(watch.look().await && watch.wait.is_none());
     assert!(!watch.settle(Err(io::ErrorKind::BrokenPipe.into())).await && watch.events.is_none());
+}
+
+/// A host name that is set late is taken over; one that changes afterwards is not, for the kubelet does not take it over.
+#[tokio::test]
+async fn a_host_name_that_is_set_late_is_taken_over_once() {
+    static NOW: std::sync::Mutex<&str> = std::sync::Mutex::new("localhost");
+    let unset = Identity { name: "localhost".into(), is_host_name: true, ..Identity::default() };
+    let (identity_in, identity) = watch::channel(Arc::new(unset));
+    let (changes, mut told) = mpsc::channel(8);
+    let mut watch = Watch {
+        events: None,
+        identity,
+        changes,
+        timing: Timing::default(),
+        addresses: Addresses::default(),
+        told: NodeFacts::default(),
+        wait: None,
+        host_name: || Ok((*NOW.lock().unwrap()).to_owned()),
+        late_name: None,
+        other_name: None,
+    };
+    let mut named = async |now: &'static str| {
+        *NOW.lock().unwrap() = now;
+        assert!(watch.look().await);
+        let mut name = None;
+        while let Ok(batch) = told.try_recv() {
+            name = Some(facts(Some(&batch)).name);
+        }
+        (name.as_deref().map(str::to_owned), watch.other_name.clone())
+    };
+    assert_eq!(named("localhost").await.0.as_deref(), Some("localhost"));
+    assert_eq!(named("").await, (None, None));
+    assert_eq!(named("node-7").await, (Some("node-7".into()), None), "set by DHCP");
+    assert_eq!(named("node-8").await, (None, Some("node-8".into())), "changed: only reported");
+    assert_eq!(named("localhost.localdomain").await, (None, None));
+    assert_eq!(named("node-7").await, (None, None));
+    identity_in.send_replace(Arc::new(Identity { name: "node-9".into(), ..Identity::default() }));
+    (watch.late_name, watch.other_name) = (None, None);
+    assert!(watch.tell().await);
+    let mut last = None;
+    while let Ok(batch) = told.try_recv() {
+        last = Some(facts(Some(&batch)).name);
+    }
+    assert_eq!(last.as_deref(), Some("node-9"), "a reload has the last word");
+    watch.look_at_host_name();
+    assert_eq!((watch.late_name, watch.other_name), (None, None), "a name that is set counts for good");
 }

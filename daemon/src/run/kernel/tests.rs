@@ -12,6 +12,18 @@ fn clients_are_counted_again_only_after_a_while() {
     assert_eq!(counted.number(start + COUNT_CLIENTS_EVERY * 2, || Some(4)), Some(4));
 }
 
+/// `attached, with ...` names the reason for which maps were replaced.
+#[test]
+fn maps_that_were_replaced_for_their_content_are_not_said_to_have_had_other_sizes() {
+    let from = nodelb_core::datapath::Limits { frontends: 1, services: 1, slots: 1, affinity: 1 };
+    assert!(text_of(Origin::Rebuilt { from }).contains("maps of other sizes"));
+    let cleaned = text_of(Origin::Cleaned);
+    assert!(
+        !cleaned.contains("other sizes") && cleaned.contains("entries that nodelb cannot have written"),
+        "{cleaned}"
+    );
+}
+
 fn code_of(error: OpenError) -> Code {
     refused(error).code
 }
@@ -32,6 +44,9 @@ fn what_may_pass_by_itself_ends_with_a_code_that_is_tried_again() {
         OpenError::NoCgroup2,
         OpenError::BadCgroup { path: directory(), reason: reason() },
         OpenError::Lacks { what: reason() },
+        OpenError::Exclusive { hook: "connect4", cgroup: directory(), is_here: true, program: 7, name: None },
+        OpenError::NoJit { reason: reason() },
+        OpenError::NoLookup { reason: reason() },
         refused_by_kernel(false),
     ];
     for error in lasting {

@@ -18,11 +18,12 @@ use tracing::{debug, error, info, warn};
 use super::FileProblem;
 use super::merge::{self, Merged};
 use super::report::{self, DirectoryState};
-use super::scan::{self, Files, Hints, KnownFile};
+use super::scan::{self, Files, Hints, KnownFile, Listing};
 use super::watch::Watch;
 use crate::document::Problem;
 use crate::log::messages;
 use crate::source::SourceReport;
+use crate::threads::Threads;
 
 /// An editor's last event is followed by nothing for this long.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -32,6 +33,11 @@ const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 const LOOK_ANYWAY: Duration = Duration::from_secs(10);
 /// The same while something is wrong that an event may not tell the end of.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a look at the directory may take before that is reported.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many looks may be under way: one, and those that reloads gave up.
+const LOOKS: usize = 8;
 
 /// The file source: what it is connected to.
 #[derive(Debug)]
@@ -65,6 +71,8 @@ struct Running {
     /// What is wrong with the directory, and since when it is so.
     trouble: Option<String>,
     since: SystemTime,
+    /// Where the directory is looked at.
+    threads: Threads,
 }
 
 impl Running {
@@ -85,6 +93,7 @@ impl Running {
             synced: None,
             trouble: None,
             since: SystemTime::now(),
+            threads: Threads::new("services", LOOKS),
         }
     }
 
@@ -110,7 +119,7 @@ impl Running {
     /// Looks at the directory once. Breaks when the owner no longer listens.
     async fn look(&mut self, asked: Hints) -> ControlFlow<()> {
         let directory = self.source.directory.borrow_and_update().clone();
-        let hints = self.hints(&directory, &asked);
+        let hints = self.hints(&asked);
         let found = self.changes(directory.clone(), hints).await;
         self.set_trouble(&directory, found.as_ref().err().map(ToString::to_string));
         let mut changes = found.unwrap_or_default();
@@ -124,11 +133,8 @@ impl Running {
         ControlFlow::Continue(())
     }
 
-    fn hints(&mut self, directory: &Path, asked: &Hints) -> Hints {
-        let noted = self.watch.as_mut().map_or_else(Hints::default, |watch| {
-            watch.follow(directory);
-            watch.take_hints()
-        });
+    fn hints(&mut self, asked: &Hints) -> Hints {
+        let noted = self.watch.as_mut().map_or_else(Hints::default, Watch::take_hints);
         Hints {
             // What was noted before the directory could not be read is lost, and was perhaps not all.
             everything: noted.everything || asked.everything || self.trouble.is_some(),
@@ -139,8 +145,7 @@ impl Running {
 
     /// Reads what is new and tells what follows from it. An error means that nothing does.
     async fn changes(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Vec<Change>> {
-        let seen = self.files.seen();
-        let listing = blocking(move || scan::read(&directory, &seen, &hints)).await??;
+        let listing = self.listing(directory, hints).await?;
         let writing = self.watch.as_mut().map_or_else(BTreeSet::new, |watch| {
             if let Err(error) = watch.drain() {
                 debug!(%error, "inotify cannot be read");
@@ -170,6 +175,40 @@ impl Running {
         }
         self.merged = Arc::new(merged);
         Ok(changes)
+    }
+
+    /// Lists the directory and reads what is new, in a thread: its file system may not answer. Then that is reported, and the
+    /// source waits on, until there is an answer or a reload.
+    async fn listing(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Listing> {
+        let (seen, follower) = (self.files.seen(), self.watch.as_ref().map(Watch::follower));
+        let looked_at = directory.clone();
+        let look = move || {
+            let followed = follower.map(|follower| follower.follow(&looked_at));
+            (followed, scan::read(&looked_at, &seen, &hints))
+        };
+        let mut looking = self.threads.begin(look)?;
+        let mut is_late = false;
+        loop {
+            tokio::select! {
+                looked = &mut looking => {
+                    let (followed, listing) = looked.map_err(io::Error::other)?;
+                    if let (Some(watch), Some(followed)) = (&mut self.watch, followed) {
+                        watch.followed(followed);
+                    }
+                    return listing;
+                }
+                _ = self.source.directory.changed() => {
+                    // The next look is for the reload.
+                    self.source.directory.mark_changed();
+                    return Err(unanswered());
+                }
+                () = sleep(PATIENCE), if !is_late => {
+                    is_late = true;
+                    self.set_trouble(&directory, Some(unanswered().to_string()));
+                    self.report(&directory);
+                }
+            }
+        }
     }
 
     /// What is to be said about being synced, if it is not what was said last.
@@ -217,6 +256,10 @@ impl Running {
             is_new
         });
     }
+}
+
+fn unanswered() -> io::Error {
+    io::Error::other(format!("its file system does not answer within {} s", PATIENCE.as_secs()))
 }
 
 /// Does what takes long where it keeps no other task waiting.

@@ -53,14 +53,14 @@ fn an_object_twice_in_a_file_is_a_problem() {
 fn check_tells_everything_that_is_wrong_in_the_directory() {
     let scratch = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| std::fs::write(scratch.path().join(name), text).unwrap();
-    assert_eq!(check(scratch.path()), []);
+    assert_eq!(check(scratch.path()).problems, []);
     file("a.toml", WEB);
-    assert_eq!(check(scratch.path()), []);
+    assert_eq!(check(scratch.path()).problems, []);
     file("b.toml", WEB);
     file("c.toml", "x = 1\n\ny = 2\n");
     file("d.yaml", "{");
     std::fs::create_dir(scratch.path().join("e.yaml")).unwrap();
-    let shown: Vec<_> = check(scratch.path()).iter().map(ToString::to_string).collect();
+    let shown: Vec<_> = check(scratch.path()).problems.iter().map(ToString::to_string).collect();
     let at = |rest: &str| format!("{}/{rest}", scratch.path().display());
     assert_eq!(
         shown[0],
@@ -74,7 +74,7 @@ fn check_tells_everything_that_is_wrong_in_the_directory() {
     assert!(shown[3].starts_with(&at("d.yaml:1: ")), "{shown:?}");
     assert_eq!(shown[4], at("e.yaml: a directory, not a file; directories are not searched"));
     assert_eq!(shown.len(), 5);
-    let missing = check(&scratch.path().join("missing"));
+    let missing = check(&scratch.path().join("missing")).problems;
     assert!(missing[0].to_string().contains("missing: cannot read the services directory: "), "{missing:?}");
 }
 
@@ -169,4 +169,23 @@ proptest! {
         let _either = parse(Path::new("a.toml"), &WEB.as_bytes()[..cut]);
         let _either = parse(Path::new("a.yaml"), &WEB.as_bytes()[..cut]);
     }
+}
+
+/// The accident is a copied file with a forgotten address: `check-config` has both files in hand.
+#[test]
+fn an_address_that_two_files_claim_is_a_problem_that_names_both() {
+    let directory = tempfile::tempdir().unwrap();
+    let web = directory.path().join("shop.toml");
+    let thief = directory.path().join("zz-new.toml");
+    std::fs::write(&web, WEB).unwrap();
+    std::fs::write(&thief, WEB.replace("shop/web", "aaa/thief")).unwrap();
+    let problems = check(directory.path()).problems;
+    let [problem] = problems.as_slice() else { panic!("{problems:?}") };
+    let text = problem.to_string();
+    assert_eq!((&problem.path, problem.problem.line), (&thief, Some(1)), "{text}");
+    for part in ["198.51.100.1:80/TCP", "aaa/thief", "shop/web", "shop.toml", "remove the address"] {
+        assert!(text.contains(part), "{text}");
+    }
+    std::fs::write(&thief, WEB.replace("shop/web", "aaa/thief").replace(":80\"]\nb", ":81\"]\nb")).unwrap();
+    assert_eq!(check(directory.path()).problems, []);
 }

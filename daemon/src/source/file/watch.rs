@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
+use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::io::unix::AsyncFd;
 
 use super::scan::Hints;
@@ -62,13 +62,15 @@ impl Watch {
         Ok(Self { inotify, directory: None, parent: None, name: OsString::new(), notes: Notes::default() })
     }
 
-    /// Watches what is at this path now. To be called before every look at the directory: after it was replaced, the
-    /// path leads to another one.
-    pub(super) fn follow(&mut self, directory: &Path) {
-        self.name = directory.file_name().unwrap_or_default().to_owned();
+    /// What puts watches on a path, in whichever thread may block.
+    pub(super) fn follower(&self) -> Follower {
+        Follower(self.inotify.get_ref().watches())
+    }
+
+    /// Counts what happens to what was followed, and to nothing else.
+    pub(super) fn followed(&mut self, Followed { name, parent, directory }: Followed) {
+        self.name = name;
         let mut watches = self.inotify.get_ref().watches();
-        let parent = directory.parent().and_then(|parent| watches.add(parent, in_parent()).ok());
-        let directory = watches.add(directory, in_directory()).ok();
         let is_other = self.directory != directory;
         let mut replace = |old: &mut Option<WatchDescriptor>, new: Option<WatchDescriptor>| {
             if let Some(old) = std::mem::replace(old, new.clone()).filter(|old| Some(old) != new.as_ref()) {
@@ -132,6 +134,27 @@ impl Watch {
     /// The files being written to.
     pub(super) fn writing(&self) -> BTreeSet<OsString> {
         self.notes.writing.keys().cloned().collect()
+    }
+}
+
+/// See [`Watch::follower`].
+pub(super) struct Follower(Watches);
+
+/// What was at a path.
+pub(super) struct Followed {
+    name: OsString,
+    parent: Option<WatchDescriptor>,
+    directory: Option<WatchDescriptor>,
+}
+
+impl Follower {
+    /// Watches what is at this path now. To be called before every look at the directory: after it was replaced, the
+    /// path leads to another one. Blocks while the file system does not answer.
+    pub(super) fn follow(mut self, directory: &Path) -> Followed {
+        let name = directory.file_name().unwrap_or_default().to_owned();
+        let parent = directory.parent().and_then(|parent| self.0.add(parent, in_parent()).ok());
+        let directory = self.0.add(directory, in_directory()).ok();
+        Followed { name, parent, directory }
     }
 }
 

@@ -11,6 +11,7 @@ use nodelb_core::hold;
 use nodelb_core::service::{Service, Slice, Source};
 use serde::{Deserialize, Serialize};
 
+use crate::apiserver::authorities::Authorities;
 use crate::state;
 
 /// The form of the file; another one is not read.
@@ -25,7 +26,8 @@ const MAX_FILE: u64 = 2 << 30;
 #[derive(Serialize, Deserialize)]
 struct Header {
     form: u32,
-    /// Whose state it is: everyone who vouched for the cluster's servers while it was heard, the latest last.
+    /// Whose state it is: [`Authorities::names`] of those who vouched for the cluster's servers while it was heard, the
+    /// latest last. An earlier version wrote the names of whole bundles.
     #[serde(default)]
     clusters: Vec<String>,
     /// Which node's Node it has.
@@ -56,12 +58,24 @@ pub fn path(state_directory: &Path) -> PathBuf {
     state_directory.join("kubernetes.jsonl")
 }
 
+/// Removes what was written: no start serves it any more. May block. Whether there was anything.
+///
+/// # Errors
+/// When it is there and cannot be removed.
+pub fn forget(state_directory: &Path) -> io::Result<bool> {
+    match std::fs::remove_file(path(state_directory)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reads what was written last. May block. Where the reader cannot know yet which `cluster` it is of, any is good: an
 /// apiserver will say what is wrong with it. The Node of another `node` than this one is left out.
 ///
 /// # Errors
 /// When the file is there and cannot be read, is of another form, or not of `cluster`.
-pub fn read(path: &Path, cluster: Option<&str>, node: &str) -> io::Result<Remembered> {
+pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Result<Remembered> {
     let file = match state::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
         file => file?,
@@ -71,7 +85,7 @@ pub fn read(path: &Path, cluster: Option<&str>, node: &str) -> io::Result<Rememb
     let header: Option<Header> = next_line(&mut reader)?.and_then(|line| serde_json::from_slice(&line).ok());
     let is_own = match header {
         Some(Header { form: FORM, clusters, node: of })
-            if cluster.is_none_or(|cluster| clusters.iter().any(|of| of == cluster)) =>
+            if cluster.is_none_or(|cluster| clusters.iter().any(|known| cluster.include(known))) =>
         {
             of == node
         }

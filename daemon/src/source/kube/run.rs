@@ -29,7 +29,7 @@ use super::request::Query;
 use super::save::{Memory, Saver};
 use super::store::{Store, Verdict};
 use super::trouble::{Trouble, Turn};
-use super::watch::{State, Timing, Told, Watcher};
+use super::watch::{Restores, State, Timing, Told, Watcher};
 use crate::apiserver::session::{Apiservers, Report};
 use crate::clock::ticking;
 use crate::log::messages;
@@ -80,16 +80,14 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
         return;
     }
     let mut watchers = JoinSet::new();
-    for kind in Kind::ALL {
-        let query = if kind == Kind::Node { Query::node(&running.source.node) } else { Query::all(kind) };
-        let (apiservers, timing) = (running.source.apiservers.clone(), running.source.timing.clone());
-        let again = Arc::clone(&running.kinds[&kind].again);
-        watchers.spawn(Watcher::new(query, apiservers, told_in.clone(), again, timing).run());
+    for kind in Kind::SERVED {
+        watchers.spawn(running.watcher(Query::all(kind), told_in.clone()).run());
     }
+    let node = running.watch_node();
     watchers.spawn(cidrs::follow(running.source.apiservers.clone()));
     tokio::select! {
         () = &mut shutdown => {}
-        () = running.listen(told) => {}
+        () = running.listen(told, node) => {}
     }
     watchers.shutdown().await;
     running.saver.end().await;
@@ -102,6 +100,8 @@ struct Running {
     source: KubernetesSource,
     store: Store,
     kinds: BTreeMap<Kind, OneKind>,
+    /// What the watchers share.
+    restores: Restores,
     /// The endpoints of `default/kubernetes`, by slice.
     apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
     is_reported: bool,
@@ -110,6 +110,12 @@ struct Running {
     cluster: Option<String>,
     /// Why load balancers are told to turn away from this node.
     leaving: Option<Arc<str>>,
+}
+
+/// The watch of this node's Node. Dropping it ends the watch, and what it has yet to tell goes with it.
+struct NodeWatch {
+    told: mpsc::Receiver<Told>,
+    _task: JoinSet<()>,
 }
 
 struct OneKind {
@@ -121,23 +127,60 @@ struct OneKind {
     again: Arc<Notify>,
 }
 
+impl OneKind {
+    fn new() -> Self {
+        let (since, again) = (SystemTime::now(), Arc::new(Notify::new()));
+        Self { state: State::Waiting, since, heard: None, trouble: Trouble::default(), again }
+    }
+}
+
 impl Running {
     fn new(source: KubernetesSource) -> Self {
-        let kind = |kind| {
-            let (since, again) = (SystemTime::now(), Arc::new(Notify::new()));
-            let one = OneKind { state: State::Waiting, since, heard: None, trouble: Trouble::default(), again };
-            (kind, one)
-        };
         Self {
             store: Store::new(source.expected),
             saver: Saver::new(source.memory.clone(), source.snapshot.clone()),
             source,
-            kinds: Kind::ALL.into_iter().map(kind).collect(),
+            kinds: Kind::ALL.into_iter().map(|kind| (kind, OneKind::new())).collect(),
+            restores: Restores::default(),
             apiservers: BTreeMap::new(),
             is_reported: false,
             cluster: None,
             leaving: None,
         }
+    }
+
+    fn watcher(&self, query: Query, told: mpsc::Sender<Told>) -> Watcher {
+        let (apiservers, timing) = (self.source.apiservers.clone(), self.source.timing.clone());
+        let again = Arc::clone(&self.kinds[&query.kind].again);
+        Watcher::new(query, apiservers, told, (again, self.restores.clone()), timing)
+    }
+
+    fn watch_node(&self) -> NodeWatch {
+        let (told_in, told) = mpsc::channel(QUEUE);
+        let mut task = JoinSet::new();
+        task.spawn(self.watcher(Query::node(&self.source.node), told_in).run());
+        NodeWatch { told, _task: task }
+    }
+
+    /// Watches another Node where the owner knows the node by another name now, and forgets the one from before.
+    async fn follow_name(&mut self, watch: &mut NodeWatch) -> Result<(), OwnerIsGone> {
+        let name = Arc::clone(&self.source.snapshot.borrow().facts().node().name);
+        // Without a name the owner has not yet taken in who the node is.
+        if name.is_empty() || *name == *self.source.node {
+            return Ok(());
+        }
+        info!(
+            message_id = %messages::NODE_NAMED,
+            "this node is {name} now, and was {} before: the Node {name} is watched", self.source.node
+        );
+        self.source.node = name.to_string();
+        self.store.forget_node();
+        self.kinds.insert(Kind::Node, OneKind::new());
+        self.leaving = None;
+        self.is_reported = false;
+        *watch = self.watch_node();
+        self.saver.is_behind();
+        self.tell(vec![Change::NodeObjectUnknown]).await
     }
 
     /// Tells the owner what was known when the daemon last ran.
@@ -168,17 +211,14 @@ impl Running {
         }
     }
 
-    async fn listen(&mut self, mut told: mpsc::Receiver<Told>) {
+    async fn listen(&mut self, mut told: mpsc::Receiver<Told>, mut node: NodeWatch) {
         let mut beat = ticking(REPORT_EVERY);
+        let mut published = self.source.snapshot.clone();
         loop {
             let heard = tokio::select! {
-                told = told.recv() => match told {
-                    Some(Told::Heard(kind, heard)) => self.hear(kind, heard).await,
-                    Some(Told::State(kind, state)) => { self.note(kind, state); Ok(()) }
-                    Some(Told::Progress(kind)) => { self.progress(kind); Ok(()) }
-                    Some(Told::Cluster(uid)) => { self.identify(uid).await; Ok(()) }
-                    None => return,
-                },
+                Some(told) = told.recv() => self.take(told).await,
+                Some(told) = node.told.recv() => self.take(told).await,
+                Ok(()) = published.changed() => self.follow_name(&mut node).await,
                 _ = beat.tick() => {
                     self.beat();
                     Ok(())
@@ -188,6 +228,16 @@ impl Running {
                 return;
             }
         }
+    }
+
+    async fn take(&mut self, told: Told) -> Result<(), OwnerIsGone> {
+        match told {
+            Told::Heard(kind, heard) => return self.hear(kind, heard).await,
+            Told::State(kind, state) => self.note(kind, state),
+            Told::Progress(kind) => self.progress(kind),
+            Told::Cluster(uid) => self.identify(uid).await,
+        }
+        Ok(())
     }
 
     async fn hear(&mut self, kind: Kind, heard: Vec<Heard>) -> Result<(), OwnerIsGone> {
@@ -280,7 +330,7 @@ impl Running {
     /// Takes note of who vouches for the server in use.
     fn vouch(&mut self) {
         if let Some(session) = &*self.source.apiservers.session.borrow() {
-            self.saver.is_of(&session.link.login().authority);
+            self.saver.is_of(&session.link.login().authority.names());
         }
     }
 

@@ -16,19 +16,20 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::remember::{self, Remembered};
+use crate::apiserver::authorities::Authorities;
 use crate::log::messages;
 use crate::state::{aside, begin};
 
-/// So many identities are kept: a certificate authority that is rotated has two, or three if that is undone.
-const MAX_CLUSTERS: usize = 4;
+/// So many names of certificate authorities are kept: a rotation has two, and a third one for both together.
+const MAX_CLUSTERS: usize = 16;
 
 /// What outlives a reboot.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// Where.
     pub directory: PathBuf,
-    /// A digest of the certificate authority, which tells one cluster from another; `None` where it cannot be read yet.
-    pub cluster: Option<String>,
+    /// The certificate authorities, which tell one cluster from another; `None` where they cannot be read yet.
+    pub cluster: Option<Authorities>,
     /// How often at most the state is written.
     pub save_every: Duration,
     /// How long reading it at start, and writing it at the end, may take.
@@ -37,10 +38,10 @@ pub struct Memory {
 
 impl Memory {
     /// What the state directory remembers; nothing, with a warning, where it cannot be read in time.
-    pub(super) async fn recall(&self, node: &str) -> Vec<nodelb_core::change::Change> {
+    pub async fn recall(&self, node: &str) -> Vec<nodelb_core::change::Change> {
         let (path, cluster, node) = (remember::path(&self.directory), self.cluster.clone(), node.to_owned());
         let shown = path.display().to_string();
-        let reading = aside(move || remember::read(&path, cluster.as_deref(), &node));
+        let reading = aside(move || remember::read(&path, cluster.as_ref(), &node));
         let read = match timeout(self.patience, reading).await {
             Ok(read) => read,
             Err(_elapsed) => Err(io::Error::other(format!("not read within {:?}", self.patience))),
@@ -81,6 +82,8 @@ pub(super) struct Saver {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     /// Who vouched for the servers that were connected to in this run, the latest last.
     clusters: Vec<String>,
+    /// How many of them do now.
+    latest: usize,
     write: Write,
     unsaved: Unsaved,
     writing: Option<Writing>,
@@ -111,6 +114,7 @@ impl Saver {
             memory,
             snapshot,
             clusters: Vec::new(),
+            latest: 0,
             write: remember::write,
             unsaved: Unsaved::Nothing,
             writing: None,
@@ -124,14 +128,16 @@ impl Saver {
         self.unsaved = Unsaved::Something;
     }
 
-    /// Who vouches for the server in use. An identity stays valid for the state as long as it is of the same cluster:
-    /// whoever rotates a certificate authority may start nodelb again with the one before.
-    pub(super) fn is_of(&mut self, authority: &str) {
-        if self.clusters.last().is_some_and(|last| last == authority) {
+    /// Who vouches for the server in use: [`Authorities::names`]. An identity stays valid for the state as long as it
+    /// is of the same cluster: whoever rotates a certificate authority may start nodelb again with the one before.
+    pub(super) fn is_of(&mut self, names: &[String]) {
+        let names = &names[names.len().saturating_sub(MAX_CLUSTERS)..];
+        self.latest = names.len();
+        if self.clusters.ends_with(names) {
             return;
         }
-        self.clusters.retain(|known| known != authority);
-        self.clusters.push(authority.to_owned());
+        self.clusters.retain(|known| !names.contains(known));
+        self.clusters.extend_from_slice(names);
         let excess = self.clusters.len().saturating_sub(MAX_CLUSTERS);
         self.clusters.drain(..excess);
         self.unsaved = Unsaved::Something;
@@ -139,7 +145,7 @@ impl Saver {
 
     /// It is another cluster than before: who vouched for that one means nothing any more.
     pub(super) fn is_another_cluster(&mut self) {
-        let before = self.clusters.len().saturating_sub(1);
+        let before = self.clusters.len().saturating_sub(self.latest);
         self.clusters.drain(..before);
         self.unsaved = Unsaved::Something;
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 
 use super::objects::{Conditions, EndpointPort, LastWrite, ListMetadata, last_write, list, null_is_default};
-use super::time;
+use super::{time, translate};
 
 /// A list answer.
 #[derive(Clone, Debug, Deserialize)]
@@ -158,12 +158,25 @@ pub struct Slice {
     /// `metadata`
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
+    /// `addressType`
+    #[serde(rename = "addressType", deserialize_with = "null_is_default")]
+    pub address_type: String,
     /// `endpoints`
     #[serde(deserialize_with = "list")]
     pub endpoints: Vec<Endpoint>,
     /// `ports`
     #[serde(deserialize_with = "list")]
     pub ports: Vec<EndpointPort>,
+}
+
+impl Slice {
+    /// Whether the daemon takes it in, as [`translate::slice`] does. Others are none of a proxy's business.
+    pub fn is_for_proxies(&self) -> bool {
+        let has = |label: &str| self.metadata.labels.contains_key(label);
+        has("kubernetes.io/service-name")
+            && !has("service.kubernetes.io/headless")
+            && translate::family(&self.address_type).is_some()
+    }
 }
 
 /// `endpoints[]`

@@ -195,6 +195,12 @@ impl Store {
         Verdict::Fine
     }
 
+    /// Forgets the Node: from now on another one is meant.
+    pub fn forget_node(&mut self) {
+        self.nodes = Collection::default();
+        self.absence = Absence::default();
+    }
+
     /// Whether Services and EndpointSlices have been listed.
     pub fn is_synced(&self) -> bool {
         self.synced.is_some()

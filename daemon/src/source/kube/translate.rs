@@ -129,11 +129,16 @@ fn addresses(
         let any = if *family == Family::Ipv4 { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
         found.push((FrontendKind::NodePort, any));
     }
-    let external = spec.external_ips.iter().map(|ip| (FrontendKind::ExternalIP, ip));
     // `ipMode: Proxy`: such traffic must go out to the load balancer, which does more than forward it.
     let through_balancer = |mode: &Option<String>| mode.as_deref() == Some("Proxy");
     let ingress = status.load_balancer.ingress.iter().filter(|at| !at.ip.is_empty() && !through_balancer(&at.ip_mode));
-    for (kind, text) in external.chain(ingress.map(|at| (FrontendKind::LoadBalancer, &at.ip))) {
+    let ingress: Vec<&String> = ingress.map(|at| &at.ip).collect();
+    // What is both is the load balancer's, who has given it to this service, and whose source ranges hold there.
+    let balanced: BTreeSet<Addr> = ingress.iter().filter_map(|text| dialable(text).ok()).collect();
+    let is_balanced = |text: &String| dialable(text).is_ok_and(|addr| balanced.contains(&addr));
+    let external = spec.external_ips.iter().filter(|text| !is_balanced(text));
+    let external = external.map(|text| (FrontendKind::ExternalIP, text));
+    for (kind, text) in external.chain(ingress.into_iter().map(|text| (FrontendKind::LoadBalancer, text))) {
         match dialable(text) {
             Ok(addr) if families.contains(&addr.family()) => found.push((kind, addr)),
             Ok(addr) => notices.push(format!("{kind} {addr}: the service has no {} clusterIP; ignored", addr.family())),
@@ -248,6 +253,15 @@ fn node_addresses(told: &[NodeAddress]) -> BTreeSet<Addr> {
     found.into_values().collect()
 }
 
+/// The family of the addresses in slices of this `addressType`, if they have any.
+pub fn family(address_type: &str) -> Option<Family> {
+    match address_type {
+        "IPv4" => Some(Family::Ipv4),
+        "IPv6" => Some(Family::Ipv6),
+        _ => None,
+    }
+}
+
 /// An EndpointSlice. Left out are those without a service, of FQDNs, and those labelled headless.
 pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
     let metadata = &object.metadata;
@@ -257,12 +271,9 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
     if metadata.labels.headless.is_some() {
         return Translation::left_out("label service.kubernetes.io/headless; left out");
     }
-    let family = match object.address_type.as_str() {
-        "IPv4" => Family::Ipv4,
-        "IPv6" => Family::Ipv6,
-        other => {
-            return Translation::left_out(format!("addressType `{other}` has no addresses to connect to; left out"));
-        }
+    let Some(family) = family(&object.address_type) else {
+        let other = &object.address_type;
+        return Translation::left_out(format!("addressType `{other}` has no addresses to connect to; left out"));
     };
     let mut notices = Vec::new();
     let backends = backends(&object.endpoints, family, &mut notices);

@@ -6,6 +6,9 @@
 //! longer than etcd keeps its history.
 
 mod batch;
+mod history;
+mod restores;
+mod timing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,60 +16,18 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{debug, info};
+use tracing::debug;
 
 use self::batch::Batch;
+use self::history::Behind;
+pub use self::restores::Restores;
+pub use self::timing::Timing;
 use super::decode::{Decoder, Heard, Kind, Shell, Version};
 use super::page::{Page, too_long};
 use super::request::{self, Query};
 use super::splitter::{Form, Piece, Splitter};
 use crate::apiserver::link::{Body, LinkError};
-use crate::apiserver::preflight;
 use crate::apiserver::session::{Apiservers, Report, Session};
-use crate::log::messages;
-
-/// How long everything may take.
-#[derive(Clone, Debug)]
-pub struct Timing {
-    /// Until an answer's head arrives; an apiserver may collect a list for a while.
-    pub patience: Duration,
-    /// Until the head of an answer to a watch that goes on where it ended: it needs nothing to be collected.
-    pub watch_patience: Duration,
-    /// After so long without an answer it shows that none has come.
-    pub watch_shown: Duration,
-    /// Between two pieces of a list.
-    pub list_silence: Duration,
-    /// Between two items of a watch, bookmarks included, which come about once a minute. Then the watch is made again:
-    /// silence is no proof of death.
-    pub watch_silence: Duration,
-    /// How long a watch is asked for; between this and twice as long.
-    pub watch: Duration,
-    /// The first and the longest pause after a failure.
-    pub backoff: (Duration, Duration),
-    /// The pause before a list that nobody believes is asked for again.
-    pub confirm: Duration,
-    /// A watch that was away for longer lists again: etcd keeps five minutes.
-    pub resume_within: Duration,
-    /// How many objects a page of a list has.
-    pub page: usize,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self {
-            patience: Duration::from_secs(30),
-            watch_patience: Duration::from_secs(10),
-            watch_shown: Duration::from_secs(1),
-            list_silence: Duration::from_secs(15),
-            watch_silence: Duration::from_secs(90),
-            watch: Duration::from_secs(300),
-            backoff: (Duration::from_millis(200), Duration::from_secs(5)),
-            confirm: Duration::from_secs(2),
-            resume_within: Duration::from_secs(300),
-            page: 500,
-        }
-    }
-}
 
 /// What a watcher tells the one who owns the store.
 #[derive(Debug)]
@@ -107,10 +68,19 @@ pub struct Watcher {
     version: Option<Version>,
     /// The newest version ever heard, of which the store may know something.
     newest: Version,
-    /// Whether the store has yet to be told that the cluster went back in time.
+    /// Whether versions from before may be of another history than the next list.
     is_rewound: bool,
-    /// Whether something broke, after which the server may be another one without a new session.
+    /// Whether it has yet to be seen that the cluster is still where it was: the server may be another one, or
+    /// restored.
     is_unsure: bool,
+    /// What the first question of a session has shown since that was last seen.
+    behind: Behind,
+    /// When `newest` last grew.
+    grown_at: Instant,
+    /// The restores that the watchers of other kinds have found.
+    restores: Restores,
+    /// Over which connection of its link that was last seen.
+    generation: u64,
     /// Whether the watch told anything since it was last asked for, its list apart.
     is_up: bool,
     /// How many streaming lists broke in a row.
@@ -133,18 +103,20 @@ enum End {
     AskOtherwise,
     /// The store does not believe the list.
     Doubted,
+    /// The watcher of another kind has found that the cluster was restored.
+    Restored,
 }
 
 /// So many streaming lists that break in a row, and lists are asked for in pages.
 const MAX_BROKEN_LISTS: u32 = 3;
 
 impl Watcher {
-    /// A watcher of one kind. `again` makes it list once more.
+    /// A watcher of one kind. `again` makes it list once more; `restores` are those that all watchers share.
     pub fn new(
         query: Query,
         apiservers: Apiservers,
         told: mpsc::Sender<Told>,
-        again: Arc<Notify>,
+        (again, restores): (Arc<Notify>, Restores),
         timing: Timing,
     ) -> Self {
         Self {
@@ -158,6 +130,10 @@ impl Watcher {
             newest: Version::default(),
             is_rewound: false,
             is_unsure: false,
+            behind: Behind::No,
+            grown_at: Instant::now(),
+            restores: restores.of_new_watcher(),
+            generation: 0,
             is_up: false,
             broken_lists: 0,
             heard_at: Instant::now(),
@@ -186,8 +162,11 @@ impl Watcher {
 
     /// Lists and watches over one session, until there is another.
     async fn follow(&mut self, session: &Session) {
-        self.look_at_history(session.revision);
-        self.is_unsure = false;
+        self.compare(session);
+        // The session knows how far Services were when it was opened, which is no news of any other kind.
+        self.is_unsure = self.query.kind != Kind::Service || self.behind != Behind::No;
+        self.generation = session.link.generation();
+        self.forget_if_away_for_long();
         // Another server may know what the last one did not.
         self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
         let mut failures: u32 = 0;
@@ -196,10 +175,12 @@ impl Watcher {
         loop {
             let begun = Instant::now();
             self.is_up = false;
+            let restored = self.restores.clone().found_by_another(self.query.kind);
             let end = tokio::select! {
                 end = self.once(session) => end,
                 _ = changed.changed() => return,
                 () = again.notified() => Ok(End::Doubted),
+                () = restored => Ok(End::Restored),
             };
             // A list that works is no sign that the watch after it will.
             let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timing.backoff.1;
@@ -221,6 +202,10 @@ impl Watcher {
                 self.version = None;
                 return self.timing.confirm;
             }
+            Ok(End::Restored) => {
+                self.believe_restore();
+                return Duration::ZERO;
+            }
             _ => {}
         }
         *failures = failures.saturating_add(1);
@@ -235,32 +220,20 @@ impl Watcher {
         }
     }
 
-    /// Whether what was heard before is still a part of this cluster's history.
-    fn look_at_history(&mut self, revision: u64) {
-        let kind = self.query.kind.resource();
-        if self.newest.0 > revision {
-            info!(
-                message_id = %messages::CLUSTER_CHANGED,
-                "{kind}: the cluster is at resourceVersion {} and was at {} before: it was restored, so everything is listed again",
-                revision, self.newest.0
-            );
-            self.version = None;
-            self.newest = Version::default();
-            self.is_rewound = true;
-        } else if self.heard_at.elapsed() > self.timing.resume_within {
-            self.version = None;
-        }
-    }
-
     /// One list, or one watch.
     async fn once(&mut self, session: &Session) -> Result<End, LinkError> {
-        // Without HTTP/2 each watch has a connection of its own, and so perhaps a server that was restored meanwhile.
-        let is_elsewhere = self.version.is_some() && session.link.protocol() != "h2";
-        if self.is_unsure || is_elsewhere {
-            let (revision, _) = preflight::ask(&session.link, self.timing.patience).await?;
-            self.look_at_history(revision);
-            self.is_unsure = false;
+        // Without HTTP/2 each watch has a connection of its own, and so perhaps a server that was restored meanwhile;
+        // with it, the link has another one when the server has drained the one before.
+        let generation = session.link.generation();
+        let is_elsewhere = self.version.is_some() && (session.link.protocol() != "h2" || self.generation != generation);
+        if self.newest != Version::default() && (self.is_unsure || is_elsewhere) {
+            match self.look_at_history(session).await {
+                Ok(()) => {}
+                Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
+                Err(error) => return Err(error),
+            }
         }
+        (self.is_unsure, self.generation) = (false, generation);
         match self.version {
             Some(version) => self.watch(session, version).await,
             None if self.query.streams => self.stream_list(session).await,
@@ -283,6 +256,11 @@ impl Watcher {
             Err(LinkError::Gone(_)) => return Ok(End::TooOld),
             Err(error) => return Err(error),
         };
+        if session.link.generation() != self.generation {
+            // Another connection, perhaps to another server, has answered than the one that was looked at.
+            self.is_unsure = true;
+            return Ok(End::Resume);
+        }
         self.tell(Told::State(self.query.kind, State::Watching)).await;
         self.read_events(session, body, false).await
     }
@@ -307,7 +285,9 @@ impl Watcher {
     async fn begin_list(&mut self) {
         let is_rewound = self.is_rewound;
         self.tell(Told::Heard(self.query.kind, vec![Heard::ListBegins { is_rewound }])).await;
-        self.is_rewound = false;
+        // A list that follows a failure may be of a history that has passed the versions from before: the store takes
+        // equal versions for equal content in the first list alone.
+        self.is_rewound = true;
     }
 
     async fn read_events(&mut self, session: &Session, mut body: Body, mut is_list: bool) -> Result<End, LinkError> {
@@ -331,7 +311,7 @@ impl Watcher {
             let Ok(data) = frame.into_data() else { continue };
             let was_list = is_list;
             let batch = self.decode(&mut splitter, &data, &mut is_list);
-            self.newest = self.newest.max(batch.version.unwrap_or_default());
+            self.learn(batch.version.unwrap_or_default());
             self.is_up |= !was_list && batch.version.is_some();
             self.hear(session, batch.heard).await;
             self.version = batch.version.filter(|_| !is_list).or(self.version).filter(|_| !batch.is_nonsense);
@@ -390,7 +370,7 @@ impl Watcher {
             if page.next.is_empty() {
                 self.hear(session, vec![Heard::Listed(page.version)]).await;
                 self.version = Some(page.version);
-                self.newest = self.newest.max(page.version);
+                self.learn(page.version);
                 self.broken_lists = 0;
                 return Ok(End::Listed);
             }
@@ -401,7 +381,7 @@ impl Watcher {
     async fn read_page(&mut self, session: &Session, body: Body) -> Result<Shell, LinkError> {
         let mut page = Page::new(body);
         while let Some(arrived) = page.more(&mut self.decoder, self.timing.list_silence).await? {
-            self.newest = self.newest.max(arrived.newest);
+            self.learn(arrived.newest);
             self.hear(session, arrived.heard).await;
         }
         page.end()

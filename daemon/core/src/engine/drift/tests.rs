@@ -155,6 +155,10 @@ fn broken_entries_are_written_over_or_deleted() {
                 self.1.extend(ops.iter().cloned());
                 self.0.apply(ops, now)
             }
+            fn end_round(&mut self, ended: Moment) {
+                self.0.end_round(ended);
+            }
+
             fn dump(&self) -> Result<MapState, crate::datapath::MapError> {
                 self.0.dump()
             }

@@ -77,6 +77,7 @@ impl Host {
             guard: guard.clone(),
             sources: BTreeSet::from([Source::Kubernetes]),
             max_services: LIMITS.services,
+            ..EngineConfig::default()
         };
         let engine = Engine::new(config, maps.dump().expect("memory can be read"));
         Self { engine, maps, now: Moment(0), guard }

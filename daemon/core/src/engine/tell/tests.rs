@@ -29,7 +29,7 @@ impl Host {
         let admin = L4Addr { port: 9890, ..l4(ADMIN) };
         let guard = Guard { admin: [(admin.addr, admin.port)].into(), ..Guard::default() };
         let sources = BTreeSet::from([Source::Files]);
-        let config = EngineConfig { guard, sources, max_services: LIMITS.services };
+        let config = EngineConfig { guard, sources, max_services: LIMITS.services, ..EngineConfig::default() };
         let engine = Engine::new(config, datapath.dump().expect("memory can be read"));
         Self { engine, datapath, now: Moment(0) }
     }
@@ -183,7 +183,11 @@ fn a_change_that_comes_before_the_retry_is_told_as_itself() {
 #[test]
 fn who_waits_for_whom_and_who_takes_over() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
-    let events = host.tell([upsert(service("shop/a", "198.51.100.1:80"))]).events;
+    // Older, so that it gets the address from its owner.
+    let older = Service { created: Some(0), ..service("shop/a", "198.51.100.1:80") };
+    let web = Service { created: Some(9), ..web() };
+    host.tell([upsert(web)]);
+    let events = host.tell([upsert(older)]).events;
     assert_eq!(whats(&events), [What::Added, What::Conflict]);
     let conflict = &events[1];
     assert_eq!(conflict.port.as_ref().map(|port| port.service.to_string()), Some("shop/web".into()));

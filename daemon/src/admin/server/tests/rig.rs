@@ -14,7 +14,7 @@ use nodelb_core::service::{
 use nodelb_core::state::MapState;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::fixture::untold;
@@ -62,7 +62,9 @@ pub(super) async fn served(bounds: Bounds) -> Served {
     let shutdown = async move {
         let _ = stopped.await;
     };
-    let listeners = vec![Listener::Tcp(listener), Listener::Unix(unix)];
+    let (open, listeners) = mpsc::channel(2);
+    open.try_send(Listener::Tcp(listener)).map_err(drop).unwrap();
+    open.try_send(Listener::Unix(unix)).map_err(drop).unwrap();
     let task = tokio::spawn(serve(listeners, state, bounds, shutdown));
     let datapath = MemoryDatapath::new(LIMITS);
     Served { address, socket, health, maps, snapshot, engine, datapath, stop: Some(stop), task }

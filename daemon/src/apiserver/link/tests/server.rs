@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use http_body_util::Full;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::service::service_fn;
+use hyper_util::rt::TokioExecutor;
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
@@ -135,6 +136,7 @@ async fn accept<A>(
     while let Ok((stream, _)) = listener.accept().await {
         connections.fetch_add(1, Ordering::SeqCst);
         let (acceptor, answer, mut leave) = (acceptor.clone(), Arc::clone(&answer), leave.clone());
+        leave.mark_unchanged();
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let connection = stream.get_ref().1;

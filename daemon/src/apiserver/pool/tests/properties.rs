@@ -29,6 +29,8 @@ enum Event {
 enum Kind {
     Worked,
     NotReady,
+    Busy,
+    Unproven,
     Failed,
     Refused,
 }
@@ -38,6 +40,8 @@ impl Kind {
         match self {
             Self::Worked => Outcome::Worked,
             Self::NotReady => Outcome::NotReady("503".into()),
+            Self::Busy => Outcome::Busy("429".into(), 3_000),
+            Self::Unproven => Outcome::Unproven("403".into()),
             Self::Failed => failed("no route"),
             Self::Refused => Outcome::Refused("403".into()),
         }
@@ -45,7 +49,14 @@ impl Kind {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![Just(Kind::Worked), Just(Kind::NotReady), Just(Kind::Failed), Just(Kind::Refused)]
+    prop_oneof![
+        Just(Kind::Worked),
+        Just(Kind::NotReady),
+        Just(Kind::Busy),
+        Just(Kind::Unproven),
+        Just(Kind::Failed),
+        Just(Kind::Refused)
+    ]
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -183,6 +194,48 @@ proptest! {
                 }
                 None => now = pool.wake(now).expect("something to wait for"),
             }
+        }
+    }
+}
+
+/// An apiserver that restarts: it is away, then refuses everything for a while, then works. Returns how long after that
+/// it came into use.
+fn restart(pool: &mut Pool, begun: Moment, away: u64, refuses: u64, refusal: Kind) -> u64 {
+    let (answers, works) = (begun.plus(away), begun.plus(away + refuses));
+    let mut now = begun;
+    while pool.in_use().is_none() {
+        let Some(Choice { server, .. }) = pool.next(now) else {
+            now = pool.wake(now).expect("something to wait for");
+            continue;
+        };
+        pool.dialling(now, &server.address);
+        match now {
+            _ if works <= now => pool.opened(now, &server.address),
+            _ if answers <= now => pool.note(now, &server.address, refusal.outcome()),
+            _ => pool.note(now, &server.address, failed("connection refused")),
+        }
+    }
+    now.0 - works.0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_only_apiserver_is_in_use_within_five_seconds_of_a_restart(
+        seed in any::<u64>(),
+        restarts in proptest::collection::vec((0..120_000u64, 0..90_000u64, 0..30_000u64, kind()), 1..6),
+    ) {
+        let mut pool = Pool::new(&[server(1)], TIMING, seed, Moment(0));
+        let mut now = Moment(0);
+        pool.opened(now, &address(1));
+        for (lasted, away, refuses, refusal) in restarts {
+            let refusal = if matches!(refusal, Kind::Worked) { Kind::Refused } else { refusal };
+            now = now.plus(lasted);
+            pool.closed(now, "reset");
+            let waited = restart(&mut pool, now, away, refuses, refusal);
+            prop_assert!(waited <= 5_000, "{waited} ms after {away} ms away and {refuses} ms of {refusal:?}");
+            now = now.plus(away + refuses + waited);
         }
     }
 }

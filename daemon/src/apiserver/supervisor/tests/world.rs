@@ -38,6 +38,8 @@ pub(super) enum Way {
 pub(super) struct Manner {
     pub(super) readyz: u16,
     pub(super) list: u16,
+    /// `Retry-After` of a list that is not answered with 200, in seconds.
+    pub(super) retry_after: Option<u32>,
     pub(super) cluster: &'static str,
     /// The token it accepts.
     pub(super) token: &'static str,
@@ -45,7 +47,7 @@ pub(super) struct Manner {
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { readyz: 200, list: 200, cluster: "cluster-1", token: "good" }
+        Self { readyz: 200, list: 200, retry_after: None, cluster: "cluster-1", token: "good" }
     }
 }
 
@@ -58,6 +60,7 @@ struct Place {
     leads_to: SocketAddr,
     manner: Arc<Mutex<Manner>>,
     probes: Arc<AtomicUsize>,
+    lists: Arc<AtomicUsize>,
 }
 
 type Places = Arc<Mutex<BTreeMap<SocketAddr, Place>>>;
@@ -119,8 +122,10 @@ impl World {
         let manner = Arc::new(Mutex::new(Manner::default()));
         let probes = Arc::new(AtomicUsize::new(0));
         let config = self.authority.server(&Authority::params(&["kubernetes"]), &["h2", "http/1.1"]);
-        self.tasks.spawn(serving(listener, config, Arc::clone(&manner), Arc::clone(&probes)));
-        let place = Place { way: watch::channel(Way::Open).0, leads_to, manner, probes };
+        let lists = Arc::new(AtomicUsize::new(0));
+        let counted = [Arc::clone(&probes), Arc::clone(&lists)];
+        self.tasks.spawn(serving(listener, config, Arc::clone(&manner), counted));
+        let place = Place { way: watch::channel(Way::Open).0, leads_to, manner, probes, lists };
         self.places.lock().unwrap().insert(at(n), place);
     }
 
@@ -139,6 +144,11 @@ impl World {
     /// How often it was asked whether it is ready.
     pub(super) fn probes(&self, n: u8) -> usize {
         self.place(n, |place| place.probes.load(Ordering::SeqCst))
+    }
+
+    /// How often it was asked for anything else.
+    pub(super) fn lists(&self, n: u8) -> usize {
+        self.place(n, |place| place.lists.load(Ordering::SeqCst))
     }
 }
 
@@ -177,18 +187,17 @@ async fn serving(
     listener: TcpListener,
     config: rustls::ServerConfig,
     manner: Arc<Mutex<Manner>>,
-    probes: Arc<AtomicUsize>,
+    counted: [Arc<AtomicUsize>; 2],
 ) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, manner, probes) = (acceptor.clone(), Arc::clone(&manner), Arc::clone(&probes));
+        let (acceptor, manner, [probes, lists]) = (acceptor.clone(), Arc::clone(&manner), counted.clone());
         connections.spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let service = service_fn(move |request| {
-                if request.uri().path() == "/readyz" {
-                    probes.fetch_add(1, Ordering::SeqCst);
-                }
+                let counter = if request.uri().path() == "/readyz" { &probes } else { &lists };
+                counter.fetch_add(1, Ordering::SeqCst);
                 let answer = answer(&request, &manner.lock().unwrap());
                 async move { Ok::<_, Infallible>(answer) }
             });
@@ -214,6 +223,12 @@ fn answer(request: &Request<Incoming>, manner: &Manner) -> Response<Full<Bytes>>
             let metadata = r#"{"resourceVersion": "4711"}"#;
             whole(200, format!(r#"{{"metadata": {metadata}, "items": [{{"metadata": {{"uid": "{uid}"}}}}]}}"#))
         }
-        (_, _, code) => status(code, "services is forbidden"),
+        (_, _, code) => {
+            let mut answer = status(code, "services is forbidden");
+            if let Some(seconds) = manner.retry_after {
+                answer.headers_mut().insert("retry-after", seconds.into());
+            }
+            answer
+        }
     }
 }

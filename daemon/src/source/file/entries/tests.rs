@@ -39,7 +39,7 @@ name = "shop/web"
 frontends = ["198.51.100.10:80/TCP", "[2001:db8::10]:80"]
 backends = [
   "192.0.2.11:8080",
-  { address = "192.0.2.12:8080", weight = 3, node = "node-1", zone = "zone-a", state = "maintenance" },
+  { address = "192.0.2.12:8080", weight = 3, node = " Node-1 ", zone = "zone-a", state = "maintenance" },
   { address = "[2001:db8::1]:8080", weight = 0, node = "", state = "active" },
 ]
 session-affinity = "client-ip"

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::addr::{Addr, L4Addr};
+use nodelb_core::names::node_name;
 use nodelb_core::service::{Backend, BackendState, ServiceName, TrafficPolicy};
 use toml::de::DeTable;
 
@@ -234,6 +235,7 @@ fn read_backend_table(table: &DeTable<'_>, value: &Value<'_>, mismatches: &mut M
     let state = fields.setting("state", mismatches).map_or(BackendState::Active, |State(state)| state);
     let [node, zone] = ["node", "zone"].map(|key| {
         let name: Option<String> = fields.setting(key, mismatches);
+        let name = if key == "node" { name.map(|name| node_name(&name)) } else { name };
         name.filter(|name| !name.is_empty()).map(Arc::<str>::from)
     });
     mismatches.extend(fields.unknown());

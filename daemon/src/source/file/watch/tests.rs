@@ -19,7 +19,7 @@ async fn reason(watch: &mut Watch) -> bool {
 async fn a_file_being_written_is_a_reason_only_when_it_is_closed() {
     let scratch = tempfile::tempdir().unwrap();
     let mut watch = Watch::new().unwrap();
-    watch.follow(scratch.path());
+    watch.followed(watch.follower().follow(scratch.path()));
     let mut file = fs::File::create(scratch.path().join("a.toml")).unwrap();
     assert!(reason(&mut watch).await, "it appeared");
     watch.take_hints();
@@ -39,24 +39,24 @@ async fn a_directory_that_goes_and_comes_is_followed() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("services.d");
     let mut watch = Watch::new().unwrap();
-    watch.follow(&directory);
+    watch.followed(watch.follower().follow(&directory));
     fs::write(scratch.path().join("unrelated"), "").unwrap();
     assert!(!reason(&mut watch).await);
     fs::create_dir(&directory).unwrap();
     assert!(reason(&mut watch).await, "it appeared");
-    watch.follow(&directory);
+    watch.followed(watch.follower().follow(&directory));
     fs::write(directory.join("a.toml"), "").unwrap();
     assert!(reason(&mut watch).await);
     let aside = scratch.path().join("aside");
     fs::rename(&directory, &aside).unwrap();
     assert!(reason(&mut watch).await, "it went");
-    watch.follow(&directory);
+    watch.followed(watch.follower().follow(&directory));
     watch.drain().unwrap();
     fs::write(aside.join("b.toml"), "").unwrap();
     assert!(!reason(&mut watch).await, "it is another directory now");
     fs::rename(&aside, &directory).unwrap();
     assert!(reason(&mut watch).await, "it came back");
-    watch.follow(&directory);
+    watch.followed(watch.follower().follow(&directory));
     fs::remove_file(directory.join("a.toml")).unwrap();
     assert!(reason(&mut watch).await);
 }
@@ -65,7 +65,7 @@ async fn a_directory_that_goes_and_comes_is_followed() {
 async fn lost_events_mean_that_everything_is_read() {
     let scratch = tempfile::tempdir().unwrap();
     let mut watch = Watch::new().unwrap();
-    watch.follow(scratch.path());
+    watch.followed(watch.follower().follow(scratch.path()));
     let (a, b) = (scratch.path().join("a.toml"), scratch.path().join("b.toml"));
     fs::write(&a, "").unwrap();
     let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();

@@ -41,9 +41,10 @@ fn what_is_written_is_what_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
     assert_eq!(read(&path, None, NODE).expect("absent"), Remembered::default());
-    write(&path, &["ca".into()], &snapshot()).expect("written");
-    write(&path, &["ca".into()], &snapshot()).expect("written over");
-    for cluster in [Some("ca"), None] {
+    let ca = Authorities::for_test(&["ca"]);
+    write(&path, &ca.names(), &snapshot()).expect("written");
+    write(&path, &ca.names(), &snapshot()).expect("written over");
+    for cluster in [Some(&ca), None] {
         assert_eq!(read(&path, cluster, NODE).expect("read"), Remembered { changes: changes(), unreadable: 0 });
     }
 }
@@ -53,7 +54,7 @@ fn the_state_of_another_cluster_or_form_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
     write(&path, &["ca".into()], &snapshot()).expect("written");
-    assert!(read(&path, Some("another"), NODE).is_err());
+    assert!(read(&path, Some(&Authorities::for_test(&["another"])), NODE).is_err());
     for text in ["", "{\"form\":1,\"cluster\":null}\n", "{\"form\":3}\n", "garbage\n", "\u{0}"] {
         fs::write(&path, text).expect("written");
         assert!(read(&path, None, NODE).is_err(), "{text:?}");
@@ -78,13 +79,20 @@ fn a_file_that_was_damaged_is_used_as_far_as_it_makes_sense() {
 fn a_state_is_of_everyone_who_vouched_for_the_cluster() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    write(&path, &["old".into(), "both".into()], &snapshot()).expect("written");
-    for cluster in ["old", "both"] {
-        assert_eq!(read(&path, Some(cluster), NODE).expect("read").changes, changes());
+    let [old, both, new] = [&["old"][..], &["old", "new"], &["new"]].map(Authorities::for_test);
+    // An earlier version wrote one name for the whole bundle.
+    for written in [both.names(), vec![old.bundle(), both.bundle()]] {
+        write(&path, &written, &snapshot()).expect("written");
+        for cluster in [&old, &both, &Authorities::for_test(&["old", "new", "third"])] {
+            assert_eq!(read(&path, Some(cluster), NODE).expect("read").changes, changes());
+        }
+        assert!(read(&path, Some(&Authorities::for_test(&["other"])), NODE).is_err());
     }
-    assert!(read(&path, Some("new"), NODE).is_err());
+    write(&path, &old.names(), &snapshot()).expect("written");
+    assert!(read(&path, Some(&both), NODE).is_ok(), "the bundle has gained a certificate authority");
+    assert!(read(&path, Some(&new), NODE).is_err());
     write(&path, &[], &snapshot()).expect("written");
-    assert!(read(&path, Some("ca"), NODE).is_err(), "nobody vouched for it");
+    assert!(read(&path, Some(&old), NODE).is_err(), "no certificate authority vouched for it");
     assert_eq!(read(&path, None, NODE).expect("read").changes, changes());
 }
 

@@ -74,7 +74,7 @@ async fn a_write_that_blocks_holds_up_nothing() {
     let path = world.path();
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
     world.saver.write = blocking;
-    world.saver.is_of("ca");
+    world.saver.is_of(&["ca".into()]);
     let begun = Instant::now();
     world.saver.beat();
     let first = world.saver.writing.as_ref().expect("being written").begun;
@@ -99,7 +99,7 @@ async fn a_write_that_fails_is_tried_again() {
     let mut world = world();
     let new = world.path().with_extension("new");
     fs::create_dir(&new).expect("in the way");
-    world.saver.is_of("ca");
+    world.saver.is_of(&["ca".into()]);
     world.saver.end().await;
     assert!(world.saver.save_failed);
     fs::remove_dir(&new).expect("out of the way");
@@ -111,15 +111,21 @@ async fn a_write_that_fails_is_tried_again() {
 async fn the_state_is_of_everyone_who_vouched_for_this_cluster() {
     let mut world = world();
     for authority in ["old", "both", "both"] {
-        world.saver.is_of(authority);
+        world.saver.is_of(&[authority.to_owned()]);
     }
     world.saver.end().await;
     assert!(world.written().contains(r#""clusters":["old","both"]"#), "{}", world.written());
     world.saver.is_another_cluster();
     world.saver.end().await;
     assert!(world.written().contains(r#""clusters":["both"]"#), "{}", world.written());
-    (0..9).for_each(|number| world.saver.is_of(&number.to_string()));
+    (0..20).for_each(|number| world.saver.is_of(&[number.to_string()]));
     world.saver.end().await;
-    assert!(world.written().contains(r#""clusters":["5","6","7","8"]"#), "{}", world.written());
+    assert!(world.written().contains(r#""clusters":["4","5","6","#), "{}", world.written());
+    // A bundle is all of its names, and stays so when another one of the same cluster follows.
+    let both = ["a".to_owned(), "b".to_owned()];
+    world.saver.is_of(&both);
+    world.saver.is_another_cluster();
+    world.saver.end().await;
+    assert!(world.written().contains(r#""clusters":["a","b"]"#), "{}", world.written());
     assert!(world.directory.path().exists());
 }

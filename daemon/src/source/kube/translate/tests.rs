@@ -117,6 +117,18 @@ fn a_proxying_load_balancer_and_a_hostname_are_no_addresses() {
     assert_eq!(frontends, [["ClusterIP 10.96.0.7:80/TCP", "LoadBalancer 198.51.100.2:80/TCP"]]);
 }
 
+/// With datapath.external-ips empty it was refused as an external address, and served as nothing.
+#[test]
+fn a_load_balancers_address_among_the_external_ips_is_the_load_balancers() {
+    let service = service_of(
+        "{metadata: {name: a}, spec: {clusterIP: 10.96.0.7, externalIPs: [198.51.100.2, 198.51.100.3], ports: [{port: 80}]},
+          status: {loadBalancer: {ingress: [{ip: 198.51.100.2}, {ip: 198.51.100.3, ipMode: Proxy}]}}}",
+    );
+    let frontends = frontends(&service.value.unwrap());
+    let expected = ["ClusterIP 10.96.0.7:80/TCP", "ExternalIP 198.51.100.3:80/TCP", "LoadBalancer 198.51.100.2:80/TCP"];
+    assert_eq!(frontends, [expected]);
+}
+
 #[test]
 fn services_that_kube_proxy_does_not_serve_are_left_out_with_a_reason() {
     for (spec, reason) in [
@@ -383,5 +395,20 @@ fn source_ranges_that_make_no_sense_never_become_no_ranges() {
         ("[nonsense]", some(&[]), 1),
     ] {
         assert_eq!(ranges(list), (expected, notices), "{list}");
+    }
+}
+
+/// `diagnose` decodes slices by itself and must leave out those that the daemon does.
+#[test]
+fn diagnose_looks_at_the_slices_that_are_taken_and_no_others() {
+    for labels in
+        ["kubernetes.io/service-name: a", "kubernetes.io/service-name: a, service.kubernetes.io/headless: ''", "x: y"]
+    {
+        for address_type in ["IPv4", "IPv6", "FQDN", "''", "ipv4"] {
+            let text = format!("{{metadata: {{name: a-1, labels: {{{labels}}}}}, addressType: {address_type}}}");
+            let taken: EndpointSlice = serde_saphyr::from_str(&text).unwrap();
+            let seen: super::super::seen::Slice = serde_saphyr::from_str(&text).unwrap();
+            assert_eq!(slice(&taken, &reader()).value.is_some(), seen.is_for_proxies(), "{text}");
+        }
     }
 }

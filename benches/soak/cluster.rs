@@ -1,0 +1,113 @@
+//! What the cluster holds: one service that carries the traffic, and many that change.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use nodelb_apiserver::{Cluster, Replica, ServeOptions};
+use nodelb_prober::{Backend, Transport};
+use serde_json::{Value, json};
+
+/// The service that carries the traffic. It stays; its endpoints come and go, and all of them answer.
+pub(crate) const STAYS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 10), 80));
+
+/// How many services there are, with the one that stays.
+pub(crate) const SERVICES: u32 = 1000;
+
+/// How many backends of the service that stays run.
+const BACKENDS: u8 = 6;
+
+/// Where nodelb finds the two apiservers: addresses of the sandbox, which are no service's.
+const APISERVERS: [(Ipv4Addr, u16); 2] = [(Ipv4Addr::new(192, 0, 2, 201), 6443), (Ipv4Addr::new(192, 0, 2, 202), 6443)];
+
+pub(crate) struct Content {
+    pub(crate) cluster: Cluster,
+    replicas: [Replica; 2],
+}
+
+impl Content {
+    pub(crate) fn new() -> Self {
+        let cluster = Cluster::new().unwrap();
+        let replicas = [(); 2].map(|()| {
+            let mut options = ServeOptions::default();
+            options.names.extend(APISERVERS.map(|(address, _)| address.to_string()));
+            let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            cluster.serve(listener, options).unwrap()
+        });
+        let content = Self { cluster, replicas };
+        content.reset();
+        content
+    }
+
+    /// The address of each apiserver that nodelb connects to, and where the server behind it listens.
+    pub(crate) fn replicas(&self) -> [(SocketAddr, SocketAddr); 2] {
+        [0, 1].map(|index: usize| (SocketAddr::from(APISERVERS[index]), self.replicas[index].address()))
+    }
+
+    /// Brings the whole cluster into the state that samples are taken in.
+    pub(crate) fn reset(&self) {
+        apply(&self.cluster, stays());
+        apply(&self.cluster, stays_slice(0));
+        for number in 1..SERVICES {
+            apply(&self.cluster, service(number, 0));
+            apply(&self.cluster, slice(number, 3));
+        }
+    }
+}
+
+pub(crate) fn start_backends() -> Vec<Backend> {
+    let start = |number: u8| {
+        let at = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 10 + number), 8080));
+        Backend::start(&format!("b{number}"), &[(Transport::Tcp, at), (Transport::Udp, at)]).unwrap()
+    };
+    (1..=BACKENDS).map(start).collect()
+}
+
+pub(crate) fn apply(cluster: &Cluster, object: Value) {
+    cluster.apply_value(object).unwrap();
+}
+
+fn ports() -> Value {
+    json!([{"name": "tcp", "port": 80, "targetPort": 8080, "protocol": "TCP"},
+        {"name": "udp", "port": 80, "targetPort": 8080, "protocol": "UDP"}])
+}
+
+fn stays() -> Value {
+    let address = STAYS.ip().to_string();
+    json!({"kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "soak", "name": "stays"},
+        "spec": {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ports": ports()}})
+}
+
+/// Four of the six backends, another four for each `turn`.
+pub(crate) fn stays_slice(turn: u32) -> Value {
+    let first = u8::try_from(turn % u32::from(BACKENDS)).unwrap();
+    let addresses = (first..first + 4).map(|number| format!("192.0.2.{}", 11 + number % BACKENDS));
+    endpoint_slice("stays", addresses)
+}
+
+pub(crate) fn name(number: u32) -> String {
+    format!("service-{number:04}")
+}
+
+/// A service that changes; `turn` is only written into an annotation.
+pub(crate) fn service(number: u32, turn: u32) -> Value {
+    let address = format!("10.96.{}.{}", number / 250, 1 + number % 250);
+    json!({"kind": "Service", "apiVersion": "v1",
+        "metadata": {"namespace": "soak", "name": name(number), "annotations": {"example.com/turn": turn.to_string()}},
+        "spec": {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ports": ports()}})
+}
+
+/// Its slice, with so many endpoints.
+pub(crate) fn slice(number: u32, endpoints: u32) -> Value {
+    endpoint_slice(
+        &name(number),
+        (0..endpoints).map(|place| format!("10.1.{}.{}", number / 125, 1 + number % 125 * 2 + place)),
+    )
+}
+
+fn endpoint_slice(service: &str, addresses: impl Iterator<Item = String>) -> Value {
+    let endpoints: Vec<Value> =
+        addresses.map(|address| json!({"addresses": [address], "conditions": {"ready": true}})).collect();
+    json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "addressType": "IPv4",
+        "metadata": {"namespace": "soak", "name": service, "labels": {"kubernetes.io/service-name": service}},
+        "endpoints": endpoints,
+        "ports": [{"name": "tcp", "port": 8080, "protocol": "TCP"}, {"name": "udp", "port": 8080, "protocol": "UDP"}]})
+}

@@ -1,0 +1,88 @@
+//! A process that forwards an address to an apiserver, so that killing it looks to nodelb as if the apiserver had been
+//! killed: every connection breaks and the port refuses. It is this same binary, asked by its environment.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// `FROM>TO`, for the process that is to be a relay.
+const VARIABLE: &str = "NODELB_SOAK_RELAY";
+
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    server: SocketAddr,
+    child: Child,
+}
+
+impl Relay {
+    /// Serves until it is killed, where the environment says so; false elsewhere.
+    pub(crate) fn serve_if_asked() -> bool {
+        let Ok(text) = std::env::var(VARIABLE) else { return false };
+        let (from, to) = text.split_once('>').unwrap();
+        let to: SocketAddr = to.parse().unwrap();
+        for client in TcpListener::bind(from).unwrap().incoming() {
+            let client = client.unwrap();
+            thread::spawn(move || TcpStream::connect(to).and_then(|server| forward(&client, &server)));
+        }
+        true
+    }
+
+    pub(crate) fn start((address, server): (SocketAddr, SocketAddr)) -> Self {
+        let relay = Self { address, server, child: spawn(address, server) };
+        relay.wait_until_it_listens();
+        relay
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.child = spawn(self.address, self.server);
+        self.wait_until_it_listens();
+    }
+
+    fn wait_until_it_listens(&self) {
+        for _ in 0..1000 {
+            if TcpStream::connect(self.address).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the relay does not listen on {}", self.address);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // It may be gone already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn spawn(address: SocketAddr, server: SocketAddr) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(VARIABLE, format!("{address}>{server}")).stdin(Stdio::null()).stdout(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn forward(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from, to) = (client.try_clone()?, server.try_clone()?);
+    let back = thread::spawn(move || copy(&to, &from));
+    copy(client, server);
+    drop(back.join());
+    Ok(())
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream) {
+    // However it ends, both sides see the end.
+    drop(io::copy(&mut from, &mut to));
+    drop(from.shutdown(Shutdown::Both));
+    drop(to.shutdown(Shutdown::Both));
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Whether what a UDP socket sends to a NodePort is no new flow, but an answer
+ * to a socket of this node that has that number as its port: one that the
+ * kernel chose, or that it had before the Service came. A packet filter would
+ * know the answer by its connection; a socket hook asks who has the port.
+ * core::trace::is_answer() in Rust is the same decision.
+ */
+#ifndef NODELB_ANSWERS_H
+#define NODELB_ANSWERS_H
+
+#include "service.h"
+
+/*
+ * Whether a NodePort is served there that no process of this node may bind:
+ * where one may, the socket that has the port is a backend of the service.
+ */
+static __always_inline bool
+is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+{
+	struct frontend_key nodeport = nodeport_of(to);
+	const struct service *service;
+	struct frontend frontend;
+
+	/* A socket without a port, as at its first connect(), was asked
+	 * nothing. */
+	if (to->protocol != IPPROTO_UDP || !ctx->sk->src_port ||
+	    !is_nodeport(bpf_ntohs(to->port_be)) ||
+	    bpf_get_netns_cookie(ctx) != node_netns ||
+	    !bpf_map_lookup_elem(&node_addrs, to->addr) ||
+	    !look_up(&nodeport, &frontend))
+		return false;
+	service = bpf_map_lookup_elem(&services, &frontend.service_id);
+	return service && !(service->flags & SERVICE_MAY_BE_BOUND);
+}
+
+static __always_inline bool
+has_socket(struct bpf_sock_addr *ctx, struct bpf_sock_tuple *tuple, __u32 size)
+{
+	struct bpf_sock *found;
+
+	found = bpf_sk_lookup_udp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return false;
+	bpf_sk_release(found);
+	return true;
+}
+
+/*
+ * A connected client has to be found by its peer, the sender. A sender
+ * without an address of its own answers from the one that it sends to, as the
+ * kernel does within a node.
+ */
+static __always_inline bool is_answer_v4(struct bpf_sock_addr *ctx,
+					 const struct frontend_key *to,
+					 __u32 source)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	if (!is_foreign_nodeport(ctx, to))
+		return false;
+	if (!source)
+		source = ctx->sk->src_ip4;
+	tuple.ipv4.saddr = source ? source : to->addr[3];
+	tuple.ipv4.sport = bpf_htons(ctx->sk->src_port);
+	tuple.ipv4.daddr = to->addr[3];
+	tuple.ipv4.dport = to->port_be;
+	return has_socket(ctx, &tuple, sizeof(tuple.ipv4));
+}
+
+static __always_inline bool is_answer_v6(struct bpf_sock_addr *ctx,
+					 const struct frontend_key *to,
+					 __u32 *source)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	if (!is_foreign_nodeport(ctx, to))
+		return false;
+	if (is_unspecified(source)) {
+		source[0] = ctx->sk->src_ip6[0];
+		source[1] = ctx->sk->src_ip6[1];
+		source[2] = ctx->sk->src_ip6[2];
+		source[3] = ctx->sk->src_ip6[3];
+	}
+	__builtin_memcpy(tuple.ipv6.saddr,
+			 is_unspecified(source) ? to->addr : source,
+			 sizeof(tuple.ipv6.saddr));
+	tuple.ipv6.sport = bpf_htons(ctx->sk->src_port);
+	__builtin_memcpy(tuple.ipv6.daddr, to->addr, sizeof(to->addr));
+	tuple.ipv6.dport = to->port_be;
+	return has_socket(ctx, &tuple, sizeof(tuple.ipv6));
+}
+
+#endif

@@ -1,0 +1,70 @@
+//! The pinned maps, held open: pins that vanish while the daemon runs are made again, with nothing lost. They vanish when
+//! they are removed, and when another bpffs is mounted over them. Of links [`crate::attach`] does the same.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use crate::error::{OpenError, failed};
+use crate::load::LASTING;
+use crate::maps::NAMES;
+use crate::pins::Pins;
+use crate::sys;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    generation: u32,
+    lasting: Vec<(&'static str, OwnedFd)>,
+    /// Of the generation.
+    maps: Vec<(&'static str, OwnedFd)>,
+}
+
+impl Kept {
+    /// Opens every map that is pinned.
+    pub(crate) fn open(pins: &Pins, generation: u32) -> Result<Self, OpenError> {
+        let directory = pins.generation(generation);
+        let lasting = LASTING.iter().map(|&name| open(name, &pins.lasting(name))).collect::<Result<_, _>>()?;
+        let maps = NAMES.iter().map(|&name| open(name, &directory.join(name))).collect::<Result<_, _>>()?;
+        Ok(Self { generation, lasting, maps })
+    }
+
+    /// The maps whose pins are gone.
+    pub(crate) fn missing(&self, pins: &Pins) -> Vec<&'static str> {
+        let directory = pins.generation(self.generation);
+        let lasting = self.lasting.iter().map(|(name, _)| (*name, pins.lasting(name)));
+        let maps = self.maps.iter().map(|(name, _)| (*name, directory.join(name)));
+        lasting.chain(maps).filter(|(_, path)| !path.exists()).map(|(name, _)| name).collect()
+    }
+
+    /// Makes the pins that are missing, and their directories. The generation appears in one step, as at a start.
+    pub(crate) fn restore(&self, pins: &Pins) -> Result<(), OpenError> {
+        pins.make()?;
+        for (name, map) in &self.lasting {
+            pin(map, &pins.lasting(name), pins)?;
+        }
+        let directory = pins.generation(self.generation);
+        if directory.exists() {
+            return self.pin_maps(&directory, pins);
+        }
+        let directory = pins.begin(self.generation)?;
+        self.pin_maps(&directory, pins)?;
+        pins.commit(self.generation)
+    }
+
+    fn pin_maps(&self, directory: &Path, pins: &Pins) -> Result<(), OpenError> {
+        self.maps.iter().try_for_each(|(name, map)| pin(map, &directory.join(name), pins))
+    }
+}
+
+fn open(name: &'static str, path: &Path) -> Result<(&'static str, OwnedFd), OpenError> {
+    Ok((name, sys::open_pinned(path).map_err(failed("opening", path))?))
+}
+
+/// Pins the map unless something is pinned there.
+fn pin(map: &OwnedFd, path: &Path, pins: &Pins) -> Result<(), OpenError> {
+    if !path.exists() {
+        sys::pin(map.as_fd(), path).map_err(failed("pinning", path))?;
+        pins.crash().pass();
+    }
+    Ok(())
+}

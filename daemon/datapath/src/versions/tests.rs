@@ -1,0 +1,34 @@
+use super::*;
+
+/// A directory of this test's own, on an ordinary file system.
+fn scratch(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("nodelb-versions-{}-{name}", std::process::id()));
+    drop(fs::remove_dir_all(&directory));
+    directory
+}
+
+/// A cleanup that finds no pin directory must not go on: a daemon that starts the next moment would lose its pins.
+#[test]
+fn what_is_absent_is_not_locked() {
+    let directory = scratch("absent");
+    assert!(Lock::take(&directory).unwrap().is_none());
+    fs::create_dir(&directory).unwrap();
+    let held = Lock::take(&directory).unwrap();
+    assert!(held.is_some());
+    assert!(matches!(Lock::take(&directory), Err(OpenError::Busy { .. })));
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn what_was_made_again_is_locked_again() {
+    let directory = scratch("again");
+    fs::create_dir_all(directory.join("v1")).unwrap();
+    let mut lock = Lock::take(&directory).unwrap().unwrap();
+    lock.extend(&directory).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    fs::create_dir_all(directory.join("v1")).unwrap();
+    assert!(Lock::take(&directory).unwrap().is_some(), "the old lock is of directories that are gone");
+    lock.extend(&directory).unwrap();
+    assert!(matches!(Lock::take(&directory), Err(OpenError::Busy { .. })));
+    fs::remove_dir_all(&directory).unwrap();
+}

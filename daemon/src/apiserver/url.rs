@@ -1,0 +1,40 @@
+//! URLs in messages. A user name and a password in one are as secret as a token: whatever prints a URL, prints it as a
+//! [`Shown`].
+
+use std::fmt;
+
+/// A URL, or what stands in its place, without what comes before the host's `@`.
+#[derive(Clone, Copy)]
+pub struct Shown<'u>(pub &'u str);
+
+/// All of it up to the last `@` counts as secret: a password may hold any character, although a correct URL escapes some.
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, rest) = match self.0.split_once("://") {
+            Some((scheme, rest)) if is_scheme(scheme) => (Some(scheme), rest),
+            _ => (None, self.0),
+        };
+        if let Some(scheme) = scheme {
+            write!(f, "{}://", scheme.escape_debug())?;
+        }
+        match rest.rsplit_once('@') {
+            Some((_, host)) => write!(f, "…@{}", host.escape_debug()),
+            None => write!(f, "{}", rest.escape_debug()),
+        }
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.bytes().all(is_part)
+}
+
+/// As [`fmt::Display`]: a derived `Debug` of what holds it must not show more.
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests;

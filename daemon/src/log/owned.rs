@@ -1,0 +1,89 @@
+//! An event that outlives the statement that logged it: its values are formatted where it happens, and another thread
+//! gives it to a subscriber later, with the same metadata and fields.
+
+use std::fmt;
+
+use tracing::field::{self, DebugValue, Field, Value, Visit};
+use tracing::{Event, Metadata, Subscriber};
+
+/// The most fields that an event keeps; more than the `tracing` macros allow.
+const FIELDS: usize = 32;
+
+/// An event with its values as text.
+#[derive(Debug)]
+pub(super) struct Owned {
+    metadata: &'static Metadata<'static>,
+    values: Vec<(Field, Text)>,
+    bytes: usize,
+}
+
+/// A value: visitors distinguish strings from what is formatted.
+#[derive(Debug)]
+enum Text {
+    Str(String),
+    Formatted(DebugValue<Verbatim>),
+}
+
+/// Text whose debug form is the text itself.
+struct Verbatim(String);
+
+impl fmt::Debug for Verbatim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Owned {
+    /// A copy of the event.
+    pub(super) fn of(event: &Event<'_>) -> Self {
+        let mut copy = Self { metadata: event.metadata(), values: Vec::new(), bytes: 0 };
+        event.record(&mut copy);
+        copy
+    }
+
+    /// How many bytes its values take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives the event to the subscriber, in this thread.
+    pub(super) fn replay(&self, subscriber: &impl Subscriber) {
+        let Some((first, _)) = self.values.first() else { return };
+        // A field without a value is passed over.
+        let mut values: [(&Field, Option<&dyn Value>); FIELDS] = [(first, None); FIELDS];
+        for (place, (field, text)) in values.iter_mut().zip(&self.values) {
+            *place = (field, Some(text.value()));
+        }
+        subscriber.event(&Event::new(self.metadata, &self.metadata.fields().value_set(&values)));
+    }
+}
+
+impl Text {
+    fn value(&self) -> &dyn Value {
+        match self {
+            Self::Str(text) => text,
+            Self::Formatted(value) => value,
+        }
+    }
+}
+
+impl Owned {
+    fn keep(&mut self, field: &Field, bytes: usize, text: Text) {
+        self.bytes += field.name().len() + bytes;
+        self.values.push((field.clone(), text));
+    }
+}
+
+impl Visit for Owned {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.keep(field, value.len(), Text::Str(value.to_owned()));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = format!("{value:?}");
+        self.keep(field, text.len(), Text::Formatted(field::debug(Verbatim(text))));
+    }
+}
+
+#[cfg(test)]
+mod tests;

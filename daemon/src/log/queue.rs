@@ -1,0 +1,127 @@
+//! Lines on their way out. The program puts a line into a bounded queue and goes on; one thread takes the lines out and
+//! writes them. Only this thread waits for journald, a pipe or a disk. A line that does not fit is dropped and counted.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The most lines that wait, and the most bytes of text in them: about a minute of all that the limit on storms admits.
+const LINES: usize = 4096;
+const BYTES: usize = 4 << 20;
+
+/// A queue of lines. Clones are the same queue.
+#[derive(Debug)]
+pub(super) struct Queue<T>(Arc<Shared<T>>);
+
+#[derive(Debug)]
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    /// A line came in.
+    filled: Condvar,
+    /// The last line was written.
+    emptied: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    waiting: VecDeque<(T, usize)>,
+    bytes: usize,
+    /// Whether the thread writes a line just now.
+    is_writing: bool,
+    dropped: u64,
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        let state = State { waiting: VecDeque::new(), bytes: 0, is_writing: false, dropped: 0 };
+        Self(Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new(), emptied: Condvar::new() }))
+    }
+}
+
+impl<T> Queue<T> {
+    /// Appends the line, of so many bytes; drops and counts it if there is no room. Never waits for a writer.
+    pub(super) fn push(&self, line: T, bytes: usize) {
+        let mut state = self.lock();
+        if state.waiting.len() >= LINES || state.bytes.saturating_add(bytes) > BYTES {
+            state.dropped += 1;
+            return;
+        }
+        state.bytes += bytes;
+        state.waiting.push_back((line, bytes));
+        drop(state);
+        self.0.filled.notify_one();
+    }
+
+    /// How many lines were dropped since the start.
+    pub(super) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    /// Whether at least half of the queue is free, so that a line about dropped ones is not dropped as well.
+    pub(super) fn has_room(&self) -> bool {
+        let state = self.lock();
+        state.waiting.len() <= LINES / 2 && state.bytes <= BYTES / 2
+    }
+
+    /// Waits until every line is written, at most so long. Whether they are.
+    pub(super) fn flush(&self, patience: Duration) -> bool {
+        let by = Instant::now() + patience;
+        let mut state = self.lock();
+        while state.is_writing || !state.waiting.is_empty() {
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.0.emptied.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn take(&self) -> T {
+        let mut state = self.lock();
+        state.is_writing = false;
+        loop {
+            if let Some((line, bytes)) = state.waiting.pop_front() {
+                state.bytes -= bytes;
+                state.is_writing = true;
+                return line;
+            }
+            self.0.emptied.notify_all();
+            state = self.0.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Every change under the lock is complete.
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Send + 'static> Queue<T> {
+    /// Starts the thread that writes the lines, for the life of the process. `write` may block.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub(super) fn start(&self, mut write: impl FnMut(T) + Send + 'static) -> io::Result<()> {
+        let queue = self.clone();
+        let work = move || {
+            loop {
+                write(queue.take());
+            }
+        };
+        thread::Builder::new().name("log".into()).spawn(work)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! What is said of services that stay in the kernel although no source describes them now: in `/readyz` and `/status` for
+//! as long as it lasts, and once in the journal.
+
+use nodelb_core::engine::{Kept, KeptBecause};
+use tracing::warn;
+
+use crate::log::messages;
+
+/// What the check `reconcile` says once the first full reconcile is done.
+pub(super) fn reconciled(kept: &[Kept]) -> String {
+    let told: Vec<String> = kept.iter().filter_map(describe).collect();
+    match told.as_slice() {
+        [] => "every source is synced and the first full reconcile is done".into(),
+        told => format!("the first full reconcile is done, but {}", told.join("; and ")),
+    }
+}
+
+/// Logs the sources that are not configured. A file that cannot be read has a line of its own.
+pub(super) fn warn(kept: &[Kept]) {
+    for it in kept.iter().filter(|it| it.because == KeptBecause::NotConfigured) {
+        if let Some(text) = describe(it) {
+            warn!(message_id = %messages::SOURCE_ABSENT, "{text}");
+        }
+    }
+}
+
+/// What is missing, what follows from it, and what to do. `None` where nothing of an absent source is left.
+fn describe(Kept { source, ports, because }: &Kept) -> Option<String> {
+    let count = match ports {
+        0 => "no service port is".to_owned(),
+        1 => "1 service port is".to_owned(),
+        ports => format!("{ports} service ports are"),
+    };
+    match because {
+        KeptBecause::NotConfigured if *ports == 0 => None,
+        KeptBecause::NotConfigured => Some(format!(
+            "the configuration does not name {source}, which was a source before: {count} kept as last known and not \
+             updated; configure [{source}] again, or set {source}.enabled to false to remove them"
+        )),
+        KeptBecause::Incomplete(what) => Some(format!(
+            "the source {source} is incomplete: {what}; {count} kept from before the start until it is read"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodelb_core::service::Source;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_said_with_its_reason_and_the_remedy() {
+        let kept = |ports, because| Kept { source: Source::Kubernetes, ports, because };
+        let text = reconciled(&[kept(12, KeptBecause::NotConfigured)]);
+        for part in ["does not name kubernetes", "12 service ports", "kept", "[kubernetes]", "kubernetes.enabled"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let text = reconciled(&[kept(1, KeptBecause::Incomplete("web.toml cannot be used".into()))]);
+        assert!(text.contains("incomplete: web.toml cannot be used; 1 service port is kept"), "{text}");
+        let nothing = reconciled(&[kept(0, KeptBecause::NotConfigured)]);
+        assert_eq!(nothing, "every source is synced and the first full reconcile is done");
+    }
+}

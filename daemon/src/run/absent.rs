@@ -1,0 +1,156 @@
+//! A source that was there before and that the configuration does not name: what the state directory knows of it, and what
+//! is done with that.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use nodelb_core::change::Change;
+use nodelb_core::service::Source;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::kubernetes::{SAVE_EVERY, STATE_PATIENCE};
+use crate::config::Config;
+use crate::log::messages;
+use crate::source::kube::{Memory, remember};
+use crate::state;
+
+/// The sources that the state directory says were there before. Where it does not answer in time, they count as there:
+/// nothing is removed for that.
+pub(super) async fn formerly(config: &Config, patience: Duration) -> BTreeSet<Source> {
+    let mut was_there = config.is_kubernetes_unsaid();
+    if was_there {
+        let path = remember::path(&config.state.directory);
+        was_there = is_there(patience, move || path.try_exists()).await;
+    }
+    was_there.then_some(Source::Kubernetes).into_iter().collect()
+}
+
+/// Whether the file is there; it counts as there while that is not known.
+async fn is_there(patience: Duration, ask: impl FnOnce() -> io::Result<bool> + Send + 'static) -> bool {
+    in_time(patience, ask).await.unwrap_or(true)
+}
+
+/// Runs what may block for ever in a thread of its own, and waits for it only so long.
+async fn in_time<T: Send + 'static>(
+    patience: Duration,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    timeout(patience, state::aside(work)).await.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// The sources that the operator has switched off.
+pub(super) fn switched_off(config: &Config) -> BTreeSet<Source> {
+    (!config.kubernetes.enabled).then_some(Source::Kubernetes).into_iter().collect()
+}
+
+/// Sends what the state directory knows of Kubernetes where the configuration does not say whether it is a source: its
+/// services stay as last known, as if no apiserver could be reached. Where it is switched off, removes that.
+pub(super) async fn recall(
+    config: &Config,
+    formerly: &BTreeSet<Source>,
+    node: &str,
+    changes: &mpsc::Sender<Vec<Change>>,
+) {
+    let directory = config.state.directory.clone();
+    if !config.kubernetes.enabled {
+        let forgotten = directory.clone();
+        match in_time(STATE_PATIENCE, move || remember::forget(&forgotten)).await {
+            Ok(false) => {}
+            Ok(true) => info!(
+                message_id = %messages::CLUSTER_CHANGED,
+                "kubernetes.enabled is false: what the state directory knew of Kubernetes is removed"
+            ),
+            Err(error) => warn!(
+                message_id = %messages::STATE_UNWRITTEN,
+                "kubernetes.enabled is false, but {} cannot be removed: {error}; remove it, or a later start without \
+                 that key serves what is in it",
+                remember::path(&directory).display()
+            ),
+        }
+    }
+    if formerly.is_empty() {
+        return;
+    }
+    let memory = Memory { directory, cluster: None, save_every: SAVE_EVERY, patience: STATE_PATIENCE };
+    let recalled = memory.recall(node).await;
+    if !recalled.is_empty() {
+        // An error means that the owner is gone, and so is the daemon.
+        let _ = changes.send(recalled).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodelb_core::addr::Protocol;
+    use nodelb_core::datapath::{Datapath, Moment};
+    use nodelb_core::engine::{Engine, Kept, KeptBecause};
+    use nodelb_core::memory::MemoryDatapath;
+    use nodelb_core::service::{FrontendKind, FrontendSpec, Service, ServicePort};
+
+    use super::*;
+
+    fn known() -> Service {
+        let spec = FrontendSpec { addr: "10.96.0.1".parse().unwrap(), port: 443, kind: FrontendKind::ClusterIP };
+        let port = ServicePort { name: "https".into(), protocol: Protocol::Tcp, frontends: vec![spec] };
+        Service { ports: vec![port], ..Service::new("default/kubernetes".parse().unwrap(), Source::Kubernetes) }
+    }
+
+    /// A state directory that knows Kubernetes, and a configuration with these keys.
+    fn after_a_reset(keys: &str) -> (tempfile::TempDir, Config) {
+        let directory = tempfile::tempdir().unwrap();
+        let service = serde_json::to_string(&Change::UpsertService(known())).unwrap();
+        let text = format!("{{\"form\":2,\"clusters\":[\"a\"],\"node\":\"n\"}}\n{service}\n");
+        std::fs::write(remember::path(directory.path()), text).unwrap();
+        let config = Config::parse(&format!("{keys}\n[state]\ndirectory = {:?}\n", directory.path())).unwrap();
+        (directory, config)
+    }
+
+    async fn recalled(config: &Config) -> Vec<Change> {
+        let (changes, mut recalled) = mpsc::channel(1);
+        recall(config, &formerly(config, STATE_PATIENCE).await, "n", &changes).await;
+        recalled.try_recv().unwrap_or_default()
+    }
+
+    /// What a power loss leaves of a file that was being written, also after a reboot.
+    #[tokio::test]
+    async fn an_empty_configuration_keeps_what_is_known_of_kubernetes() {
+        let (_directory, config) = after_a_reset("");
+        let mut datapath = MemoryDatapath::new(config.datapath.limits());
+        let engine_config =
+            crate::run::engine_config(&config, formerly(&config, STATE_PATIENCE).await, datapath.limits().services);
+        let mut engine = Engine::new(engine_config, datapath.dump().unwrap());
+        recalled(&config).await.into_iter().for_each(|change| engine.change(change));
+        engine.change(Change::Synced { source: Source::Files, incomplete: None });
+        engine.reconcile(&mut datapath, Moment(0));
+        assert!(engine.is_ready(), "systemd is not kept waiting");
+        let kept = Kept { source: Source::Kubernetes, ports: 1, because: KeptBecause::NotConfigured };
+        assert_eq!(engine.kept(), [kept]);
+        let names: Vec<String> = engine.snapshot(Moment(0)).ports().map(|(_, key)| key.to_string()).collect();
+        assert_eq!(names, ["default/kubernetes:https/TCP/IPv4"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_switched_off_is_forgotten() {
+        let (directory, config) = after_a_reset("[kubernetes]\nenabled = false");
+        assert_eq!(switched_off(&config), BTreeSet::from([Source::Kubernetes]));
+        assert_eq!(recalled(&config).await, []);
+        assert!(!remember::path(directory.path()).exists());
+        assert_eq!(formerly(&config, STATE_PATIENCE).await, BTreeSet::new());
+    }
+
+    /// As one whose file system hangs.
+    #[tokio::test]
+    async fn a_state_directory_that_does_not_answer_in_time_removes_nothing() {
+        let (_directory, config) = after_a_reset("");
+        std::fs::remove_file(remember::path(&config.state.directory)).unwrap();
+        assert_eq!(formerly(&config, STATE_PATIENCE).await, BTreeSet::new());
+        let hangs = || {
+            std::thread::sleep(Duration::from_millis(500));
+            Ok(false)
+        };
+        assert!(is_there(Duration::from_millis(1), hangs).await);
+    }
+}

@@ -1,0 +1,47 @@
+use std::net::TcpListener;
+use std::time::Duration;
+
+use nix::libc;
+use tokio::time::timeout;
+
+use super::{Doors, Why};
+use crate::admin::Listener;
+use crate::config::Admin;
+
+fn admin(listen: &[&str], socket: &std::path::Path) -> Admin {
+    let listen = listen.iter().map(|address| address.parse().unwrap()).collect();
+    Admin { listen, socket: socket.to_path_buf() }
+}
+
+#[tokio::test]
+async fn an_address_that_cannot_be_opened_is_left_out_and_opened_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
+    // 192.0.2.1 is no address of this host.
+    let config = admin(&[&taken.to_string(), "192.0.2.1:9890", "127.0.0.1:0"], &directory.path().join("nodelb.sock"));
+    let mut doors = Doors::open(&config);
+    let mut listeners = doors.listeners().unwrap();
+    assert!(matches!(listeners.open.recv().await, Some(Listener::Tcp(_))), "127.0.0.1:0");
+    assert!(matches!(listeners.open.recv().await, Some(Listener::Unix(_))));
+    let why: Vec<String> = listeners.unopened.borrow().iter().map(|it| format!("{}: {}", it.address, it.why)).collect();
+    assert_eq!(why.len(), 2, "{why:?}");
+    assert!(why[0].contains("Address already in use") && why[0].contains("ss -ltnp"), "{why:?}");
+    assert!(why[1].starts_with("192.0.2.1:9890: Cannot assign requested address"), "{why:?}");
+    assert!(why[1].contains("remove it from admin.listen"), "{why:?}");
+
+    drop(holder);
+    let opened = timeout(Duration::from_secs(60), listeners.open.recv()).await.unwrap();
+    let Some(Listener::Tcp(opened)) = opened else { panic!("a TCP listener is opened") };
+    assert_eq!(opened.local_addr().unwrap(), taken);
+    timeout(Duration::from_secs(60), listeners.unopened.wait_for(|left| left.len() == 1)).await.unwrap().unwrap();
+    assert_eq!(listeners.unopened.borrow()[0].address.to_string(), "192.0.2.1:9890");
+}
+
+#[test]
+fn a_host_without_the_address_family_is_named_as_the_reason() {
+    let why = Why(std::io::Error::from_raw_os_error(libc::EAFNOSUPPORT)).to_string();
+    assert!(why.contains("no IPv6?"), "{why}");
+    let why = Why(std::io::Error::from_raw_os_error(libc::EACCES)).to_string();
+    assert!(why.contains("above 1023"), "{why}");
+}

@@ -1,0 +1,63 @@
+//! Services of the directory that claim one address: only one of them gets it. For `nodelb check-config`, before a file is
+//! in the directory of a daemon that runs. Pure.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nodelb_core::addr::L4Addr;
+use nodelb_core::service::Service;
+
+use super::merge::Merged;
+use super::{FileContent, FileProblem};
+use crate::document::Problem;
+
+/// The most addresses that are named for two services.
+const SHOWN: usize = 3;
+
+/// A problem for each two services that claim the same addresses, in the file of the one that would not get them if both
+/// were new.
+pub(super) fn find(contents: &BTreeMap<PathBuf, Arc<FileContent>>, merged: &Merged) -> Vec<FileProblem> {
+    let mut services: Vec<&Arc<Service>> = merged.services.values().collect();
+    services.sort_by_key(|service| (service.created.unwrap_or(0), &service.origin.object, &service.name));
+    let mut owners: BTreeMap<L4Addr, &Arc<Service>> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for service in services {
+        let mut lost: BTreeMap<_, (&Arc<Service>, Vec<L4Addr>)> = BTreeMap::new();
+        for port in &service.ports {
+            for address in port.frontends.iter().map(|frontend| frontend.l4(port.protocol)) {
+                let owner = *owners.entry(address).or_insert(service);
+                if owner.name != service.name {
+                    lost.entry(&owner.name).or_insert((owner, Vec::new())).1.push(address);
+                }
+            }
+        }
+        problems.extend(lost.into_values().map(|(owner, addresses)| problem(contents, service, owner, &addresses)));
+    }
+    problems
+}
+
+fn problem(
+    contents: &BTreeMap<PathBuf, Arc<FileContent>>,
+    service: &Service,
+    owner: &Service,
+    addresses: &[L4Addr],
+) -> FileProblem {
+    let path = Path::new(&*service.origin.object);
+    let line = contents.get(path).and_then(|content| {
+        let found = content.services.iter().find(|found| found.value.name == service.name);
+        found.and_then(|found| found.line)
+    });
+    let shown: Vec<String> = addresses.iter().take(SHOWN).map(L4Addr::to_string).collect();
+    let more = addresses.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let message = format!(
+        "address conflict: {}{more} of service {} is claimed by {} in {} too; only one of them is served there; remove \
+         the address from one of the two",
+        shown.join(", "),
+        service.name,
+        owner.name,
+        owner.origin.object
+    );
+    FileProblem { path: path.to_path_buf(), problem: Problem { line, message } }
+}

@@ -1,0 +1,25 @@
+use std::sync::mpsc;
+
+use super::Threads;
+
+#[tokio::test]
+async fn threads_that_do_not_come_back_are_bounded_and_free_their_place_when_they_do() {
+    let threads = Threads::new("test", 2);
+    let (thaw, frozen) = mpsc::channel::<()>();
+    let hang = move || {
+        let _ = frozen.recv();
+    };
+    let hung = threads.begin(hang).unwrap();
+    let second = threads.begin(|| 7).unwrap();
+    assert_eq!(second.await.unwrap(), 7);
+    // A receiver that is dropped frees no place: the thread is still there.
+    drop(hung);
+    let (thaw_too, frozen) = mpsc::channel::<()>();
+    let hung = threads.begin(move || frozen.recv().is_err()).unwrap();
+    let refused = threads.clone().begin(|| ()).unwrap_err().to_string();
+    assert_eq!(refused, "2 earlier attempts have not come back");
+    drop(thaw_too);
+    assert!(hung.await.unwrap());
+    threads.begin(|| ()).unwrap().await.unwrap();
+    drop(thaw);
+}

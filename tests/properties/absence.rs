@@ -1,0 +1,100 @@
+//! Absence is not evidence: whatever a start's configuration lacks, what its sources said before stays until the source
+//! has synced or the operator has asked for its removal.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodelb_core::addr::L4Addr;
+use nodelb_core::change::Change;
+use nodelb_core::service::{ServiceName, Source};
+use nodelb_core::state::MapState;
+use nodelb_core::trace::{Verdict, trace};
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::model::Host;
+use crate::world::{SOURCES, changes, claims_of, described, dialled, disputed, facts, guard, settled, without};
+
+/// The backends that a client reaches at each address.
+fn reached(state: &MapState) -> BTreeMap<L4Addr, BTreeSet<L4Addr>> {
+    let backends = |to: L4Addr| match trace(state, &guard().nodeport_range, to) {
+        Verdict::Forwarded(_, slots) => Some((to, slots.iter().map(|slot| slot.addr).collect())),
+        _ => None,
+    };
+    dialled().into_iter().filter_map(backends).collect()
+}
+
+/// The source of a fact; the node's facts have none.
+fn source_of(change: &Change) -> Option<Source> {
+    match change {
+        Change::UpsertService(service) => Some(service.source),
+        Change::UpsertSlice(slice) => Some(slice.source),
+        _ => None,
+    }
+}
+
+/// The facts that these sources tell, and those about the node.
+fn facts_of(all: &[Change], sources: &[Source]) -> Vec<Change> {
+    let is_told = |change: &&Change| source_of(change).is_none_or(|source| sources.contains(&source));
+    all.iter().filter(is_told).cloned().collect()
+}
+
+/// Which service owns each address that the kernel has.
+fn owners(host: &Host) -> BTreeMap<L4Addr, ServiceName> {
+    let snapshot = host.engine.snapshot(host.now);
+    let rows = snapshot.frontends(&Default::default());
+    let mut owners = BTreeMap::new();
+    for row in rows.into_iter().filter(|row| snapshot.realised.frontends.contains_key(&row.address)) {
+        owners.entry(row.address).or_insert(row.service);
+    }
+    owners
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    /// The configuration is empty, was replaced, or lost a section: no start takes away what the absent source had.
+    #[test]
+    fn a_start_without_a_source_that_was_there_removes_nothing_of_it(
+        world in changes(24),
+        configured in prop::sample::subsequence(&SOURCES[..], 0..=2),
+        starts in 1..3_usize,
+    ) {
+        let mut host = settled(&world);
+        let all = facts(&world);
+        let (before, owners) = (reached(&host.held()), owners(&host));
+        let services = described(&all);
+        let told = facts_of(&all, &configured);
+        let remaining = described(&told);
+        let claimed: BTreeSet<L4Addr> = remaining.values().flat_map(|service| claims_of(service)).collect();
+        for _ in 0..starts {
+            host.sources = configured.iter().copied().collect();
+            host.restart();
+            host.tell(told.iter().cloned());
+            host.round();
+            host.tell_synced();
+            prop_assert!(host.settle());
+            prop_assert!(host.engine.is_ready());
+        }
+        let held = host.held();
+        let after = reached(&held);
+        for (address, name) in &owners {
+            let is_absent = services.get(name).is_some_and(|service| !configured.contains(&service.source));
+            // A description by another source counts once the first one is not there.
+            if !is_absent || claimed.contains(address) || remaining.contains_key(name) {
+                continue;
+            }
+            prop_assert!(held.frontends.contains_key(address), "{} of {} is gone", address, name);
+            if !address.addr.is_unspecified() {
+                prop_assert_eq!(after.get(address), before.get(address), "{} of {}", address, name);
+            }
+        }
+        // The source is back.
+        host.sources = SOURCES.into_iter().collect();
+        host.restart();
+        host.tell(all.iter().cloned());
+        host.tell_synced();
+        host.settle();
+        let disputed = disputed(&all);
+        prop_assert_eq!(without(&host.text(), &disputed), without(&settled(&world).text(), &disputed));
+    }
+}

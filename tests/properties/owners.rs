@@ -1,0 +1,293 @@
+//! The current owner keeps its address among claims of equal rank: in whatever order they arrive, over restarts, with
+//! files added while the daemon is down, and while some other file cannot be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodelb_core::addr::L4Addr;
+use nodelb_core::change::Change;
+use nodelb_core::report::{FrontendReport, Status};
+use nodelb_core::service::{FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, Source};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::cases;
+use crate::dice;
+use crate::model::{Host, ROOMY};
+use crate::world::{described, facts, l4, rank};
+
+const NAMES: [&str; 4] = ["aaa/thief", "shop/a", "shop/web", "zzz/last"];
+const ADDRESSES: [&str; 3] = ["198.51.100.1:80", "198.51.100.2:80", "198.51.100.3:80"];
+const FILES: [&str; 4] = ["a.toml", "shop.toml", "m.yaml", "zz-new.toml"];
+
+/// A service in a file, often in the way of another, and its backends if it has any.
+fn entry() -> impl Strategy<Value = [Change; 2]> {
+    let created = prop_oneof![6 => Just(None), 1 => Just(Some(100)), 1 => Just(Some(200))];
+    let addresses = prop::collection::btree_set(select(&ADDRESSES), 1..3);
+    (select(&NAMES), select(&FILES), addresses, created, any::<bool>()).prop_map(
+        |(name, file, addresses, created, has_backends)| {
+            let name: ServiceName = name.parse().expect("valid");
+            let frontend = |text: &&str| FrontendSpec { addr: l4(text).addr, port: 80, kind: FrontendKind::Static };
+            let protocol = nodelb_core::addr::Protocol::Tcp;
+            let frontends = addresses.iter().map(frontend).collect();
+            let service = Service {
+                origin: Origin { object: file.into(), ..Origin::default() },
+                created,
+                ports: vec![ServicePort { name: "".into(), protocol, frontends }],
+                ..Service::new(name.clone(), Source::Files)
+            };
+            // Each service has a backend of its own: who is reached says who owns the address.
+            let last = NAMES.iter().position(|other| **other == name.to_string()).expect("one of them") + 1;
+            let backend = nodelb_core::service::Backend::new(format!("192.0.2.{last}").parse().expect("valid"), 8080);
+            let backends = if has_backends { vec![backend] } else { Vec::new() };
+            let slice = Slice {
+                name: nodelb_core::service::SliceName::new(&name.namespace, &name.name),
+                service: name,
+                source: Source::Files,
+                origin: Origin { object: file.into(), ..Origin::default() },
+                ports: vec![nodelb_core::service::SlicePort { name: "".into(), protocol, backends }],
+            };
+            [Change::UpsertService(service), Change::UpsertSlice(slice)]
+        },
+    )
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A file is added or written over.
+    Write([Change; 2]),
+    /// A service goes.
+    Remove(&'static str),
+    /// The daemon starts again; meanwhile files were added. They are told in this order, in rounds of this length.
+    Restart { added: Vec<[Change; 2]>, order: Vec<usize>, round: usize },
+    /// The same while one of the services is in a file that cannot be read at first.
+    RestartWithout { unread: prop::sample::Index, added: Vec<[Change; 2]>, written: Option<[Change; 2]> },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let added = || prop::collection::vec(entry(), 0..3);
+    let order = prop::collection::vec(0..16_usize, 16);
+    prop_oneof![
+        4 => entry().prop_map(Step::Write),
+        1 => select(&NAMES).prop_map(Step::Remove),
+        2 => (added(), order, 1..6_usize).prop_map(|(added, order, round)| Step::Restart { added, order, round }),
+        2 => (any::<prop::sample::Index>(), added(), prop::option::of(entry()))
+            .prop_map(|(unread, added, written)| Step::RestartWithout { unread, added, written }),
+    ]
+}
+
+impl Step {
+    /// Whether the service changes twice on the way: what it claims in between is not what it claims at the end.
+    fn changes_twice(&self, owner: &ServiceName) -> bool {
+        let Self::RestartWithout { added, written: Some(written), .. } = self else { return false };
+        let is_of_owner = |change: &Change| name_of(change) == Some(owner);
+        added.iter().flatten().any(is_of_owner) && written.iter().any(is_of_owner)
+    }
+
+    /// Whether a service that changes twice claims the address in between.
+    fn is_claimed_in_between(&self, address: &L4Addr) -> bool {
+        let Self::RestartWithout { added, written: Some(written), .. } = self else { return false };
+        let changes = |name: &ServiceName| written.iter().any(|change| name_of(change) == Some(name));
+        added.iter().flatten().any(|change| match change {
+            Change::UpsertService(service) => {
+                changes(&service.name) && crate::world::claims_of(service).contains(address)
+            }
+            _ => false,
+        })
+    }
+}
+
+fn name_of(change: &Change) -> Option<&ServiceName> {
+    match change {
+        Change::UpsertService(service) => Some(&service.name),
+        Change::UpsertSlice(slice) => Some(&slice.service),
+        _ => None,
+    }
+}
+
+struct Story {
+    host: Host,
+    facts: Vec<Change>,
+}
+
+impl Story {
+    fn new() -> Self {
+        let mut host = Host::new(dice::maps(ROOMY, None), [Source::Files], Default::default());
+        host.tell_synced();
+        host.settle();
+        Self { host, facts: Vec::new() }
+    }
+
+    fn rows(&self) -> Vec<FrontendReport> {
+        self.host.engine.snapshot(self.host.now).frontends(&Default::default())
+    }
+
+    /// The owner of each address, by what the kernel has.
+    fn owners(&self) -> BTreeMap<L4Addr, ServiceName> {
+        let mut owners = BTreeMap::new();
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        for row in self.rows().into_iter().filter(|row| row.status != Status::Error) {
+            let held = snapshot.realised.frontends.get(&row.address);
+            if held.is_some_and(|held| {
+                snapshot.service_of(held.service).is_some_and(|of| of.starts_with(&format!("{}/TCP", row.service)))
+            }) {
+                owners.insert(row.address, row.service);
+            }
+        }
+        owners
+    }
+
+    fn learn(&mut self, changes: impl IntoIterator<Item = Change>) -> Vec<Change> {
+        let changes: Vec<Change> = changes.into_iter().collect();
+        self.facts.extend(changes.clone());
+        self.facts = facts(&self.facts);
+        changes
+    }
+
+    fn forget(&mut self, name: &ServiceName) {
+        self.facts.retain(|fact| name_of(fact) != Some(name));
+    }
+
+    fn play(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Write(entry) => {
+                let changes = self.learn(entry.clone());
+                self.host.tell(changes);
+                self.host.settle();
+            }
+            Step::Remove(name) => {
+                let name: ServiceName = name.parse().expect("valid");
+                let gone: Vec<Change> =
+                    self.facts.iter().filter(|fact| name_of(fact) == Some(&name)).cloned().collect();
+                self.forget(&name);
+                self.host.tell(gone.iter().filter_map(crate::world::removal));
+                self.host.settle();
+            }
+            Step::Restart { added, order, round } => {
+                self.learn(added.iter().flatten().cloned());
+                self.host.restart();
+                let mut told: Vec<(usize, Change)> =
+                    self.facts.iter().cloned().enumerate().map(|(at, fact)| (order[at % order.len()], fact)).collect();
+                told.sort_by_key(|(turn, _)| *turn);
+                for changes in told.chunks(*round) {
+                    self.host.tell(changes.iter().map(|(_, change)| change.clone()));
+                    self.host.round();
+                }
+                self.host.tell_synced();
+                self.host.settle();
+            }
+            Step::RestartWithout { unread, added, written } => self.restart_without(unread, added, written.as_ref())?,
+        }
+        Ok(())
+    }
+
+    /// What the unread file had is served as before, whatever else claims its addresses, unless that is older.
+    fn restart_without(
+        &mut self,
+        unread: &prop::sample::Index,
+        added: &[[Change; 2]],
+        written: Option<&[Change; 2]>,
+    ) -> Result<(), TestCaseError> {
+        let names: Vec<ServiceName> = described(&self.facts).into_keys().collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let name = unread.get(&names).clone();
+        let before = self.host.held();
+        let owned: Vec<L4Addr> = self.owners().into_iter().filter(|(_, owner)| *owner == name).map(|it| it.0).collect();
+        self.learn(added.iter().flatten().filter(|change| name_of(change) != Some(&name)).cloned());
+        self.host.restart();
+        let is_read = |change: &&Change| name_of(change) != Some(&name);
+        let mut told: Vec<Change> = self.facts.iter().filter(is_read).cloned().collect();
+        self.host.tell(told.clone());
+        self.host.tell([Change::Synced { source: Source::Files, incomplete: Some("broken.toml".into()) }]);
+        self.host.settle();
+        if let Some(entry) = written.filter(|entry| entry.iter().all(|change| is_read(&change))) {
+            let changes = self.learn(entry.clone());
+            told.extend(changes.clone());
+            self.host.tell(changes);
+            self.host.settle();
+        }
+        let (held, services) = (self.host.held(), described(&self.facts));
+        let rank_of = |name: &ServiceName| services.get(name).map(|service| rank(service));
+        for address in owned {
+            let is_outranked = described(&facts(&told))
+                .values()
+                .any(|other| crate::world::claims_of(other).contains(&address) && Some(rank(other)) < rank_of(&name));
+            if !is_outranked {
+                prop_assert_eq!(
+                    held.frontends.get(&address),
+                    before.frontends.get(&address),
+                    "{} of {}",
+                    address,
+                    name
+                );
+                let entry = before.frontends.get(&address).and_then(|entry| before.services.get(&entry.service));
+                let now = held.frontends.get(&address).and_then(|entry| held.services.get(&entry.service));
+                prop_assert_eq!(now, entry, "{} of {}", address, name);
+            }
+        }
+        // The file is read.
+        self.host.tell(self.facts.clone());
+        self.host.tell_synced();
+        self.host.settle();
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1_024))]
+
+    #[test]
+    fn among_equals_the_owner_keeps_its_address(steps in prop::collection::vec(step(), 1..16)) {
+        let mut story = Story::new();
+        for step in &steps {
+            let (before, ranks) = (story.owners(), ranks(&story.facts));
+            story.play(step)?;
+            let (after, services) = (story.owners(), described(&story.facts));
+            for (address, owner) in &before {
+                let Some(service) = services.get(owner) else { continue };
+                if step.changes_twice(owner) {
+                    continue;
+                }
+                if !crate::world::claims_of(service).contains(address) || ranks.get(owner) != Some(&rank(service)) {
+                    continue;
+                }
+                let now = after.get(address);
+                if step.is_claimed_in_between(address) {
+                    // An older claim may have had the address for a while: which of the others gets it then is open.
+                    continue;
+                }
+                let is_older = now.and_then(|now| services.get(now)).is_some_and(|now| rank(now) < rank(service));
+                prop_assert!(now == Some(owner) || is_older, "{} goes from {} to {:?} by {:?}", address, owner, now, step);
+            }
+            // Every address that is claimed has an owner.
+            let claimed: BTreeSet<L4Addr> = services.values().flat_map(|it| crate::world::claims_of(it)).collect();
+            prop_assert!(claimed.iter().eq(after.keys()), "{:?} {:?}", claimed, after);
+        }
+    }
+
+    /// With nothing to go by, the first file by name has the address, whatever the services are named.
+    #[test]
+    fn with_empty_maps_the_first_file_has_the_address(entries in prop::collection::vec(entry(), 1..6), turn in 0..6_usize) {
+        let told = facts(&entries.into_iter().flatten().collect::<Vec<_>>());
+        let mut host = Host::new(dice::maps(ROOMY, None), [Source::Files], Default::default());
+        let mut rotated = told.clone();
+        rotated.rotate_left(turn % told.len());
+        host.tell(rotated);
+        host.tell_synced();
+        host.settle();
+        let services = described(&told);
+        for row in host.engine.snapshot(host.now).frontends(&Default::default()) {
+            if row.status == Status::Error {
+                continue;
+            }
+            let claimants = services.values().filter(|it| crate::world::claims_of(it).contains(&row.address));
+            let first = claimants.min_by_key(|it| (rank(it), &it.origin.object, &it.name)).expect("claimed");
+            prop_assert_eq!(&row.service, &first.name);
+        }
+    }
+}
+
+fn ranks(facts: &[Change]) -> BTreeMap<ServiceName, u64> {
+    described(facts).into_iter().map(|(name, service)| (name, rank(service))).collect()
+}

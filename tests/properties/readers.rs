@@ -1,0 +1,99 @@
+//! A BPF program that has loaded a view, or a service id, may go on for a while after the owner of the maps has published
+//! another: what it reads meanwhile stays as it was. The owner's rounds take their time, and the clock goes on in them.
+
+use std::collections::BTreeMap;
+
+use nodelb_core::datapath::{Limits, Moment};
+use nodelb_core::runs::{REST_MILLIS, Run};
+use nodelb_core::state::{ServiceId, Slot};
+use proptest::prelude::*;
+
+use crate::cases;
+use crate::dice;
+use crate::model::Host;
+use crate::world::{SOURCES, changes, guard};
+
+/// A program that read something while the maps still led there.
+struct Reader {
+    what: Read,
+    /// When the round was over that led readers elsewhere.
+    left: Moment,
+}
+
+enum Read {
+    View(Run, Vec<Slot>),
+    Id(ServiceId, String),
+}
+
+/// What a program may have read before the round.
+struct Before {
+    views: BTreeMap<ServiceId, [Run; 2]>,
+    names: BTreeMap<ServiceId, String>,
+}
+
+impl Before {
+    fn of(host: &Host) -> Self {
+        let names = host.engine.snapshot(host.now);
+        let names = names.ports().map(|(id, key)| (id, key.to_string())).collect();
+        Self { views: host.maps.maps.views().collect(), names }
+    }
+
+    /// Programs that go on with what this round took out of use.
+    fn readers(self, host: &Host, slots: &BTreeMap<ServiceId, [Vec<Slot>; 2]>) -> Vec<Reader> {
+        let after = Self::of(host);
+        let mut readers = Vec::new();
+        for (id, runs) in &self.views {
+            for (which, run) in runs.iter().enumerate() {
+                if run.len > 0 && after.views.get(id).is_none_or(|runs| runs[which] != *run) {
+                    let what = Read::View(*run, slots[id][which].clone());
+                    readers.push(Reader { what, left: host.now });
+                }
+            }
+        }
+        for (id, name) in self.names.into_iter().filter(|(id, _)| !after.names.contains_key(id)) {
+            readers.push(Reader { what: Read::Id(id, name), left: host.now });
+        }
+        readers
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
+
+    #[test]
+    fn what_a_program_may_still_read_stays_as_it_was(
+        rounds in prop::collection::vec((changes(6), 0..3_000_u64, 0..1_500_u64), 2..12),
+        slots in 4..64_u32,
+        services in 3..12_u32,
+    ) {
+        let limits = Limits { frontends: 64, services, slots, affinity: 1 };
+        let mut host = Host::new(dice::maps(limits, None), SOURCES, guard());
+        host.tell_synced();
+        host.round();
+        let mut readers: Vec<Reader> = Vec::new();
+        for (changes, takes, pause) in rounds {
+            let before = Before::of(&host);
+            let slots = before.views.iter().map(|(id, runs)| (*id, runs.map(|run| host.maps.maps.slots_at(run)))).collect();
+            // `Host::round` moves the clock on before it begins.
+            let began = host.now.plus(1);
+            host.tell(changes);
+            host.round_millis = takes;
+            host.round();
+            // Written at some time after the round began: whoever left less than a rest before that still reads.
+            for Reader { what, left } in &readers {
+                if left.plus(REST_MILLIS) <= began {
+                    continue;
+                }
+                match what {
+                    Read::View(run, slots) => prop_assert_eq!(&host.maps.maps.slots_at(*run), slots, "{:?}", run),
+                    Read::Id(id, name) => {
+                        let owner = host.engine.snapshot(host.now).service_of(*id);
+                        prop_assert!(owner.as_ref().is_none_or(|owner| owner == name), "{} was {}, is {:?}", id, name, owner);
+                    }
+                }
+            }
+            readers.extend(before.readers(&host, &slots));
+            host.now = host.now.plus(pause);
+        }
+    }
+}
