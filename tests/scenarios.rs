@@ -53,8 +53,12 @@ impl World for Memory {
     fn wait(&mut self, _: u64) {}
 }
 
+/// Seeds with which a story once came out wrong: a row kept an error after its operation was deferred.
+const ONCE_FAILED: [u64; 1] = [533_474_391];
+const RANDOM_SEEDS: usize = 8;
+
 /// What is wrong with the story, if anything.
-fn check(path: &Path, seed: u64, is_update: bool) -> Result<(), String> {
+fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let script = Script::parse(&text)?;
     let told = tell(&script, Memory { seed: None }, &[])?;
@@ -68,12 +72,14 @@ fn check(path: &Path, seed: u64, is_update: bool) -> Result<(), String> {
         return Ok(());
     }
     // Which operations a round needs depends on which fail.
-    let told_again = tell(&told, Memory { seed: Some(seed) }, &["ops"])
-        .map_err(|error| format!("with one failure in ten: {error}"))?;
-    if told_again == told {
-        return Ok(());
+    for seed in seeds {
+        let of_run = |error| format!("with one failure in ten, SEED={seed}: {error}");
+        let told_again = tell(&told, Memory { seed: Some(*seed) }, &["ops"]).map_err(of_run)?;
+        if told_again != told {
+            return Err(of_run(difference(&told.to_string(), &told_again.to_string())));
+        }
     }
-    Err(format!("with one failure in ten: {}", difference(&told.to_string(), &told_again.to_string())))
+    Ok(())
 }
 
 /// A row for each behaviour: the first lines of a story say which it shows, as `# 1.5 Terminating endpoints: ...`.
@@ -118,15 +124,18 @@ fn the_readme_lists_every_behaviour() {
 
 #[test]
 fn every_story_ends_as_written() {
-    let seed = match std::env::var("SEED") {
-        Ok(text) => text.parse().expect("SEED is a number"),
-        Err(_) => std::time::UNIX_EPOCH.elapsed().expect("the clock is past 1970").subsec_nanos().into(),
+    let seeds: Vec<u64> = match std::env::var("SEED") {
+        Ok(text) => vec![text.parse().expect("SEED is a number")],
+        Err(_) => {
+            let random = std::time::UNIX_EPOCH.elapsed().expect("the clock is past 1970").subsec_nanos().into();
+            ONCE_FAILED.into_iter().chain((random..).take(RANDOM_SEEDS)).collect()
+        }
     };
     let is_update = std::env::var_os("UPDATE").is_some();
     let wrong: Vec<String> = ["", "conformance"]
         .into_iter()
         .flat_map(stories)
-        .filter_map(|path| Some(format!("{}: {}", path.display(), check(&path, seed, is_update).err()?)))
+        .filter_map(|path| Some(format!("{}: {}", path.display(), check(&path, &seeds, is_update).err()?)))
         .collect();
-    assert!(wrong.is_empty(), "SEED={seed} repeats the failures of this run\n\n{}\n", wrong.join("\n\n"));
+    assert!(wrong.is_empty(), "SEED=... repeats a failure\n\n{}\n", wrong.join("\n\n"));
 }

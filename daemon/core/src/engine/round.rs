@@ -351,10 +351,11 @@ impl Engine {
         let Some(entry) = row.entry() else { return };
         let service = entry.service;
         let error = self.failed_services.get(&service).or_else(|| self.failed_frontends.get(&address));
+        let is_resting = error == Some(&MapError::Resting);
         let is_done = self.realised.frontends.get(&address) == Some(&entry)
             && self.realised.services.get(&service) == self.desired.services.get(&service);
         let (status, error) = match (error, self.holds.announced(service)) {
-            (Some(MapError::Resting), _) => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),
+            (Some(_), _) if is_resting => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),
             (Some(error), _) => (Status::Error, Some(Arc::from(error.to_string()))),
             (None, Some(port)) if is_done => (Status::Held, Some(Arc::clone(&port.text))),
             (None, None) if is_done && !self.is_held(service) => (Status::Done, None),
@@ -365,14 +366,13 @@ impl Engine {
         } else {
             self.unsettled.insert(address);
         }
-        let is_resting = status == Status::Pending && error.is_some();
         if row.status.status == status && row.status.error == error || is_resting && row.status.status == Status::Error
         {
             return;
         }
         match (&error, row.status.status) {
             (Some(error), _) if status == Status::Error => self.round.errors.push((address, Arc::clone(error))),
-            (_, Status::Error) => self.round.healed.push(address),
+            (_, Status::Error) if status != Status::Pending => self.round.healed.push(address),
             _ => {}
         }
         if let Some(row) = self.rows.get_mut(&address) {
