@@ -55,10 +55,14 @@ impl Content {
 
 pub(crate) fn start_backends() -> Vec<Backend> {
     let start = |number: u8| {
-        let at = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 10 + number), 8080));
+        let at = backend(number);
         Backend::start(&format!("b{number}"), &[(Transport::Tcp, at), (Transport::Udp, at)]).unwrap()
     };
     (1..=BACKENDS).map(start).collect()
+}
+
+pub(crate) fn backend(number: u8) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(192, 0, 2, 10 + number), 8080))
 }
 
 pub(crate) fn apply(cluster: &Cluster, object: Value) {

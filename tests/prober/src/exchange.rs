@@ -45,8 +45,10 @@ impl FromStr for Transport {
 pub enum Failure {
     /// A system call failed so.
     Os(Errno),
-    /// Nobody answered in time.
+    /// No answer came in time, nor in the same time again.
     TimedOut,
+    /// The answer to a datagram came after the timeout, though within the same time again: it was late, not lost.
+    Late,
     /// The socket shows another peer than the address that was dialled: the backend shines through.
     Peer(String),
     /// What came back is not a backend's answer.
@@ -58,6 +60,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Os(errno) => write!(f, "{errno:?}"),
             Self::TimedOut => f.write_str("timed-out"),
+            Self::Late => f.write_str("late"),
             Self::Peer(peer) => write!(f, "peer-is-{peer}"),
             Self::Answer(answer) => write!(f, "answer-is-{answer:?}"),
         }
@@ -114,10 +117,10 @@ fn over_udp(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<S
         socket.connect(to)?;
         check_peer(to, socket.peer_addr()?)?;
         socket.send(question.as_bytes())?;
-        socket.recv(&mut buffer)?
+        or_late(|| socket.recv(&mut buffer))?
     } else {
         socket.send_to(question.as_bytes(), to)?;
-        let (length, from) = socket.recv_from(&mut buffer)?;
+        let (length, from) = or_late(|| socket.recv_from(&mut buffer))?;
         check_peer(to, from)?;
         length
     };
@@ -125,6 +128,17 @@ fn over_udp(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<S
     match answer.rsplit_once(' ') {
         Some((name, echo)) if echo == question => Ok(name.to_owned()),
         _ => Err(Failure::Answer(answer.into_owned())),
+    }
+}
+
+/// Receives; after a timeout once more, to tell a late answer from a lost one. Both are failures.
+fn or_late<T>(mut receive: impl FnMut() -> io::Result<T>) -> Result<T, Failure> {
+    match receive().map_err(Failure::from) {
+        Err(Failure::TimedOut) => match receive() {
+            Ok(_) => Err(Failure::Late),
+            Err(_) => Err(Failure::TimedOut),
+        },
+        result => result,
     }
 }
 

@@ -1,4 +1,4 @@
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +25,19 @@ fn every_transport_reaches_the_backend() {
 fn nobody_listening_is_refused() {
     let tally = dial_times(Plan::new(free(), Transport::Tcp), 1);
     assert_eq!(tally.failed.get("ECONNREFUSED"), Some(&1), "{tally}");
+}
+
+#[test]
+fn a_late_answer_is_not_a_lost_one() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let plan = Plan { timeout: Duration::from_millis(200), ..Plan::new(server.local_addr().unwrap(), Transport::Udp) };
+    let client = thread::spawn(move || dial_times(plan, 2));
+    let mut question = [0; 512];
+    let (length, from) = server.recv_from(&mut question).unwrap();
+    thread::sleep(plan.timeout * 3 / 2);
+    server.send_to(&question[..length], from).unwrap();
+    let tally = client.join().unwrap();
+    assert_eq!((tally.failed.get("late"), tally.failed.get("timed-out")), (Some(&1), Some(&1)), "{tally}");
 }
 
 #[test]
