@@ -137,7 +137,7 @@ async fn an_answer_that_is_not_taken_is_cut() {
     let server = served(Bounds { stuck_time: Duration::from_millis(300), ..timeless() }).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut stream = sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
     let mut answer = Vec::new();
     let ended = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
     assert!(ended.is_err() || answer.len() < 4_000_000, "{} bytes came", answer.len());
