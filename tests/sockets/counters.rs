@@ -9,7 +9,7 @@ use nodelb_core::state::{MapOp, ServiceId};
 use nodelb_datapath::{Counters, Options};
 
 use super::{
-    Kernel, Manner, Random, ask, backends, dial, entry, in_sandbox, l4, options, point, put, target, udp_socket,
+    Kernel, Manner, Random, ask, backends, cases, dial, entry, in_sandbox, l4, options, point, put, target, udp_socket,
 };
 
 const BACKENDS: [&str; 5] =
@@ -51,8 +51,8 @@ fn random_flows_are_counted_one_by_one() {
         let before = counters(&kernel).read(ServiceId(1));
         assert_eq!(before, Count::default());
         let mut expected = [Count::default(); 6];
-        let mut random = Random(0x5eed);
-        for _ in 0..400 {
+        let mut random = Random::seeded(0x5eed);
+        for _ in 0..cases(400) {
             let (address, id) = *random.pick(&dialled);
             let address = l4(address);
             let manner = match address.protocol {

@@ -259,7 +259,17 @@ impl Prober {
 /// Small and repeatable: which numbers a test saw follows from its seed.
 struct Random(u64);
 
+/// How many random cases a test draws: `SOCKET_CASES`, or what it draws by default.
+fn cases(default: u32) -> u32 {
+    std::env::var("SOCKET_CASES").map_or(default, |text| text.parse().expect("SOCKET_CASES is a number"))
+}
+
 impl Random {
+    /// `SOCKET_SEED`, or the seed of the test's own.
+    fn seeded(default: u64) -> Self {
+        Self(std::env::var("SOCKET_SEED").map_or(default, |text| text.parse().expect("SOCKET_SEED is a number")))
+    }
+
     /// A number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;

@@ -11,7 +11,9 @@ use nodelb_core::trace::{self, Verdict, destination, trace};
 
 use crate::pod::Pod;
 
-use super::{Kernel, Manner, Random, backend, backends, dial, in_sandbox, l4, list, options, point, put, slot, target};
+use super::{
+    Kernel, Manner, Random, backend, backends, cases, dial, in_sandbox, l4, list, options, point, put, slot, target,
+};
 
 const MANNERS: [Manner; 3] = [Manner::Tcp, Manner::UdpConnected, Manner::UdpUnconnected];
 
@@ -80,7 +82,7 @@ fn random_flows_do_what_the_maps_say() {
         let mut kernel = Kernel::open(&options);
         let pool = pool();
         pool.iter().copied().for_each(backend);
-        let random = &mut Random(0x6e6f_6465_6c62);
+        let random = &mut Random::seeded(0x6e6f_6465_6c62);
         let frontends: Vec<L4Addr> = (1..100).map(|id| random_frontend(random, id)).collect();
         let mut state = MapState::default();
         let change = |kernel: &mut Kernel, state: &mut MapState, op: MapOp| {
@@ -96,7 +98,7 @@ fn random_flows_do_what_the_maps_say() {
             let entry = FrontendEntry { service: ServiceId(id), inside_local, outside_local: false };
             change(&mut kernel, &mut state, MapOp::PutFrontend(*frontend, entry));
         }
-        for round in 0..3_000 {
+        for round in 0..cases(3_000) {
             if round % 10 == 0 {
                 let at = random.below(frontends.len());
                 let id = u32::try_from(at).unwrap() + 1;
