@@ -219,6 +219,10 @@ impl Watch {
 
     /// Tells the owner, if there is anything to tell; false if nobody listens any more.
     async fn tell(&mut self) -> bool {
+        if self.identity.has_changed().unwrap_or(false) {
+            // The reload that made it has read the host name again.
+            (self.late_name, self.other_name) = (None, None);
+        }
         let mut facts = self.identity.borrow_and_update().facts(&self.addresses);
         if let Some(name) = &self.late_name {
             facts.name = Arc::clone(name);
