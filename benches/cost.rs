@@ -1,8 +1,9 @@
-//! What nodelb costs, as ratios within one run: `make bench`. Prints docs/benchmarks.md to standard output.
+//! The cost of nodelb, measured as ratios within one run: `make bench`. Prints docs/benchmarks.md
+//! to standard output.
 //!
-//! The method is that of the reference: variants interleaved in one process, many rounds, minimum and first quartile
-//! of the rounds. Absolute times are context; machines differ and neighbours are noisy. Needs root: runs in the tests'
-//! sandbox, on cgroups and addresses of its own.
+//! The variants are interleaved in one process over many rounds; the tables show the minimum and
+//! the first quartile. Absolute times are only context, because machines differ and are noisy.
+//! Needs root: runs in the sandbox of the tests, with its own cgroups and addresses.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! The heap a service takes. Apart from benches/cost.rs, since counting costs time: `make bench`.
+//! Heap memory per service. Separate from benches/cost.rs because counting allocations takes time:
+//! `make bench`.
 
 #![expect(
     dead_code,

@@ -1,5 +1,6 @@
-//! What a cluster of ten thousand services costs the daemon: `make bench`. The daemon itself, as a process, against the
-//! API test server over TLS; its CPU time and memory are what the kernel accounts to it.
+//! The cost of a cluster of ten thousand services for the daemon: `make bench`. The daemon runs as
+//! a process against the API test server over TLS; CPU time and memory are those that the kernel
+//! accounts to it.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use cluster::{Content, storm};
 use daemon::Daemon;
 
-/// How long each load lasts.
+/// Duration of each load.
 const LOAD: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -67,7 +68,7 @@ fn main() {
     });
 }
 
-/// Whether the admin API answers in time.
+/// Whether the admin API responds in time.
 fn answers() -> bool {
     let asked = [
         ("`curl localhost:9890/frontends`, all of them", "/frontends", 50),
@@ -82,9 +83,9 @@ fn answers() -> bool {
     within == [true; 3]
 }
 
-/// The share of a core that sixty events a second take.
+/// The share of one core that sixty events per second take.
 fn events(daemon: &Daemon, content: &Content) -> f64 {
-    // What READY left to do is not what the events cost.
+    // Work left over from the start must not count.
     std::thread::sleep(Duration::from_secs(3));
     let (begun, before) = (Instant::now(), daemon.cpu());
     storm(&content.cluster, 60, || begun.elapsed() >= LOAD);

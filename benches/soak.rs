@@ -1,8 +1,9 @@
-//! An hour in which everything goes wrong that goes wrong on a node, while traffic flows: `make soak`. Services change
-//! 50 times a second, nodelb is killed every minute and an apiserver every five. Nothing may fail, and nothing may be
-//! left over: what the daemon and the kernel hold in the end is what they held after the first part.
+//! An hour of traffic with every fault that occurs on a node: `make soak`. Services change 50 times
+//! a second, nodelb is killed every minute and an apiserver every five minutes. No connection may
+//! fail and nothing may leak: at the end, the daemon and the kernel hold what they held after the
+//! first part.
 //!
-//! `SOAK_MINUTES` shortens the hour (5 at least) for trying the soak itself.
+//! `SOAK_MINUTES` shortens the hour (5 at least) for work on the soak itself.
 
 #![expect(
     clippy::unwrap_used,
@@ -38,19 +39,19 @@ use node::Node;
 use relay::Relay;
 use sample::Sample;
 
-/// How often nodelb is killed.
+/// Interval between kills of nodelb.
 const KILL_NODE: Duration = Duration::from_secs(60);
 
-/// How many kills of nodelb later an apiserver is killed, each time another one.
+/// An apiserver is killed after this many kills of nodelb, a different one each time.
 const KILL_APISERVER: u32 = 5;
 
-/// How long a killed apiserver is away.
+/// How long a killed apiserver stays down.
 const APISERVER_AWAY: Duration = Duration::from_secs(10);
 
-/// How long a killed nodelb is away, as under systemd (`RestartSec=1`).
+/// How long a killed nodelb stays down, as under systemd (`RestartSec=1`).
 const NODE_AWAY: Duration = Duration::from_secs(1);
 
-/// When the first sample is taken, in kills of nodelb.
+/// Number of kills of nodelb before the first sample.
 const FIRST_SAMPLE: u32 = 5;
 
 fn main() -> ExitCode {
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
     let minutes = std::env::var("SOAK_MINUTES").map_or(60, |text| text.parse().unwrap());
     assert!(minutes > FIRST_SAMPLE, "SOAK_MINUTES: more than {FIRST_SAMPLE}");
     let passed = AtomicBool::new(true);
-    // The outer run in front of the sandbox returns at once; its exit code is what the inner run asserts.
+    // The outer process returns at once; it relies on the exit code of the inner one.
     sandbox::run("soak", |sandbox| {
         passed.store(soak(sandbox, minutes), Ordering::Relaxed);
         assert!(passed.load(Ordering::Relaxed), "the soak failed; the reasons are above");
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     if passed.load(Ordering::Relaxed) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether all went well.
+/// Runs the soak; returns whether it succeeded.
 fn soak(sandbox: &sandbox::Sandbox, minutes: u32) -> bool {
     let content = Content::new();
     let backends = cluster::start_backends();
@@ -103,7 +104,7 @@ fn soak(sandbox: &sandbox::Sandbox, minutes: u32) -> bool {
     is_clean(&tallies, &samples)
 }
 
-/// What no service carries: its failures are the machine's, and are shown only.
+/// Traffic without a service. Its failures come from the machine and are only reported.
 const CONTROL: &str = "UDP, not connected, straight to a backend";
 
 fn probes() -> [(&'static str, Probe); 4] {

@@ -1,5 +1,5 @@
-//! Black box: the `nodelb` binary as an operator's shell sees it, its exit codes and what it prints where; and its admin
-//! API among readers that mean no good. Needs no privilege; the daemon's own life is in `netns.rs`.
+//! Black-box tests of the `nodelb` binary: exit codes, standard output and standard error; and of
+//! its admin API under hostile clients. Needs no privilege. `netns.rs` tests the running daemon.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ mod hostile;
 
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
-/// What one call came to.
+/// The result of one command.
 struct Said {
     code: i32,
     stdout: String,
@@ -28,13 +28,13 @@ fn nodelb(args: &[&str]) -> Said {
     }
 }
 
-/// A loopback address nobody listens on.
+/// A loopback address on which nothing listens.
 fn silent() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     listener.local_addr().expect("bound").to_string()
 }
 
-/// Answers one connection with these rows, then ends.
+/// Serves these rows on one connection, then ends.
 fn answering(rows: String) -> (SocketAddr, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -174,7 +174,7 @@ fn a_socket_that_is_not_there_is_named_with_the_remedy() {
     assert!(said.stderr.contains("systemctl start nodelb"), "{}", said.stderr);
 }
 
-/// What a pipe gets is neither fitted nor coloured, unless that is asked for.
+/// Piped output is not fitted to a terminal and not coloured unless the user asks for it.
 #[test]
 fn a_pipe_gets_plain_text() {
     let (address, task) = answering("rows\n".into());
@@ -187,7 +187,7 @@ fn a_pipe_gets_plain_text() {
     assert!(asked.starts_with("GET /frontends?output=text&wide=true&color=true HTTP/1.1\r\n"), "{asked}");
 }
 
-/// Every long option a text names, such as `--config`.
+/// The long options in a text, such as `--config`.
 fn options(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
     words.filter(|word| word.starts_with("--") && word.len() > 2).map(str::to_owned).collect()
@@ -199,7 +199,7 @@ fn the_manual_page_has_every_command_option_and_exit_code() {
     let page = lines.collect::<Vec<_>>().join("\n").replace("\\-", "-");
     let help = nodelb(&["--help"]).stdout;
     let section = |from: &str, to: &str| help.split(from).nth(1).and_then(|rest| rest.split(to).next()).expect("help");
-    // What is indented further goes on from the line before.
+    // Lines with a deeper indent continue the previous line.
     let commands = section("Commands:\n", "\n\n")
         .lines()
         .filter(|line| !line.starts_with("   "))
@@ -216,7 +216,7 @@ fn the_manual_page_has_every_command_option_and_exit_code() {
     }
 }
 
-/// An empty configuration, which asks for nothing of this host's.
+/// An empty configuration, which does not depend on this host.
 fn nothing_configured() -> tempfile::NamedTempFile {
     tempfile::NamedTempFile::new().expect("a file")
 }
@@ -247,7 +247,7 @@ fn watch_says_what_it_needs() {
     assert!(said.stderr.contains("/nonexistent/kubeconfig"), "{}", said.stderr);
 }
 
-/// A daemon that answers one question with these rows and then has nothing more to tell, until the client leaves.
+/// A daemon that serves these rows on one connection and then waits until the client disconnects.
 fn telling(rows: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -282,7 +282,7 @@ fn a_table_that_is_watched_ends_with_its_reader() {
     }
 }
 
-/// A cluster, its server, and a configuration for a user with this role.
+/// A cluster with its server, and a configuration for a user with this role.
 fn cluster_for(role: nodelb_apiserver::Role) -> (nodelb_apiserver::Replica, tempfile::TempDir) {
     let cluster = nodelb_apiserver::Cluster::new().expect("a cluster");
     cluster.allow("nodelb", role);
@@ -349,7 +349,8 @@ fn a_secret_in_a_url_is_shown_nowhere() {
     assert_eq!(said.code, 78);
 }
 
-/// What `check-config` says of this kubeconfig, as a process of the unit with this directory, or by hand.
+/// The output of `check-config` for this kubeconfig, run as a process of the unit with this
+/// credentials directory, or by a user.
 fn checked(kubeconfig: &str, directory: Option<&std::path::Path>) -> Output {
     let scratch = tempfile::tempdir().expect("a directory");
     let (config, services) = (scratch.path().join("nodelb.toml"), scratch.path().join("services.d"));
@@ -364,7 +365,8 @@ fn checked(kubeconfig: &str, directory: Option<&std::path::Path>) -> Output {
     command.output().expect("nodelb runs")
 }
 
-/// A start would take the address from neither, but only one of them is served.
+/// A start would not take the address from the current owner, but only one of the two services is
+/// served.
 #[test]
 fn check_config_reports_address_conflicts_between_files_with_65() {
     let scratch = tempfile::tempdir().expect("a directory");

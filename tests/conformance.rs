@@ -1,6 +1,7 @@
-//! kube-proxy's behaviour, told to the kernel: the stories of `scenarios/conformance/`, played with the BPF programs and
-//! real sockets, by a client on the host and one in a pod. What comes out is the very text that the scenarios rung
-//! gets from the state and from maps in memory. Needs root. `STORY=name` plays one alone.
+//! kube-proxy's behaviour on the kernel datapath: runs the scenarios of `scenarios/conformance/`
+//! with the BPF programs and real sockets, by a client on the host and one in a pod. The output
+//! must equal that of the scenarios rung, which reads the state and maps in memory. Needs root.
+//! `SCENARIO=name` runs a single one.
 
 #![expect(clippy::panic, reason = "a test that cannot go on should stop where it is")]
 
@@ -29,7 +30,7 @@ use kernel::{Kernel, Net};
 use script::Script;
 use tell::{difference, stories, tell};
 
-/// What is wrong with the story, if anything.
+/// Runs a scenario; returns an error if its output differs.
 fn check(path: &Path, net: &mut Net) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let told = tell(&Script::parse(&text)?, Kernel::new(net), &[])?;

@@ -1,9 +1,9 @@
-//! Maps in memory, and the dice by which they fail.
+//! Maps in memory with injected failures.
 
 use nodelb_core::datapath::Limits;
 use nodelb_core::memory::{Fault, MemoryDatapath};
 
-/// Empty maps of these sizes; with a seed, of which one operation in ten fails.
+/// Empty maps with these limits. With a seed, one operation in ten fails.
 pub(crate) fn maps(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
     let maps = MemoryDatapath::new(limits);
     match seed {
@@ -12,11 +12,11 @@ pub(crate) fn maps(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
     }
 }
 
-/// The same for the same seed.
+/// The same seed makes the same operations fail.
 fn one_in_ten(seed: u64) -> Fault {
     let mut state = seed | 1;
     Box::new(move |_op| {
-        // xorshift64: good enough to be no pattern, small enough to be read.
+        // xorshift64: short, and random enough for this purpose.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

@@ -1,6 +1,6 @@
-//! Walks everything that can be asked of nodelb, and everything it says by itself: commands and flags, routes, metrics,
-//! configuration keys, journal messages. Each is documented, and nothing is documented that does not exist. Also reads what
-//! is built on them as strictly as those who will: the alerts and the dashboard. Needs no privilege.
+//! Compares the documentation with the program: commands, flags, routes, metrics, configuration
+//! keys and journal messages. Everything that exists is documented, and nothing else is. Also
+//! validates the alerts and the dashboard as Prometheus and Grafana do. Needs no privilege.
 
 #[path = "documented/alerts.rs"]
 mod alerts;

@@ -1,17 +1,17 @@
-//! What is attached, as the kernel has it.
+//! The BPF links that the kernel has.
 
 use std::path::Path;
 
 use libbpf_rs::Link;
 use libbpf_rs::query::LinkInfo;
 
-/// A link that is pinned, and which program it runs.
+/// A pinned link and the program that it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attached {
     pub(crate) hook: String,
-    /// Given once: a link that was detached and attached again has another.
+    /// The link id. A link that was detached and attached again has a new one.
     pub(crate) link: u32,
-    /// Likewise of programs.
+    /// The program id.
     pub(crate) program: u32,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn attached(directory: &Path) -> Vec<Attached> {
         .collect()
 }
 
-/// Panics unless every link is the one of before, and runs another program.
+/// Panics unless every link is unchanged and runs another program.
 pub(crate) fn assert_replaced_in_place(before: &[Attached], after: &[Attached]) {
     let links = |all: &[Attached]| all.iter().map(|each| (each.hook.clone(), each.link)).collect::<Vec<_>>();
     assert_eq!(links(before), links(after), "the links of before");

@@ -1,5 +1,5 @@
-//! A host in a box: the engine, maps in memory or in the kernel, and a clock that goes only when told. What properties
-//! and scenarios run against.
+//! A simulated host: the engine, maps in memory or in the kernel, and a manual clock. Properties
+//! and scenarios run against it.
 
 use std::collections::BTreeSet;
 
@@ -13,15 +13,15 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::service::Source;
 use nodelb_core::state::{MapOp, MapState, Realised};
 
-/// Room for everything a test makes up.
+/// Large enough for every test.
 pub(crate) const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
 
-/// Maps a host can have.
+/// Maps of a host.
 pub(crate) trait Maps: Datapath {
-    /// Makes them empty, as they are after a reboot.
+    /// Empties the maps, as a reboot does.
     fn wipe(&mut self);
 
-    /// How many slots some service points at.
+    /// Number of slots that services refer to.
     fn slots_used(&self) -> usize;
 }
 
@@ -35,10 +35,10 @@ impl Maps for MemoryDatapath {
     }
 }
 
-/// Maps that write down what was asked of them.
+/// Maps that record their operations.
 pub(crate) struct Recorder<M> {
     pub(crate) maps: M,
-    /// Every operation since the log was last taken, and whether it succeeded.
+    /// The operations since the log was last taken, and whether each succeeded.
     pub(crate) log: Vec<(MapOp, bool)>,
 }
 
@@ -62,24 +62,24 @@ impl<M: Datapath> Datapath for Recorder<M> {
     }
 }
 
-/// See the module.
+/// A simulated host; see the module.
 pub(crate) struct Host<M = MemoryDatapath> {
     pub(crate) engine: Engine,
     pub(crate) maps: Recorder<M>,
     pub(crate) now: Moment,
-    /// How long each round takes.
+    /// Duration of each round, in milliseconds.
     pub(crate) round_millis: u64,
-    /// Every round since the last one that was asked for.
+    /// The rounds since the last requested one.
     pub(crate) rounds: Vec<Round>,
-    /// What the flight recorder has of all rounds.
+    /// The flight recorder, with all rounds.
     pub(crate) history: History,
-    /// What the configuration of the next start has.
+    /// The sources in the configuration of the next start.
     pub(crate) sources: BTreeSet<Source>,
     guard: Guard,
 }
 
 impl<M: Maps> Host<M> {
-    /// A host with these maps, which are empty, that waits for these sources.
+    /// A host with these empty maps and an engine that waits for these sources.
     pub(crate) fn new(maps: M, sources: impl IntoIterator<Item = Source>, guard: Guard) -> Self {
         let sources: BTreeSet<Source> = sources.into_iter().collect();
         let max_services = maps.limits().services;
@@ -99,7 +99,7 @@ impl<M: Maps> Host<M> {
         }
     }
 
-    /// The daemon is gone and another one starts beside what the kernel holds.
+    /// Replaces the daemon; the kernel keeps its maps.
     pub(crate) fn restart(&mut self) {
         let max_services = self.maps.limits().services;
         let config = EngineConfig {
@@ -111,8 +111,8 @@ impl<M: Maps> Host<M> {
         self.engine = Engine::new(config, self.held());
     }
 
-    /// The machine is gone and another one starts, with empty maps. It is told what the one before remembered, as it
-    /// was kept on disk.
+    /// Reboots: the maps are empty, and the new daemon gets the state that the previous one stored
+    /// on disk.
     pub(crate) fn reboot(&mut self) {
         let records = serde_json::to_vec(&self.engine.snapshot(self.now).remembered()).expect("can be written");
         self.maps.maps.wipe();
@@ -120,18 +120,18 @@ impl<M: Maps> Host<M> {
         self.tell([Change::Remember(serde_json::from_slice(&records).expect("can be read"))]);
     }
 
-    /// Tells the engine without a round.
+    /// Sends changes to the engine without a round.
     pub(crate) fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
     }
 
-    /// Every source has told all it has.
+    /// Marks every source as synced.
     pub(crate) fn tell_synced(&mut self) {
         let synced = |source: &Source| Change::Synced { source: *source, incomplete: None };
         self.tell(self.sources.iter().map(synced).collect::<Vec<_>>());
     }
 
-    /// One round; what it asked of the maps is in the log.
+    /// Runs one round and logs its map operations.
     pub(crate) fn round(&mut self) -> Round {
         self.now = self.now.plus(1);
         self.maps.log.clear();
@@ -149,7 +149,7 @@ impl<M: Maps> Host<M> {
         round
     }
 
-    /// One round, then every retry that comes due; false if after many there is still one to come (a full map).
+    /// Runs one round and all retries; false if retries remain after many rounds (a full map).
     pub(crate) fn settle(&mut self) -> bool {
         self.round();
         for _ in 0..60 {
@@ -160,12 +160,12 @@ impl<M: Maps> Host<M> {
         self.engine.next_round().is_none()
     }
 
-    /// What the maps hold, read back.
+    /// The content of the maps, read back.
     pub(crate) fn held(&self) -> MapState {
         self.maps.dump().expect("maps in memory can be read")
     }
 
-    /// The same as text, with names; the proof of life left out.
+    /// The same as text, with names and without the canaries.
     pub(crate) fn text(&self) -> String {
         let snapshot = self.engine.snapshot(self.now);
         let text = dump(&self.held(), |id| snapshot.service_of(id));

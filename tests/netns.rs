@@ -1,5 +1,6 @@
-//! Real sockets in network namespaces, through the real daemon binary: what a program on the node meets while nodelb
-//! starts, changes, dies and comes back. Needs root; every test has namespaces, a bpffs and a cgroup of its own.
+//! Real sockets in network namespaces through the real daemon: what a program on the node observes
+//! while nodelb starts, changes, dies and restarts. Needs root; every test has its own namespaces,
+//! bpffs and cgroup.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
 

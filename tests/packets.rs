@@ -1,4 +1,5 @@
-//! The real BPF objects with real sockets: each test has namespaces, a cgroup and a bpffs of its own, and needs root.
+//! The real BPF programs with real sockets. Each test has its own namespaces, cgroup and bpffs, and
+//! needs root.
 
 #[cfg(test)]
 mod links;

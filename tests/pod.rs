@@ -1,5 +1,5 @@
-//! A pod beside the sandbox's host: a network namespace of its own that reaches the host's backends, and nothing else,
-//! over a pair of interfaces. Ends with the test.
+//! A pod: a network namespace that reaches the backends of the sandbox's host, and nothing else,
+//! through a veth pair. Removed at the end of the test.
 
 use std::fs::File;
 use std::thread;
@@ -8,15 +8,15 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::sandbox::{BACKENDS_V4, BACKENDS_V6, command};
 
-/// See the module.
+/// A pod; see the module.
 #[derive(Debug)]
 pub(crate) struct Pod {
     namespace: File,
 }
 
 impl Pod {
-    /// A new one; `number` tells it from the other pods of the sandbox and is less than 32. The host can reach number 0 at
-    /// 203.0.113.130 and 2001:db8:a:0::130, the next at .134 and so on.
+    /// Creates a pod. `number` is unique in the sandbox and less than 32. The host reaches number 0
+    /// at 203.0.113.130 and 2001:db8:a:0::130, the next one at .134 and so on.
     pub(crate) fn new(number: u8) -> Self {
         assert!(number < 32, "there is room for 32 pods in 203.0.113.128/25");
         let (host, pod) = (129 + 4 * number, 130 + 4 * number);
@@ -26,7 +26,8 @@ impl Pod {
         let inside = || {
             unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
             ip("link set lo up");
-            // A network namespace is named by a process: the leader of this one is still on the host.
+            // A network namespace is named by a process: the main thread of this one is still on
+            // the host.
             ip(&format!("link add eth0 type veth peer name {interface} netns {}", std::process::id()));
             ip(&format!("address add {pod4}/30 dev eth0"));
             ip(&format!("address add {pod6}/64 dev eth0 nodad"));
@@ -45,7 +46,8 @@ impl Pod {
         pod
     }
 
-    /// What `work` returns, done by a thread inside the pod. Sockets it opens, and processes it starts, stay there.
+    /// Runs `work` in a thread inside the pod and returns its result. Its sockets and processes
+    /// stay in the pod.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             setns(&self.namespace, CloneFlags::CLONE_NEWNET).expect("entering the pod");

@@ -1,4 +1,4 @@
-//! What a connecting client pays.
+//! The cost for a client that connects.
 
 use std::cell::RefCell;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::{counting, options};
 const UDP: Protocol = Protocol::Udp;
 pub(crate) const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
 
-/// A program that does nothing but be there: the price of the hook itself.
+/// A program that does nothing, to measure the cost of the hook itself.
 const EMPTY: &str = "
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -57,8 +57,9 @@ pub(crate) fn run(sandbox: &Sandbox) {
     }
 }
 
-/// What is attached while something is measured. "Nothing" means nothing anywhere: the kernel patches its code when the
-/// first program appears, so a cgroup without programs pays as well.
+/// The programs that are attached during a measurement. "Nothing" means none on the whole machine:
+/// the kernel patches its code when the first program is attached, so cgroups without programs
+/// become slower, too.
 pub(crate) struct Hooks<'a> {
     nodelb: &'a RefCell<World>,
     cgroup: &'a Path,
@@ -72,7 +73,7 @@ impl<'a> Hooks<'a> {
 
     pub(crate) fn nothing(&self) {
         self.empty.take();
-        // Where a canary tells that they are off.
+        // A cgroup in which a canary shows whether the programs are detached.
         enter(self.cgroup);
         self.nodelb.borrow_mut().detach();
     }
@@ -88,7 +89,7 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// UDP connect() on a socket that is connected already: nothing but the hook and a route lookup.
+/// UDP connect() on a connected socket: only the hook and a route lookup.
 fn reconnect(nodelb: &RefCell<World>, cgroup: &Path) {
     let hooks = Hooks::new(nodelb, cgroup);
     let [direct, service, other] = [SocketAddr::from(BACKEND), dialled(frontend(3, UDP)), dialled(frontend(4, UDP))];
@@ -132,7 +133,8 @@ fn reconnect(nodelb: &RefCell<World>, cgroup: &Path) {
     }
 }
 
-/// TCP connect, accept and close through a service and directly, both under nodelb's hooks, and without any.
+/// TCP connect, accept and close through a service and directly with nodelb's hooks, and directly
+/// without hooks.
 fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
     let hooks = Hooks::new(nodelb, cgroup);
     enter(cgroup);
@@ -141,7 +143,7 @@ fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
     let connect = |to: SocketAddr, count: u32| {
         for _ in 0..count {
             let client = TcpStream::connect(to).unwrap();
-            // Resets instead of lingering: the ports do not run out.
+            // Close with RST: TIME_WAIT would use up the ports.
             socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
             drop((client, listener.accept().unwrap()));
         }
@@ -182,7 +184,8 @@ fn scale(few: &Path, many: &Path) {
     let sockets = |cgroup: &Path| -> Vec<UdpSocket> { (0..9).map(|_| socket_of(cgroup)).collect() };
     let targets: Vec<SocketAddr> = (0..10).map(|number| dialled(frontend(number, UDP))).collect();
     let (of_few, of_many) = (sockets(few), sockets(many));
-    // Nine sockets, ten services: each socket changes its service each time, so that every call looks its frontend up.
+    // With nine sockets and ten services, each socket connects to a different service each time, so
+    // that every call looks up its frontend.
     let connect = |sockets: &[UdpSocket], count: u32| {
         let pairs = sockets.iter().cycle().zip(targets.iter().cycle());
         pairs.take(count as usize).for_each(|(socket, target)| socket.connect(target).unwrap());
@@ -205,7 +208,7 @@ pub(crate) fn dialled(frontend: L4Addr) -> SocketAddr {
     SocketAddr::new(frontend.addr.ip(), frontend.port)
 }
 
-/// A socket belongs for good to the cgroup its process is in when it is made.
+/// A socket keeps the cgroup in which its process was when it created the socket.
 pub(crate) fn socket_of(cgroup: &Path) -> UdpSocket {
     enter(cgroup);
     UdpSocket::bind("192.0.2.9:0").unwrap()

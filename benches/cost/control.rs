@@ -1,4 +1,4 @@
-//! What the control plane costs: from a change to the kernel's maps.
+//! The cost of the control plane: from a change to the maps in the kernel.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub(crate) fn run(sandbox: &Sandbox) {
     one_large_service(&mut world, sandbox);
 }
 
-/// 50,000 services with one endpoint each, from nothing: changes to table to real maps, and away again.
+/// Adds 50,000 services with one endpoint each to empty maps, and removes them.
 fn bulk(world: &mut World) {
     let mut nanos = Vec::new();
     for _ in 0..ROUNDS {
@@ -41,7 +41,7 @@ fn bulk(world: &mut World) {
     println!("\nWithin 5,000 ns a service: {min} (min), {p25} (p25).");
 }
 
-/// One endpoint replaced by another at 50,000 services, until a client that connects reaches the new one.
+/// Replaces one endpoint among 50,000 services, until a new connection reaches the new endpoint.
 fn one_endpoint(world: &mut World) {
     let receivers = [Ipv4Addr::new(192, 0, 2, 21), Ipv4Addr::new(192, 0, 2, 22)]
         .map(|addr| UdpSocket::bind(SocketAddr::from((addr, PORT))).unwrap());
@@ -67,7 +67,7 @@ fn one_endpoint(world: &mut World) {
         let mut answer = [0; 4];
         receivers[to].recv(&mut answer).unwrap();
         assert_eq!(answer, round.to_be_bytes(), "the datagram went to the backend of before");
-        // A reader keeps a picture all the while, as the admin API does.
+        // A reader holds a snapshot meanwhile, as the admin API does.
         snapshot = world.engine.snapshot(Moment(0));
     }
     drop(snapshot);
@@ -85,7 +85,7 @@ fn one_endpoint(world: &mut World) {
     println!("System calls in the datapath for it: 0, counted by a test (`tests/packets.rs`).");
 }
 
-/// One endpoint added to a service of 10,000, alone and among 50,000 services.
+/// Adds one endpoint to a service of 10,000, alone and among 50,000 services.
 fn one_large_service(among_many: &mut World, sandbox: &Sandbox) {
     let mut alone = World::new(&sandbox.bpffs, "alone", &sandbox.cgroup);
     alone.apply(services(1, Protocol::Udp, (Ipv4Addr::new(192, 0, 2, 21), PORT)));

@@ -1,6 +1,6 @@
-//! What it costs that connections are counted, where they are: a UDP socket that goes on talking to its service is not
-//! counted again, one that is refused is counted each time. And what it costs to talk to more services than a socket's own
-//! state has room for.
+//! The cost of connection counters: a UDP socket that keeps sending to its service is not counted
+//! again; a refused one is counted each time. Also the cost of sending to more services than the
+//! state of a socket has room for.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,14 +13,14 @@ use crate::connect::{BACKEND, Hooks, dialled, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::world::{World, frontend};
 
-/// One service more than a socket's own state has room for (`MAX_FLOWS` in `bpf/shared.h`), none of them with options of its
-/// own.
+/// One service more than the state of a socket has room for (`MAX_FLOWS` in `bpf/shared.h`), none
+/// of them with options.
 const SERVICES: [u32; 7] = [0, 1, 2, 3, 4, 6, 8];
 
-/// A world and the cgroup it is attached to.
+/// A world and the cgroup to which its programs are attached.
 pub(crate) type Place<'a> = (&'a RefCell<World>, &'a Path);
 
-/// UDP re-connect, with the same services counted in one cgroup and not in the other.
+/// UDP re-connect to the same services, with counters in one cgroup and without in the other.
 pub(crate) fn run((counting, counted): Place<'_>, (plain, uncounted): Place<'_>) {
     let (on, off) = (Hooks::new(counting, counted), Hooks::new(plain, uncounted));
     let with_on = || {
@@ -35,7 +35,7 @@ pub(crate) fn run((counting, counted): Place<'_>, (plain, uncounted): Place<'_>)
     let connect = |socket: &UdpSocket, to: &[SocketAddr], count: u32| {
         to.iter().cycle().take(count as usize).for_each(|to| socket.connect(to).unwrap());
     };
-    // A service without a backend that is always there.
+    // The canary: a service that never has a backend.
     let canary = SocketAddr::new(CANARIES[0].addr.ip(), CANARIES[0].port);
     let refused = |socket: &UdpSocket, count: u32| (0..count).for_each(|_| drop(socket.connect(canary).unwrap_err()));
     let (one, seven, direct) = (&targets[..1], &targets[..], [SocketAddr::from(BACKEND)]);

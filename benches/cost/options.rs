@@ -1,4 +1,5 @@
-//! What a connecting client pays for what not every service has: NodePorts, also where there is none, and affinity.
+//! The cost of optional features for a client that connects: NodePorts, also for addresses without
+//! one, and session affinity.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -25,7 +26,7 @@ const NAMES: [&str; 6] = [
     "service address, session affinity",
 ];
 
-/// Where each of [`NAMES`] connects to.
+/// The destination of each of [`NAMES`].
 fn targets() -> [SocketAddr; NAMES.len()] {
     [
         BACKEND.into(),
@@ -37,12 +38,12 @@ fn targets() -> [SocketAddr; NAMES.len()] {
     ]
 }
 
-/// Gives service number 5 session affinity.
+/// Enables session affinity for service number 5.
 pub(crate) fn affinity(protocol: Protocol) -> Change {
     changed(service(5, protocol), |service| service.affinity_seconds = Some(10_800))
 }
 
-/// Gives service number 7 a NodePort.
+/// Adds a NodePort to service number 7.
 fn nodeport() -> Change {
     changed(service(7, Protocol::Udp), |service| {
         let spec = FrontendSpec { addr: Addr::UNSPECIFIED_V4, port: NODEPORT, kind: FrontendKind::NodePort };
@@ -57,8 +58,8 @@ fn changed(mut upsert: Change, change: impl FnOnce(&mut Service)) -> Change {
     upsert
 }
 
-/// UDP re-connect, each socket to one destination. A socket that goes on talking to a service is spared its lookups;
-/// to what is no service there is nothing to spare.
+/// UDP re-connect with one destination for each socket. A socket that sends to the same service
+/// again skips its lookups; one that sends to an address without a service always does them.
 pub(crate) fn run(nodelb: &RefCell<World>, cgroup: &Path) {
     let addresses = [Addr::from(IpAddr::from(NODE))].into();
     let nodeport_addresses = vec!["0.0.0.0/0".parse().unwrap()];

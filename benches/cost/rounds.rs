@@ -1,11 +1,11 @@
-//! Interleaved rounds and what is read off them.
+//! Interleaved rounds and their statistics.
 
 use std::time::Instant;
 
-/// How many rounds a comparison takes at least.
+/// Minimum number of rounds of a comparison.
 pub(crate) const ROUNDS: usize = 61;
 
-/// Nanoseconds per operation of one variant, one figure a round, ascending.
+/// Nanoseconds per operation of one variant, one value per round, ascending.
 pub(crate) struct Times(Vec<f64>);
 
 impl Times {
@@ -14,7 +14,7 @@ impl Times {
         Self(nanos)
     }
 
-    /// So many in a hundred of the rounds took no longer.
+    /// The given percentile of the rounds.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         self.0[(self.0.len() - 1) * percent / 100]
     }
@@ -33,14 +33,15 @@ impl Times {
     }
 }
 
-/// What is measured: `run` so many operations, timed, after `prepare`, which is not.
+/// A variant to measure: `run` performs the given number of operations and is timed; `prepare` is
+/// not.
 pub(crate) struct Variant<'a> {
     pub(crate) prepare: Box<dyn FnMut() + 'a>,
     pub(crate) run: Box<dyn FnMut(u32) + 'a>,
 }
 
 impl<'a> Variant<'a> {
-    /// Needs no preparation.
+    /// A variant without preparation.
     pub(crate) fn new(run: impl FnMut(u32) + 'a) -> Self {
         Self { prepare: Box::new(|| ()), run: Box::new(run) }
     }
@@ -51,8 +52,8 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// Runs every variant `per_round` operations at a time, one after the other, for [`ROUNDS`] rounds. The order turns by
-/// one each round, so that no variant always follows the same one.
+/// Runs the variants in turn, `per_round` operations each, for [`ROUNDS`] rounds. The order rotates
+/// by one each round, so that no variant always follows the same one.
 pub(crate) fn interleave<const N: usize>(per_round: u32, mut variants: [Variant<'_>; N]) -> [Times; N] {
     let mut nanos = [const { Vec::new() }; N];
     for round in 0..=ROUNDS {
@@ -69,7 +70,7 @@ pub(crate) fn interleave<const N: usize>(per_round: u32, mut variants: [Variant<
     nanos.map(Times::new)
 }
 
-/// Whether a figure is within its limit, in words for the table.
+/// Whether a value is within its limit, as text for the table.
 pub(crate) fn verdict(figure: f64, limit: f64) -> &'static str {
     if figure <= limit { "yes" } else { "**no**" }
 }

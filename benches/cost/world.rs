@@ -1,4 +1,4 @@
-//! Made-up services, and an engine beside a kernel datapath for them.
+//! Synthetic services, and an engine with a kernel datapath.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,10 +19,10 @@ use nodelb_core::service::{
 use nodelb_core::state::CANARIES;
 use nodelb_datapath::{KernelDatapath, Options};
 
-/// Room for everything that is measured.
+/// Large enough for every measurement.
 pub(crate) const LIMITS: Limits = Limits { frontends: 131_072, services: 65_536, slots: 524_288, affinity: 1_024 };
 
-/// An engine and the maps it steers.
+/// An engine and its maps.
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) datapath: KernelDatapath,
@@ -31,12 +31,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Empty maps under a pin directory of this name, attached to the cgroup.
+    /// Creates empty maps under a pin directory of this name and attaches the programs to the
+    /// cgroup.
     pub(crate) fn new(bpffs: &Path, name: &str, cgroup: &Path) -> Self {
         Self::with(bpffs, name, cgroup, true)
     }
 
-    /// The same; connections are counted, or not.
+    /// The same, with or without connection counters.
     pub(crate) fn with(bpffs: &Path, name: &str, cgroup: &Path, count_connections: bool) -> Self {
         let options = Options {
             pin_directory: bpffs.join(name),
@@ -52,22 +53,24 @@ impl World {
         Self { engine: engine(&datapath), datapath, pins: options.pin_directory, clock: 0 }
     }
 
-    /// Applies the changes in one round; none of it may fail. Returns how many operations that took.
+    /// Applies the changes in one round, in which no operation may fail. Returns the number of
+    /// operations.
     pub(crate) fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> usize {
         changes.into_iter().for_each(|change| self.engine.change(change));
-        // Two seconds a round: a freed run has rested when it is wanted again.
+        // Two seconds per round: freed runs are reusable in the next round.
         self.clock += 2_000;
         let round = self.engine.reconcile(&mut self.datapath, Moment(self.clock));
         assert_eq!(round.failed, 0);
         round.done
     }
 
-    /// Takes the programs off their hooks, and returns once they are off.
+    /// Detaches the programs and returns when none runs any more.
     pub(crate) fn detach(&mut self) {
         for link in fs::read_dir(self.links()).unwrap() {
             Link::open(link.unwrap().path()).unwrap().detach().unwrap();
         }
-        // A program that runs may go on a little. A canary is refused for as long as it does.
+        // The kernel detaches in the background. A canary is refused as long as a program is
+        // attached.
         let canary = SocketAddr::new(CANARIES[0].addr.ip(), CANARIES[0].port);
         let is_refused = || {
             let socket = UdpSocket::bind("192.0.2.9:0").unwrap();
@@ -83,7 +86,7 @@ impl World {
         self.pins.join("v1/links")
     }
 
-    /// Takes every service away, and starts over with an engine that knows nothing.
+    /// Removes all services and starts with a new engine.
     pub(crate) fn forget(&mut self) {
         self.engine = engine(&self.datapath);
         self.apply([synced()]);
@@ -100,7 +103,7 @@ fn engine(datapath: &impl Datapath) -> Engine {
     Engine::new(config, datapath.dump().unwrap())
 }
 
-/// The service of this number, with one port.
+/// The service with this number, with one port.
 pub(crate) fn service(number: u32, protocol: Protocol) -> Change {
     let frontend = frontend(number, protocol);
     Change::UpsertService(Service {
@@ -114,7 +117,7 @@ pub(crate) fn service(number: u32, protocol: Protocol) -> Change {
     })
 }
 
-/// Its one slice, with these backends.
+/// Its only slice, with these backends.
 pub(crate) fn slice(number: u32, protocol: Protocol, backends: impl Iterator<Item = (Ipv4Addr, u16)>) -> Change {
     let service = name(number);
     let backends = backends.map(|(addr, port)| Backend::new(Addr::from(IpAddr::V4(addr)), port)).collect();
@@ -127,19 +130,19 @@ pub(crate) fn slice(number: u32, protocol: Protocol, backends: impl Iterator<Ite
     })
 }
 
-/// Services number `0..count`, each with a backend of its own.
+/// The services with the numbers `0..count`, each with its own backend.
 pub(crate) fn single_endpoint_services(count: u32) -> Vec<Change> {
     let both = |number| [service(number, Protocol::Udp), slice(number, Protocol::Udp, [backend(number)].into_iter())];
     (0..count).flat_map(both).chain([synced()]).collect()
 }
 
-/// A different backend for every number.
+/// A different backend for each number.
 pub(crate) fn backend(number: u32) -> (Ipv4Addr, u16) {
     let [_, a, b, c] = number.to_be_bytes();
     (Ipv4Addr::new(10, a, b, c), 8080)
 }
 
-/// Services number `0..count` with this one backend.
+/// The services with the numbers `0..count`, all with this backend.
 pub(crate) fn services(count: u32, protocol: Protocol, backend: (Ipv4Addr, u16)) -> Vec<Change> {
     let both = |number| [service(number, protocol), slice(number, protocol, [backend].into_iter())];
     (0..count).flat_map(both).chain([synced()]).collect()
@@ -149,7 +152,7 @@ fn synced() -> Change {
     Change::Synced { source: Source::Files, incomplete: None }
 }
 
-/// What is dialled for the service of this number: 198.51.100.0/24, 250 ports each.
+/// The address of the service with this number: 198.51.100.0/24, 250 ports each.
 pub(crate) fn frontend(number: u32, protocol: Protocol) -> L4Addr {
     let host = u8::try_from(number % 250).unwrap() + 1;
     let port = u16::try_from(1_000 + number / 250).unwrap();

@@ -1,4 +1,4 @@
-//! How long the admin API takes to answer, from the connection to the last byte.
+//! The response time of the admin API, from the connection to the last byte.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 const TIMES: usize = 30;
 
-/// Where the daemon answers by default.
+/// The default address of the admin API.
 const ADMIN: &str = "127.0.0.1:9890";
 
-/// The median time, and the size of an answer.
+/// The median time, and the size of a response in bytes.
 pub(crate) fn ask(target: &str) -> (Duration, usize) {
     let mut times: Vec<(Duration, usize)> = (0..TIMES).map(|_| once(target)).collect();
     times.sort();

@@ -1,4 +1,4 @@
-//! The cluster's content, as a cluster would have written it.
+//! The content of the cluster, with the metadata that a real cluster has.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ const SERVICES: u32 = 10_000;
 const LARGE: u32 = 1_000;
 const ENDPOINTS: u32 = 100;
 
-/// The service whose changes are timed.
+/// The address of the service whose changes are timed.
 pub(crate) const TIMED: &str = "198.51.100.1";
 
-/// The cluster and the apiserver in front of it.
+/// The cluster and its apiserver.
 pub(crate) struct Content {
     pub(crate) cluster: Cluster,
     pub(crate) replica: Replica,
@@ -47,7 +47,7 @@ impl Content {
         self.bytes as f64 / 1e6
     }
 
-    /// The timed service gets another backend.
+    /// Gives the timed service another backend.
     pub(crate) fn touch_timed(&self) {
         self.turn.set(self.turn.get() + 1);
         self.cluster.apply_value(timed(self.turn.get())).unwrap();
@@ -90,7 +90,7 @@ fn timed(turn: u32) -> Value {
     slice("timed", "one", &[address])
 }
 
-/// An endpoint of some slice of 100 comes or goes.
+/// Adds or removes an endpoint in a slice of 100.
 pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
     let number = event * 7 % LARGE;
     let count = ENDPOINTS - event / LARGE % 2 - 1;
@@ -98,7 +98,7 @@ pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
     cluster.apply_value(slice(&name(number), "many", &endpoints)).unwrap();
 }
 
-/// So many such events a second, until it is over.
+/// Makes `per_second` such changes per second until `is_over`.
 pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) {
     let begun = Instant::now();
     for event in 0.. {

@@ -1,4 +1,4 @@
-//! The daemon under measurement, as a process.
+//! The daemon, as a process.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::Content;
 use crate::sandbox::Sandbox;
 
-/// What the journal says when systemd is told READY=1.
+/// The log line that accompanies READY=1.
 const READY: &str = "every source is synced and the first full reconcile is done";
 
 /// The running daemon; killed when dropped.
@@ -18,12 +18,12 @@ pub(crate) struct Daemon {
     child: Child,
     begun: Instant,
     ready: Receiver<()>,
-    /// Where its maps are.
+    /// The pin directory of its maps.
     pub(crate) pins: PathBuf,
     _directory: tempfile::TempDir,
 }
 
-/// What a start took.
+/// The cost of a start.
 pub(crate) struct Start {
     pub(crate) cpu: Duration,
     pub(crate) wall: Duration,
@@ -64,7 +64,7 @@ impl Daemon {
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 if line.contains(READY) {
-                    // Nobody waits a second time.
+                    // The receiver waits only for the first one.
                     _ = told.send(());
                 } else if line.contains("WARN") || line.contains("ERROR") {
                     eprintln!("{line}");
@@ -79,9 +79,9 @@ impl Daemon {
         Start { cpu: self.cpu(), wall: self.begun.elapsed() }
     }
 
-    /// CPU time since its start, of all threads.
+    /// CPU time of all threads since the start.
     pub(crate) fn cpu(&self) -> Duration {
-        // Nanoseconds on a CPU, which /proc/PID/stat knows only in ticks; a thread each.
+        // In nanoseconds and per thread; /proc/PID/stat has a resolution of one tick.
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let of_task = |path: PathBuf| -> u64 {
             let text = fs::read_to_string(path.join("schedstat")).unwrap_or_default();
@@ -102,7 +102,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         _ = self.child.kill();
         _ = self.child.wait();
     }

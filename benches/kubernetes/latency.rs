@@ -1,4 +1,4 @@
-//! From an event to the kernel: how long until the maps hold what the apiserver was told.
+//! The latency from a change at the apiserver to the maps in the kernel.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -11,20 +11,21 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use crate::cluster::{Content, TIMED, storm};
 use crate::daemon::Daemon;
 
-/// How many other events there are a second.
+/// Number of other events per second.
 const OTHERS: u32 = 100;
 
-/// How often the timed service changes.
+/// Interval of the changes to the timed service.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// The delays, sorted. Each is counted from before the apiserver is told, so it includes what that does.
+/// Measures the delays; returns them sorted. Each one starts before the request to the apiserver
+/// and includes its processing.
 pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> Vec<Duration> {
     let (frontends, services) = (open(&daemon.pins, "frontends"), open(&daemon.pins, "services"));
     let id = service_id(&frontends);
     let view = || services.lookup(&id, MapFlags::ANY).unwrap().unwrap()[..8].to_vec();
     let is_over = AtomicBool::new(false);
     let mut delays = Vec::new();
-    // Its counter of turns is this thread's own.
+    // This thread has its own counter.
     let cluster = &content.cluster;
     std::thread::scope(|scope| {
         scope.spawn(|| storm(cluster, OTHERS, || is_over.load(Ordering::Relaxed)));
@@ -45,14 +46,14 @@ pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> V
     delays
 }
 
-/// The map of this name, in the only generation there is.
+/// Opens the map of this name, in the only generation there is.
 fn open(pins: &Path, name: &str) -> MapHandle {
     let find = Command::new("find").arg(pins).args(["-name", name]).output().unwrap();
     let found = String::from_utf8(find.stdout).unwrap();
     MapHandle::from_pinned_path(found.trim()).unwrap()
 }
 
-/// `struct frontend_key` of the timed service, and what it leads to.
+/// The key of the timed service (`struct frontend_key`), and its service id.
 fn service_id(frontends: &MapHandle) -> Vec<u8> {
     let address: Ipv4Addr = TIMED.parse().unwrap();
     let mut key = address.to_ipv6_mapped().octets().to_vec();

@@ -1,4 +1,4 @@
-//! Changes the cluster at a steady pace, from a thread of its own.
+//! Changes the cluster at a constant rate, in a separate thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,12 +9,12 @@ use nodelb_apiserver::Cluster;
 
 use crate::cluster::{SERVICES, apply, name, service, slice, stays_slice};
 
-/// Fifty changes a second.
+/// Fifty changes per second.
 const PACE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Churn {
     stop: Arc<AtomicBool>,
-    /// Held while a change is made.
+    /// Locked during a change.
     gate: Arc<Mutex<()>>,
     count: Arc<AtomicU64>,
     thread: JoinHandle<()>,
@@ -44,13 +44,13 @@ impl Churn {
         Self { stop, gate, count, thread }
     }
 
-    /// Nothing changes until `during` returns.
+    /// Pauses the changes until `during` returns.
     pub(crate) fn pause(&self, during: impl FnOnce()) {
         let _held = self.gate.lock().unwrap();
         during();
     }
 
-    /// How many changes there were.
+    /// Stops, and returns the number of changes.
     pub(crate) fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
@@ -58,9 +58,10 @@ impl Churn {
     }
 }
 
-/// One of ten goes to the service that carries the traffic.
+/// Makes one change; every tenth goes to the service with the traffic.
 fn change(cluster: &Cluster, turn: u32) {
-    // Coprime to the number of the services that change: each is met before one is met again.
+    // Coprime to the number of changing services, so that each changes once before any changes
+    // again.
     let number = 1 + turn.wrapping_mul(7) % (SERVICES - 1);
     match turn % 10 {
         0 => apply(cluster, stays_slice(turn / 10)),
@@ -68,7 +69,7 @@ fn change(cluster: &Cluster, turn: u32) {
         6 => apply(cluster, slice(number, 0)),
         7 => apply(cluster, service(number, turn)),
         8 => {
-            // It may be gone already: then it comes back.
+            // If it does not exist, create it.
             if cluster.delete("services", "soak", &name(number)).is_err() {
                 apply(cluster, service(number, turn));
             }

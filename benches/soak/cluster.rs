@@ -1,4 +1,4 @@
-//! What the cluster holds: one service that carries the traffic, and many that change.
+//! The content of the cluster: one service with the traffic, and many that change.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -6,16 +6,17 @@ use nodelb_apiserver::{Cluster, Replica, ServeOptions};
 use nodelb_prober::{Backend, Transport};
 use serde_json::{Value, json};
 
-/// The service that carries the traffic. It stays; its endpoints come and go, and all of them answer.
+/// The address of the service with the traffic. It always exists; its endpoints change, and all of
+/// them answer.
 pub(crate) const STAYS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 10), 80));
 
-/// How many services there are, with the one that stays.
+/// Number of services, including the one with the traffic.
 pub(crate) const SERVICES: u32 = 1000;
 
-/// How many backends of the service that stays run.
+/// Number of running backends of the service with the traffic.
 const BACKENDS: u8 = 6;
 
-/// Where nodelb finds the two apiservers: addresses of the sandbox, which are no service's.
+/// The addresses of the two apiservers: addresses of the sandbox that do not belong to a service.
 const APISERVERS: [(Ipv4Addr, u16); 2] = [(Ipv4Addr::new(192, 0, 2, 201), 6443), (Ipv4Addr::new(192, 0, 2, 202), 6443)];
 
 pub(crate) struct Content {
@@ -37,12 +38,13 @@ impl Content {
         content
     }
 
-    /// The address of each apiserver that nodelb connects to, and where the server behind it listens.
+    /// For each apiserver, the address to which nodelb connects and the one on which the server
+    /// behind it listens.
     pub(crate) fn replicas(&self) -> [(SocketAddr, SocketAddr); 2] {
         [0, 1].map(|index: usize| (SocketAddr::from(APISERVERS[index]), self.replicas[index].address()))
     }
 
-    /// Brings the whole cluster into the state that samples are taken in.
+    /// Puts the whole cluster into the state in which samples are taken.
     pub(crate) fn reset(&self) {
         apply(&self.cluster, stays());
         apply(&self.cluster, stays_slice(0));
@@ -80,7 +82,7 @@ fn stays() -> Value {
         "spec": {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ports": ports()}})
 }
 
-/// Four of the six backends, another four for each `turn`.
+/// Four of the six backends, a different four for each `turn`.
 pub(crate) fn stays_slice(turn: u32) -> Value {
     let first = u8::try_from(turn % u32::from(BACKENDS)).unwrap();
     let addresses = (first..first + 4).map(|number| format!("192.0.2.{}", 11 + number % BACKENDS));
@@ -91,7 +93,7 @@ pub(crate) fn name(number: u32) -> String {
     format!("service-{number:04}")
 }
 
-/// A service that changes; `turn` is only written into an annotation.
+/// A service that changes; `turn` is only stored in an annotation.
 pub(crate) fn service(number: u32, turn: u32) -> Value {
     let address = format!("10.96.{}.{}", number / 250, 1 + number % 250);
     json!({"kind": "Service", "apiVersion": "v1",
@@ -99,7 +101,7 @@ pub(crate) fn service(number: u32, turn: u32) -> Value {
         "spec": {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ports": ports()}})
 }
 
-/// Its slice, with so many endpoints.
+/// Its slice, with this number of endpoints.
 pub(crate) fn slice(number: u32, endpoints: u32) -> Value {
     endpoint_slice(
         &name(number),

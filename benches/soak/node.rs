@@ -1,4 +1,4 @@
-//! nodelb as a process that is killed and started again, with the same configuration, state and pins.
+//! nodelb as a process that is killed and restarted with the same configuration, state and pins.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +13,10 @@ use crate::cluster::Content;
 use crate::relay::Relay;
 use crate::sandbox::Sandbox;
 
-/// What the journal says when systemd gets READY=1.
+/// The log line that accompanies READY=1.
 const READY: &str = "every source is synced and the first full reconcile is done";
 
-/// Where the daemon answers by default.
+/// The default address of the admin API.
 const ADMIN: &str = "127.0.0.1:9890";
 
 pub(crate) struct Node {
@@ -48,7 +48,7 @@ impl Node {
         Self { directory, child: None, starts: 0 }
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the daemon and waits until it is ready.
     pub(crate) fn start(&mut self) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_nodelb"))
             .args(["run", "--config"])
@@ -79,7 +79,7 @@ impl Node {
         self.child.as_ref().unwrap().id()
     }
 
-    /// What the admin API answers, without the head.
+    /// The body of a response of the admin API.
     pub(crate) fn get(target: &str) -> String {
         let mut stream = TcpStream::connect(ADMIN).unwrap();
         write!(stream, "GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
@@ -100,7 +100,7 @@ impl Drop for Node {
 
 fn show(line: &str, ready: &Sender<()>) {
     if line.contains(READY) {
-        // The main thread waits for the first one only.
+        // The main thread waits only for the first one.
         _ = ready.send(());
     } else if line.contains("ERROR") || line.contains("panicked") {
         eprintln!("{line}");

@@ -1,5 +1,6 @@
-//! A process that forwards an address to an apiserver, so that killing it looks to nodelb as if the apiserver had been
-//! killed: every connection breaks and the port refuses. It is this same binary, asked by its environment.
+//! A process that forwards an address to an apiserver. Killing it has the same effect on nodelb as
+//! killing the apiserver: every connection breaks and the port refuses. It runs the same binary; an
+//! environment variable selects this mode.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// `FROM>TO`, for the process that is to be a relay.
+/// `FROM>TO`, set in the process that is a relay.
 const VARIABLE: &str = "NODELB_SOAK_RELAY";
 
 pub(crate) struct Relay {
@@ -17,7 +18,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Serves until it is killed, where the environment says so; false elsewhere.
+    /// Runs the relay until it is killed if the environment selects it; otherwise returns false.
     pub(crate) fn serve_if_asked() -> bool {
         let Ok(text) = std::env::var(VARIABLE) else { return false };
         let (from, to) = text.split_once('>').unwrap();
@@ -58,7 +59,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -81,7 +82,7 @@ fn forward(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
 }
 
 fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    // However it ends, both sides see the end.
+    // Both sides see the end of the connection, whatever the reason.
     drop(io::copy(&mut from, &mut to));
     drop(from.shutdown(Shutdown::Both));
     drop(to.shutdown(Shutdown::Both));

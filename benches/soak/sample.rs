@@ -1,4 +1,4 @@
-//! What the daemon and the kernel hold at a moment when nothing changes.
+//! The state of the daemon and the kernel while nothing changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,22 +10,23 @@ use serde_json::Value;
 use crate::cluster::Content;
 use crate::node::Node;
 
-/// How long after the last change everything has settled: slots and ids have rested, requests are answered.
+/// Time after the last change until everything is idle: slots and ids are reusable, requests have
+/// ended.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// How much resident memory may grow from the first sample to the last.
+/// Maximum growth of resident memory from the first sample to the last, as a factor.
 const GROWTH: f64 = 1.05;
 
 #[derive(Debug)]
 pub(crate) struct Sample {
-    /// Of the process; in kB.
+    /// Resident memory of the process, in kB.
     resident: u64,
-    /// What must be equal: descriptors, threads, entries of each map.
+    /// Values that must be equal: descriptors, threads, entries of each map.
     counts: BTreeMap<String, u64>,
 }
 
 impl Sample {
-    /// To be called while nothing else changes the cluster.
+    /// Takes a sample. The cluster must not change meanwhile.
     pub(crate) fn take(node: &Node, content: &Content) -> Self {
         content.reset();
         let (begun, wanted) = (Instant::now(), "and kernel agree");
@@ -62,7 +63,7 @@ impl Sample {
     }
 }
 
-/// How many different ids the kernel holds.
+/// Number of different ids in the kernel.
 fn ids() -> [(String, u64); 2] {
     let maps: Value = serde_json::from_str(&Node::get("/maps?output=json")).unwrap();
     let different = |table: &str, column: &str| -> u64 {
@@ -72,7 +73,7 @@ fn ids() -> [(String, u64); 2] {
     [("service ids".into(), different("services", "id")), ("backend ids".into(), different("slots", "backend_id"))]
 }
 
-/// `nodelb_map_entries` of each map whose content is the daemon's: what sockets leave in the others depends on them.
+/// `nodelb_map_entries` of the maps that only the daemon writes; the others depend on sockets.
 fn map_entries() -> BTreeMap<String, u64> {
     let metrics = Node::get("/metrics");
     let entry = |line: &str| -> Option<(String, u64)> {

@@ -40,6 +40,9 @@ pub use report::MovesReport;
 /// The time from one pass to the next, at least.
 const PASS_EVERY: Duration = Duration::from_millis(250);
 
+/// How long a socket keeps a backend that its service has lost: an exchange of this length still gets its answer.
+const LAST_ANSWER: Duration = Duration::from_millis(250);
+
 /// How long a pass that failed is waited for.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -258,7 +261,7 @@ impl Mover {
 
     /// The sockets that should move on. A record may have been read while it was written, and the kernel may be ahead of
     /// the snapshot: so a socket counts that should by a snapshot which is newer than what was read of it, and that reads
-    /// the same twice.
+    /// the same twice, [`LAST_ANSWER`] apart.
     async fn find_stale(&mut self, protocol: Protocol, at_hand: &AtHand) -> Result<Vec<Suspect>, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow());
         let before = at_hand.suspects(protocol, snapshot).await?;
@@ -266,6 +269,7 @@ impl Mover {
             return Ok(before);
         }
         let before: BTreeSet<Vec<Flow>> = before.into_iter().map(|suspect| suspect.flows).collect();
+        sleep(LAST_ANSWER).await;
         let snapshot = self.newer_snapshot().await?;
         let mut suspects = at_hand.suspects(protocol, snapshot).await?;
         suspects.retain(|suspect| before.contains(&suspect.flows));

@@ -1,11 +1,12 @@
-//! Any bytes as the answer to a list or a watch: nothing panics, and where the pieces end makes no difference.
+//! Decodes arbitrary bytes as the response to a list or a watch: no panic, and the chunk boundaries
+//! make no difference.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use nodelb::source::kube::decode::{Decoder, Kind, shell};
 use nodelb::source::kube::splitter::{Form, Piece, Splitter};
 
-/// What is found when the bytes arrive in pieces of this size; `None` when they are refused.
+/// The objects found when the bytes arrive in chunks of this size; `None` if they are rejected.
 fn split(form: Form, bytes: &[u8], step: usize) -> Option<Vec<Vec<u8>>> {
     let mut splitter = Splitter::new(form);
     let mut found = Vec::new();

@@ -1,5 +1,6 @@
-//! Any objects, one JSON object per line, through decoder, store, table and compiler into maps in memory: nothing panics,
-//! no address reaches the maps that must not, and once all of it is deleted nothing is left.
+//! Sends arbitrary objects, one JSON object per line, through decoder, store, table and compiler to
+//! maps in memory: no panic, no forbidden address in the maps, and no leak after all of them are
+//! deleted.
 #![no_main]
 
 use std::collections::BTreeSet;
@@ -71,7 +72,7 @@ fuzz_target!(|objects: &[u8]| {
     for address in held.frontends.keys() {
         assert!(!address.addr.is_loopback() && !address.addr.is_multicast(), "{address} would be translated");
     }
-    // Twice, for a list that lacks most is not believed at once.
+    // Twice, because a list that lacks most objects is not accepted the first time.
     (0..2).for_each(|_| node.list(objects, false));
     let mut empty = Node::new();
     empty.list(objects, false);

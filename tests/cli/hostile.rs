@@ -1,4 +1,5 @@
-//! A daemon, with its maps in memory, among readers that mean no good: it answers others, applies changes, and stays small.
+//! A daemon with maps in memory under hostile clients: it answers other clients, applies changes,
+//! and its memory stays bounded.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,9 +12,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{NODELB, nodelb};
 
-/// Longer than anything takes on a busy machine.
+/// Time limit of every step, generous for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What readers may cost, whatever they do: places, and 64 MiB of answers that nobody reads.
+/// Maximum growth of memory under hostile clients, in KiB: connections, and 64 MiB of unread
+/// responses.
 const MAY_GROW_KIB: u64 = 160 * 1024;
 
 struct Daemon {
@@ -41,7 +43,8 @@ impl Daemon {
             .spawn()
             .expect("the binary starts");
         let daemon = Self { child, scratch, tcp };
-        // It listens before it can do anything else, to be ended in order included.
+        // The daemon listens before it installs its signal handlers: wait until it can be stopped
+        // in order.
         let socket = daemon.socket().display().to_string();
         daemon.wait("answer", || nodelb(&["frontends", "--admin", &socket]).code == 0);
         daemon
@@ -59,7 +62,8 @@ impl Daemon {
         }
     }
 
-    /// A service that appears in a file is shown, by the command line, over each of the two doors.
+    /// Adds a service file and waits until the command line shows the service over TCP and the unix
+    /// socket.
     fn applies_a_change(&self, number: usize) {
         let name = format!("shop/web-{number}");
         let text = format!(
@@ -75,14 +79,14 @@ impl Daemon {
         }
     }
 
-    /// Memory in use, in KiB.
+    /// Resident memory, in KiB.
     fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("procfs");
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
         line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
     }
 
-    /// How many files it has open.
+    /// Number of open files.
     fn files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("procfs").count()
     }
@@ -145,7 +149,7 @@ fn readers_that_mean_no_good_neither_stall_nor_swell_the_daemon() {
     daemon.wait("descriptor given back", || daemon.files() <= files);
 }
 
-/// As many files as this process may have open from now on.
+/// Raises the limit of open files of this process to the maximum; returns the limit.
 fn files_allowed() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limit.maximum, ..limit };
@@ -169,7 +173,7 @@ fn strangers_are_refused_by_the_daemon_itself() {
     assert_eq!(ask("HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site"), "403");
 }
 
-/// What it made it takes away, and nothing else.
+/// The daemon removes its own socket when it stops, but not one of another process.
 #[test]
 fn the_socket_goes_with_the_daemon() {
     let mut daemon = Daemon::start();

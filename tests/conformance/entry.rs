@@ -1,4 +1,5 @@
-//! Load balancers that ask, and the part of nodelb that answers them, on sockets of the sandbox.
+//! Clients of the healthCheckNodePort, and the part of nodelb that serves them, on sockets of the
+//! sandbox.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +14,7 @@ use nodelb_core::engine::Snapshot;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Answers until it is dropped.
+/// Serves until it is dropped.
 pub(crate) struct Entry {
     snapshot: watch::Sender<Arc<Snapshot>>,
     health: watch::Sender<Arc<Health>>,
@@ -41,14 +42,14 @@ impl Entry {
         Self { snapshot, health, clock, _changes: told, _running: running }
     }
 
-    /// What the owner knows, now.
+    /// Publishes the current state of the owner.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks: Vec::new() }));
         self.snapshot.send_replace(Arc::new(snapshot));
     }
 }
 
-/// The answer in short. Status, header and body must say the same.
+/// A summary of the response. Status, header and body must agree.
 pub(crate) fn ask(at: SocketAddr) -> String {
     match answer(at) {
         Ok(answer) => read(&answer).unwrap_or(answer),

@@ -1,4 +1,5 @@
-//! The world of real sockets: maps in the kernel, backends that listen, a client on the host and one in a pod.
+//! The environment with real sockets: maps in the kernel, listening backends, a client on the host
+//! and one in a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ use crate::model::Maps;
 use crate::pod::Pod;
 use crate::sandbox::Sandbox;
 
-/// What stays from one story to the next: the sandbox, its pod, and backends that go on listening.
+/// State shared by all scenarios: the sandbox, its pod, and the listening backends.
 pub(crate) struct Net {
     cgroup: PathBuf,
     pins: PathBuf,
@@ -36,12 +37,12 @@ impl Net {
     }
 }
 
-/// The world of one story.
+/// The environment of one scenario.
 pub(crate) struct Kernel<'net> {
     net: &'net mut Net,
-    /// Which backend a client has at a service with affinity, and when it last connected.
+    /// For each client and service with affinity: its backend, and the time of its last connection.
     kept: BTreeMap<(Client, ServiceId), (L4Addr, Instant)>,
-    /// Who answers load balancers, once one has asked.
+    /// The server of the healthCheckNodePorts, after the first request.
     entry: Option<Entry>,
 }
 
@@ -50,7 +51,7 @@ impl<'net> Kernel<'net> {
         Self { net, kept: BTreeMap::new(), entry: None }
     }
 
-    /// What one client meets, as text where it is none of what could be expected.
+    /// What one client observes; as text if it is not one of the possible outcomes.
     fn meet(&mut self, client: Client, to: L4Addr, traced: &Outcome) -> Result<Outcome, String> {
         let began = Instant::now();
         let met = match client {
@@ -104,7 +105,7 @@ impl World for Kernel<'_> {
         entry.publish(snapshot);
         let to = SocketAddr::new(at.addr.ip(), at.port);
         let mut told = [Client::Host, Client::Pod].map(|_| String::new());
-        // The sockets follow what is published, as soon as they can.
+        // The listeners follow the published state asynchronously.
         for _ in 0..500 {
             told = [entry::ask(to), self.net.pod.run(|| entry::ask(to))];
             if told.iter().all(|told| told == expected) {
@@ -138,7 +139,7 @@ impl World for Kernel<'_> {
     }
 }
 
-/// New maps instead of whatever was there.
+/// Replaces the maps, if any, by new ones.
 fn open(options: &Options) -> Result<KernelDatapath, String> {
     cleanup(&options.pin_directory, &CrashPoint::new(None)).map_err(|error| error.to_string())?;
     KernelDatapath::open(options).map(|(datapath, _)| datapath).map_err(|error| error.to_string())
@@ -147,7 +148,7 @@ fn open(options: &Options) -> Result<KernelDatapath, String> {
 /// Maps in the kernel.
 pub(crate) struct KernelMaps {
     options: Options,
-    /// `None` only while the maps are made anew.
+    /// `None` only while the maps are replaced.
     datapath: Option<KernelDatapath>,
 }
 

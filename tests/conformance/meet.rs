@@ -1,4 +1,4 @@
-//! One client and one address: dials until it is clear what happens there.
+//! Connects one client to one address until the outcome is certain.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,14 +12,14 @@ use socket2::{Domain, Socket, Type};
 
 use crate::dial::Outcome;
 
-/// A list of backends of which some are not met in so many dials is not the one that is expected: with 16 equal ones
-/// that happens by chance to one story in 25,000.
+/// Maximum number of connections until every expected backend must have answered: with 16 equal
+/// backends, one scenario in 25,000 fails by chance.
 const TRIES: usize = 200;
 
 /// A busy machine may be slow; a backend that does not answer is slower.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a socket of each kind meets; they must agree.
+/// The outcome for each kind of socket; all of them must agree.
 pub(crate) fn meet(to: L4Addr, expected: &Outcome) -> Result<Outcome, String> {
     let transports = match to.protocol {
         Protocol::Tcp => [Transport::Tcp].as_slice(),
@@ -41,7 +41,7 @@ pub(crate) fn meet(to: L4Addr, expected: &Outcome) -> Result<Outcome, String> {
     }
 }
 
-/// An IPv4 address is dialled from an IPv6 socket, too.
+/// An IPv4 address is also tested from an IPv6 socket.
 fn targets(to: L4Addr) -> Vec<SocketAddr> {
     let plain = SocketAddr::new(to.addr.ip(), to.port);
     match to.addr.ip() {
@@ -50,7 +50,7 @@ fn targets(to: L4Addr) -> Vec<SocketAddr> {
     }
 }
 
-/// All that was reached by any of them, where backends were reached at all.
+/// The union of the backends that were reached, if any were.
 fn union<'a>(met: impl Iterator<Item = &'a Outcome>, first: &Outcome) -> Outcome {
     let mut all = BTreeSet::new();
     for outcome in met {
@@ -74,7 +74,7 @@ fn dial(to: SocketAddr, transport: Transport, expected: &Outcome) -> Result<Outc
             Err(failure) if reached.is_empty() => return refusal(to, &failure, expected),
             Err(failure) => return Err(format!("reaches {reached:?}, then fails with {failure}")),
         };
-        // Some more, to meet those that are not expected.
+        // A few more, to detect unexpected backends.
         if reached.len() == wanted && tries >= 4 * wanted + 4 {
             break;
         }
@@ -84,7 +84,7 @@ fn dial(to: SocketAddr, transport: Transport, expected: &Outcome) -> Result<Outc
 
 fn refusal(to: SocketAddr, failure: &Failure, expected: &Outcome) -> Result<Outcome, String> {
     match failure {
-        // Nobody listens on the loopback address of this namespace itself.
+        // Nothing listens on the loopback addresses of this namespace.
         Failure::Os(Errno::ECONNREFUSED)
             if to.ip().to_canonical().is_loopback() && *expected == Outcome::PassesThrough =>
         {
@@ -92,13 +92,13 @@ fn refusal(to: SocketAddr, failure: &Failure, expected: &Outcome) -> Result<Outc
         }
         Failure::Os(Errno::ECONNREFUSED) => Ok(Outcome::Refused(Refusal::ConnectionRefused)),
         Failure::Os(Errno::EHOSTUNREACH) => Ok(Outcome::Refused(Refusal::HostUnreachable)),
-        // There is no route to any address but those of backends.
+        // Only backends have a route.
         Failure::Os(Errno::ENETUNREACH) => Ok(Outcome::PassesThrough),
         other => Err(format!("fails with {other}")),
     }
 }
 
-/// Where this kernel has SCTP; elsewhere nobody can dial, so nothing can go wrong.
+/// Only where this kernel has SCTP; elsewhere no client can connect.
 fn dial_sctp(to: L4Addr) -> Result<Outcome, String> {
     let at = SocketAddr::new(to.addr.ip(), to.port);
     let socket = match Socket::new(Domain::for_address(at), Type::STREAM, Some(i32::from(to.protocol.number()).into()))

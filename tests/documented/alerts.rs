@@ -1,4 +1,4 @@
-//! The alerts: rules that Prometheus reads, of metrics that exist, each with what to do.
+//! The alerts: valid Prometheus rules over existing metrics, each with a runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ fn every_alert_says_how_grave_it_is_and_what_to_do() {
     }
 }
 
-/// The seed's and the list: what an operator must be told of without asking.
+/// The conditions that require an alert.
 #[test]
 fn what_matters_has_an_alert() {
     let exprs: Vec<String> = rules().into_iter().map(|rule| rule.expr).collect();

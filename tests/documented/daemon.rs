@@ -1,4 +1,4 @@
-//! A daemon over the memory datapath, with a directory of service files of its own.
+//! A daemon with the memory datapath and its own directory of service files.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
-/// How long anything may take on a machine that is busy.
+/// Time limit of every step, generous for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const SERVICES: &str = "\
@@ -21,7 +21,7 @@ frontends = [\"198.51.100.7:80\"]
 backends = [\"192.0.2.1:8080\"]
 ";
 
-/// Ends the process when it goes.
+/// The daemon; killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
     pub(crate) admin: SocketAddr,
@@ -30,12 +30,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it, and waits until it is ready. Returns what it said until then.
+    /// Starts the daemon and waits until it is ready. Returns its log up to then.
     pub(crate) fn start() -> (Self, Vec<String>) {
         Self::start_with("", "first full reconcile is done")
     }
 
-    /// The same with more configuration, and waits until it has said this.
+    /// The same with additional configuration; waits for this text in the log.
     pub(crate) fn start_with(more: &str, until: &str) -> (Self, Vec<String>) {
         let directory = TempDir::new().expect("this machine lets it");
         let at = |name: &str| directory.path().join(name);
@@ -70,13 +70,13 @@ impl Daemon {
         (daemon, said)
     }
 
-    /// What it says within this time.
+    /// The log lines within this time.
     pub(crate) fn says_within(&self, time: Duration) -> Vec<String> {
         std::thread::sleep(time);
         self.lines.try_iter().collect()
     }
 
-    /// The body of the answer to `GET path`.
+    /// The body of the response to `GET path`.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).expect("this machine lets it");
         stream.set_read_timeout(Some(PATIENCE)).expect("this machine lets it");

@@ -1,4 +1,4 @@
-//! The dashboard: what Grafana 10 and later imports, of metrics that exist.
+//! The dashboard: importable by Grafana 10 and later, over existing metrics.
 
 use std::collections::BTreeSet;
 

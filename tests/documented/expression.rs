@@ -1,24 +1,25 @@
-//! Looks into an expression of PromQL as far as it names metrics and labels: each must be in the table of metrics, with the
-//! labels and the values it has there. No parser: promtool is, and `make lint` asks it where it is installed.
+//! Extracts metrics and labels from a PromQL expression: each must be in the table of metrics, with
+//! these labels and values. This is not a full parser: `make lint` runs promtool where it is
+//! installed.
 
 use nodelb::admin::metrics::{Described, Kind, METRICS};
 
 use crate::prose;
 
-/// What Prometheus adds to each sample, and how it counts the scrapes themselves.
+/// Labels that Prometheus adds to each sample, and the metric it adds for each target.
 const TARGET_LABELS: [&str; 2] = ["instance", "job"];
 const TARGET_METRIC: &str = "up";
 
-/// Words with a list of labels behind them.
+/// Keywords that are followed by a list of labels.
 const GROUPING: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
 
-/// Words of the language that stand between metrics.
+/// Keywords between metrics.
 const OPERATORS: [&str; 5] = ["and", "or", "unless", "bool", "offset"];
 
-/// A metric that an expression names; `None` for the one that is Prometheus' own.
+/// A metric in an expression; `None` for the one that Prometheus adds.
 type Named = Option<&'static Described>;
 
-/// Which metrics the expression names.
+/// Checks an expression; returns its metrics.
 pub(crate) fn check(expression: &str) -> Result<Vec<Named>, String> {
     is_balanced(expression)?;
     let mut reader = Reader { rest: expression, named: Vec::new(), grouped: Vec::new() };
@@ -49,14 +50,14 @@ struct Reader<'e> {
 }
 
 impl<'e> Reader<'e> {
-    /// As long as the characters are such.
+    /// Takes characters as long as the predicate holds.
     fn take(&mut self, is_such: impl Fn(char) -> bool) -> &'e str {
         let (taken, rest) = self.rest.split_at(self.rest.find(|c| !is_such(c)).unwrap_or(self.rest.len()));
         self.rest = rest;
         taken
     }
 
-    /// What is between the opening character, which comes next, and the closing one.
+    /// The text between the opening character, which comes next, and the closing one.
     fn enclosed(&mut self, closing: char) -> Result<&'e str, String> {
         let (inside, rest) = self.rest[1..].split_once(closing).ok_or_else(|| format!("no {closing}"))?;
         self.rest = rest;
@@ -91,7 +92,7 @@ impl<'e> Reader<'e> {
     }
 }
 
-/// The metric whose samples have this name. A histogram is asked for by its buckets, sum or count.
+/// The metric with this sample name. A histogram has samples for buckets, sum and count.
 fn find(name: &str) -> Result<Named, String> {
     if name == TARGET_METRIC {
         return Ok(None);
@@ -110,7 +111,7 @@ pub(crate) fn has_label(metric: Named, label: &str) -> bool {
     TARGET_LABELS.contains(&label) || is_bound || own.iter().any(|own| own.name == label)
 }
 
-/// `label="value",...`; a value of a label whose values are listed must be one of them.
+/// Checks `label="value",...`: a label with listed values must have one of them.
 fn check_matchers(metric: Named, matchers: &str) -> Result<(), String> {
     for matcher in matchers.split(',') {
         let (label, rest) = matcher.split_at(matcher.find(['=', '!']).ok_or("a matcher without = or !=")?);
@@ -146,7 +147,7 @@ fn is_balanced(expression: &str) -> Result<(), String> {
     if open.is_empty() && !is_text { Ok(()) } else { Err("something is not closed".into()) }
 }
 
-/// As Prometheus writes durations: `90s`, `1h30m`.
+/// A Prometheus duration, such as `90s` or `1h30m`.
 pub(crate) fn is_duration(text: &str) -> bool {
     let mut rest = text;
     while !rest.is_empty() {

@@ -1,6 +1,6 @@
-//! Reads a manual page: its sections, and what its lists are about.
+//! Parses a manual page into sections and list entries.
 
-/// A manual page, its markup taken away.
+/// A manual page.
 pub(crate) struct Manual(String);
 
 impl Manual {
@@ -8,7 +8,7 @@ impl Manual {
         Self(crate::read(path))
     }
 
-    /// What stands below the heading `.SH NAME`.
+    /// The text below the heading `.SH NAME`.
     pub(crate) fn section(&self, name: &str) -> &str {
         let begin = format!(".SH {name}\n");
         let start = self.0.find(&begin).ok_or_else(|| format!("no section {name}")).expect("a section");
@@ -21,7 +21,7 @@ impl Manual {
         self.0.lines().filter_map(|line| line.strip_prefix(".SH "))
     }
 
-    /// What each entry of the section's lists is about: the line behind `.TP`, as it reads. Not of lists inside of entries.
+    /// The tags of a section's lists: the line after `.TP` as plain text, without nested lists.
     pub(crate) fn entries(&self, section: &str) -> Vec<String> {
         let (mut entries, mut depth, mut is_next) = (Vec::new(), 0, false);
         for line in self.section(section).lines() {
@@ -37,7 +37,7 @@ impl Manual {
     }
 }
 
-/// A line as it is read: without macros and fonts.
+/// A line as plain text, without macros and fonts.
 pub(crate) fn plain(line: &str) -> String {
     let is_macro = |word: &str| matches!(word, ".B" | ".I" | ".BR" | ".BI" | ".IR" | ".RB");
     let text = match line.split_once(' ') {
@@ -47,7 +47,7 @@ pub(crate) fn plain(line: &str) -> String {
     ["\\fB", "\\fI", "\\fR"].into_iter().fold(text, |text, font| text.replace(font, "")).replace("\\-", "-")
 }
 
-/// The arguments of a macro, set together: `/a ", " /b` reads `/a, /b`.
+/// The arguments of a macro as one text: `/a ", " /b` becomes `/a, /b`.
 fn arguments(text: &str) -> String {
     let (mut out, mut is_quoted) = (String::new(), false);
     for c in text.chars() {

@@ -1,4 +1,5 @@
-//! The pages of `docs/`: what a user types, sets and follows from there exists, and the configurations they show are good.
+//! The pages of `docs/`: their commands, keys, routes and links exist, and their configurations are
+//! valid.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,13 +23,13 @@ pub(crate) fn all() -> Vec<String> {
     pages
 }
 
-/// The indented blocks of a page, without their indent.
+/// The indented blocks of a page, without the indent.
 pub(crate) fn blocks(text: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     for line in text.lines() {
         match line.strip_prefix("    ") {
             Some(code) => blocks.last_mut().expect("never empty").push_str(&format!("{code}\n")),
-            // An empty line may be a part of it.
+            // An empty line may belong to the block.
             None if line.is_empty() => blocks.last_mut().expect("never empty").push('\n'),
             None => blocks.push(String::new()),
         }
@@ -37,7 +38,7 @@ pub(crate) fn blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// Whatever is typed in a block: at its beginning, behind a prompt, or behind `sudo`.
+/// Commands in blocks: at the start of a line, after a prompt, or after `sudo`.
 #[test]
 fn commands_that_are_typed_exist() {
     let mut typed = 0;
@@ -54,7 +55,8 @@ fn commands_that_are_typed_exist() {
     assert!(typed > 30, "{typed}");
 }
 
-/// Words in code that look like `section.key`; what is shown in blocks may be what somebody got wrong.
+/// Words in code that look like `section.key`. Blocks may show a user's mistake and are not
+/// checked.
 #[test]
 fn keys_that_are_mentioned_exist() {
     let config = Config::default();
@@ -93,7 +95,8 @@ fn routes_that_are_mentioned_exist() {
     }
 }
 
-/// Names in capitals are messages of the journal, its fields, or of those few that others made: the kernel most of them.
+/// Names in capitals are message ids or fields of the journal, or belong to a short list of other
+/// names, mostly of the kernel.
 #[test]
 fn messages_that_are_mentioned_exist() {
     let others = ["LC_ALL", "COLUMNS", "KUBE_PROXY", "SO_NETNS_COOKIE", "SOCK_DESTROY", "RLIMIT_MEMLOCK"]
@@ -117,7 +120,7 @@ fn messages_that_are_mentioned_exist() {
     }
 }
 
-/// Configurations that are shown would be taken; what they name need not exist here.
+/// Configurations in blocks are valid; the files that they name need not exist here.
 #[test]
 fn configurations_that_are_shown_are_good() {
     let mut shown = 0;
@@ -135,7 +138,7 @@ fn configurations_that_are_shown_are_good() {
     assert!(shown > 0);
 }
 
-/// The heading's anchor, as GitHub makes it.
+/// The anchor of a heading, as GitHub generates it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
@@ -146,7 +149,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     text.lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Links from page to page, and to the rest of the repository.
+/// Links between pages and to the rest of the repository.
 #[test]
 fn links_lead_somewhere() {
     let mut followed = 0;
@@ -169,7 +172,7 @@ fn links_lead_somewhere() {
     assert!(followed > 20, "{followed}");
 }
 
-/// No page is missing in the index, and none of the index is missing.
+/// The index lists every page and no other.
 #[test]
 fn the_index_has_every_page() {
     let index = crate::read("docs/README.md");
@@ -179,7 +182,7 @@ fn the_index_has_every_page() {
     }
 }
 
-/// The fields of kube-proxy's configuration, as of Kubernetes 1.36: what a page about moving from it must tell of.
+/// The fields of kube-proxy's configuration in Kubernetes 1.36, which docs/migration.md must cover.
 const FIELDS_OF_KUBE_PROXY: [&str; 57] = [
     "bindAddress",
     "bindAddressHardFail",

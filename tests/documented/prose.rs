@@ -1,4 +1,5 @@
-//! What is mentioned in passing exists: commands, flags, metrics and routes in the documents, alerts and messages.
+//! Names in running text exist: commands, flags, metrics and routes in documents, alerts and
+//! messages.
 
 use std::collections::BTreeSet;
 
@@ -19,12 +20,12 @@ const DOCUMENTS: [&str; 10] = [
     "daemon/src/log/messages.rs",
 ];
 
-/// These, and every page of `docs/`.
+/// These documents, and every page of `docs/`.
 fn documents() -> impl Iterator<Item = String> {
     DOCUMENTS.into_iter().map(str::to_owned).chain(pages::all())
 }
 
-/// `nodelb COMMAND` in code, and its flags.
+/// `nodelb COMMAND` in code, with its flags.
 #[test]
 fn commands_that_are_mentioned_exist() {
     for document in documents() {
@@ -35,7 +36,7 @@ fn commands_that_are_mentioned_exist() {
     }
 }
 
-/// Its command exists, and so do its long flags.
+/// Checks that the command and its long flags exist.
 pub(crate) fn check_command(document: &str, code: &str) {
     let commands: BTreeSet<String> = walk::commands().iter().map(|command| command.get_name().to_owned()).collect();
     let flags = walk::flags();
@@ -60,16 +61,16 @@ fn metrics_that_are_mentioned_exist() {
     }
 }
 
-/// Crates, a test target, and packages with their version.
+/// Crates, a test target, and packages with a version.
 fn is_something_else(word: &str) -> bool {
     let is_versioned = word.trim_start_matches("nodelb_").starts_with(|c: char| c.is_ascii_digit());
     is_versioned || ["nodelb_core", "nodelb_datapath", "nodelb_apiserver", "nodelb_"].contains(&word)
 }
 
-/// Whether samples have this name.
+/// Whether a metric has samples with this name.
 pub(crate) fn is_sample(name: &str) -> bool {
     METRICS.iter().any(|metric| match metric.kind {
-        // As a whole it is mentioned by its family's name.
+        // The family name stands for the whole histogram.
         Kind::Histogram => {
             ["", "_bucket", "_sum", "_count"].iter().any(|end| name.strip_suffix(end) == Some(metric.name))
         }

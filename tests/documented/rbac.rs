@@ -1,5 +1,5 @@
-//! The Kubernetes manifest: its rules are what nodelb asks an apiserver for, no less and no more, and a daemon that may do
-//! just that works.
+//! The Kubernetes manifest: its rules are exactly the requests that nodelb makes, and a daemon with
+//! these permissions works.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,7 @@ fn words(list: &Value) -> Vec<String> {
     list.as_array().map_or_else(Vec::new, |all| all.iter().map(|it| it.as_str().expect("a word").to_owned()).collect())
 }
 
-/// What a role allows on resources.
+/// The permissions of a role.
 fn rules(role: &Value) -> BTreeSet<Rule> {
     let mut rules = BTreeSet::new();
     for rule in role["rules"].as_array().expect("rules") {
@@ -49,8 +49,8 @@ fn rules(role: &Value) -> BTreeSet<Rule> {
     rules
 }
 
-/// The paths in the sources of the daemon's own questions, as group and resource. What commands ask for a person, with
-/// that person's credentials, lies elsewhere.
+/// The API paths in the daemon's sources, as group and resource. Requests of commands use the
+/// credentials of the user and are elsewhere.
 fn asked() -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     for directory in ["source/kube", "apiserver", "events"] {
@@ -101,14 +101,14 @@ fn the_rules_are_what_nodelb_asks_for() {
     }
     assert_eq!(verbs(&reading, "servicecidrs"), ["list"]);
     assert_eq!(verbs(&writing, "events"), ["create", "patch"]);
-    // Nothing by another way: each rule is of resources, or of the one path that is asked.
+    // Each rule covers resources, or the only non-resource path that nodelb uses.
     for rule in named(&objects, "ClusterRole", "nodelb")["rules"].as_array().expect("rules") {
         let paths = words(&rule["nonResourceURLs"]);
         assert!(rule["resources"].is_array() != (paths == ["/readyz"]), "{rule}");
     }
 }
 
-/// Whom the bindings give it to, and whose the token is.
+/// The subjects of the bindings, and the account of the token.
 #[test]
 fn the_account_has_the_roles_and_nothing_else() {
     let objects = objects();
@@ -126,7 +126,7 @@ fn the_account_has_the_roles_and_nothing_else() {
     assert_eq!(secret["metadata"]["annotations"]["kubernetes.io/service-account.name"], "nodelb");
 }
 
-/// A cluster with one service, to which the manifest was applied; and what its Secret says, in files.
+/// A cluster with one service and the applied manifest; and the content of its Secret in files.
 struct World {
     replica: Replica,
     directory: TempDir,
@@ -150,12 +150,12 @@ impl World {
             fs::write(directory.path().join(file), bytes).expect("this machine lets it");
         }
         let replica = cluster.serve_anywhere().expect("an apiserver");
-        // A streamed list is a watch: servers without them ask for both.
+        // A streaming list is a watch request: a server without them requires both verbs.
         replica.faults().behave(|behaviour| behaviour.watch_list = WatchList::Off);
         Self { replica, directory }
     }
 
-    /// As docs/kubernetes.md has it.
+    /// The configuration of docs/kubernetes.md.
     fn config(&self) -> String {
         format!(
             "[kubernetes]\ntoken-file = {:?}\nca-file = {:?}\nhealthz-addresses = []\n[[kubernetes.apiserver]]\naddress = \
@@ -166,7 +166,7 @@ impl World {
         )
     }
 
-    /// Whether all kinds come to be read, and what is wrong if they do not.
+    /// Waits until all kinds are synced; returns the problems if they are not.
     fn reads_everything(&self) -> Result<(), String> {
         let (daemon, _) = Daemon::start_with(&self.config(), "the datapath is memory");
         let start = Instant::now();
@@ -187,13 +187,14 @@ impl World {
     }
 }
 
-/// With the rules of the manifest every kind is read; without any one of them, one is not.
+/// With the rules of the manifest every kind is synced; without any one of them, one kind is not.
 #[test]
 fn a_daemon_needs_just_these() {
     let objects = objects();
     World::of(&objects).reads_everything().expect("the rules are enough");
     for rule in rules(named(&objects, "ClusterRole", "nodelb")) {
-        // Without these an address of a service may be taken for an apiserver's until it fails.
+        // Without this rule, a service address may be taken for an apiserver address until it
+        // fails.
         if rule.1 != "servicecidrs" {
             assert!(World::of(&without(&objects, &rule)).reads_everything().is_err(), "{rule:?} is not needed");
         }
@@ -212,7 +213,8 @@ fn without(objects: &[Value], (group, resource, verb): &Rule) -> Vec<Value> {
     objects
 }
 
-/// Who has been told that the node is ready, and asks at once, does not read that an apiserver is waited for.
+/// A client that queries the daemon right after READY does not see that it still waits for an
+/// apiserver.
 #[test]
 fn a_daemon_that_is_ready_has_its_sources() {
     let world = World::of(&objects());

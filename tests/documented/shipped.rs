@@ -1,11 +1,11 @@
-//! A configuration that a page shows is typed into the file that is shipped, which has every key already: each key's line is
-//! changed, none is added.
+//! Users copy the configuration on a page into the shipped file, which already has every key: each
+//! line replaces the line of its key, and no key is added.
 
 use nodelb::config::Config;
 
 use crate::pages;
 
-/// The shipped file with the lines of a block in place of its own, as the pages tell to do.
+/// The shipped file with the lines of a block in place of its own, as the pages instruct.
 fn typed_into_the_shipped_file(block: &str) -> String {
     let shipped = crate::read("config.example.toml");
     let mut lines: Vec<String> = shipped.lines().map(str::to_owned).collect();
@@ -38,7 +38,7 @@ fn typed_into_the_shipped_file(block: &str) -> String {
     lines.join("\n")
 }
 
-/// The blocks for a node of a cluster, in the README and in the page it leads to.
+/// The blocks for a node of a cluster, in the README and in the page that it links to.
 #[test]
 fn what_the_pages_say_about_kubernetes_fits_into_the_shipped_file() {
     for page in ["README.md", "docs/kubernetes.md"] {

@@ -1,4 +1,4 @@
-//! What each status means: the tables of `docs/operations.md` have the words of the code, no more and no fewer.
+//! The tables of `docs/operations.md` explain exactly the statuses that the code has.
 
 use nodelb::apiserver::pool::Standing;
 use nodelb::source::SourceState;
@@ -6,7 +6,7 @@ use nodelb_core::report::{Choice, Status};
 use nodelb_core::service::BackendState;
 use nodelb_core::story::End;
 
-/// First cells of the tables behind this heading, the tables' own headings left out.
+/// The first cells of the tables below this heading, without the header rows.
 fn words(page: &str, heading: &str) -> Vec<String> {
     let begin = format!("\n### {heading}\n");
     let (_, rest) = page.split_once(&begin).ok_or_else(|| format!("no heading {heading}")).expect("a heading");
@@ -30,7 +30,7 @@ fn every_status_is_explained() {
     assert_eq!(words(&page, "Connections"), End::NAMES);
 }
 
-/// The checks of a daemon that runs, in the order in which they are listed. The memory datapath has no programs.
+/// The checks of a running daemon, in their order. The memory datapath has no programs.
 #[test]
 fn every_check_of_readiness_is_explained() {
     let (daemon, _) = crate::daemon::Daemon::start();
@@ -43,7 +43,7 @@ fn every_check_of_readiness_is_explained() {
     }
 }
 
-/// Each alert has its first look.
+/// Each alert has a first step.
 #[test]
 fn every_alert_has_a_first_look() {
     let page = crate::read("docs/operations.md");

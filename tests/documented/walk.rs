@@ -1,4 +1,4 @@
-//! Everything that exists is documented, and everything that is documented exists.
+//! The documentation covers exactly what exists.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn names<'t>(texts: impl IntoIterator<Item = &'t str>) -> Names {
     texts.into_iter().map(str::to_owned).collect()
 }
 
-/// Both are the same; else what is missing where.
+/// Panics with the differences unless both sets are equal.
 fn agree(exists: &Names, documented: &Names, place: &str) {
     let missing: Vec<_> = exists.difference(documented).collect();
     let made_up: Vec<_> = documented.difference(exists).collect();
@@ -27,7 +27,7 @@ fn page() -> Manual {
     Manual::open("contrib/man/nodelb.8")
 }
 
-/// The commands that people give.
+/// The commands that users run.
 pub(crate) fn commands() -> Vec<clap::Command> {
     let mut all = cli::command();
     all.build();
@@ -47,7 +47,8 @@ fn every_command_is_documented() {
     }
 }
 
-/// `services|frontends [--type TYPE]` has the words services, frontends, --type and TYPE. The first of an entry counts.
+/// `services|frontends [--type TYPE]` has the words services, frontends, --type and TYPE. The first
+/// word of an entry counts.
 fn words(text: &str) -> impl Iterator<Item = String> {
     text.split([' ', ',', '|', '[', ']', '='])
         .filter(|word| !word.is_empty())
@@ -80,7 +81,7 @@ fn every_flag_is_documented() {
     assert!(unknown.is_empty(), "SYNOPSIS of nodelb(8): {unknown:?}");
 }
 
-/// Asks a daemon which routes it has, and what each takes.
+/// Queries a daemon for its routes and their parameters.
 #[test]
 fn every_route_and_parameter_is_documented() {
     let (daemon, _) = Daemon::start();
@@ -100,7 +101,7 @@ fn every_route_and_parameter_is_documented() {
         let is_told = section.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == name);
         assert!(is_told, "ADMIN API of nodelb(8) does not tell of the parameter {parameter}");
     }
-    // The same in the machine's form.
+    // The same in machine-readable form.
     let openapi: serde_json::Value = serde_json::from_str(&daemon.get("/openapi.json")).unwrap();
     let described = names(openapi["paths"].as_object().unwrap().keys().map(String::as_str));
     agree(&exists, &described, "/openapi.json");
@@ -115,7 +116,7 @@ fn every_metric_is_documented() {
     agree(&exists, &first_cells("docs/metrics.md"), "docs/metrics.md");
 }
 
-/// What the first column of the document's tables has, as code.
+/// The first column of the document's tables, as code.
 fn first_cells(path: &str) -> Names {
     let text = crate::read(path);
     text.lines()
@@ -125,7 +126,7 @@ fn first_cells(path: &str) -> Names {
         .collect()
 }
 
-/// `section.key` for every key that the example has; a test beside the code holds it to the code.
+/// `section.key` for every key of the example; a unit test compares the example with the code.
 #[test]
 fn every_configuration_key_is_documented() {
     let (mut section, mut exists) = (String::new(), Names::new());
@@ -143,7 +144,8 @@ fn every_configuration_key_is_documented() {
         let section = plain(heading);
         let section = section.trim_matches(['[', ']']);
         for entry in page.entries(heading) {
-            // A key of a table of its own, such as [[kubernetes.apiserver]], stands in the list of its key.
+            // A key of a nested table, such as [[kubernetes.apiserver]], is documented in the entry
+            // of the table.
             listed.extend(entry.split_once(" = ").map(|(key, _)| format!("{section}.{key}")));
         }
     }

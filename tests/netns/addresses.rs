@@ -1,5 +1,5 @@
-//! The node's own addresses, as they come and go under a daemon that runs: where NodePorts are answered, and which services
-//! have to give way to what listens on the node.
+//! The node's addresses change while the daemon runs: which addresses accept NodePorts, and which
+//! services yield to an address of the node.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::sandbox;
 
 const BACKEND: &str = "192.0.2.11:8080";
 
-/// How long it may take from a change on an interface to the connection that sees it.
+/// Maximum time from a change on an interface to the first connection that is affected.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// A NodePort in both families.
@@ -44,7 +44,7 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: ["2001:db8:b::11"]}]
 "#;
 
-/// A node with an interface whose other end is in the same namespace.
+/// A node with an interface whose peer is in the same namespace.
 fn host(sandbox: &sandbox::Sandbox) -> Host {
     ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]);
     ip(&["link", "set", "eth0", "up"]);
@@ -64,22 +64,22 @@ fn policy(host: &Host, nodeport_addresses: &str) {
     host.configure(&format!("[node]\nnodeport-addresses = {nodeport_addresses}"));
 }
 
-/// Who answers one connection; empty if it fails. A packet that is sent while its address comes or goes may be lost: nobody
-/// should wait for its answer for long.
+/// The backend that answers one connection; empty if it fails. A packet that is sent while its
+/// address is added or removed may be lost, so the timeout is short.
 fn answers(address: &str) -> String {
     let plan = Plan { timeout: Duration::from_millis(200), ..Plan::new(socket(address), Transport::Tcp) };
     probe::dial_times(plan, 1).answered.into_keys().collect()
 }
 
-/// How long duplicate address detection takes at most.
+/// Maximum duration of duplicate address detection.
 const DETECTION: Duration = Duration::from_secs(3);
 
-/// Waits until this one answers at the address, or nobody if empty.
+/// Waits until this backend answers at the address, or none if `who` is empty.
 fn soon(what: &str, address: &str, who: &str) {
     soon_after(Duration::ZERO, what, address, who);
 }
 
-/// The same for what the kernel itself takes some time to do. A machine that is busy otherwise may take twice as long.
+/// The same with additional time for the kernel. A busy machine gets twice the time.
 fn soon_after(wait: Duration, what: &str, address: &str, who: &str) {
     let start = Instant::now();
     eventually(what, || answers(address) == who);
@@ -90,7 +90,7 @@ fn soon_after(wait: Duration, what: &str, address: &str, who: &str) {
     assert!(took <= allowed, "{what} took {took:?}");
 }
 
-/// Lines of the log that say this.
+/// Number of log lines that contain this text.
 fn told(host: &Host, what: &str) -> usize {
     host.log().lines().filter(|line| line.contains(what)).count()
 }
@@ -118,7 +118,7 @@ fn nodeports_follow_the_addresses() {
             }
             assert_eq!(told(&host, "addresses of this node"), before + 6, "{}", host.log());
         }
-        // An address of an interface that is down is not on the node.
+        // An address of an interface that is down is not an address of the node.
         add("203.0.113.7/32");
         soon("the address is back", "203.0.113.7:30080", "web");
         ip(&["link", "set", "eth0", "down"]);
@@ -147,7 +147,7 @@ fn the_primary_address_follows_the_default_route() {
         soon("the other one is primary", "203.0.113.7:30080", "web");
         assert_eq!(answers("203.0.113.8:30080"), "");
         ip(&["route", "delete", "default"]);
-        // Without one it is the first; it was that already.
+        // Without a default route the first address is primary, which it already was.
         assert_eq!(answers("203.0.113.7:30080"), "web");
         remove("203.0.113.7/24");
         ip(&["address", "replace", "203.0.113.8/24", "dev", "eth0"]);
@@ -211,8 +211,9 @@ fn a_service_gives_way_to_the_node() {
     });
 }
 
-/// Another host may have the address while detection goes on, and has it if that fails; and what kube-proxy leaves behind
-/// carries addresses that are not the node's.
+/// While duplicate address detection runs, another host may have the address, and it has it if
+/// detection fails; and the interfaces that kube-proxy leaves behind have addresses that are not
+/// the node's.
 #[test]
 fn what_is_not_really_the_nodes_takes_nothing_from_a_service() {
     sandbox::run("addresses::what_is_not_really_the_nodes_takes_nothing_from_a_service", |sandbox| {
@@ -231,7 +232,7 @@ fn what_is_not_really_the_nodes_takes_nothing_from_a_service() {
         soon_after(DETECTION, "the address is certain", "[2001:db8:f::1]:80", "");
         remove("2001:db8:f::1/64");
         soon("the address is gone", "[2001:db8:f::1]:80", "service");
-        // Somebody else on the wire has it.
+        // Another host on the link has the address.
         let pod = Pod::new(0);
         pod.run(|| ip(&["address", "add", "2001:db8:f::1/64", "dev", "eth0", "nodad"]));
         ip(&["address", "add", "2001:db8:f::1/64", "dev", "pod0"]);
@@ -244,13 +245,13 @@ fn what_is_not_really_the_nodes_takes_nothing_from_a_service() {
     });
 }
 
-/// What `ip address` says of the interface.
+/// The output of `ip address` for the interface.
 fn listed(interface: &str) -> String {
     let output = Command::new("ip").args(["address", "show", "dev", interface]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The daemon stands still while more happens than its socket can hold.
+/// The daemon is stopped while more events happen than its socket can buffer.
 #[test]
 fn lost_messages_lose_nothing() {
     sandbox::run("addresses::lost_messages_lose_nothing", |sandbox| {

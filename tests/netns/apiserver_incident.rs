@@ -1,5 +1,6 @@
-//! The outage in full, told by an apiserver: the endpoints of the service through which the node reaches its apiserver are
-//! taken away, apiservers come and go, nodelb dies and comes back, and no connection fails.
+//! The whole outage with a Kubernetes cluster: the endpoints of the service through which the node
+//! reaches its apiserver are removed, apiservers stop and start, nodelb dies and restarts, and no
+//! connection fails.
 
 use std::thread;
 use std::time::Duration;
@@ -13,9 +14,9 @@ use crate::cluster::{NODE, apply, cluster, configure, is_held, serve, service, s
 use crate::host::{Daemon, Host, eventually, history, is_done, socket};
 use crate::sandbox;
 
-/// Where the platform answers for the apiservers; the one endpoint of both services.
+/// The platform's address of the apiservers; the only endpoint of both services.
 pub(crate) const DIRECT: &str = "169.254.128.7:60002";
-/// The load balancer of the cloud in front of the same apiservers; all that nodelb is told.
+/// The cloud load balancer of the same apiservers; the only address in nodelb's configuration.
 pub(crate) const BALANCER: &str = "203.0.113.10:443";
 
 const KUBERNETES: &str = "198.51.100.1:443";
@@ -23,7 +24,7 @@ const INTRANET: &str = "198.51.100.60:443";
 const NODE_PORT: u16 = 30965;
 const APISERVERS: [&str; 2] = ["192.0.2.21:6443", "192.0.2.22:6443"];
 
-/// The cluster of the incident and the platform below it.
+/// The cluster of the incident and its platform.
 struct Platform {
     cluster: Cluster,
     apiservers: Vec<Replica>,
@@ -57,7 +58,7 @@ impl Platform {
         self.apiservers = APISERVERS.map(|at| serve(&self.cluster, at)).into();
     }
 
-    /// Every connection to every apiserver ends, and none is accepted.
+    /// Closes every connection to every apiserver and accepts no new ones.
     fn stop(&mut self) {
         self.apiservers.clear();
     }
@@ -66,21 +67,22 @@ impl Platform {
         apply(&self.cluster, slice(name, &[DIRECT]));
     }
 
-    /// What an apiserver does while it ends: nothing is left of the slice. Returns what is told of it.
+    /// Empties the slice, as an apiserver does when it stops. Returns the details of the write that
+    /// nodelb must report.
     fn empty(&self, name: &str) -> [String; 3] {
         let nothing = Patch::Merge(json!({"endpoints": null, "ports": null}));
         self.cluster.writing_as("kube-apiserver").patch("endpointslices", "default", name, &nothing).unwrap();
         [format!("default/{name}"), version(&self.cluster, "endpointslices", name), "kube-apiserver".to_owned()]
     }
 
-    /// What the cloud's controller does when it has connected again.
+    /// Writes the Service, as the cloud's controller does when it has reconnected.
     fn touch(&self, name: &str) {
         let stamp =
             Patch::Merge(json!({"metadata": {"annotations": {"touched": self.cluster.revision().to_string()}}}));
         self.cluster.writing_as("service-controller").patch("services", "default", name, &stamp).unwrap();
     }
 
-    /// Waits until nodelb has heard of everything written before.
+    /// Waits until nodelb has received all earlier writes.
     fn settle(&self) {
         apply(&self.cluster, service("marker", "198.51.100.99"));
         eventually("the marker", || crate::host::frontend("198.51.100.99:443/TCP").is_some());
@@ -89,10 +91,10 @@ impl Platform {
     }
 }
 
-/// The frontends of the service that nobody touched, and the addresses a client dials for them.
+/// The frontends of the service that did not change, and the addresses that clients connect to.
 const HELD: [&str; 3] = ["198.51.100.60:443/TCP", "0.0.0.0:30965/TCP", "203.0.113.10:443/TCP"];
 
-/// Clients of everything that leads to the apiservers, all the time.
+/// Continuous traffic to everything that leads to the apiservers.
 struct Clients(Vec<Probe>);
 
 impl Clients {
@@ -103,7 +105,7 @@ impl Clients {
         Self(dialled.iter().map(|at| Probe::start(plan(at))).collect())
     }
 
-    /// Every connection so far was translated, and none failed.
+    /// Panics unless every connection so far was translated and none failed.
     fn assert_unharmed(&self, when: &str) {
         for probe in &self.0 {
             let tally = probe.tally();
@@ -138,7 +140,8 @@ fn assert_said(host: &Host, told: &[String; 3]) {
     assert!(log.lines().any(is_said), "{told:?} is not said in\n{log}");
 }
 
-/// The flight recorder names the object that emptied the service, its version, who wrote it and what is held.
+/// The flight recorder names the object that emptied the service, its version, its writer, and the
+/// held backends.
 fn assert_recorded(service: &str, [object, version, writer]: &[String; 3]) {
     let rows = history(service);
     let is_it = |row: &Value| {

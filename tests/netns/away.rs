@@ -1,5 +1,5 @@
-//! No apiserver for a long time, or only ones that nobody configured: services go on, nothing wrong is believed, and what
-//! has changed is made up for.
+//! A long outage of all apiservers, or only apiservers that are not configured: services keep
+//! working, wrong data is rejected, and missed changes are applied afterwards.
 
 use std::fs;
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ const SECOND: &str = "192.0.2.22:6443";
 
 const BACKEND: &str = "192.0.2.80:80";
 
-/// A service with the one backend.
+/// Applies a service with this backend.
 fn serve_web(cluster: &Cluster, name: &str, address: &str) {
     apply(cluster, service(name, address));
     apply(cluster, slice(name, &[BACKEND]));
@@ -32,7 +32,7 @@ fn is_gone(address: &str) -> bool {
     frontend(&format!("{address}:443/TCP")).is_none()
 }
 
-/// Waits until a change made now has arrived.
+/// Waits until nodelb has received a change made now.
 fn hears(cluster: &Cluster, name: &str, address: &str) {
     serve_web(cluster, name, address);
     eventually(&format!("the new service {name}"), || is_web(address));
@@ -95,7 +95,7 @@ fn warnings(host: &Host) -> usize {
     host.log().lines().filter(|line| line.contains(" WARN ")).count()
 }
 
-/// What is served is old, and everybody can see it.
+/// Panics unless status and metrics show that the data is stale.
 fn assert_stale() {
     let table = get("/apiservers").unwrap();
     let rows = table["apiservers"].as_array().unwrap();
@@ -106,7 +106,7 @@ fn assert_stale() {
     assert!(value("nodelb_apiserver_last_heard_seconds ").is_some_and(|age| age >= 9.0), "{metrics}");
 }
 
-/// Leaves a node whose configured apiserver is gone for good: it remembers SECOND, which it learned.
+/// A node whose configured apiserver is permanently gone; it has stored the learned address SECOND.
 fn node_that_has_learned(host: &Host, cluster: &Cluster) -> (Daemon, Replica) {
     let (first, second) = (serve(cluster, FIRST), serve(cluster, SECOND));
     join(host, cluster, &[FIRST]);
@@ -145,7 +145,7 @@ fn another_cluster_behind_a_remembered_address_is_not_believed() {
         daemon.stop();
         let stranger = cluster_at(&[SECOND]);
         serve_web(&stranger, "strange", "198.51.100.90");
-        // Another certificate authority, then the same one with another Service default/kubernetes.
+        // Another certificate authority; then the same one with another Service default/kubernetes.
         for (identity, told) in
             [(None, "certificate"), (Some(cluster.identity().clone()), "another cluster answers there")]
         {
@@ -187,7 +187,7 @@ fn service_addresses_are_never_dialled() {
         let _daemon = host.start();
         hears(&cluster, "web", "198.51.100.80");
         first.stop();
-        // Nothing else is left, and still.
+        // No other server is left, and nodelb still rejects this one.
         eventually("the loss is told", || host.log().contains("no apiserver can be reached"));
         assert_eq!(traps.each_ref().map(Trap::caught), [0, 0], "{}", host.log());
         let _first = serve(&cluster, FIRST);

@@ -1,5 +1,6 @@
-//! Real clients, each with its own way to a socket: every one reaches a backend of the service, sees the address that it
-//! dialled as its peer, and is refused at once where there is nobody. What this kernel lacks is said and left out.
+//! Real clients with different socket calls: each reaches a backend of the service, sees the
+//! address that it connected to as its peer, and is refused at once if there is no backend. Prints
+//! and skips what this kernel does not support.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -22,9 +23,9 @@ use crate::servers;
 
 const SERVICE: &str = "198.51.100.10:80";
 const BACKENDS: [&str; 3] = ["192.0.2.11:8080", "192.0.2.12:8080", "192.0.2.13:8080"];
-/// Where the host reaches the sandbox's first pod.
+/// The host's address of the first pod of the sandbox.
 const POD: &str = "203.0.113.130";
-/// A service without backends, and one without any on this node although its policy asks for that.
+/// A service without backends, and one without local backends although its policy requires one.
 const NOBODY: &str = "198.51.100.20";
 const NOT_HERE: &str = "198.51.100.21";
 
@@ -66,7 +67,7 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// The backend's name on a connected stream, whose peer is the service.
+/// Reads the backend's name from a connected stream; the peer must be the service.
 fn name_of(stream: &Socket, dialled: SocketAddr) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     assert_eq!(stream.peer_addr().unwrap().as_socket().unwrap(), dialled, "getpeername");
@@ -180,7 +181,7 @@ fn a_kept_connection_stays_with_its_backend() {
 fn a_connected_udp_socket_goes_on_with_its_backend() {
     sandbox::run("clients::a_connected_udp_socket_goes_on_with_its_backend", |sandbox| {
         let node = Node::start(sandbox);
-        // As QUIC does: one connected socket for many datagrams, several of them under way.
+        // Like QUIC: one connected socket, many datagrams, several of them in flight.
         let client = UdpSocket::bind("0.0.0.0:0").unwrap();
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         client.connect(SERVICE).unwrap();
@@ -234,7 +235,7 @@ fn sockets_of_one_family_and_of_both() {
             both.connect(&mapped.into()).unwrap();
             assert_right(&name_of(&both, mapped), &BACKENDS);
         }
-        // An IPv6-only socket cannot speak IPv4, service or not.
+        // An IPv6-only socket cannot reach IPv4, with or without a service.
         let only6 = stream(Domain::IPV6);
         only6.set_only_v6(true).unwrap();
         let error = only6.connect(&mapped.into()).unwrap_err();
@@ -257,7 +258,7 @@ fn connects_that_do_not_block() {
             client.set_nonblocking(false).unwrap();
             assert_right(&name_of(&client, socket(SERVICE)), &BACKENDS);
 
-            // The refusal is the answer of connect() itself: there is nothing to wait for.
+            // connect() itself returns the error, even on a non-blocking socket.
             for (to, expected) in [(NOBODY, Errno::ECONNREFUSED), (NOT_HERE, Errno::EHOSTUNREACH)] {
                 let client = stream(Domain::IPV4);
                 client.set_nonblocking(true).unwrap();
@@ -359,7 +360,8 @@ fn io_uring() {
     });
 }
 
-/// The client is C: nothing else gets by with the kernel's headers alone. clang is what the BPF programs are built with.
+/// The client is written in C because no crate needs only the kernel's headers. clang is required
+/// for the BPF programs anyway.
 fn build_uring(to: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients/uring.c");
     let output = Command::new("clang").args(["-Wall", "-Werror", "-O1", "-o"]).arg(to).arg(source).output().unwrap();
@@ -386,7 +388,7 @@ fn many_threads() {
     });
 }
 
-/// What strace saw of a system call to the address: how it ended, and after how many seconds.
+/// How a system call to the address ended under strace, and after how many seconds.
 fn traced(program: &[&str], to: &str) -> Option<(String, f64)> {
     let output = run("strace", &[&["-f", "-T", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "--"], program].concat());
     let said = text(&output.stderr);
@@ -406,7 +408,7 @@ fn refusals_as_strace_sees_them() {
             let curl = ["curl", "-sS", "--max-time", "5", &url];
             let dig = ["dig", &server, "+tries=1", "+time=5", "web.shop.svc"];
             for program in [&curl[..], &dig[..]] {
-                // The best of several: a busy machine may be elsewhere for a while in the middle of a system call.
+                // The fastest of several: a busy machine may interrupt a system call.
                 let seen: Vec<_> =
                     (0..5).map(|_| traced(program, to).unwrap_or_else(|| panic!("{program:?}"))).collect();
                 assert!(seen.iter().all(|(errno, _)| errno == expected), "{program:?}: {seen:?}");

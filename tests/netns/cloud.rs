@@ -1,5 +1,5 @@
-//! What stands between a node and its apiservers: addresses that forward to them, hosts of their own behind a wire that
-//! can be cut, a process that can be stopped. Owns their threads, namespaces and processes; knows nothing of nodelb.
+//! The network between a node and its apiservers: addresses that forward to them, separate hosts
+//! behind a link that can be cut, a process that can be stopped. Independent of nodelb.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,23 +18,25 @@ use socket2::Socket;
 
 use crate::host::{eventually, socket};
 
-/// How long a thread waits for a client before it looks whether it should end, and a client has for its first byte.
+/// Polling interval of a thread that may have to stop, and the time limit for a client's first
+/// byte.
 const PATIENCE: Duration = Duration::from_millis(100);
 const FIRST_BYTE: Duration = Duration::from_secs(5);
 
-/// Makes an address local to the sandbox without making it the node's: it stands for somebody else, out there.
+/// Makes an address local to the sandbox without adding it to an interface: it represents another
+/// host.
 pub(crate) fn own(address: &str) {
     ip(&["route", "add", "local", address, "dev", "lo"]);
 }
 
-/// Runs `ip` with these arguments; panics if it complains.
+/// Runs `ip` with these arguments; panics if it fails.
 pub(crate) fn ip(arguments: &[&str]) {
     let output = Command::new("ip").args(arguments).output().unwrap();
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An address in front of apiservers, such as a cloud load balancer's. What speaks TLS is forwarded to the first one that
-/// accepts; a prober that asks is told the door's name.
+/// An address in front of apiservers, such as a cloud load balancer. Forwards TLS clients to the
+/// first apiserver that accepts; answers a prober with its own name.
 pub(crate) struct Door {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -59,7 +61,7 @@ impl Door {
         Self { stop, thread: Some(thread::spawn(accept)), forwarded }
     }
 
-    /// How many connections it has forwarded.
+    /// Number of forwarded connections.
     pub(crate) fn forwarded(&self) -> u64 {
         self.forwarded.load(Ordering::Relaxed)
     }
@@ -90,7 +92,7 @@ fn attend(mut client: TcpStream, name: &str, servers: &[SocketAddr], forwarded: 
     join(&client, &server)
 }
 
-/// Copies both ways until either side ends.
+/// Copies in both directions until either side closes.
 fn join(left: &TcpStream, right: &TcpStream) -> io::Result<()> {
     left.set_nodelay(true)?;
     right.set_nodelay(true)?;
@@ -102,13 +104,13 @@ fn join(left: &TcpStream, right: &TcpStream) -> io::Result<()> {
 }
 
 fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    // However it ends, the other side is told.
+    // The other side sees the end, whatever the reason.
     drop(io::copy(&mut from, &mut to));
     drop(from.shutdown(Shutdown::Both));
     drop(to.shutdown(Shutdown::Both));
 }
 
-/// An address that nobody should dial: counts who does.
+/// An address that nodelb must not connect to; counts connections.
 pub(crate) struct Trap(TcpListener);
 
 impl Trap {
@@ -118,13 +120,13 @@ impl Trap {
         Self(listener)
     }
 
-    /// How many connections there were since the last call.
+    /// Number of connections since the last call.
     pub(crate) fn caught(&self) -> usize {
         std::iter::from_fn(|| self.0.accept().ok()).count()
     }
 }
 
-/// A host of its own, at the other end of a wire.
+/// A separate host at the other end of a link.
 pub(crate) struct Far {
     name: String,
     near: String,
@@ -132,7 +134,7 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// The hosts are numbered from 0 to 15.
+    /// Creates the host with this number, 0 to 15.
     pub(crate) fn new(number: u8) -> Self {
         let name = format!("far{number}");
         let [near, far] = [1, 2].map(|last| format!("203.0.113.{}", 128 + 4 * number + last));
@@ -151,7 +153,7 @@ impl Far {
         format!("{}:6443", self.far)
     }
 
-    /// A listener over there.
+    /// A listener on that host.
     pub(crate) fn listen(&self) -> TcpListener {
         let (place, at) = (format!("/run/netns/{}", self.name), self.address());
         let listening = thread::spawn(move || {
@@ -163,7 +165,8 @@ impl Far {
         listening.join().unwrap()
     }
 
-    /// From now on nothing arrives, in either direction, and nobody is told: frames go to a station that is not there.
+    /// Drops all traffic in both directions without an error: frames go to a station that does not
+    /// exist.
     pub(crate) fn cut(&self) {
         const NOBODY: &str = "02:00:00:00:00:99";
         let wire = self.name.replace("far", "wire");
@@ -172,16 +175,17 @@ impl Far {
     }
 }
 
-/// Tells a process started by [`Relay::start`] what it is: `FROM>TO`.
+/// `FROM>TO`, set in a process that [`Relay::start`] starts.
 const RELAY: &str = "NODELB_TEST_RELAY";
 
-/// A process of its own that forwards an address to an apiserver. It is the test binary, running the same test.
+/// A separate process that forwards an address to an apiserver. It runs the test binary with the
+/// same test.
 pub(crate) struct Relay {
     child: Child,
 }
 
 impl Relay {
-    /// To be called first in a test that starts relays: is the relay, if this process is to be one.
+    /// Must be called first in a test that starts relays: runs the relay if this process is one.
     pub(crate) fn be_one_if_told() {
         let Ok(told) = std::env::var(RELAY) else { return };
         let (from, to) = told.split_once('>').unwrap();
@@ -191,7 +195,7 @@ impl Relay {
         }
     }
 
-    /// Starts one; `test` is the calling test.
+    /// Starts a relay; `test` is the calling test.
     pub(crate) fn start(test: &str, from: &str, to: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", test, "--nocapture"]).env(RELAY, format!("{from}>{to}"));
@@ -200,7 +204,7 @@ impl Relay {
         Self { child }
     }
 
-    /// SIGSTOP: its kernel still accepts connections and acknowledges what arrives.
+    /// SIGSTOP: the kernel still accepts connections and acknowledges data.
     pub(crate) fn freeze(&self) {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGSTOP).unwrap();
     }

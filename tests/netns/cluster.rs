@@ -1,5 +1,5 @@
-//! A Kubernetes cluster for a node in a sandbox: its objects, its apiservers, how nodelb is told of them, and somebody who
-//! changes something all the time.
+//! A Kubernetes cluster for a node in a sandbox: its objects, its apiservers, nodelb's
+//! configuration for them, and a writer that makes changes continuously.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use crate::cloud::ip;
 use crate::host::{Host, frontend, get};
 
-/// Cluster addresses; nothing but nodelb makes them work.
+/// Cluster addresses, which work only through nodelb.
 const SERVICE_CIDR: &str = "198.51.100.0/24";
 
-/// The node's address, on which NodePorts are answered.
+/// The node's address, which accepts NodePorts.
 pub(crate) const NODE: &str = "192.0.2.1";
 
 /// A cluster with the service addresses of a sandbox.
@@ -39,7 +39,7 @@ pub(crate) fn apply(cluster: &Cluster, object: Value) {
     cluster.apply_value(object).unwrap();
 }
 
-/// A service of the namespace `default` with port 443.
+/// A service in the namespace `default` with port 443.
 pub(crate) fn service(name: &str, address: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"},
@@ -50,7 +50,7 @@ pub(crate) fn service(name: &str, address: &str) -> Value {
     })
 }
 
-/// Its slice, with these endpoints, all of one port.
+/// Its slice, with these endpoints, which share one port.
 pub(crate) fn slice(service: &str, endpoints: &[&str]) -> Value {
     let at: Vec<(&str, u16)> = endpoints
         .iter()
@@ -73,7 +73,7 @@ pub(crate) fn serve(cluster: &Cluster, at: &str) -> Replica {
     serve_on(cluster, TcpListener::bind(at).unwrap(), &ServeOptions::default().alpn)
 }
 
-/// The same on a listener, with these protocols.
+/// The same on a listener, with these ALPN protocols.
 pub(crate) fn serve_on(cluster: &Cluster, listener: TcpListener, alpn: &[&'static str]) -> Replica {
     serve_with(cluster, listener, ServeOptions { alpn: alpn.to_vec(), ..ServeOptions::default() })
 }
@@ -88,7 +88,8 @@ fn host_of(address: &str) -> String {
     address.rsplit_once(':').unwrap().0.to_owned()
 }
 
-/// Configures a node for a cluster: a kubeconfig with the first address, and all of them in order.
+/// Configures a node for a cluster: a kubeconfig with the first address, and all addresses in
+/// order.
 pub(crate) fn join(host: &Host, cluster: &Cluster, servers: &[&str]) {
     let url = format!("https://{}", servers[0]);
     host.write("kubeconfig", &cluster.kubeconfig(&[&url]).unwrap());
@@ -96,19 +97,19 @@ pub(crate) fn join(host: &Host, cluster: &Cluster, servers: &[&str]) {
     configure(host, &format!("{kubeconfig}{}", in_order(servers)));
 }
 
-/// The servers as tables of the configuration, each with the name that all certificates carry.
+/// The servers as tables of the configuration, with the name that all certificates contain.
 pub(crate) fn in_order(servers: &[&str]) -> String {
     let table =
         |server: &&str| format!("[[kubernetes.apiserver]]\naddress = {server:?}\ntls-server-name = \"kubernetes\"\n");
     servers.iter().map(table).collect()
 }
 
-/// Gives the node its address.
+/// Adds the node's address.
 pub(crate) fn have_address() {
     ip(&["address", "replace", &format!("{NODE}/32"), "dev", "lo"]);
 }
 
-/// Configures a node with these lines in `[kubernetes]`.
+/// Writes the node's configuration with these lines in `[kubernetes]`.
 pub(crate) fn configure(host: &Host, kubernetes: &str) {
     std::fs::create_dir_all(host.path("state")).unwrap();
     have_address();
@@ -118,7 +119,7 @@ pub(crate) fn configure(host: &Host, kubernetes: &str) {
     ));
 }
 
-/// Whether the address is held, and everything of `told` is said about it.
+/// Whether the address is held and its row contains all of `words`.
 pub(crate) fn is_held(address: &str, told: &[&str]) -> bool {
     frontend(address).is_some_and(|row| {
         let row_text = row.to_string();
@@ -132,7 +133,7 @@ pub(crate) fn version(cluster: &Cluster, resource: &str, name: &str) -> String {
     object["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
 }
 
-/// Adds a numbered service every few milliseconds, and removes the one some before it.
+/// Adds a numbered service every few milliseconds and removes an earlier one.
 pub(crate) struct Writer {
     cluster: Cluster,
     stop: Arc<AtomicBool>,
@@ -140,7 +141,7 @@ pub(crate) struct Writer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How many numbered services there are at a time.
+/// Number of numbered services at a time.
 const KEPT: u32 = 12;
 const PACE: Duration = Duration::from_millis(20);
 
@@ -159,12 +160,12 @@ impl Writer {
         Self { cluster: cluster.clone(), stop, last, thread: Some(thread) }
     }
 
-    /// The highest number there may be so far.
+    /// The highest number so far.
     pub(crate) fn last(&self) -> u32 {
         self.last.load(Ordering::Relaxed)
     }
 
-    /// Ends, and waits until nodelb has exactly what the cluster has.
+    /// Stops, and waits until nodelb has exactly the services of the cluster.
     pub(crate) fn finish(mut self, host: &Host) {
         self.join();
         let wanted = numbers(&self.cluster.list("services"), |service| service["metadata"]["name"].as_str());
@@ -206,7 +207,7 @@ fn backend_of(number: u32) -> String {
     format!("192.0.2.{}:{}", 100 + number % 100, 1000 + number)
 }
 
-/// The highest number nodelb has heard of.
+/// The highest number that nodelb has received.
 pub(crate) fn newest() -> u32 {
     shown().and_then(|numbers| numbers.last().copied()).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What happens to nodelb does not happen to connections: kill, stop, restart, upgrade, reload.
+//! Connections survive everything that happens to nodelb: kill, stop, restart, upgrade, reload.
 
 use std::process::Command;
 use std::thread;
@@ -14,7 +14,7 @@ use crate::sandbox;
 const SERVICE: &str = "198.51.100.10:80";
 const BACKENDS: [&str; 2] = ["192.0.2.11:8080", "192.0.2.12:8080"];
 
-/// A thousand connections a second each over TCP and UDP to a service that stays; none may fail.
+/// A thousand connections per second each over TCP and UDP to a permanent service; none may fail.
 pub(crate) struct Traffic {
     probes: [Probe; 2],
 }
@@ -25,7 +25,7 @@ impl Traffic {
         Self { probes: [Transport::Tcp, Transport::Udp].map(|transport| Probe::start(plan(transport))) }
     }
 
-    /// Panics, with what happened last, if anything has failed so far.
+    /// Panics with the time of the failure if any connection has failed so far.
     pub(crate) fn assert_unharmed(&self, when: &str) {
         for probe in &self.probes {
             let tally = probe.tally();
@@ -33,7 +33,7 @@ impl Traffic {
         }
     }
 
-    /// Ends it at once; panics if anything has failed.
+    /// Stops at once; panics if any connection has failed.
     pub(crate) fn end(self, when: &str) {
         for probe in self.probes {
             let tally = probe.finish();
@@ -42,7 +42,8 @@ impl Traffic {
         }
     }
 
-    /// Goes on until there has been enough traffic to show something, then ends it; panics if anything has failed.
+    /// Continues until there was enough traffic for a conclusion, then stops; panics if any
+    /// connection has failed.
     pub(crate) fn finish(self) {
         for probe in self.probes {
             eventually("enough traffic", || probe.tally().ok() + probe.tally().failures() >= 1000);
@@ -138,7 +139,7 @@ fn a_bad_configuration_is_refused_whole() {
         serve_both(&host);
         let daemon = host.start();
         let traffic = Traffic::start();
-        // The directory is another one, and one key does not exist: neither may take effect.
+        // The directory is a different one, and one key does not exist: neither may take effect.
         host.write("nodelb.toml", "[files]\ndirectory = \"/run/nodelb-test/elsewhere\"\nno-such-key = 1\n");
         daemon.signal(Signal::SIGHUP);
         eventually("the refusal in the log", || host.log().contains("no-such-key"));

@@ -1,5 +1,5 @@
-//! kill -9 after every single map, pin and link operation of a daemon's life. Connections to a service that stays
-//! never notice, and the next start converges.
+//! kill -9 after each map, pin and link operation of the daemon. Connections to a permanent service
+//! keep working, and the next start converges.
 
 use nodelb_prober::Backend;
 
@@ -7,7 +7,7 @@ use crate::continuity::Traffic;
 use crate::host::{Daemon, Host, answering, backend, eventually, is_done, service, was_killed};
 use crate::sandbox;
 
-/// No life has this many operations; a loop that gets here does not end.
+/// Upper bound of the operations of one run; a loop that reaches it does not end.
 const TOO_MANY: u32 = 500;
 
 const BACKENDS: [&str; 2] = ["192.0.2.11:8080", "192.0.2.12:8080"];
@@ -29,7 +29,8 @@ impl Life<'_> {
         self.host.serve("changing.toml", &service("shop/changing", &[CHANGING], backends));
     }
 
-    /// Updates one service, adds another and removes it again. Returns early if the daemon has crashed.
+    /// Updates one service, adds another and removes it again. Returns early if the daemon has
+    /// crashed.
     fn update(&mut self, daemon: &mut Daemon) {
         let backends = self.next();
         self.serve(&backends);
@@ -40,7 +41,7 @@ impl Life<'_> {
         wait(daemon, "the removal", || crate::host::frontend("198.51.100.12:80/UDP").is_none());
     }
 
-    /// A start after a crash serves exactly what the files say.
+    /// The start after a crash serves exactly the content of the files.
     fn recover(&mut self) {
         let backends = self.next();
         self.serve(&backends);
@@ -67,8 +68,8 @@ fn wait(daemon: &mut Daemon, what: &str, mut done: impl FnMut() -> bool) {
     eventually(what, || done() || !daemon.is_alive());
 }
 
-/// Lets the daemon crash after 1, 2, 3... operations of `life`, until it lives through it; `afterwards` follows each
-/// crash. Returns how many crash points there were.
+/// Crashes the daemon after 1, 2, 3... operations of `life` until it survives; calls `afterwards`
+/// after each crash. Returns the number of crash points.
 pub(crate) fn at_every_step(host: &Host, mut life: impl FnMut(&mut Daemon), mut afterwards: impl FnMut(u32)) -> u32 {
     for n in 1..TOO_MANY {
         let mut daemon = host.spawn(Some(n));

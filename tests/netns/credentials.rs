@@ -1,4 +1,4 @@
-//! Credentials that change, are missing or are not enough while the daemon runs.
+//! Credentials that change, are missing or lack permissions while the daemon runs.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::sandbox;
 
 const SERVER: &str = "192.0.2.21:6443";
 
-/// Waits until news arrives over watches that were made anew, with whatever nodelb shows now.
+/// Waits until changes arrive over new watches, which nodelb opens with its current credentials.
 fn hears_anew(server: &Replica, writer: &Writer) {
     server.faults().end_watches();
     let begun = writer.last();

@@ -1,5 +1,6 @@
-//! For each way to break a service: the real daemon, a cluster, and `nodelb diagnose`, which must name the true cause first;
-//! `/diff` and `/history` must agree with it. And `nodelb watch`, which must tell how it came about.
+//! Breaks a service in every way, with the real daemon and a cluster: `nodelb diagnose` must name
+//! the true cause first, and `/diff` and `/history` must agree. `nodelb watch` must show the events
+//! that led to it.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -22,7 +23,8 @@ const SERVER: &str = "192.0.2.21:6443";
 const BACKEND: &str = "192.0.2.80:8080";
 const WEB: &str = "198.51.100.80:443/TCP";
 
-/// A node in a cluster that serves `default/web` by one pod, and a kubeconfig of somebody who may read everything.
+/// A node in a cluster that serves `default/web` with one pod, and a kubeconfig of a user with all
+/// read permissions.
 struct Scene {
     host: Host,
     cluster: Cluster,
@@ -36,7 +38,7 @@ impl Scene {
         Self::with(sandbox, "")
     }
 
-    /// With more lines in `[kubernetes]`.
+    /// The same with more lines in `[kubernetes]`.
     fn with(sandbox: &sandbox::Sandbox, kubernetes: &str) -> Self {
         let host = Host::new(sandbox);
         let cluster = cluster_at(&[SERVER]);
@@ -60,7 +62,7 @@ impl Scene {
         scene
     }
 
-    /// The service works, and nothing is found.
+    /// Panics unless the service works and `diagnose` finds nothing.
     fn is_sound(&self) {
         eventually("the service", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
         assert_eq!(verdict(), ("Forwarded".into(), String::new()));
@@ -68,13 +70,13 @@ impl Scene {
         assert!(report["severity"] == "info" || report["severity"] == "ok", "{report:#}");
     }
 
-    /// Patches an object of that resource and name, and waits until the daemon shows what follows.
+    /// Patches an object (resource, name) and waits until the daemon shows the result.
     fn change(&self, (resource, name): (&str, &str), patch: Value, what: &str, done: impl FnMut() -> bool) {
         self.cluster.patch(resource, "default", name, &Patch::Merge(patch)).unwrap();
         eventually(what, done);
     }
 
-    /// What the command finds, which must end with this code.
+    /// The findings of the command, which must have this exit code.
     fn diagnose(&self, service: &str, code: i32) -> Value {
         let mut command = Command::new(NODELB);
         command.args(["diagnose", service, "--output", "json", "--config"]).arg(self.host.path("nodelb.toml"));
@@ -84,7 +86,7 @@ impl Scene {
         serde_json::from_str(&told).unwrap()
     }
 
-    /// The first finding must be this one and tell all of this.
+    /// Panics unless the first finding is of this kind and contains all of `words`.
     fn blames(&self, service: &str, code: i32, kind: &str, told: &[&str]) {
         let report = self.diagnose(service, code);
         let first = &report["findings"][0];
@@ -101,7 +103,7 @@ fn web() -> Value {
     web
 }
 
-/// A pod at the backend's address, of another node, that has been what it is for a while.
+/// A pod at the backend's address, on another node, in its current state for a while.
 fn pod(name: &str, labels: &Value, ready: bool) -> Value {
     let status = if ready { "True" } else { "False" };
     json!({
@@ -143,7 +145,7 @@ fn pods_selectors_ports_and_conditions() {
             scene.is_sound();
         };
 
-        // The controller would have emptied the slice too.
+        // The controller would also have emptied the slice.
         cluster
             .patch("services", "default", "web", &Patch::Merge(json!({"spec": {"selector": {"app": "wbe"}}})))
             .unwrap();
@@ -152,7 +154,7 @@ fn pods_selectors_ports_and_conditions() {
         scene.blames("default/web", 2, "selector-matches-nothing", &["app=web where the selector wants wbe"]);
         refill();
 
-        // The controller leaves out a port whose name no container has.
+        // The controller omits a port whose name no container has.
         let renamed =
             json!({"spec": {"ports": [{"name": "https", "port": 443, "targetPort": "tls", "protocol": "TCP"}]}});
         cluster.patch("services", "default", "web", &Patch::Merge(renamed)).unwrap();
@@ -190,7 +192,7 @@ fn the_dead_one_of_two_backends_is_no_outage() {
         second["metadata"]["name"] = "web-2".into();
         apply(&scene.cluster, second);
         eventually("both are served", || is_done(WEB, &["192.0.2.80:8080/TCP", "192.0.2.80:8081/TCP"]));
-        // Each time, a connection to the service meets the one or the other.
+        // Each time, a connection to the service reaches one or the other.
         for _ in 0..8 {
             scene.blames("default/web", 1, "backend-unreachable", &["1 of 2 backends", dead, "ECONNREFUSED"]);
         }
@@ -213,18 +215,20 @@ fn slices_that_were_emptied_or_not_updated() {
         assert!(rows.iter().any(|row| row["removed"].to_string().contains("192.0.2.80:8080/TCP")), "{rows:#?}");
         eventually("memory and kernel have what the source says", || differences().is_empty());
 
-        // The same where nothing may be emptied: default/kubernetes leads to the apiserver.
+        // The same for a service that must not be emptied: default/kubernetes leads to the
+        // apiserver.
         shutting_down.patch("endpointslices", "default", "kubernetes", &nobody).unwrap();
         eventually("it is held", || crate::cluster::is_held("198.51.100.1:443/TCP", &["kube-apiserver"]));
         let told = ["kubernetes has been emptied", "kube-apiserver", "nodelb holds the last known backends"];
         scene.blames("default/kubernetes", 1, "slice-emptied", &told);
 
-        // A pod that became ready after the slice was last written, and the controller has not noticed.
+        // A pod became ready after the last write of the slice, and the controller has not updated
+        // it.
         let mut late = pod("web-abc", &json!({"app": "web"}), true);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         late["status"]["conditions"][0]["lastTransitionTime"] = nodelb_core::calendar::utc(now + 1).into();
         apply(&scene.cluster, late);
-        // Given time to notice, so that nobody is blamed for what is under way.
+        // The controller gets some time first, so that work in progress is not blamed.
         eventually("it is blamed", || {
             let report = scene.diagnose("default/web", 2);
             report["findings"][0]["kind"] == "slice-not-updated"
@@ -265,7 +269,7 @@ fn load_balancers_conflicts_and_refusals() {
         let report = scene.diagnose("default/balanced", 1);
         assert!(report.to_string().contains("the cloud limits how often its API may be called"), "{report:#}");
 
-        // An address that nobody has allowed.
+        // An address that the configuration does not allow.
         let outside = json!({"spec": {"externalIPs": ["203.0.113.9"]}});
         let is_refused = || frontend("203.0.113.9:443/TCP").is_some_and(|row| row["status"] == "Error");
         scene.change(("services", "web"), outside, "the refusal", is_refused);
@@ -274,7 +278,7 @@ fn load_balancers_conflicts_and_refusals() {
             frontend("203.0.113.9:443/TCP").is_none()
         });
 
-        // A file has the address already.
+        // A file already has the address.
         scene
             .host
             .serve("mine.toml", &crate::host::service("mine/first", &["198.51.100.90:443"], &["192.0.2.80:8080"]));
@@ -292,7 +296,7 @@ fn load_balancers_conflicts_and_refusals() {
     });
 }
 
-/// A map of the generation in use.
+/// A map of the current generation.
 fn map(host: &Host, name: &str) -> MapHandle {
     let names = std::fs::read_dir(host.pins.join("v1")).unwrap().map(|entry| entry.unwrap().path());
     let generation = names.filter(|path| path.join("frontends").exists()).max().unwrap();
@@ -303,7 +307,7 @@ fn map(host: &Host, name: &str) -> MapHandle {
 fn the_kernel_changed_by_hand() {
     sandbox::run("diagnose::the_kernel_changed_by_hand", |sandbox| {
         let scene = Scene::new(sandbox);
-        // As bpf/shared.h has it: 16 bytes of address, the port, TCP.
+        // `struct frontend_key` of bpf/shared.h: 16 bytes of address, the port, TCP.
         let key = [[0; 10].as_slice(), &[0xff; 2], &[198, 51, 100, 80], &443_u16.to_be_bytes(), &[6, 0]].concat();
         map(&scene.host, "frontends").delete(&key).unwrap();
         let rows = differences();
@@ -314,7 +318,7 @@ fn the_kernel_changed_by_hand() {
         scene.is_sound();
 
         let link = scene.host.pins.join("v1/links/connect4");
-        // The daemon attaches it again within seconds: perhaps before anybody has looked.
+        // The daemon attaches it again within seconds, perhaps before the command runs.
         eventually("the detached hook is blamed", || {
             if let Ok(link) = Link::open(&link) {
                 drop(link.detach());
@@ -349,7 +353,8 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
         });
         scene.is_sound();
 
-        // Slices that no proxy takes in, and the daemon neither: by name, and of a headless service.
+        // Slices that no proxy accepts, including nodelb: with host names, and of a headless
+        // service.
         let mut by_name = slice("web", &[]);
         by_name["metadata"]["name"] = "web-by-name".into();
         by_name["addressType"] = "FQDN".into();
@@ -368,7 +373,7 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
         eventually("the loss", || get("/apiservers").is_some_and(|answer| answer["session"][0]["apiserver"].is_null()));
         scene.blames("default/web", 1, "apiserver-away", &[SERVER, "could not reach one either"]);
 
-        // Without a daemon the kernel goes on; what Kubernetes says can still be asked.
+        // Without a daemon traffic continues, and Kubernetes can still be queried.
         scene.server = Some(serve(&scene.cluster, SERVER));
         scene.daemon.terminate();
         scene.blames("default/web", 1, "daemon-silent", &["systemctl start nodelb"]);
@@ -377,7 +382,7 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
     });
 }
 
-/// `nodelb watch`, and what it has printed.
+/// A running `nodelb watch` and its output.
 struct Watching {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -395,7 +400,7 @@ impl Watching {
         Self { child, lines, seen: Vec::new() }
     }
 
-    /// Waits for a line with all of this.
+    /// Waits for a line that contains all of these.
     fn tells(&mut self, parts: &[&str]) {
         eventually(&format!("a line with {parts:?} after {:#?}", self.seen), || {
             self.seen.extend(self.lines.try_iter());
@@ -446,7 +451,7 @@ fn watch_tells_what_happened_also_without_a_daemon() {
         assert_eq!(watching.child.wait().unwrap().code(), Some(0), "interrupted is done");
         assert!(!watching.seen.iter().any(|line| line.contains("default/web")), "{:#?}", watching.seen);
 
-        // A reader that leaves is no error, also while nothing happens.
+        // A reader that closes the pipe is not an error, even while nothing changes.
         let mut json = Watching::start(&scene, &["--output", "json"]);
         json.tells(&["\"notice\":\"2 of kind Service listed, watching them\""]);
         apply(&scene.cluster, pod("other", &json!({}), true));
@@ -463,12 +468,12 @@ fn watch_tells_what_happened_also_without_a_daemon() {
     });
 }
 
-/// Who never had backends has lost none: gives the daemon the time for a look.
+/// A service that never had backends has not lost any: waits until the daemon has seen them.
 fn seen_with_backends() {
     std::thread::sleep(Duration::from_secs(5));
 }
 
-/// What the daemon says a connection to the service comes to.
+/// The daemon's trace of a connection to the service: verdict and backend.
 fn verdict() -> (String, String) {
     let answer = get(&format!("/trace?to={WEB}")).unwrap();
     let row = &answer["verdict"][0];
@@ -476,14 +481,14 @@ fn verdict() -> (String, String) {
     (text("verdict"), text("errno"))
 }
 
-/// The Events nodelb has written about a service.
+/// The Events that nodelb has written about a service.
 fn events(cluster: &Cluster, service: &str) -> Vec<Value> {
     let mut events = cluster.list("events");
     events.retain(|event| event["involvedObject"]["name"] == service);
     events
 }
 
-/// As [`eventually`], for what a node may put off by a minute: when it does so depends on its name.
+/// Like [`eventually`], for actions that a node may delay by up to a minute, depending on its name.
 fn patiently(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..75 {
         if done() {

@@ -1,4 +1,5 @@
-//! `nodelb diff` beside an apiserver that knows more than it tells, and with connects of its own.
+//! `nodelb diff` with an apiserver that does not report all its changes, and with connection
+//! probes.
 
 use std::process::{Command, Output};
 
@@ -21,7 +22,8 @@ fn text<'r>(row: &'r Value, column: &str) -> &'r str {
     row[column].as_str().unwrap_or_default()
 }
 
-/// An update that its watch does not tell is what the incident's authors needed a program of their own to see.
+/// An update that the watch did not report. In the incident, its authors had to write a program to
+/// detect this.
 #[test]
 fn what_a_watch_has_not_told_is_seen_by_asking() {
     sandbox::run("diff::what_a_watch_has_not_told_is_seen_by_asking", |sandbox| {
@@ -115,7 +117,7 @@ fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
     });
 }
 
-/// `--goaway-chance`: that a server drains a connection is no reason why it cannot be asked.
+/// `--goaway-chance`: a server that drains a connection still answers `diff`.
 #[test]
 fn a_server_that_drains_its_connections_can_be_asked() {
     sandbox::run("diff::a_server_that_drains_its_connections_can_be_asked", |sandbox| {

@@ -1,4 +1,5 @@
-//! Somebody else changes the maps and links under the daemon: `/diff` says so, and the daemon puts it right.
+//! Another program changes the maps and links of the daemon: `/diff` reports it, and the daemon
+//! repairs it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use crate::sandbox;
 
 const WEB: &str = "198.51.100.10:80";
 
-/// A map of the generation in use.
+/// A map of the current generation.
 fn map(host: &Host, name: &str) -> MapHandle {
     let layout = host.pins.join("v1");
     let names = fs::read_dir(&layout).unwrap().map(|entry| entry.unwrap().path());
@@ -22,7 +23,7 @@ fn map(host: &Host, name: &str) -> MapHandle {
     MapHandle::from_pinned_path(generation.join(name)).unwrap()
 }
 
-/// The key of an IPv4 frontend over TCP, as `bpf/shared.h` has it.
+/// The key of an IPv4 frontend over TCP, as in `bpf/shared.h`.
 fn key(address: [u8; 4], port: u16) -> Vec<u8> {
     let mut key = [[0; 10].as_slice(), &[0xff; 2], &address].concat();
     key.extend(port.to_be_bytes());
@@ -38,7 +39,7 @@ fn differences() -> Vec<Value> {
     get("/diff").map(|answer| answer["differences"].as_array().unwrap().clone()).unwrap_or_default()
 }
 
-/// What the daemon says of the one difference that there is.
+/// The only difference that the daemon reports.
 fn only_difference() -> Value {
     let mut rows = differences();
     assert_eq!(rows.len(), 1, "{rows:#?}");
@@ -51,7 +52,7 @@ fn repaired(kind: &str) -> String {
     metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().to_owned()
 }
 
-/// Has the maps checked now, and waits until they are as they should be.
+/// Starts a check of the maps and waits until they are correct.
 fn check(daemon: &Daemon) {
     daemon.signal(Signal::SIGHUP);
     eventually("nothing differs", || {
@@ -99,7 +100,8 @@ fn a_frontend_deleted_by_hand_is_shown_and_put_back() {
     });
 }
 
-/// Entries that point at another's slots or at none, and slots of nobody's: the bookkeeping of slots stays what it was.
+/// Entries that refer to slots of another service or to none, and slots without an owner: the
+/// allocation of slots stays the same.
 #[test]
 fn services_and_slots_that_were_overwritten_are_put_right() {
     sandbox::run("drift::services_and_slots_that_were_overwritten_are_put_right", |sandbox| {

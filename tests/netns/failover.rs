@@ -1,7 +1,8 @@
-//! How long nodelb goes without news when its apiserver fails, in each way an apiserver can fail, from the fault to the first
-//! change that arrives over another address; and that nothing is lost on the way there and back.
+//! How long nodelb receives no changes when its apiserver fails, for each kind of failure: from the
+//! fault to the first change that arrives over another address. No change is lost during failover
+//! or on the way back.
 //!
-//! A machine that is busy otherwise may take twice as long; `NODELB_STRICT=1` holds nodelb to the limits themselves.
+//! A busy machine gets twice the time; `NODELB_STRICT=1` enforces the limits themselves.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ const FIRST: &str = "192.0.2.21:6443";
 const SECOND: &str = "192.0.2.22:6443";
 const THIRD: &str = "192.0.2.23:6443";
 
-/// What servers offer.
+/// The ALPN protocols that servers offer.
 const EVERYTHING: &[&str] = &["h2", "http/1.1"];
 const OLD: &[&str] = &["http/1.1"];
 
@@ -26,7 +27,7 @@ const FROZEN: Duration = Duration::from_secs(10);
 const NOT_READY: Duration = Duration::from_secs(10);
 const RESTARTED: Duration = Duration::from_secs(5);
 
-/// How long it takes until something arrives that was written after the fault.
+/// Measures the time from the fault to the first change that was written after it.
 fn measure(what: &str, limit: Duration, writer: &Writer, fault: impl FnOnce()) {
     let begun = Instant::now();
     fault();
@@ -61,7 +62,7 @@ fn refused_and_back_to_the_preferred_one() {
         measure("connection refused", REFUSED, &writer, || first.stop());
         let first = serve(&cluster, FIRST);
         let begun = Instant::now();
-        // It has to work for a while before it is trusted again.
+        // It must be healthy for a while before nodelb returns to it.
         let is_back =
             || host.log().matches(&format!("apiserver {FIRST} is in use: it is the preferred one")).count() == 2;
         while !is_back() && begun.elapsed() < Duration::from_secs(90) {
@@ -86,7 +87,7 @@ fn black_hole(host: &Host, number: u8, alpn: &[&'static str], what: &str, phase:
     let daemon = host.start();
     let writer = Writer::start(&cluster);
     settle(&writer);
-    // Beside the probe that comes every few seconds, and not only in step with it.
+    // At different phases of the probe interval.
     std::thread::sleep(Duration::from_millis(phase));
     measure(what, BLACK_HOLE, &writer, || wire.cut());
     writer.finish(host);
@@ -94,7 +95,7 @@ fn black_hole(host: &Host, number: u8, alpn: &[&'static str], what: &str, phase:
     forget(host);
 }
 
-/// The next daemon knows nothing of this cluster.
+/// Deletes the stored state of this cluster.
 fn forget(host: &Host) {
     host.cleanup();
     std::fs::remove_dir_all(host.path("state")).unwrap();
@@ -149,7 +150,7 @@ fn not_ready() {
         settle(&writer);
         let begun = Instant::now();
         first.faults().not_ready();
-        // It goes on telling: what counts is when another one does.
+        // The frozen server still sends events; the time ends when another server does.
         eventually("watches at the second one", || {
             let requests = second.faults().take_requests();
             requests.iter().any(|line| line.contains("endpointslices") && line.contains("watch=true"))
@@ -162,8 +163,8 @@ fn not_ready() {
     });
 }
 
-/// A real apiserver answers 403 until it knows who may do what, which is no verdict. How long it was away before makes
-/// no difference.
+/// A real apiserver returns 403 until its authorizer has synced, which is not a final answer. How
+/// long it was down before makes no difference.
 #[test]
 fn ten_restarts_of_an_apiserver_that_answers_403_for_its_first_two_seconds() {
     sandbox::run("failover::ten_restarts_of_an_apiserver_that_answers_403_for_its_first_two_seconds", |sandbox| {

@@ -1,6 +1,7 @@
-//! Nothing outside the reconcile path stops it: one thing after the other is frozen, at the start of the daemon or later,
-//! and each time an endpoint change reaches the kernel, the watchdog is fed, and SIGTERM ends the daemon in its time.
-//! ARCHITECTURE.md, "What can block, and where it runs", has the list of these things.
+//! No external dependency blocks the reconcile path: each one hangs in turn, at the start of the
+//! daemon or later, and each time an endpoint change reaches the kernel, the watchdog is fed, and
+//! SIGTERM stops the daemon in time. ARCHITECTURE.md, "What can block, and where it runs", lists
+//! the dependencies.
 
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -27,10 +28,10 @@ const C: &str = "192.0.2.13:80";
 /// Less than `TimeoutStopSec=` of nodelb.service.
 const STOPS_WITHIN: Duration = Duration::from_secs(20);
 
-/// Where journald listens.
+/// The socket of journald.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// A node with one service in a file, and backends that say their name.
+/// A node with one service in a file, and backends that answer with their names.
 struct Scene {
     host: Host,
     _backends: [Backend; 3],
@@ -46,19 +47,20 @@ impl Scene {
         scene
     }
 
-    /// Makes this the backend of the service.
+    /// Sets the backend of the service.
     fn serve(&self, backend: &str) {
         self.host.serve("web.toml", &host::service("shop/web", &[WEB], &[backend]));
     }
 
-    /// Starts the daemon with a watchdog and these variables, and does not wait.
+    /// Starts the daemon with a watchdog and these environment variables; does not wait.
     fn launch(&self, variables: &[String]) -> Daemon {
         let mut command = Command::new("env");
         command.arg("WATCHDOG_USEC=4000000").args(variables).arg(env!("CARGO_BIN_EXE_nodelb"));
         self.host.launch(command, &[])
     }
 
-    /// While something is frozen: a change reaches the kernel, the watchdog is fed, the daemon ends.
+    /// While a dependency hangs: a change reaches the kernel, the watchdog is fed, the daemon
+    /// stops.
     fn still_works(&self, mut daemon: Daemon) {
         self.serve(B);
         reaches(WEB, "b");
@@ -78,14 +80,14 @@ fn reaches(address: &str, backend: &str) {
     });
 }
 
-/// Not only what was sent before: it is fed every other second.
+/// Waits for new messages, not only buffered ones: the watchdog is fed every two seconds.
 fn feeds_the_watchdog(daemon: &mut Daemon) {
     for _ in 0..3 {
         assert!(daemon.wait_for("WATCHDOG=1"), "nodelb ended");
     }
 }
 
-/// A runtime has two workers: with one of them blocked it seems to work, until something else blocks the other.
+/// The runtime has two workers: with one blocked it seems to work until the other blocks, too.
 fn no_worker_is_blocked(daemon: &Daemon) {
     let tasks = PathBuf::from(format!("/proc/{}/task", daemon.pid()));
     let read = |task: &Path, file| fs::read_to_string(task.join(file)).unwrap_or_default().trim().to_owned();
@@ -115,7 +117,7 @@ fn ends(mut daemon: Daemon) {
     assert!(began.elapsed() < STOPS_WITHIN, "SIGTERM took {:?}", began.elapsed());
 }
 
-/// Writes until there is no more room.
+/// Writes until the buffer is full.
 fn fill(mut send: impl FnMut() -> std::io::Result<usize>) {
     loop {
         match send() {
@@ -126,14 +128,15 @@ fn fill(mut send: impl FnMut() -> std::io::Result<usize>) {
     }
 }
 
-/// A file system over a directory that answers nothing. Thawed when dropped: what waits for it fails then.
+/// A mounted file system that does not respond. When dropped, pending operations fail.
 struct Hung {
     at: PathBuf,
     device: Option<File>,
 }
 
 impl Hung {
-    /// FUSE whose server reads no request, as a network file system whose server is away.
+    /// FUSE without a server that reads requests, which behaves like a network file system whose
+    /// server is down.
     fn over(at: &Path) -> Self {
         let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let mounted = Command::new("mount")
@@ -154,7 +157,7 @@ impl Drop for Hung {
     }
 }
 
-/// journald, which reads or does not.
+/// journald, which can stop reading.
 struct Journald {
     socket: UnixDatagram,
 }
@@ -168,14 +171,14 @@ impl Journald {
         Self { socket }
     }
 
-    /// No more fits into its socket.
+    /// Fills its socket.
     fn freeze(&self) {
         let client = UnixDatagram::unbound().unwrap();
         client.set_nonblocking(true).unwrap();
         fill(|| client.send_to(b"MESSAGE=full\n", JOURNAL));
     }
 
-    /// Everything it gets until a message has this in it.
+    /// Reads messages until one contains this text; returns all of them.
     fn read_until(&self, text: &str) -> String {
         let mut all = String::new();
         let mut buffer = vec![0; 1 << 16];
@@ -189,7 +192,8 @@ impl Journald {
     }
 }
 
-/// What systemd says of a stderr that leads to the journal, of the file that the host makes stderr.
+/// The value that systemd sets for a stderr connected to the journal, here for the file that the
+/// test uses.
 fn journal_stream(host: &Host) -> String {
     fs::write(host.path("log"), "").unwrap();
     let file = fs::metadata(host.path("log")).unwrap();
@@ -211,7 +215,7 @@ fn journald_that_does_not_read_stops_nothing() {
         journald.freeze();
         scene.still_works(daemon);
 
-        // From the start: the first thing that the journal's library does is to send.
+        // From the start: the journal library sends a message first.
         scene.serve(A);
         let mut daemon = scene.launch(&[stream]);
         assert!(daemon.wait_ready());
@@ -219,7 +223,7 @@ fn journald_that_does_not_read_stops_nothing() {
         feeds_the_watchdog(&mut daemon);
         scene.serve(B);
         reaches(WEB, "b");
-        // What waited is written when it reads again, in order.
+        // Buffered messages are written in order once journald reads again.
         let output = journald.read_until("applied: shop/web");
         let (starts, applied) = (output.find("nodelb starts").unwrap(), output.rfind("applied: shop/web").unwrap());
         assert!(starts < applied, "{output}");
@@ -258,7 +262,7 @@ fn a_stderr_that_is_not_read_stops_nothing() {
             reaches(WEB, "a");
             daemon
         });
-        // The last words of a start that fails are bounded, too.
+        // Error messages of a failed start have a time limit, too.
         scene.host.write("nodelb.toml", "what = ");
         let began = Instant::now();
         let status = launch().wait();
@@ -336,7 +340,8 @@ fn a_services_directory_that_hangs_stops_nothing_else() {
             reaches(&api, "y");
             feeds_the_watchdog(&mut daemon);
             no_worker_is_blocked(&daemon);
-            // What the directory held is served on, and it is shown that it does not answer.
+            // The previous content of the directory is still served, and status shows that it does
+            // not respond.
             reaches(WEB, "a");
             eventually("/sources says so", || answer("/sources", "text/plain").unwrap().contains("does not answer"));
             daemon.signal(Signal::SIGHUP);
@@ -345,11 +350,11 @@ fn a_services_directory_that_hangs_stops_nothing_else() {
             ends(daemon);
             apply(&objects, x.clone());
             daemon = scene.launch(&[]);
-            // After ten seconds: what is ordered after nodelb has to start.
+            // After ten seconds: units ordered after nodelb have to start.
             assert!(daemon.wait_ready(), "{round}");
             reaches(&api, "x");
         }
-        // It answers again: what changed meanwhile is read.
+        // It responds again: nodelb reads what has changed meanwhile.
         hung.device = None;
         drop(hung);
         scene.serve(B);
@@ -384,7 +389,8 @@ fn an_exec_plugin_that_never_ends_stops_nothing() {
         let head = head.split("contexts:").next().unwrap().to_owned();
         scene.host.write("kubeconfig", &format!("{head}{contexts}{users}"));
 
-        // A program that sleeps, then one that cannot even be started: exec waits for its file system.
+        // First a plugin that sleeps, then one that cannot be started because exec waits for its
+        // file system.
         let mut hung = None;
         for round in ["sleeps", "cannot be read"] {
             let mut daemon = scene.launch(&[]);
@@ -418,7 +424,7 @@ fn credentials_that_cannot_be_read_stop_nothing() {
         let path = directory.join("kubeconfig");
         cluster::configure(&scene.host, &format!("kubeconfig = {path:?}\n{}", cluster::in_order(&[SERVER])));
 
-        // The connection there is goes on, and so does what it says.
+        // The existing connection continues to deliver changes.
         let mut daemon = scene.launch(&[]);
         assert!(daemon.wait_ready());
         reaches(&format!("{API}:443"), "x");
@@ -427,7 +433,7 @@ fn credentials_that_cannot_be_read_stop_nothing() {
         reaches(&format!("{API}:443"), "y");
         scene.still_works(daemon);
 
-        // What files say is served, and what Kubernetes said last, until they can be read.
+        // Until they can be read, the files and the stored state of Kubernetes are served.
         scene.serve(A);
         let mut daemon = scene.launch(&[]);
         assert!(daemon.wait_ready());
@@ -455,7 +461,7 @@ fn admin_clients_that_never_read_stop_nothing() {
             stream.write_all(request(path).as_bytes()).unwrap();
             tcp.push(stream);
             let mut stream = UnixStream::connect(&socket).unwrap();
-            // One that had to make room is closed by now.
+            // The server may have closed a connection to make room.
             drop(stream.write_all(request(path).as_bytes()));
             unix.push(stream);
         }
@@ -504,14 +510,16 @@ fn a_configuration_that_cannot_be_read_delays_no_signal() {
         assert!(daemon.wait_for("STATUS=reloading the configuration"));
         scene.serve(B);
         reaches(WEB, "b");
-        // systemd is not kept waiting, and a reload works when the file can be read, whatever became of the one before.
+        // systemd does not wait, and a later reload works once the file can be read, independent of
+        // the previous one.
         assert!(daemon.wait_for("STATUS=reload waits for the file system; the old configuration stays in force"));
         assert!(scene.host.log().contains("is not read within 10 s"), "{}", scene.host.log());
         fs::remove_file(&config).unwrap();
         scene.host.write("nodelb.toml", &format!("[log]\nlevel = \"debug\"\n{good}"));
         daemon.signal(Signal::SIGHUP);
         assert!(daemon.wait_for("STATUS=configuration reloaded"));
-        // Reloads that hang are bounded; further ones are refused, and so is none of what else a signal does.
+        // The number of hanging reloads is bounded; further ones are refused, and all other signals
+        // keep working.
         freeze();
         for _ in 0..7 {
             daemon.signal(Signal::SIGHUP);

@@ -1,5 +1,5 @@
-//! Health checks through the real daemon: backends that die and come back, a restart while one is dead, a thousand that flap
-//! at once, and backends that are drained.
+//! Health checks through the real daemon: backends that die and recover, a restart while one is
+//! dead, a thousand that flap at once, and backends that are drained.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,10 +21,10 @@ const SERVICE: &str = "198.51.100.10:80";
 const BACKENDS: [&str; 2] = ["192.0.2.11:8080", "192.0.2.12:8080"];
 const BOTH: [&str; 2] = ["192.0.2.11:8080/TCP", "192.0.2.12:8080/TCP"];
 
-/// A check every tenth of a second, which believes every answer.
+/// A check every 100 ms in which a single result counts.
 const QUICK: &str = "interval = \"100ms\"\ntimeout = \"100ms\"\nrise = 1\nfall = 1\n";
 
-/// A node whose state directory ends with the sandbox.
+/// A node whose state directory is deleted with the sandbox.
 fn node(sandbox: &sandbox::Sandbox) -> Host {
     let host = Host::new(sandbox);
     host.configure("[state]\ndirectory = \"/run/nodelb-test/state\"");
@@ -36,7 +36,7 @@ fn checked(name: &str, backends: &[&str], check: &str) -> String {
     format!("{}[service.health-check]\n{check}", service(name, &[SERVICE], backends))
 }
 
-/// A backend's row of `/backends`, by its address such as `192.0.2.11:8080/TCP`.
+/// The row of `/backends` for an address such as `192.0.2.11:8080/TCP`.
 fn row(address: &str) -> Option<Value> {
     let answer = get("/backends")?;
     answer["backends"].as_array().unwrap().iter().find(|row| row["address"] == address).cloned()
@@ -47,8 +47,8 @@ fn is_quarantined(address: &str, error: &str) -> bool {
     row(address).is_some_and(is_so)
 }
 
-/// Answers every HTTP request on one port of every IPv4 address: those of the first kind of address always with 200, the
-/// others with what was told last.
+/// Answers every HTTP request on one port of every IPv4 address: those of the first kind with 200,
+/// the others with the configured status.
 struct Answers {
     is_well: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
@@ -61,7 +61,7 @@ impl Answers {
         let address = socket(at);
         let listener = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
         listener.bind(&address.into()).unwrap();
-        // A queue that overflows on a busy machine would make backends time out that are to be well.
+        // On a busy machine, a full queue would make healthy backends time out.
         listener.listen(4096).unwrap();
         let listener = TcpListener::from(listener);
         let (is_well, stop): (Arc<AtomicBool>, Arc<AtomicBool>) = (Arc::new(true.into()), Arc::default());
@@ -118,7 +118,8 @@ fn a_backend_that_dies_gets_nothing_until_it_is_back() {
     });
 }
 
-/// 203.0.113.7 has no route from here. While no backend has one, the host's network is down: that says nothing.
+/// There is no route to 203.0.113.7. If no backend has one, the host's own network is down, which
+/// proves nothing.
 #[test]
 fn a_backend_without_a_route_is_quarantined() {
     sandbox::run("health::a_backend_without_a_route_is_quarantined", |sandbox| {
@@ -141,7 +142,8 @@ fn a_backend_without_a_route_is_quarantined() {
     });
 }
 
-/// What a client of an HTTP service cannot see, the check does; the service's own address is never asked.
+/// The check detects what a client of an HTTP service cannot; it never uses the address of the
+/// service.
 #[test]
 fn an_http_status_decides_and_the_last_resort_is_a_choice() {
     sandbox::run("health::an_http_status_decides_and_the_last_resort_is_a_choice", |sandbox| {
@@ -150,7 +152,7 @@ fn an_http_status_decides_and_the_last_resort_is_a_choice() {
         let health = Answers::start("0.0.0.0:7000", |own| own == Ipv4Addr::new(192, 0, 2, 11));
         let check = format!("type = \"http\"\npath = \"/healthz\"\nport = 7000\n{QUICK}");
         host.serve("a.toml", &checked("shop/web", &BACKENDS, &check));
-        // A service at the very address that is asked: the check must not go through it.
+        // A service at the very address of the check: the check must not be translated.
         let elsewhere = service("shop/trap", &["192.0.2.12:7000"], &["192.0.2.11:7000"]);
         host.serve("trap.toml", &elsewhere);
         let daemon = host.start();
@@ -174,13 +176,13 @@ fn an_http_status_decides_and_the_last_resort_is_a_choice() {
     });
 }
 
-/// Killed and started again while a backend is dead: not one connection reaches it.
+/// Killed and restarted while a backend is dead: no connection reaches it.
 #[test]
 fn a_restart_does_not_put_back_what_is_dead() {
     sandbox::run("health::a_restart_does_not_put_back_what_is_dead", |sandbox| {
         let host = node(sandbox);
         let _one = backend("1", BACKENDS[0]);
-        // So slow that only what is remembered can keep the dead one out.
+        // With this interval, only the stored state can exclude the dead backend.
         let check = "type = \"tcp\"\ninterval = \"1h\"\n";
         host.serve("a.toml", &checked("shop/web", &BACKENDS, check));
         let mut daemon = host.start();
@@ -197,7 +199,7 @@ fn a_restart_does_not_put_back_what_is_dead() {
         daemon.stop();
         let tally = probe.finish();
         assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
-        // A reboot: the maps are gone, what is remembered is not.
+        // A reboot empties the maps; the stored state remains.
         host.cleanup();
         let daemon = host.start();
         assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]));
@@ -209,7 +211,7 @@ fn a_restart_does_not_put_back_what_is_dead() {
 const SERVICES: u8 = 100;
 const FLAPPING: u8 = 10;
 
-/// A hundred services with one steady backend each and ten that flap.
+/// A hundred services with one stable and ten flapping backends each.
 fn flapping_services(interval: &str) -> String {
     let mut text = String::new();
     for number in 0..SERVICES {
@@ -226,14 +228,14 @@ fn flapping_services(interval: &str) -> String {
     text
 }
 
-/// How many frontends have so many backends.
+/// Number of frontends with this many backends.
 fn with_backends(count: usize) -> usize {
     let answer = get("/frontends").unwrap();
     let rows = answer["frontends"].as_array().unwrap();
     rows.iter().filter(|row| row["backends"].as_array().unwrap().len() == count).count()
 }
 
-/// What the daemon has open when nobody asks it anything.
+/// The open descriptors of the idle daemon.
 fn least_descriptors(daemon: &Daemon) -> Vec<String> {
     let looks = (0..40).map(|_| {
         thread::sleep(Duration::from_millis(50));
@@ -242,7 +244,7 @@ fn least_descriptors(daemon: &Daemon) -> Vec<String> {
     looks.min_by_key(Vec::len).unwrap_or_default()
 }
 
-/// What the daemon has open, without numbers that are others each time.
+/// The open descriptors of the daemon, without numbers that differ each time.
 fn descriptors(daemon: &Daemon) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
     let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -252,7 +254,7 @@ fn descriptors(daemon: &Daemon) -> Vec<String> {
     kinds
 }
 
-/// Sockets of this namespace whose far end is the port that is asked, whatever their state.
+/// Number of sockets of this namespace, in any state, whose peer has the port of the checks.
 fn sockets_of_checks() -> usize {
     let output = Command::new("ss").args(["-Htan", "dport", "=", ":7000"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -306,7 +308,7 @@ fn a_thousand_backends_that_flap_harm_nobody_and_leave_nothing() {
     });
 }
 
-/// Sends back each line with its name before it, for as long as the client likes.
+/// Echoes each line with this name in front, until the client disconnects.
 fn echo(name: &'static str, address: &str) {
     let listener = TcpListener::bind(address).unwrap();
     thread::spawn(move || {
@@ -337,7 +339,7 @@ impl Client {
         Self { tcp: BufReader::new(tcp), udp }
     }
 
-    /// Who answers over TCP and over UDP.
+    /// The backends that answer over TCP and UDP.
     fn ask(&mut self) -> [String; 2] {
         writeln!(self.tcp.get_mut(), "hello").unwrap();
         let mut line = String::new();
@@ -377,7 +379,7 @@ fn a_backend_in_maintenance_keeps_what_it_has_and_gets_nothing_new() {
         for _ in 0..50 {
             assert_eq!(Client::connect().ask(), ["2", "2"], "no new connection");
         }
-        // Longer than anything nodelb does about backends that are gone.
+        // Longer than any action of nodelb on removed backends.
         thread::sleep(Duration::from_secs(3));
         assert_eq!(old.ask(), ["1", "1"], "the old ones stay");
         assert_eq!(row(BOTH[0]).map(|row| row["choice"].clone()), Some("Maintenance".into()));

@@ -1,5 +1,5 @@
-//! The flight recorder over the daemon's life: what was recorded is there after `kill -9`, numbers go on, and what became
-//! another while nobody was there is said to have.
+//! The flight recorder over restarts of the daemon: records survive `kill -9`, numbers continue,
+//! and changes during the downtime are marked as such.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +20,7 @@ fn serve(host: &Host, backends: &[&str]) {
     eventually("the backends", || is_done(&format!("{FRONTEND}/TCP"), &backends));
 }
 
-/// The rows about TCP; the service has UDP ports too.
+/// The rows for TCP; the service has UDP ports, too.
 fn rows() -> Vec<Value> {
     history(SHOP).into_iter().filter(|row| row["port"] == "TCP/IPv4").collect()
 }
@@ -33,7 +33,7 @@ fn sequences() -> Vec<u64> {
     rows().iter().map(|row| row["sequence"].as_u64().unwrap()).collect()
 }
 
-/// Whether everything recorded is in the file.
+/// Whether all records are in the file.
 fn is_written(host: &Host) -> bool {
     let text = fs::read_to_string(host.path("state/history.jsonl")).unwrap_or_default();
     let last = sequences().last().copied().unwrap_or(0);
@@ -56,7 +56,7 @@ fn what_was_recorded_outlives_the_daemon() {
         eventually("the records in the file", || is_written(&host));
         daemon.kill();
 
-        // A line that was cut off, and one of a newer nodelb, cost nobody anything.
+        // A truncated line and one of a newer version do not affect the others.
         let path = host.path("state/history.jsonl");
         let mut file = fs::File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"sequence\":1,\"what\":\"Sung\"}\n{\"sequence\":70,\"at\":17").unwrap();
@@ -76,7 +76,7 @@ fn what_was_recorded_outlives_the_daemon() {
         assert!(after[3]["detail"].to_string().contains("while nodelb was not there"), "{}", after[3]);
         assert_eq!(dial(FRONTEND, Transport::Tcp, 1).failures(), 1, "nobody listens there");
 
-        // And the file goes on to be written.
+        // New records are still appended to the file.
         serve(&host, &["192.0.2.4:80"]);
         eventually("the record in the file", || whats().len() == 5 && is_written(&host));
         daemon.stop();
@@ -84,7 +84,7 @@ fn what_was_recorded_outlives_the_daemon() {
     });
 }
 
-/// A directory in the file's place: there is a history all the same, of one run.
+/// Puts a directory in place of the file: the history of the current run still works.
 fn serve_and_break(host: &Host) {
     fs::create_dir_all(host.path("state/history.jsonl")).unwrap();
     serve_first(host);

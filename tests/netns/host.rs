@@ -1,4 +1,4 @@
-//! A node in a sandbox: its configuration, its service files, its daemon. Owns how a test starts the daemon and asks it.
+//! A node in a sandbox: its configuration, service files and daemon, and requests to the daemon.
 
 use std::cell::Cell;
 use std::fs::{self, Permissions};
@@ -19,21 +19,21 @@ use serde_json::Value;
 
 use crate::sandbox::Sandbox;
 
-/// How often a test looks whether something has happened that should happen at once: for 20 s, on a busy machine.
-/// Counted in naps rather than on the clock, which leaps where a virtual machine is paused.
+/// Maximum number of polls for a condition that should hold at once: 20 s, for a busy machine.
+/// Counts sleeps instead of time because the clock jumps when a virtual machine is paused.
 const PATIENCE: u32 = 4000;
 const NAP: Duration = Duration::from_millis(5);
 
 /// The binary under test.
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
-/// Makes the daemon kill itself with SIGKILL after so many map, pin and link operations.
+/// Makes the daemon kill itself with SIGKILL after this many map, pin and link operations.
 const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 
-/// Makes the daemon call its layout version this.
+/// Makes the daemon use this layout version.
 const LAYOUT: &str = "NODELB_LAYOUT";
 
-/// A node with nothing running on it yet. Its files lie on a tmpfs that ends with the sandbox.
+/// A node without a daemon. Its files are on a tmpfs that is removed with the sandbox.
 pub(crate) struct Host {
     dir: PathBuf,
     cgroup: PathBuf,
@@ -53,9 +53,9 @@ impl Host {
         host
     }
 
-    /// Writes the configuration, with these lines added to its `[datapath]` section.
+    /// Writes the configuration with these lines in its `[datapath]` section.
     pub(crate) fn configure(&self, datapath: &str) {
-        // What is remembered is remembered in the sandbox, wherever a test wants it there.
+        // The state directory is in the sandbox unless a test sets it.
         let state = match datapath.contains("[state]") {
             true => String::new(),
             false => format!("[state]\ndirectory = {:?}\n", self.dir.join("state")),
@@ -69,12 +69,12 @@ impl Host {
         self.write("nodelb.toml", &text);
     }
 
-    /// Daemons that are started from now on call their layout version this.
+    /// Sets the layout version of daemons started from now on.
     pub(crate) fn use_layout(&self, version: u32) {
         self.layout.set(version);
     }
 
-    /// Makes the text the content of a service file, in one step.
+    /// Replaces the content of a service file atomically.
     pub(crate) fn serve(&self, file: &str, text: &str) {
         self.write(&format!("services.d/{file}"), text);
     }
@@ -101,7 +101,7 @@ impl Host {
         daemon
     }
 
-    /// Starts the daemon, to crash after so many operations, and does not wait.
+    /// Starts the daemon, which crashes after this many operations, without waiting.
     pub(crate) fn spawn(&self, crash_after: Option<u32>) -> Daemon {
         let mut command = Command::new(NODELB);
         crash_at(&mut command, crash_after);
@@ -109,13 +109,13 @@ impl Host {
         self.launch(command, &[])
     }
 
-    /// Starts the daemon through `command`, which ends where the daemon's arguments begin, with more of these.
+    /// Starts the daemon through `command`, with these additional arguments.
     pub(crate) fn launch(&self, mut command: Command, arguments: &[&str]) -> Daemon {
         let socket = self.dir.join("notify");
         drop(fs::remove_file(&socket));
         let notify = UnixDatagram::bind(&socket).unwrap();
         notify.set_nonblocking(true).unwrap();
-        // A daemon without privilege may speak to it too.
+        // Lets a daemon without privileges write to it.
         fs::set_permissions(&socket, Permissions::from_mode(0o777)).unwrap();
         let log = fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
         command.args(["run", "--config"]).arg(self.dir.join("nodelb.toml")).args(arguments);
@@ -124,7 +124,7 @@ impl Host {
         Daemon { child: command.spawn().unwrap(), notify }
     }
 
-    /// Runs `nodelb cleanup`, to crash after so many operations.
+    /// Runs `nodelb cleanup`, which crashes after this many operations.
     pub(crate) fn try_cleanup(&self, crash_after: Option<u32>) -> Output {
         let mut command = Command::new(NODELB);
         command.arg("cleanup").arg("--config").arg(self.dir.join("nodelb.toml"));
@@ -143,19 +143,19 @@ impl Host {
         self.pinned().is_empty()
     }
 
-    /// The pin directory and everything below it, as far as there is any.
+    /// The paths of the pin directory and everything below it.
     pub(crate) fn pinned(&self) -> Vec<PathBuf> {
         if self.pins.exists() { below(&self.pins) } else { Vec::new() }
     }
 
-    /// What the daemon has said so far.
+    /// The log of the daemon so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 }
 
 impl Drop for Host {
-    /// A test that fails tells what nodelb said.
+    /// Prints the log of nodelb if the test fails.
     fn drop(&mut self) {
         if thread::panicking() {
             say(&format!("nodelb said:\n{}", self.log()));
@@ -189,12 +189,12 @@ impl Daemon {
         Pid::from_raw(self.child.id().try_into().unwrap())
     }
 
-    /// Waits for READY=1; false if the daemon ended instead.
+    /// Waits for READY=1; false if the daemon has exited.
     pub(crate) fn wait_ready(&mut self) -> bool {
         self.wait_for("READY=1")
     }
 
-    /// Waits for a line on the notify socket; false if the daemon ended instead.
+    /// Waits for a line on the notify socket; false if the daemon has exited.
     pub(crate) fn wait_for(&mut self, line: &str) -> bool {
         let mut buffer = [0; 4096];
         let mut seen = false;
@@ -215,25 +215,25 @@ impl Daemon {
         kill(self.pid(), signal).unwrap();
     }
 
-    /// SIGTERM, and a clean end.
+    /// Sends SIGTERM; panics unless the daemon exits with success.
     pub(crate) fn stop(mut self) {
         let status = self.terminate();
         assert!(status.success(), "nodelb ended with {status} after SIGTERM");
     }
 
-    /// SIGTERM, and however it ends.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);
         self.wait()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for the exit.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits for the end.
+    /// Waits for the exit.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the end of nodelb", || {
@@ -256,12 +256,12 @@ pub(crate) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::SIGKILL as i32)
 }
 
-/// Tells whoever runs the test.
+/// Prints a line for the user who runs the test.
 pub(crate) fn say(text: &str) {
     drop(writeln!(io::stdout(), "{text}"));
 }
 
-/// Waits until `done` holds; panics after a long while.
+/// Waits until `done` holds; panics after a timeout.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..PATIENCE {
         if done() {
@@ -275,12 +275,12 @@ pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     panic!("waited in vain for: {what}");
 }
 
-/// Asks the admin API; `None` while nobody answers with 200.
+/// Requests a path from the admin API; `None` unless the status is 200.
 pub(crate) fn get(path: &str) -> Option<Value> {
     answer(path, "application/json").map(|body| serde_json::from_str(&body).unwrap())
 }
 
-/// The same in the form that is accepted.
+/// The same with this `Accept` header, as text.
 pub(crate) fn answer(path: &str, form: &str) -> Option<String> {
     let mut stream = TcpStream::connect("127.0.0.1:9890").ok()?;
     stream.set_read_timeout(Some(NAP * PATIENCE)).ok()?;
@@ -320,24 +320,24 @@ pub(crate) fn socket(address: &str) -> SocketAddr {
     address.parse().unwrap()
 }
 
-/// Dials so many times.
+/// Connects `count` times.
 pub(crate) fn dial(address: &str, transport: Transport, count: u32) -> Tally {
     probe::dial_times(Plan::new(socket(address), transport), count)
 }
 
-/// The names of the backends that answer at the address, none of 20 connections failing.
+/// The names of the backends at the address; panics if any of 20 connections fails.
 pub(crate) fn answering(address: &str) -> Vec<String> {
     let tally = dial(address, Transport::Tcp, 20);
     assert_eq!(tally.failures(), 0, "{address}: {tally}");
     tally.answered.into_keys().collect()
 }
 
-/// The errno with which one connection fails; empty if it succeeds.
+/// The errno of one connection; empty if it succeeds.
 pub(crate) fn errno(address: &str, transport: Transport) -> String {
     dial(address, transport, 1).failed.into_keys().collect()
 }
 
-/// A service file in nodelb's own form, each frontend over TCP and UDP.
+/// A TOML service file with each frontend over TCP and UDP.
 pub(crate) fn service(name: &str, frontends: &[&str], backends: &[&str]) -> String {
     let frontends: Vec<String> =
         frontends.iter().flat_map(|address| ["TCP", "UDP"].map(|protocol| format!("{address}/{protocol}"))).collect();

@@ -1,5 +1,5 @@
-//! The outage nodelb exists for: emptying one service's slice must not touch another service with the same backend,
-//! whatever their names, their order, and what is touched next.
+//! The outage that nodelb exists for: emptying the slice of one service must not affect another
+//! service with the same backend, whatever their names, their order, and the next change.
 
 use nodelb_prober::Transport;
 
@@ -55,7 +55,7 @@ impl Side {
     }
 }
 
-/// Empties one side, then touches the other, then the emptied one, then fills it again.
+/// Empties one service, then changes the other, then the empty one, then restores it.
 fn replay(host: &Host, emptied: &Side, other: &Side) {
     let served = ["192.0.2.80:80/TCP"];
     for side in [emptied, other] {
@@ -88,7 +88,7 @@ fn replay(host: &Host, emptied: &Side, other: &Side) {
     });
 }
 
-/// Waits until everything written before has been read: files are read in the order in which they change.
+/// Waits until nodelb has read all earlier writes: it reads files in the order of their changes.
 fn settle(host: &Host) {
     host.serve("marker.yaml", &service("marker", "marker", "198.51.100.99", ""));
     eventually("the marker", || crate::host::frontend("198.51.100.99:80/TCP").is_some());

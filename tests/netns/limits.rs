@@ -1,4 +1,5 @@
-//! Full maps: what fits goes on, what does not says why, and raising the limit costs nothing.
+//! Full maps: existing services keep working, new ones report why they are not served, and raising
+//! the limit breaks nothing.
 
 use serde_json::Value;
 
@@ -6,14 +7,14 @@ use crate::continuity::Traffic;
 use crate::host::{Host, answering, backend, frontend, is_done, service};
 use crate::sandbox;
 
-/// The error of the address's row, with its status checked.
+/// The error in the row of the address; checks its status.
 fn error(address: &str) -> String {
     let row = frontend(address).unwrap_or_default();
     assert_eq!(row["status"], "Error", "{row:#}");
     row["error"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Serves one service that fits and one that does not under these limits, then raises them.
+/// With these limits, serves one service that fits and one that does not; then raises the limits.
 fn overflow(host: &Host, map: &str, limits: &str) {
     let backends = ["192.0.2.11:8080", "192.0.2.12:8080"];
     host.configure(limits);

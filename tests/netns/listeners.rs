@@ -1,5 +1,5 @@
-//! Addresses of the admin API that cannot be opened: services are served all the same, the daemon says which address, why and
-//! what to do, and listens there as soon as it can.
+//! Addresses of the admin API that cannot be opened: services are served, the daemon reports the
+//! address, the reason and the remedy, and listens there as soon as possible.
 
 use std::fs;
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ fn node(sandbox: &Sandbox) -> (Host, Backend) {
     (host, host::backend("a", BACKEND))
 }
 
-/// The row of `/readyz` about listeners, of the whole table, which says 200.
+/// The row about listeners in `/readyz`, which must return 200.
 fn readyz() -> String {
     answer("/readyz", "text/plain").unwrap_or_default()
 }
@@ -35,7 +35,7 @@ fn the_default_configuration_starts_on_a_host_without_ipv6() {
         let (host, _backend) = node(sandbox);
         let disable = |value: &str| fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", value).unwrap();
         disable("1");
-        // Else the sandbox binds to any address.
+        // Otherwise the sandbox can bind to any address.
         fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "0").unwrap();
         let checked = Command::new(env!("CARGO_BIN_EXE_nodelb"))
             .args(["check-config", "--config"])
@@ -118,7 +118,7 @@ fn a_second_nodelb_is_refused_by_the_pin_directory_and_harms_nothing() {
         assert_eq!(dial(WEB, Transport::Tcp, 3).failures(), 0);
         assert!(answer("/status", "text/plain").is_some());
         daemon.stop();
-        // Nothing of the refused one is left that would hold up the next start.
+        // Nothing of the refused daemon is left that would delay the next start.
         host.start().stop();
     });
 }

@@ -1,5 +1,6 @@
-//! What load balancers are told at a node: at a service's healthCheckNodePort and on port 10256, through the whole life of
-//! endpoints, policies, the Node, the apiserver and the daemon. Answers are compared to the byte, dates aside.
+//! The health checks of load balancers against a node: a service's healthCheckNodePort and port
+//! 10256, during changes of endpoints, policies, the Node, the apiserver and the daemon. Responses
+//! are compared byte by byte, except for dates.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,11 +16,11 @@ use crate::host::{Daemon, Host, eventually, get, say};
 use crate::sandbox;
 
 const FIRST: &str = "192.0.2.21:6443";
-/// Where load balancers ask for the service.
+/// The healthCheckNodePort of the service.
 const ASKED: &str = "192.0.2.1:31234";
 const HEALTHZ: &str = "127.0.0.1:10256";
 
-/// A node called n1 that joins the cluster.
+/// Adds a node called n1 to the cluster and configures nodelb.
 fn join(host: &Host, cluster: &Cluster) {
     fs::create_dir_all(host.path("state")).unwrap();
     have_address();
@@ -47,7 +48,7 @@ fn web(policy: &str, port: u16) -> Value {
     web
 }
 
-/// Its endpoints on this node, and one on another, in this condition.
+/// Its endpoints on this node, and one on another node, with these conditions.
 fn endpoints(here: &[&str], conditions: &Value) -> Value {
     let mut slice = slice("web", &["192.0.2.99:80"]);
     slice["endpoints"][0]["nodeName"] = "n2".into();
@@ -62,7 +63,7 @@ fn ready() -> Value {
     json!({"ready": true, "serving": true, "terminating": false})
 }
 
-/// The answer as it comes over the wire to what `curl -i` sends, with its date taken out; `None` where nobody listens.
+/// The raw response to the request of `curl -i` without the date; `None` if nothing listens.
 fn ask(at: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -75,7 +76,7 @@ fn ask(at: &str, path: &str) -> Option<String> {
     Some(format!("{before}Date: D{}", after.get(29..)?))
 }
 
-/// Head and body of kube-proxy's answer for the service.
+/// Head and body of kube-proxy's response for the service.
 fn told(status: &str, count: usize) -> Option<String> {
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t}},\n\
@@ -96,7 +97,7 @@ fn is_closed() {
     eventually("the port is closed", || ask(ASKED, "/").is_none());
 }
 
-/// Status, `nodeEligible` and `healthy` of `/healthz` or `/livez`; the times are checked.
+/// Status, `nodeEligible` and `healthy` of `/healthz` or `/livez`; checks the times.
 fn health(path: &str) -> Option<(String, Option<bool>, bool)> {
     let answer = ask(HEALTHZ, path)?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -120,7 +121,7 @@ fn good() -> Option<(String, Option<bool>, bool)> {
     Some(("HTTP/1.1 200 OK".into(), Some(true), true))
 }
 
-/// The daemon does its work, and the node is about to go.
+/// The daemon works, and the node is about to be removed.
 fn leaving() -> Option<(String, Option<bool>, bool)> {
     Some(("HTTP/1.1 503 Service Unavailable".into(), Some(false), true))
 }
@@ -260,7 +261,7 @@ fn a_reload_with_another_node_name_is_a_whole_one() {
         eventually("Kubernetes has no Node n1", || health("/healthz") == leaving());
         says("503 Service Unavailable", 0);
 
-        // As an operator may write it: kube-proxy takes that for n2, too.
+        // As an operator may write it: kube-proxy accepts this as n2, too.
         let config = fs::read_to_string(host.path("nodelb.toml")).unwrap();
         host.write("nodelb.toml", &config.replace("name = \"n1\"", "name = \" N2 \""));
         daemon.signal(Signal::SIGHUP);
@@ -281,7 +282,8 @@ fn a_reload_with_another_node_name_is_a_whole_one() {
     });
 }
 
-/// Asks from when the daemon listens: what it says must hold at once, and a while later.
+/// Sends requests as soon as the daemon listens: the first response must be this one, and still be
+/// after a while.
 fn first_answer_is(expected: &Option<(String, Option<bool>, bool)>) {
     let mut first = None;
     eventually("somebody answers", || {
@@ -306,7 +308,7 @@ fn hostile_clients_disturb_nobody() {
             let mut stream = TcpStream::connect(at).unwrap();
             let header =
                 ["GET / HTTP/1.1\r\nX: ", "", "\0\0\0", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"][number % 4];
-            // Whoever came first may be gone already.
+            // The server may have closed the first connections already.
             _ = stream.write_all(header.as_bytes());
             crowd.push(stream);
             if number % 100 == 99 {

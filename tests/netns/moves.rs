@@ -1,4 +1,5 @@
-//! Sockets whose backend is gone dial again: in the host, in pods, and nobody else does.
+//! Sockets whose backend is gone are closed so that clients reconnect: on the host and in pods, and
+//! no other sockets.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -22,7 +23,7 @@ const OTHER: &str = "198.51.100.11:53";
 const ONE: &str = "192.0.2.11:8080";
 const TWO: &str = "192.0.2.12:8080";
 
-/// What is promised; a busy machine gets twice the time, unless `NODELB_STRICT=1`.
+/// The promised time; a busy machine gets twice as much unless `NODELB_STRICT=1`.
 const WITHIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn assert_in_time(what: &str, took: Duration) {
@@ -31,7 +32,7 @@ pub(crate) fn assert_in_time(what: &str, took: Duration) {
     assert!(took < limit, "{what}: after {took:?}");
 }
 
-/// A pod in which something runs, as in every pod, and not as root: its namespace is found by that.
+/// A pod with an unprivileged process, as in every real pod: nodelb finds the namespace through it.
 pub(crate) struct Inhabited {
     pub(crate) pod: Pod,
     pause: Child,
@@ -64,7 +65,7 @@ pub(crate) fn connected(to: &str) -> UdpSocket {
     socket
 }
 
-/// Who answers a connected socket.
+/// The backend that answers a connected socket.
 pub(crate) fn ask(socket: &UdpSocket) -> io::Result<String> {
     let mut buffer = [0; 64];
     socket.send(b"?")?;
@@ -72,7 +73,7 @@ pub(crate) fn ask(socket: &UdpSocket) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).trim_end_matches(" ?").to_owned())
 }
 
-/// Who answers an unconnected one.
+/// The backend that answers an unconnected socket.
 fn ask_at(socket: &UdpSocket, to: &str) -> String {
     let mut buffer = [0; 64];
     socket.send_to(b"?", to).unwrap();
@@ -81,7 +82,7 @@ fn ask_at(socket: &UdpSocket, to: &str) -> String {
     String::from_utf8_lossy(&buffer[..length]).trim_end_matches(" ?").to_owned()
 }
 
-/// A socket that came to the backend of this name through the address.
+/// A socket that reached this backend through the address.
 pub(crate) fn connected_to(name: &str, through: &str) -> UdpSocket {
     for _ in 0..200 {
         let socket = connected(through);
@@ -95,13 +96,13 @@ pub(crate) fn connected_to(name: &str, through: &str) -> UdpSocket {
     panic!("{through} never leads to {name}");
 }
 
-/// What the owner of a socket that was ended meets: one of these, once.
+/// Whether this is one of the errors that the owner of a closed socket gets, once.
 pub(crate) fn is_ended(error: &io::Error) -> bool {
     let ended = [Errno::ECONNABORTED, Errno::EDESTADDRREQ];
     ended.iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Goes on asking until the kernel ends the socket; how long that took.
+/// Sends until the kernel closes the socket; returns how long that took.
 pub(crate) fn until_ended(socket: &UdpSocket, since: Instant) -> Duration {
     loop {
         match ask(socket) {
@@ -161,13 +162,13 @@ fn sockets_move_on_when_their_backend_goes() {
         assert_in_time("a socket of the host is ended", took);
         assert_in_time("a socket of a pod is ended", took_there);
         here.connect(DNS).unwrap();
-        // What a receive would have told, had a send not come first.
+        // Takes the error, which a receive would have reported if a send had not come first.
         drop(here.take_error());
         assert_eq!(ask(&here).unwrap(), "2", "the same socket dials again");
         assert_eq!(pod.pod.run(|| ask(&connected(DNS))).unwrap(), "2");
         assert_eq!(ask_at(&roaming, DNS), "2", "an unconnected socket is sent elsewhere");
 
-        // The pass that looks once more, and the one after it.
+        // The follow-up pass and the one after it.
         thread::sleep(Duration::from_millis(600));
         for (socket, name, why) in [
             (&through_another, "1", "another service still has the backend"),
@@ -194,7 +195,8 @@ fn has_error(socket: &UdpSocket) -> bool {
     socket.take_error().unwrap().is_some_and(|error| is_ended(&error))
 }
 
-/// Two sockets that share their own address and dial the same one: the kernel finds one by its addresses.
+/// Two sockets with the same local address, connected to the same address: the kernel finds only
+/// one by addresses.
 fn twins(to: &str) -> [UdpSocket; 2] {
     let twin = |port: u16| {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
@@ -208,7 +210,7 @@ fn twins(to: &str) -> [UdpSocket; 2] {
     [first, second]
 }
 
-/// A socket in a namespace that nothing but a mount keeps.
+/// A socket in a namespace that is kept only by a mount.
 fn in_a_mounted_namespace(to: &str) -> UdpSocket {
     for words in ["netns add blue", "-n blue link set lo up", "-n blue address add 192.0.2.0/24 dev lo"] {
         assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");
@@ -228,7 +230,7 @@ fn sockets_of_every_kind_move_on() {
         let host = Host::new(sandbox);
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
         host.serve("b.toml", &service("shop/six", &[DNS6], &[v6[0]]));
-        // A daemon that starts its reaper by itself, and has no more than the two need.
+        // A daemon that starts its reaper itself, with only the capabilities that the two need.
         let mut command = Command::new("setpriv");
         let least = "--bounding-set=-all,+bpf,+net_admin,+perfmon,+sys_admin,+sys_ptrace";
         command.args([least, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
@@ -284,13 +286,13 @@ fn a_drained_backend_keeps_its_sockets() {
     });
 }
 
-/// Accepts, and keeps what it accepted.
+/// Accepts connections and keeps them open.
 fn listen(address: &str) {
     let listener = TcpListener::bind(address).unwrap();
     thread::spawn(move || listener.incoming().collect::<Vec<_>>());
 }
 
-/// Whether the connection is still there.
+/// Whether the connection is still open.
 fn is_open(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     match stream.read(&mut [0]) {
@@ -338,7 +340,7 @@ pub(crate) fn within<T>(cgroup: &std::path::Path, sandbox: &Sandbox, work: impl 
     result
 }
 
-/// A ClusterIP with these endpoints, as Kubernetes writes it.
+/// A ClusterIP with these endpoints, as Kubernetes objects.
 pub(crate) fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
     let (ip, port) = address.rsplit_once(':').unwrap();
     let endpoints: Vec<String> =
@@ -352,8 +354,8 @@ pub(crate) fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
     )
 }
 
-/// The socket is there first, then the daemon: after a reboot with empty maps, in contrast to a first start, where kube-proxy
-/// may have answered until now.
+/// The socket exists before the daemon starts: after a reboot with empty maps the daemon closes it.
+/// On a first start it does not, because kube-proxy may have translated the connection.
 #[test]
 fn after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again() {
     sandbox::run("moves::after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again", |sandbox| {
@@ -394,7 +396,7 @@ fn after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again() {
 #[test]
 fn sockets_that_dialled_before_there_was_a_service_dial_again() {
     sandbox::run("moves::sockets_that_dialled_before_there_was_a_service_dial_again", |sandbox| {
-        // Reached without a service, too; nobody answers there.
+        // Reachable without a service, too, but nothing listens there.
         const EARLY: &str = "192.0.2.99:53";
         let served = sandbox.cgroup.join("served");
         fs::create_dir_all(served.join("below")).unwrap();
@@ -415,7 +417,7 @@ fn sockets_that_dialled_before_there_was_a_service_dial_again() {
         let ended = |socket: &UdpSocket| loop {
             match socket.send(b"?") {
                 Err(error) if is_ended(&error) => return start.elapsed(),
-                // Nobody answers there; the next send tells so.
+                // Nothing listens there, which the next send reports.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
                 other => drop(other.unwrap()),
             }
@@ -431,7 +433,7 @@ fn sockets_that_dialled_before_there_was_a_service_dial_again() {
             };
             assert!((0..20).all(|_| refused(socket.send(b"?"))), "not in the cgroup, or another address");
         }
-        // Who answered there before a file gave the address to a service may go on.
+        // A socket that connected before a file gave the address to a service may stay.
         let _before = backend("before", "192.0.2.97:53");
         let direct = within(&served, sandbox, || connected_to("before", "192.0.2.97:53"));
         host.serve("b.toml", &service("shop/other", &["192.0.2.97:53"], &[ONE]));
@@ -479,7 +481,7 @@ fn a_thousand_sockets_in_twenty_pods() {
     });
 }
 
-/// What the daemon and its reaper need for passes that find nothing.
+/// CPU time of the daemon and its reaper for passes that find nothing.
 fn measure_passes(host: &Host, daemon: &Daemon) {
     let passes = || metric("nodelb_socket_passes_total").unwrap();
     let (before, ticks) = (passes(), ticks_of(daemon));
@@ -491,7 +493,7 @@ fn measure_passes(host: &Host, daemon: &Daemon) {
     say(&format!("{passes} passes over 10,000 UDP sockets and what led to them: {millis} ms of CPU time"));
 }
 
-/// Hundredths of a second that the process has run for.
+/// CPU time of the process, in hundredths of a second.
 fn ticks_of(daemon: &Daemon) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -529,7 +531,7 @@ fn the_reaper_has_three_capabilities_and_ends_with_the_daemon() {
         };
         assert!(open.len() <= 5 && open.iter().all(is_known), "{open:?}");
         daemon.kill();
-        // Nobody waits for orphans in a sandbox.
+        // No process in a sandbox reaps orphans.
         let is_over = || fs::read_to_string(reaper.join("status")).is_ok_and(|status| status.contains("State:\tZ"));
         eventually("it ends with the daemon", || !reaper.exists() || is_over());
 

@@ -1,4 +1,5 @@
-//! NodePorts belong to services: who else binds one is refused, and who had it before is reported.
+//! NodePorts are reserved for services: nodelb refuses a bind to one, and reports processes that
+//! already have one.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,7 +14,7 @@ use crate::sandbox;
 
 const NODEPORT: &str = "0.0.0.0:30080/TCP";
 
-/// The node has one address, on which NodePorts are answered; with these lines in `[datapath]`.
+/// A node with one address that accepts NodePorts; with these lines in `[datapath]`.
 fn node(host: &Host, datapath: &str) {
     have_address();
     host.configure(&format!("{datapath}\n[node]\nnodeport-addresses = [{NODE:?}]\n"));
@@ -56,7 +57,7 @@ endpoints: [{{addresses: [192.0.2.11]}}]
     )
 }
 
-/// What `/frontends` says against the NodePort.
+/// The error of the NodePort in `/frontends`.
 fn complaint() -> Option<String> {
     frontend(NODEPORT)?["error"].as_str().map(ToOwned::to_owned)
 }
@@ -118,7 +119,7 @@ fn one_that_a_process_has_is_reported() {
         assert_eq!(count(&host.log(), "has bound 0.0.0.0:30080/TCP"), 1, "{}", host.log());
         assert!(frontend("0.0.0.0:30080/UDP").is_some_and(|row| row["error"].is_null()), "TCP, not UDP");
 
-        // From outside the node it is the process that answers.
+        // Connections from outside the node reach the process.
         let pod = Pod::new(1);
         let outside = pod.run(|| TcpStream::connect("203.0.113.133:30080").is_ok());
         assert!(outside && thief.accept().is_ok(), "what the report warns of");
@@ -179,13 +180,13 @@ fn an_overlap_that_comes_while_it_runs_is_logged_and_refuses_no_automatic_bind()
         host.serve("a.yaml", &nodeport("web", 30_080));
         let _daemon = host.start();
         assert!(!host.log().contains("the kernel hands out ports"), "{}", host.log());
-        // A bind to port 0 gets 30080 or 30082 of these.
+        // A bind to port 0 gets 30080 or 30082 from this range.
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30079 30082").unwrap();
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
             assert!((0..50).all(|_| !is_refused(address)), "{address}");
         }
         assert!(is_refused("0.0.0.0:30080"), "by its number");
-        // Its listener and the clients that the test needs have other ports.
+        // The listener and the clients of this test need other ports.
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "15000 60999").unwrap();
         host.serve("b.yaml", &nodeport("other", 30_090));
         let warning = "the kernel hands out ports between 30000 and 32767";
@@ -193,7 +194,7 @@ fn an_overlap_that_comes_while_it_runs_is_logged_and_refuses_no_automatic_bind()
     });
 }
 
-/// The NodePort is the number of the backend's own port, which the pod has to bind again after each restart.
+/// The NodePort equals the backend's own port, which the pod has to bind again after each restart.
 #[test]
 fn a_hostnetwork_backend_can_bind_the_nodeport_of_its_service() {
     sandbox::run("nodeports::a_hostnetwork_backend_can_bind_the_nodeport_of_its_service", |sandbox| {
@@ -242,7 +243,8 @@ fn a_nodeport_that_is_answered_nowhere_can_be_bound() {
     });
 }
 
-/// A Service that anybody may write must not take the admin API from its clients, nor its port from the next start.
+/// A Service of any user must not take the admin API from its clients, nor its port from the next
+/// start.
 #[test]
 fn a_nodeport_on_the_admin_port_is_refused() {
     sandbox::run("nodeports::a_nodeport_on_the_admin_port_is_refused", |sandbox| {

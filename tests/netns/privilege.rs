@@ -1,4 +1,4 @@
-//! What nodelb may do, and what it says when it may not.
+//! The privileges of nodelb, and its messages when one is missing.
 
 use std::fs;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn no_capability_is_left_after_the_start() {
     });
 }
 
-/// Each of the table's rows is told as found or as missing, with what follows.
+/// Each row of the table is reported as present or as missing, with the consequence.
 #[test]
 fn what_the_kernel_has_is_told() {
     sandbox::run("privilege::what_the_kernel_has_is_told", |sandbox| {
@@ -42,7 +42,7 @@ fn what_the_kernel_has_is_told() {
             let is_missing = says.contains(&format!("): {without}"));
             assert!(!is_missing || says.contains("lacks"), "{says}");
         }
-        // These tests need them: NodePorts that are protected, no capability left.
+        // These tests rely on both: protected NodePorts, and no capabilities.
         assert!(!says.contains("are not protected") && !says.contains("keeps CAP_BPF"), "{says}");
     });
 }
@@ -52,7 +52,7 @@ fn the_memory_datapath_needs_no_privilege() {
     sandbox::run("privilege::the_memory_datapath_needs_no_privilege", |sandbox| {
         let host = Host::new(sandbox);
         host.serve("a.toml", &service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
-        // The build directory may be closed to everybody else.
+        // Other users may not have access to the build directory.
         let binary = host.path("nodelb");
         fs::copy(env!("CARGO_BIN_EXE_nodelb"), &binary).unwrap();
         let mut command = Command::new("setpriv");
@@ -121,14 +121,14 @@ fn what_another_pin_directory_has_attached_is_told_at_start() {
     });
 }
 
-/// What `/status` says of the canary.
+/// The canary row of `/status`.
 fn canary() -> Option<String> {
     let status = get("/status")?;
     let row = status["status"].as_array().unwrap().iter().find(|row| row["about"] == "canary")?;
     row["state"].as_str().map(ToOwned::to_owned)
 }
 
-/// Runs a command line that `/readyz` gives, and waits until nothing is wrong any more; what the command says.
+/// Runs a command that `/readyz` recommends and waits until every check passes; returns its output.
 fn do_as_told(host: &Host, arguments: &[&str]) -> String {
     let command = format!("nodelb {}", arguments.join(" "));
     let is_told =
@@ -143,8 +143,9 @@ fn do_as_told(host: &Host, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A start with another pin directory, or one over whose pins a bpffs was mounted: the programs of before stay in front and
-/// serve what they know for ever. The self-test says so, and the command that it names ends it while the daemon runs.
+/// After a start with another pin directory, or with one on which a bpffs was mounted, the old
+/// programs run first and use their old maps forever. The self-test reports it, and the command
+/// that it recommends detaches them while the daemon runs.
 #[test]
 fn programs_of_before_are_reported_until_the_command_ends_them() {
     sandbox::run("privilege::programs_of_before_are_reported_until_the_command_ends_them", |sandbox| {

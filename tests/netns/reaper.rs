@@ -1,5 +1,5 @@
-//! A reaper that somebody else starts, as systemd does for `contrib/systemd/nodelb-reaper.socket`: the daemon has none of
-//! its capabilities.
+//! A reaper that is started through its socket, as systemd does for
+//! `contrib/systemd/nodelb-reaper.socket`: the daemon has none of its capabilities.
 
 use std::fs::{self, Permissions};
 use std::os::fd::OwnedFd;
@@ -23,10 +23,10 @@ use crate::sandbox;
 const DNS: &str = "198.51.100.10:53";
 const ONE: &str = "192.0.2.11:8080";
 const TWO: &str = "192.0.2.12:8080";
-/// Whom the reaper runs as.
+/// The user of the reaper.
 const USER: u32 = 65533;
 
-/// The socket unit: for each connection a reaper with what the service unit leaves it.
+/// The socket unit: for each connection it starts a reaper with the privileges of the service unit.
 struct SocketUnit {
     path: PathBuf,
     started: Arc<Mutex<Vec<Child>>>,
@@ -34,7 +34,7 @@ struct SocketUnit {
 
 impl SocketUnit {
     fn start(host: &Host, path: &Path, mode: u32) -> Self {
-        // The build directory may be closed to everybody else.
+        // Other users may not have access to the build directory.
         let binary = host.path("nodelb");
         fs::copy(env!("CARGO_BIN_EXE_nodelb"), &binary).unwrap();
         let listener = UnixListener::bind(path).unwrap();
@@ -58,7 +58,7 @@ impl SocketUnit {
         Self { path: path.to_owned(), started }
     }
 
-    /// How the first of those that have ended did, as soon as one has.
+    /// Waits for the first reaper to exit; returns its status.
     fn ended(&self) -> ExitStatus {
         let mut status = None;
         eventually("the end of a reaper", || {
@@ -68,14 +68,14 @@ impl SocketUnit {
         status.unwrap()
     }
 
-    /// The one that was started last.
+    /// The reaper that was started last.
     fn latest(&self) -> Option<Pid> {
         let started = self.started.lock().unwrap();
         started.last().map(|child| Pid::from_raw(child.id().try_into().unwrap()))
     }
 }
 
-/// All that a unit leaves, in the words of setpriv(1).
+/// The capabilities that a unit keeps, as options of setpriv(1).
 fn capabilities_of(unit: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd").join(unit);
     let text = fs::read_to_string(path).unwrap();
@@ -84,7 +84,7 @@ fn capabilities_of(unit: &str) -> String {
     each.fold("-all".into(), |all, one| all + &one)
 }
 
-/// The daemon with what `contrib/systemd/nodelb.service` leaves it.
+/// The daemon with the privileges of `contrib/systemd/nodelb.service`.
 fn as_unit(host: &Host, reaper: &Path) -> crate::host::Daemon {
     let mut command = Command::new("setpriv");
     let least = format!("--bounding-set={}", capabilities_of("nodelb.service"));
@@ -132,7 +132,7 @@ fn a_reaper_behind_a_socket_ends_sockets_and_is_replaced() {
         assert!(host.log().contains("no reaper answers"), "{}", host.log());
         end_one(&host, &pod, &[TWO], &[ONE]);
 
-        // What changes while there is none is made up for.
+        // Changes during the absence of the reaper are processed later.
         let socket = connected_to("1", DNS);
         let second = unit.latest().unwrap();
         kill(second, Signal::SIGKILL).unwrap();
@@ -154,7 +154,7 @@ fn process(pid: Pid) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// A socket of the host and one of a pod, whose backend goes.
+/// Removes the backend of a socket on the host and one in a pod.
 fn end_one(host: &Host, pod: &Inhabited, before: &[&str], after: &[&str]) {
     let name = if before == [ONE] { "1" } else { "2" };
     eventually("the backend before", || is_done(&format!("{DNS}/UDP"), &[&format!("{}/UDP", before[0])]));
@@ -207,7 +207,7 @@ fn a_stranger_gives_no_orders() {
         assert!(said.contains("connect"), "{said}");
         assert_eq!(closed.latest(), None, "it is not even started");
 
-        // Had somebody opened the socket to everybody.
+        // If an administrator had made the socket accessible to everyone.
         let open = SocketUnit::start(&host, &host.path("open.sock"), 0o666);
         ask(&open.path, 65534);
         assert_eq!(open.ended().code(), Some(77));

@@ -1,5 +1,5 @@
-//! Backends that speak what real clients speak: HTTP with keep-alive, and DNS. Each answers who it is. They end with the
-//! test's process.
+//! Backends with real protocols: HTTP with keep-alive, and DNS. Each answers with its own address
+//! and ends with the process of the test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,11 +17,11 @@ pub(crate) fn http(at: &str) {
     });
 }
 
-/// Until the client hangs up.
+/// Answers requests until the client disconnects.
 fn answer_requests(client: &TcpStream, name: &str) {
     let mut lines = BufReader::new(client).lines();
     while let Some(Ok(_request)) = lines.next() {
-        // The headers, up to the empty line.
+        // Skips the headers up to the empty line.
         lines.by_ref().take_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty())).for_each(drop);
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}\n", name.len() + 1);
         if (&*client).write_all(answer.as_bytes()).is_err() {
@@ -30,7 +30,7 @@ fn answer_requests(client: &TcpStream, name: &str) {
     }
 }
 
-/// Answers every question for an A record with its own address, over UDP and TCP (RFC 1035).
+/// Answers every query for an A record with its own address, over UDP and TCP (RFC 1035).
 pub(crate) fn dns(at: &str) {
     let at: SocketAddr = at.parse().unwrap();
     let IpAddr::V4(own) = at.ip() else { panic!("{at}: an A record has an IPv4 address") };
@@ -46,13 +46,13 @@ pub(crate) fn dns(at: &str) {
     let listener = TcpListener::bind(at).unwrap_or_else(|error| panic!("{at}: {error}"));
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
-            // A client that says something else is answered with the end of its connection.
+            // The server closes the connection on invalid input.
             let _ = answer_over_tcp(&mut client, own.octets());
         }
     });
 }
 
-/// One question, each way with its length in front.
+/// Answers one query; both messages have a length prefix.
 fn answer_over_tcp(client: &mut TcpStream, own: [u8; 4]) -> Option<()> {
     let mut length = [0; 2];
     client.read_exact(&mut length).ok()?;
@@ -63,19 +63,19 @@ fn answer_over_tcp(client: &mut TcpStream, own: [u8; 4]) -> Option<()> {
     client.write_all(&[&length, &*answer].concat()).ok()
 }
 
-/// The answer to a message with one question; `None` to what is none.
+/// The response to a message with one question; `None` if the message is invalid.
 fn resolve(question: &[u8], own: [u8; 4]) -> Option<Vec<u8>> {
     const HEADER: usize = 12;
     let mut end = HEADER;
     while *question.get(end)? != 0 {
         end += 1 + usize::from(question[end]);
     }
-    // The end of the name, type and class.
+    // The end of the name, and the type and class.
     end += 5;
     let mut answer = question.get(..end)?.to_vec();
-    // A response, authoritative; one question, one answer, nothing else.
+    // A response, authoritative; one question, one answer, no other records.
     answer[2..HEADER].copy_from_slice(&[0x84, 0, 0, 1, 0, 1, 0, 0, 0, 0]);
-    // The name of the question; type A, class IN, to be kept for no time, four bytes.
+    // A pointer to the name of the question; type A, class IN, TTL 0, four bytes.
     answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
     answer.extend(own);
     Some(answer)

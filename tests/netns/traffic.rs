@@ -1,4 +1,4 @@
-//! Connections through a service: they spread, show the address that was dialled, and end where they should.
+//! Connections through a service: their distribution, the address that clients see, and errors.
 
 use nodelb_prober::Transport;
 
@@ -7,7 +7,8 @@ use crate::sandbox;
 
 const ALL: [Transport; 3] = [Transport::Tcp, Transport::Udp, Transport::UdpUnconnected];
 
-/// Both backends answered, each at least four in ten, and every socket showed the address it dialled.
+/// Panics unless both backends have answered at least 40 % each, and every client saw the address
+/// that it connected to.
 fn assert_spread(address: &str, transport: Transport) {
     let tally = dial(address, transport, 600);
     assert_eq!(tally.failures(), 0, "{address} {transport:?}: {tally}");
@@ -28,7 +29,7 @@ fn spreads_over_all_backends() {
         for transport in ALL {
             assert_spread("198.51.100.10:80", transport);
             assert_spread("[2001:db8:f::10]:80", transport);
-            // An IPv6 socket that dials an IPv4 service.
+            // An IPv6 socket that connects to an IPv4 service.
             assert_spread("[::ffff:198.51.100.10]:80", transport);
         }
         daemon.stop();

@@ -1,4 +1,5 @@
-//! A next version whose maps have another layout, and the way back: the daemon of today under another layout number.
+//! An upgrade to a version with another map layout, and the downgrade. The other version is the
+//! current daemon with another layout number.
 
 use std::cell::RefCell;
 
@@ -16,12 +17,12 @@ fn serve(host: &Host) -> [nodelb_prober::Backend; 2] {
     [backend("1", BACKENDS[0]), backend("2", BACKENDS[1])]
 }
 
-/// Starts the version before the next, which must refuse.
+/// Starts the previous version, which must refuse.
 fn assert_refused(host: &Host) {
     let pinned = host.pinned();
     let mut refused = host.spawn(None);
     assert!(!refused.wait_ready(), "it started all the same");
-    // One that systemd does not start again.
+    // The exit code for which systemd does not restart it.
     assert_eq!(refused.wait().code(), Some(78), "{}", host.log());
     assert!(host.log().contains("holds maps of layout 2, which a newer nodelb made"), "{}", host.log());
     assert_eq!(host.pinned(), pinned);

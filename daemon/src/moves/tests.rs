@@ -190,6 +190,16 @@ async fn what_is_read_only_once_is_not_believed() {
     assert_eq!(rig.orders(), []);
 }
 
+/// A client that connects, asks and closes while its backend leaves the service gets its answer.
+#[tokio::test]
+async fn an_exchange_under_way_is_not_cut_off() {
+    let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
+    rig.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
+    let began = Instant::now();
+    assert_eq!(rig.pass().await, 1);
+    assert!(began.elapsed() >= LAST_ANSWER, "{:?}", began.elapsed());
+}
+
 /// The kernel has a new backend, a socket is connected to it, and the snapshot that says so is not published yet.
 #[tokio::test]
 async fn a_snapshot_that_is_older_than_the_sockets_condemns_nobody() {

@@ -1,4 +1,5 @@
-//! A backend: answers its name. Owns its listening sockets and one thread for each; they end when it is dropped.
+//! A backend: answers with its name. Has one thread for each listening socket; all of them end when
+//! it is dropped.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -11,13 +12,14 @@ use socket2::{Domain, Socket, Type};
 
 use crate::exchange::Transport;
 
-/// Long enough for every connection that 1,000 clients a second can queue while the machine is busy elsewhere.
+/// Large enough for every connection of 1,000 clients per second while the machine is busy.
 const BACKLOG: i32 = 4096;
 
-/// How long a thread waits for a client before it looks whether it should end.
+/// Interval at which a thread checks whether to stop.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A running backend. Over TCP it sends its name and a newline and closes; over UDP it answers `NAME DATAGRAM`.
+/// A running backend. Over TCP it sends its name and a newline and closes; over UDP it answers
+/// `NAME DATAGRAM`.
 #[derive(Debug)]
 pub struct Backend {
     stop: Arc<AtomicBool>,
@@ -28,7 +30,7 @@ impl Backend {
     /// Listens on every given address.
     ///
     /// # Errors
-    /// When an address cannot be bound; the text names it.
+    /// An address cannot be bound; the message names it.
     pub fn start(name: &str, listen: &[(Transport, SocketAddr)]) -> io::Result<Self> {
         let mut backend = Self { stop: Arc::default(), threads: Vec::new() };
         for &(transport, addr) in listen {
@@ -46,7 +48,7 @@ impl Backend {
     /// Serves until the process ends.
     pub fn serve(mut self) {
         for thread in self.threads.drain(..) {
-            // A thread that panicked has printed why; the others still serve.
+            // A thread that panicked has already printed a message; the others still serve.
             drop(thread.join());
         }
     }
@@ -69,7 +71,7 @@ fn bind(transport: Transport, addr: SocketAddr) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     if is_stream {
-        // A backend that comes back takes its port again at once.
+        // Allows a restarted backend to use its port again at once.
         socket.set_reuse_address(true)?;
     }
     socket.bind(&addr.into())?;
@@ -84,11 +86,11 @@ fn answer_connections(listener: &Socket, transport: Transport, name: &str, stop:
     let line = format!("{name}\n");
     while !stop.load(Ordering::Relaxed) {
         if let Ok((mut client, _)) = listener.accept() {
-            // What is not read before the end would reset the connection.
+            // Closing a connection with unread data would reset it.
             if transport == Transport::TcpAsking && client.read_exact(&mut [0]).is_err() {
                 continue;
             }
-            // A client that is gone already has been counted on its own side.
+            // A client that has disconnected counts the failure itself.
             drop(client.write_all(line.as_bytes()));
         }
     }

@@ -1,4 +1,5 @@
-//! One client's whole business with one address: dial, check the peer's address, read the backend's name, hang up.
+//! One exchange of a client with an address: connect, check the peer's address, read the backend's
+//! name, close.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -10,19 +11,19 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::SockRef;
 
-/// What a client says that speaks first.
+/// The byte that a client sends if it speaks first.
 pub const QUESTION: u8 = b'?';
 
-/// How a client dials.
+/// How a client connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// A TCP connection.
     Tcp,
-    /// A TCP connection on which the client speaks first, as clients of TLS do: it sends [`QUESTION`].
+    /// A TCP connection on which the client speaks first, as in TLS: it sends [`QUESTION`].
     TcpAsking,
-    /// A UDP socket that is connected first.
+    /// A connected UDP socket.
     Udp,
-    /// A UDP socket that names the address with every datagram.
+    /// An unconnected UDP socket that names the address with every datagram.
     UdpUnconnected,
 }
 
@@ -40,18 +41,20 @@ impl FromStr for Transport {
     }
 }
 
-/// Why an exchange did not succeed.
+/// Why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A system call failed so.
+    /// A system call returned this error.
     Os(Errno),
-    /// No answer came in time, nor in the same time again.
+    /// No answer within twice the timeout.
     TimedOut,
-    /// The answer to a datagram came after the timeout, though within the same time again: it was late, not lost.
+    /// The answer to a datagram arrived after the timeout but within twice the timeout: late, not
+    /// lost.
     Late,
-    /// The socket shows another peer than the address that was dialled: the backend shines through.
+    /// The peer address of the socket is not the one that the client connected to: the client sees
+    /// the backend.
     Peer(String),
-    /// What came back is not a backend's answer.
+    /// The answer does not come from a backend.
     Answer(String),
 }
 
@@ -77,11 +80,11 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Dials the address and returns the name of the backend that answered. An IPv4-mapped address is dialled from an IPv6
-/// socket.
+/// Connects to the address and returns the name of the backend that answered. Uses an IPv6 socket
+/// for an IPv4-mapped address.
 ///
 /// # Errors
-/// When no backend answered within the timeout, or when the peer's address is not the one that was dialled.
+/// No backend answered within the timeout, or the peer's address is not the requested one.
 pub fn exchange(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<String, Failure> {
     match transport {
         Transport::Tcp => over_tcp(to, b"", timeout),
@@ -92,7 +95,7 @@ pub fn exchange(to: SocketAddr, transport: Transport, timeout: Duration) -> Resu
 
 fn over_tcp(to: SocketAddr, question: &[u8], timeout: Duration) -> Result<String, Failure> {
     let stream = TcpStream::connect_timeout(&to, timeout)?;
-    // Closing resets: thousands of clients a second leave no TIME_WAIT behind that would run out of ports.
+    // Close with RST: TIME_WAIT of thousands of clients per second would use up the ports.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     stream.set_read_timeout(Some(timeout))?;
     check_peer(to, stream.peer_addr()?)?;
@@ -131,7 +134,8 @@ fn over_udp(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<S
     }
 }
 
-/// Receives; after a timeout once more, to tell a late answer from a lost one. Both are failures.
+/// Receives; after a timeout once more, to distinguish a late answer from a lost one. Both are
+/// failures.
 fn or_late<T>(mut receive: impl FnMut() -> io::Result<T>) -> Result<T, Failure> {
     match receive().map_err(Failure::from) {
         Err(Failure::TimedOut) => match receive() {

@@ -1,5 +1,6 @@
-//! Backends that say their name, and clients that dial, check what they see and count it. Owns nothing of nodelb: it
-//! knows addresses and sockets only, so that what it counts is what any program on the node would meet.
+//! Backends that answer with their names, and clients that connect, check the result and count.
+//! Independent of nodelb: the clients use only addresses and sockets and thus observe what every
+//! program on the node observes.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The command line over the library: what `demo/` calls.
+//! The command line of the library, for `demo/`.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(problem) => {
-            // Nothing is left to do if standard error is closed too.
+            // If standard error is closed, there is no way to report it.
             drop(write!(io::stderr(), "nodelb-prober: {problem}\n\n{USAGE}"));
             ExitCode::from(64)
         }
@@ -67,7 +67,7 @@ fn probe(options: &Options) -> Result<Tally, String> {
     if seconds > 0 {
         thread::sleep(Duration::from_secs(seconds.into()));
     } else {
-        // An unreadable standard input counts as a closed one.
+        // Treats an unreadable standard input as closed.
         drop(io::stdin().read_to_end(&mut Vec::new()));
     }
     Ok(probe.finish())
@@ -79,7 +79,7 @@ fn report(tally: &Tally, options: &Options) -> Result<ExitCode, String> {
     Ok(if tally.failures() == 0 && tally.ok() > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The words after the command: `--json`, and options with one value each.
+/// The arguments after the command: `--json`, and options with one value each.
 struct Options {
     values: BTreeMap<String, String>,
     json: bool,

@@ -1,4 +1,4 @@
-//! Clients that dial at a steady pace until told to stop. Owns their threads.
+//! Clients that connect at a constant rate until they are stopped. Owns their threads.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,29 +9,29 @@ use std::time::{Duration, Instant};
 use crate::exchange::{Transport, exchange};
 use crate::tally::Tally;
 
-/// Enough that one exchange that waits for its timeout does not stop the others.
+/// Enough clients that one waiting for its timeout does not stop the others.
 const CLIENTS: u32 = 4;
 
-/// What to dial and how often.
+/// The target and rate of a probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Where.
+    /// The address.
     pub to: SocketAddr,
-    /// Over what.
+    /// The transport.
     pub transport: Transport,
-    /// Exchanges a second, all clients together; 0 is as fast as they can.
+    /// Exchanges per second, all clients together; 0 is as fast as possible.
     pub rate: u32,
     /// How long a client waits for an answer.
     pub timeout: Duration,
 }
 
 impl Plan {
-    /// 1,000 exchanges a second, each with two seconds to succeed.
+    /// 1,000 exchanges per second with a timeout of two seconds.
     pub const fn new(to: SocketAddr, transport: Transport) -> Self {
         Self { to, transport, rate: 1000, timeout: Duration::from_secs(2) }
     }
 
-    /// The pause between two exchanges of one client.
+    /// The interval between two exchanges of one client.
     fn pace(&self) -> Duration {
         if self.rate == 0 { Duration::ZERO } else { Duration::from_secs(CLIENTS.into()) / self.rate }
     }
@@ -46,7 +46,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts dialling.
+    /// Starts the clients.
     pub fn start(plan: Plan) -> Self {
         let mut probe = Self { stop: Arc::default(), tallies: Vec::new(), threads: Vec::new() };
         let start = Instant::now();
@@ -59,7 +59,7 @@ impl Probe {
         probe
     }
 
-    /// What has been counted so far.
+    /// The results so far.
     pub fn tally(&self) -> Tally {
         let mut sum = Tally::default();
         for tally in &self.tallies {
@@ -68,7 +68,7 @@ impl Probe {
         sum
     }
 
-    /// Stops the clients after their current exchange and returns what they counted.
+    /// Stops the clients after their current exchange and returns the results.
     pub fn finish(mut self) -> Tally {
         self.join();
         self.tally()
@@ -88,7 +88,8 @@ impl Drop for Probe {
     }
 }
 
-/// One client. A client that falls behind goes on from now: it never makes up for lost time with a burst.
+/// One client. A client that falls behind continues from the current time and never catches up with
+/// a burst.
 fn dial(plan: Plan, start: Instant, first: Instant, tally: &Mutex<Tally>, stop: &AtomicBool) {
     let mut due = first;
     while !stop.load(Ordering::Relaxed) {
@@ -101,7 +102,7 @@ fn dial(plan: Plan, start: Instant, first: Instant, tally: &Mutex<Tally>, stop: 
     }
 }
 
-/// Dials `count` times, one after the other.
+/// Connects `count` times, one after the other.
 pub fn dial_times(plan: Plan, count: u32) -> Tally {
     let start = Instant::now();
     let mut tally = Tally::default();

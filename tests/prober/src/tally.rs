@@ -1,4 +1,4 @@
-//! What became of many exchanges.
+//! The results of many exchanges.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -56,12 +56,12 @@ impl Tally {
         self.answered.values().sum()
     }
 
-    /// How many failed.
+    /// How many exchanges failed.
     pub fn failures(&self) -> u64 {
         self.failed.values().sum()
     }
 
-    /// Exchanges a second, both kinds.
+    /// Exchanges per second, successful and failed.
     pub fn rate(&self) -> u64 {
         let millis = self.elapsed.as_millis().max(1);
         u64::try_from(u128::from(self.ok() + self.failures()) * 1000 / millis).unwrap_or(u64::MAX)

@@ -6,7 +6,7 @@ use super::{Plan, Probe, dial_times};
 use crate::backend::Backend;
 use crate::exchange::Transport;
 
-/// An address nobody listens on a moment ago.
+/// An address on which nothing listens.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
