@@ -15,23 +15,31 @@
  * Whether a NodePort is served there that no process of this node may bind:
  * where one may, the socket that has the port is a backend of the service.
  */
-static __always_inline bool
+VERIFIED_ONCE bool
 is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
-	struct frontend_key nodeport = nodeport_of(to);
+	struct frontend frontend = {};
+	struct frontend_key nodeport;
 	const struct service *service;
-	struct frontend frontend;
 
-	/* A socket without a port, as at its first connect(), was asked
-	 * nothing. */
-	if (to->protocol != IPPROTO_UDP || !ctx->sk->src_port ||
-	    !is_nodeport(bpf_ntohs(to->port_be)) ||
-	    bpf_get_netns_cookie(ctx) != node_netns ||
+	if (!to)
+		return false;
+	nodeport = nodeport_of(to);
+	if (bpf_get_netns_cookie(ctx) != node_netns ||
 	    !bpf_map_lookup_elem(&node_addrs, to->addr) ||
 	    !look_up(&nodeport, &frontend))
 		return false;
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
 	return service && !(service->flags & SERVICE_MAY_BE_BOUND);
+}
+
+/* A socket without a port, as at its first connect(), was asked nothing. */
+static __always_inline bool
+may_answer(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+{
+	return to->protocol == IPPROTO_UDP && ctx->sk->src_port &&
+	       is_nodeport(bpf_ntohs(to->port_be)) &&
+	       is_foreign_nodeport(ctx, to);
 }
 
 static __always_inline bool
@@ -57,7 +65,7 @@ static __always_inline bool is_answer_v4(struct bpf_sock_addr *ctx,
 {
 	struct bpf_sock_tuple tuple = {};
 
-	if (!is_foreign_nodeport(ctx, to))
+	if (!may_answer(ctx, to))
 		return false;
 	if (!source)
 		source = ctx->sk->src_ip4;
@@ -74,7 +82,7 @@ static __always_inline bool is_answer_v6(struct bpf_sock_addr *ctx,
 {
 	struct bpf_sock_tuple tuple = {};
 
-	if (!is_foreign_nodeport(ctx, to))
+	if (!may_answer(ctx, to))
 		return false;
 	if (is_unspecified(source)) {
 		source[0] = ctx->sk->src_ip6[0];

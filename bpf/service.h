@@ -30,11 +30,18 @@ const volatile __u32 counted_services = 0;
 /* One less than the number of shards, which is a power of two. */
 const volatile __u32 counter_shards_mask = 0;
 
-/* A chosen slot, and where in the view it is. */
-struct choice {
-	const struct slot *slot;
-	__u32 offset;
-};
+/*
+ * A function that the verifier looks at by itself, once for each program, and
+ * not again for each way that leads to it: so a program is verified in a
+ * fraction of the time, which each start of the daemon has to wait for. It
+ * takes numbers, the context, and pointers to whole structs, which may be NULL
+ * for all that the verifier knows; it returns a number, of which the verifier
+ * knows nothing. Being weak keeps the compiler from knowing more.
+ */
+#define VERIFIED_ONCE __weak __noinline
+
+/* Instead of an offset or an index: there is none. */
+#define NONE -1
 
 static __always_inline bool same_addr(const __u32 *a, const __u32 *b)
 {
@@ -109,9 +116,11 @@ copy_frontend(const struct frontend_key *key, struct frontend *copy)
 }
 
 /* The second look is for an entry that was being replaced at the first. */
-static __always_inline bool
+VERIFIED_ONCE bool
 look_up(const struct frontend_key *key, struct frontend *copy)
 {
+	if (!key || !copy)
+		return false;
 	return copy_frontend(key, copy) || copy_frontend(key, copy);
 }
 
@@ -198,18 +207,28 @@ static __always_inline void count_refused(__u32 service_id)
 		__sync_fetch_and_add(&counter->refused, 1);
 }
 
+/* A view as the one word that it is read and written as. */
+union view_word {
+	__u64 word;
+	struct view view;
+};
+
 /*
  * The view's word is read once; everything else follows from that value. The
  * slot's index depends on it, which orders the two loads on every machine.
  */
 static __always_inline struct view read_view(const struct view *from)
 {
-	union {
-		__u64 word;
-		struct view view;
-	} read = {.word = *(const volatile __u64 *)from};
+	union view_word read = {.word = *(const volatile __u64 *)from};
 
 	return read.view;
+}
+
+static __always_inline __u64 word_of(struct view view)
+{
+	union view_word read = {.view = view};
+
+	return read.word;
 }
 
 static __always_inline const struct slot *
@@ -220,22 +239,30 @@ slot_at(struct view view, __u32 offset)
 	return bpf_map_lookup_elem(&slots, &index);
 }
 
-static __always_inline struct choice choose_any(struct view view)
+static __always_inline bool
+is_at(struct view view, __u32 backend_id, __u32 offset)
 {
-	struct choice choice = {};
+	const struct slot *slot;
 
+	if (offset >= view.count)
+		return false;
+	slot = slot_at(view, offset);
+	return slot && slot->backend_id == backend_id;
+}
+
+/* Where in the view: any place is as good as another. */
+static __always_inline int choose_any(struct view view)
+{
 	/* Scaled, not taken modulo: no division, and no bias worth naming. */
 	if (view.count > 1)
-		choice.offset =
-			((__u64)bpf_get_prandom_u32() * view.count) >> 32;
-	choice.slot = slot_at(view, choice.offset);
-	return choice;
+		return ((__u64)bpf_get_prandom_u32() * view.count) >> 32;
+	return 0;
 }
 
 struct search {
 	struct view view;
 	__u32 backend_id;
-	struct choice found;
+	int found;
 };
 
 static long search_step(__u32 offset, struct search *search)
@@ -244,28 +271,24 @@ static long search_step(__u32 offset, struct search *search)
 
 	if (!slot || slot->backend_id != search->backend_id)
 		return 0;
-	search->found.slot = slot;
-	search->found.offset = offset;
+	search->found = offset;
 	return 1;
 }
 
 /*
- * The backend's place in the view, if it still has one. The offset is right
- * unless the list has changed since; then the whole list is searched, 65,535
- * slots at worst.
+ * The backend's offset in the view, or NONE. The one given is right unless the
+ * list has changed since; then the whole list is searched, 65,535 slots at
+ * worst.
  */
-static __always_inline struct choice
-choose_again(struct view view, __u32 backend_id, __u32 offset)
+VERIFIED_ONCE int choose_again(__u64 view_word, __u32 backend_id, __u32 offset)
 {
-	struct search search = {.view = view, .backend_id = backend_id};
-	struct choice choice = {.offset = offset};
+	union view_word read = {.word = view_word};
+	struct search search = {
+		.view = read.view, .backend_id = backend_id, .found = NONE};
 
-	if (offset < view.count) {
-		choice.slot = slot_at(view, offset);
-		if (choice.slot && choice.slot->backend_id == backend_id)
-			return choice;
-	}
-	bpf_loop(view.count, search_step, &search, 0);
+	if (is_at(read.view, backend_id, offset))
+		return offset;
+	bpf_loop(read.view.count, search_step, &search, 0);
 	return search.found;
 }
 
@@ -316,93 +339,94 @@ static long draw_step(__u32 step, struct draw *draw)
 }
 
 /*
- * The slot with the highest score: a function of who asks, the service and the
- * list, which remembers nothing. A list that loses a backend moves only those
- * that had it, whatever its order. Of a list longer than MOST_SCORED slots a
- * part is looked at, which bounds the cost.
+ * The offset of the slot with the highest score: a function of who asks, the
+ * service and the list, which remembers nothing. A list that loses a backend
+ * moves only those that had it, whatever its order. Of a list longer than
+ * MOST_SCORED slots a part is looked at, which bounds the cost.
  */
-static __always_inline struct choice
-rendezvous(__u64 who, __u32 service_id, struct view view)
+VERIFIED_ONCE int rendezvous(__u64 who, __u32 service_id, __u64 view_word)
 {
+	union view_word read = {.word = view_word};
 	struct draw draw = {
-		.view = view,
+		.view = read.view,
 		.seed = scramble(who + scramble(service_id + 1ULL))};
-	struct choice choice = {};
-	__u32 steps = view.count;
+	__u32 steps = read.view.count;
 
 	if (steps > MOST_SCORED) {
-		draw.start = (draw.seed >> 32) * view.count >> 32;
+		draw.start = (draw.seed >> 32) * read.view.count >> 32;
 		steps = MOST_SCORED;
 	}
 	if (steps > 1)
 		bpf_loop(steps, draw_step, &draw, 0);
-	choice.offset = draw.offset;
-	choice.slot = slot_at(view, draw.offset);
-	return choice;
+	return draw.offset;
 }
 
 /*
- * The client's backend, if the list still has it. The clock of another CPU may
- * be ahead of this one's, so their difference has a sign; and a time that
- * another CPU has stored meanwhile is not set back.
+ * The offset of the client's backend, or NONE if the list no longer has it.
+ * The clock of another CPU may be ahead of this one's, so their difference has
+ * a sign; and a time that another CPU has stored meanwhile is not set back.
  */
-static __always_inline struct choice
-choose_last(struct affinity *last, __u64 now, __u64 keep, struct view view)
+VERIFIED_ONCE int
+choose_last(struct affinity *last, __u64 now, __u64 keep, __u64 view_word)
 {
-	__u64 used = *(volatile __u64 *)&last->last_used_ns;
-	struct choice choice = {};
+	__u64 used;
+	int offset;
 
+	if (!last)
+		return NONE;
+	used = *(volatile __u64 *)&last->last_used_ns;
 	if ((__s64)(now - used) >= (__s64)keep)
-		return choice;
-	choice = choose_again(view, last->backend_id, last->offset);
-	if (!choice.slot)
-		return choice;
+		return NONE;
+	offset = choose_again(view_word, last->backend_id, last->offset);
+	if (offset < 0)
+		return NONE;
 	if ((__s64)(now - used) > 0)
 		__sync_val_compare_and_swap(&last->last_used_ns, used, now);
-	last->offset = choice.offset;
-	return choice;
+	last->offset = offset;
+	return offset;
 }
 
 /*
- * The backend of the client's last connection, or a new one to remember. Of
+ * The offset of the client's last backend, or of a new one to remember. Of
  * several connections at once that find none, one stores its choice and the
  * others take it. Of several that find one that expired, or whose backend has
  * gone, all choose the same: by what they found, not at random.
  */
-static __always_inline struct choice choose_for(__u64 client, __u32 service_id,
-						const struct service *service,
-						struct view view)
+VERIFIED_ONCE int choose_for(__u64 client, __u32 service_id,
+			     __u32 affinity_seconds, __u64 view_word)
 {
 	struct affinity_key key = {.client = client, .service_id = service_id};
-	__u64 keep = service->affinity_seconds * NSEC_PER_SEC;
+	union view_word read = {.word = view_word};
+	__u64 keep = affinity_seconds * NSEC_PER_SEC;
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct affinity *last = bpf_map_lookup_elem(&affinity, &key);
 	struct affinity fresh = {.last_used_ns = now};
-	struct choice choice, other;
+	const struct slot *slot;
 	__u64 flags = BPF_NOEXIST;
+	int offset, other;
 
 	if (last) {
 		__u64 used = *(volatile __u64 *)&last->last_used_ns;
 
-		choice = choose_last(last, now, keep, view);
-		if (choice.slot)
-			return choice;
-		choice = rendezvous(client ^ scramble(used), service_id, view);
+		offset = choose_last(last, now, keep, view_word);
+		if (offset >= 0)
+			return offset;
+		offset = rendezvous(client ^ scramble(used), service_id,
+				    view_word);
 		flags = BPF_ANY;
 	} else {
-		choice = choose_any(view);
+		offset = choose_any(read.view);
 	}
-	if (!choice.slot)
-		return choice;
-	fresh.backend_id = choice.slot->backend_id;
-	fresh.offset = choice.offset;
+	slot = slot_at(read.view, offset);
+	if (!slot)
+		return NONE;
+	fresh.backend_id = slot->backend_id;
+	fresh.offset = offset;
 	if (bpf_map_update_elem(&affinity, &key, &fresh, flags) != -EEXIST)
-		return choice;
+		return offset;
 	last = bpf_map_lookup_elem(&affinity, &key);
-	if (!last)
-		return choice;
-	other = choose_last(last, now, keep, view);
-	return other.slot ? other : choice;
+	other = choose_last(last, now, keep, view_word);
+	return other < 0 ? offset : other;
 }
 
 #endif

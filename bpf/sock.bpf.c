@@ -43,10 +43,12 @@ struct answer {
  * Loopback addresses lead to a frontend only as addresses of the node, which
  * has some of them in its own network namespace: elsewhere they are others'.
  */
-static __always_inline bool find_dialled(struct bpf_sock_addr *ctx,
-					 const struct frontend_key *to,
-					 struct frontend *copy)
+VERIFIED_ONCE bool find_dialled(struct bpf_sock_addr *ctx,
+				const struct frontend_key *to,
+				struct frontend *copy)
 {
+	if (!to || !copy)
+		return false;
 	return find_frontend(to, copy) &&
 	       (!is_loopback(to->addr) ||
 		bpf_get_netns_cookie(ctx) == node_netns);
@@ -66,36 +68,37 @@ static __always_inline int refusal(const struct service *service)
 						     : ECONNREFUSED;
 }
 
-static __always_inline struct choice
+static __always_inline int
 choose_tcp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 	   const struct service *service, struct view view)
 {
 	if (!service->affinity_seconds)
 		return choose_any(view);
 	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
-			  service, view);
+			  service->affinity_seconds, word_of(view));
 }
 
 /* For a socket of which no earlier choice is known. */
-static __always_inline struct choice
+static __always_inline int
 choose_udp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 	   const struct service *service, struct view view)
 {
 	if (!service->affinity_seconds)
 		return rendezvous(bpf_get_socket_cookie(ctx),
-				  frontend->service_id, view);
+				  frontend->service_id, word_of(view));
 	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
-			  service, view);
+			  service->affinity_seconds, word_of(view));
 }
 
 static __always_inline struct answer
 forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
 	struct answer answer = {};
+	struct frontend frontend = {};
 	struct tcp_socket *socket;
-	struct frontend frontend;
 	struct service *service;
 	struct view view;
+	int offset;
 
 	socket = known_tcp(ctx->sk, 0);
 	if (socket && socket->flags & SOCKET_OWN)
@@ -114,7 +117,9 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		answer.error = refusal(service);
 		return answer;
 	}
-	answer.slot = choose_tcp(ctx, &frontend, service, view).slot;
+	offset = choose_tcp(ctx, &frontend, service, view);
+	if (offset >= 0)
+		answer.slot = slot_at(view, offset);
 	if (answer.slot) {
 		count_translated(frontend.service_id);
 		record_tcp(ctx, socket, to, answer.slot);
@@ -151,18 +156,21 @@ go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
 }
 
 /* The backend that the socket has had of the service, if the list has it. */
-static __always_inline struct choice
-choose_kept(void *ctx, const struct frontend_key *to, struct view view,
-	    const struct udp_socket *socket, const struct flow *flow)
+static __always_inline int
+choose_kept(struct bpf_sock_addr *ctx, const struct frontend_key *to,
+	    struct view view, const struct udp_socket *socket,
+	    const struct flow *flow)
 {
-	struct choice none = {};
-	struct overflow aside;
+	struct overflow aside = {};
 
 	if (flow)
-		return choose_again(view, flow->backend_id, flow->offset);
-	if (find_aside(ctx, socket, to, FLOW_FRONTEND, &aside))
-		return choose_again(view, aside.backend_id, aside.offset);
-	return none;
+		return choose_again(word_of(view), flow->backend_id,
+				    flow->offset);
+	if (socket->flags & SOCKET_OVERFLOWED &&
+	    find_aside(ctx, to, FLOW_FRONTEND, &aside))
+		return choose_again(word_of(view), aside.backend_id,
+				    aside.offset);
+	return NONE;
 }
 
 /*
@@ -175,12 +183,11 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 	 const struct frontend *frontend, struct udp_socket *socket,
 	 __u32 epoch)
 {
-	struct choice choice = {};
 	struct answer answer = {};
 	struct service *service;
 	struct flow *flow = NULL;
+	int index, offset = NONE;
 	struct view view;
-	bool known = false;
 
 	service = bpf_map_lookup_elem(&services, &frontend->service_id);
 	if (!service)
@@ -197,24 +204,22 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 		socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL,
 					    BPF_SK_STORAGE_GET_F_CREATE);
 	if (socket) {
-		flow = find_flow(socket, to);
-		known = flow;
-		if (!known) {
-			flow = oldest_flow(ctx, socket);
-			set_aside(ctx, socket, flow);
-		}
-		choice =
-			choose_kept(ctx, to, view, socket, known ? flow : NULL);
+		index = find_flow(socket, to);
+		flow = index < 0 ? make_room(ctx, socket)
+				 : use_flow(socket, index);
+		offset = choose_kept(ctx, to, view, socket,
+				     index < 0 ? NULL : flow);
 	}
-	if (!choice.slot) {
-		choice = choose_udp(ctx, frontend, service, view);
-		if (choice.slot)
+	if (offset < 0) {
+		offset = choose_udp(ctx, frontend, service, view);
+		if (offset >= 0)
 			count_translated(frontend->service_id);
 	}
-	answer.slot = choice.slot;
-	if (!choice.slot || !flow)
+	if (offset >= 0)
+		answer.slot = slot_at(view, offset);
+	if (!answer.slot || !flow)
 		return answer;
-	keep_flow(flow, to, &choice);
+	keep_flow(flow, to, answer.slot, offset);
 	flow->found = *frontend;
 	flow->epoch = epoch;
 	return answer;
@@ -225,8 +230,8 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
 	__u32 epoch = read_epoch();
 	struct answer answer = {};
+	struct frontend frontend = {};
 	struct udp_socket *socket;
-	struct frontend frontend;
 
 	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
 	if (socket) {

@@ -57,21 +57,25 @@ static __always_inline __u32 age_of(const struct udp_socket *socket,
 	return socket->clock - flow->used;
 }
 
-/* The socket's flow to this frontend, or NULL. */
-static __always_inline struct flow *
+/* The index of the socket's flow to this frontend, or NONE. */
+VERIFIED_ONCE int
 find_flow(struct udp_socket *socket, const struct frontend_key *to)
 {
-	__u32 index = socket->recent;
-	struct flow *flow = flow_at(socket, index);
+	const struct flow *flow;
+	__u32 index;
 
+	if (!socket || !to)
+		return NONE;
+	index = socket->recent;
+	flow = flow_at(socket, index);
 	if (same_frontend(&flow->translation.frontend, to))
-		return use_flow(socket, index);
+		return index;
 	for (index = 0; index < MAX_FLOWS; index++) {
 		flow = flow_at(socket, index);
 		if (same_frontend(&flow->translation.frontend, to))
-			return use_flow(socket, index);
+			return index;
 	}
-	return NULL;
+	return NONE;
 }
 
 /* The address that the socket is connected to; none: no port. */
@@ -98,15 +102,18 @@ static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 }
 
 /*
- * The flow to overwrite: the one used longest ago, but not the one by which
- * the socket is connected, which udp_flows() in flows.bpf.c has to find.
+ * The index of the flow to overwrite: the one used longest ago, but not the
+ * one by which the socket is connected, which udp_flows() in flows.bpf.c has
+ * to find.
  */
-static __always_inline struct flow *
+VERIFIED_ONCE int
 oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 {
 	__u32 index, oldest = 0, most = 0, age;
 	struct frontend_key peer = peer_of(ctx);
 
+	if (!socket)
+		return 0;
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = flow_at(socket, index);
 
@@ -118,23 +125,24 @@ oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 			oldest = index;
 		}
 	}
-	return use_flow(socket, oldest);
+	return oldest;
 }
 
-/* The flow last used among those that reach this backend. */
-static __always_inline const struct flow *
+/* The index of the flow last used among those that reach this backend. */
+VERIFIED_ONCE int
 find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
 {
-	const struct flow *found = NULL;
-	__u32 index, age, least = 0;
+	__u32 index, age, least = ~0U;
+	int found = NONE;
 
+	if (!socket || !from)
+		return NONE;
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = flow_at(socket, index);
 
 		age = age_of(socket, flow);
-		if (is_backend(&flow->translation, from) &&
-		    (!found || age < least)) {
-			found = flow;
+		if (is_backend(&flow->translation, from) && age < least) {
+			found = index;
 			least = age;
 		}
 	}
@@ -191,38 +199,51 @@ read_overflow(const struct overflow_key *key, struct overflow *copy)
 }
 
 /* Keeps a flow outside the socket's own state, which needs its place. */
-static __always_inline void
-set_aside(void *ctx, struct udp_socket *socket, const struct flow *flow)
+VERIFIED_ONCE int set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
 {
-	const struct translation *known = &flow->translation;
-	struct overflow entry = {.frontend = known->frontend,
-				 .backend_id = flow->backend_id,
-				 .offset = flow->offset};
+	const struct translation *known;
+	struct overflow entry = {};
 	struct overflow_key key;
 
-	if (!known->frontend.protocol)
-		return;
-	socket->flags |= SOCKET_OVERFLOWED;
+	if (!flow)
+		return 0;
+	known = &flow->translation;
+	entry.frontend = known->frontend;
+	entry.backend_id = flow->backend_id;
+	entry.offset = flow->offset;
 	key = overflow_key(bpf_get_socket_cookie(ctx), known->frontend.addr,
 			   known->frontend.port_be, FLOW_FRONTEND);
 	put_overflow(&key, &entry);
 	if (!known->backend_port_be)
-		return;
+		return 0;
 	__builtin_memcpy(key.addr, known->backend, sizeof(key.addr));
 	key.port_be = known->backend_port_be;
 	key.end = FLOW_BACKEND;
 	put_overflow(&key, &entry);
+	return 0;
+}
+
+/* Has the socket use a place for another flow than it has had. */
+static __always_inline struct flow *
+make_room(struct bpf_sock_addr *ctx, struct udp_socket *socket)
+{
+	struct flow *flow = use_flow(socket, oldest_flow(ctx, socket));
+
+	if (flow->translation.frontend.protocol) {
+		socket->flags |= SOCKET_OVERFLOWED;
+		set_aside(ctx, flow);
+	}
+	return flow;
 }
 
 /* The flow that was set aside, by either of its ends. */
-static __always_inline bool find_aside(void *ctx,
-				       const struct udp_socket *socket,
-				       const struct frontend_key *addr,
-				       enum flow_end end, struct overflow *copy)
+VERIFIED_ONCE bool find_aside(struct bpf_sock_addr *ctx,
+			      const struct frontend_key *addr,
+			      enum flow_end end, struct overflow *copy)
 {
 	struct overflow_key key;
 
-	if (!(socket->flags & SOCKET_OVERFLOWED))
+	if (!addr || !copy)
 		return false;
 	key = overflow_key(bpf_get_socket_cookie(ctx), addr->addr,
 			   addr->port_be, end);
@@ -234,13 +255,15 @@ static __always_inline bool find_aside(void *ctx,
  * service, answers from it are no longer that service's, until the socket
  * sends to the service again, which keeps its backend.
  */
-static __always_inline void stop_translating(void *ctx,
-					     struct udp_socket *socket,
-					     const struct frontend_key *to)
+VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
+				   struct udp_socket *socket,
+				   const struct frontend_key *to)
 {
 	struct overflow_key key;
 	__u32 index;
 
+	if (!socket || !to)
+		return 0;
 	for (index = 0; index < MAX_FLOWS; index++) {
 		struct flow *flow = flow_at(socket, index);
 
@@ -251,20 +274,21 @@ static __always_inline void stop_translating(void *ctx,
 		}
 	}
 	if (!(socket->flags & SOCKET_OVERFLOWED))
-		return;
+		return 0;
 	key = overflow_key(bpf_get_socket_cookie(ctx), to->addr, to->port_be,
 			   FLOW_BACKEND);
 	bpf_map_delete_elem(&udp_overflow, &key);
+	return 0;
 }
 
 /* Keeps what was chosen for the socket's next datagram. */
 static __always_inline void keep_flow(struct flow *flow,
 				      const struct frontend_key *to,
-				      const struct choice *choice)
+				      const struct slot *slot, __u32 offset)
 {
-	record(&flow->translation, to, choice->slot);
-	flow->backend_id = choice->slot->backend_id;
-	flow->offset = choice->offset;
+	record(&flow->translation, to, slot);
+	flow->backend_id = slot->backend_id;
+	flow->offset = offset;
 }
 
 static __always_inline struct tcp_socket *known_tcp(void *sk, __u64 flags)
@@ -287,12 +311,14 @@ known_mptcp(struct bpf_sock_addr *ctx, __u64 flags)
 	return whole ? known_tcp(whole, flags) : NULL;
 }
 
-static __always_inline void
+VERIFIED_ONCE int
 record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
 	   const struct frontend_key *to, const struct slot *slot)
 {
 	struct tcp_socket *whole;
 
+	if (!to || !slot)
+		return 0;
 	if (!socket)
 		socket = known_tcp(ctx->sk, BPF_SK_STORAGE_GET_F_CREATE);
 	if (socket)
@@ -300,6 +326,7 @@ record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
 	whole = known_mptcp(ctx, BPF_SK_STORAGE_GET_F_CREATE);
 	if (whole)
 		record(&whole->peer, to, slot);
+	return 0;
 }
 
 /* The socket now dials an address that is no service's. */
@@ -317,19 +344,20 @@ static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
 					 const struct frontend_key *peer,
 					 struct frontend_key *frontend)
 {
-	struct overflow aside;
+	struct overflow aside = {};
 	struct udp_socket *socket;
-	const struct flow *flow;
+	int index;
 
 	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
 	if (!socket)
 		return false;
-	flow = find_answering_flow(socket, peer);
-	if (flow) {
-		*frontend = flow->translation.frontend;
+	index = find_answering_flow(socket, peer);
+	if (index >= 0) {
+		*frontend = flow_at(socket, index)->translation.frontend;
 		return true;
 	}
-	if (!find_aside(ctx, socket, peer, FLOW_BACKEND, &aside))
+	if (!(socket->flags & SOCKET_OVERFLOWED) ||
+	    !find_aside(ctx, peer, FLOW_BACKEND, &aside))
 		return false;
 	*frontend = aside.frontend;
 	return true;
