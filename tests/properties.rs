@@ -9,6 +9,8 @@ mod checked;
 mod continuity;
 #[path = "properties/convergence.rs"]
 mod convergence;
+#[path = "properties/deferred.rs"]
+mod deferred;
 mod dice;
 #[path = "properties/drift.rs"]
 mod drift;

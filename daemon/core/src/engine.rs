@@ -387,10 +387,11 @@ impl Engine {
         }
     }
 
-    /// When a round is due although no change came in: something failed, or waits for an id to come free or for the rest
-    /// of its list.
+    /// When a round is due although no change came in: something failed, waits for an id to come free or for the rest of
+    /// its list, or has waited for what this round did.
     pub fn next_round(&self) -> Option<Moment> {
-        self.retry.map(|retry| retry.at).into_iter().chain(self.gathering.due()).min()
+        let retry = self.retry.map(|retry| retry.at);
+        [retry, self.gathering.due(), self.deferred.due()].into_iter().flatten().min()
     }
 
     /// Whether every source has synced and the first full reconcile after that is done.

@@ -116,11 +116,6 @@ impl ServiceIds {
         !self.orphans.is_empty()
     }
 
-    /// How many ids the kernel held at start that no service has claimed.
-    pub fn orphan_count(&self) -> usize {
-        self.orphans.len()
-    }
-
     /// The ids that the kernel held at start and that no service has claimed, each with the source of its owner if the
     /// entry says so.
     pub fn orphans(&self) -> impl Iterator<Item = (ServiceId, Option<Source>)> {

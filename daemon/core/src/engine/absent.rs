@@ -58,6 +58,16 @@ impl Engine {
         !self.absent.contains(&source)
     }
 
+    /// The entry is this source's from now on, and was another source's if `was_owned`.
+    pub(super) fn note_other_source(&mut self, id: ServiceId, was_owned: bool, source: Source) {
+        self.deferred.note_change(id);
+        if self.unsynced().is_empty() && self.has_told_all(source) {
+            self.inherited.remove(&id);
+        } else if was_owned && !self.is_pruned {
+            self.inherited.insert(id);
+        }
+    }
+
     /// Whether the source that describes the service has told everything it had at the start, but for what it could not
     /// read.
     pub(super) fn is_told(&self, id: ServiceId) -> bool {

@@ -117,9 +117,9 @@ impl Engine {
         match id {
             Some(id) => {
                 let owner = IdOwner { key: Arc::clone(&key), source: service.source };
-                let is_other_source = |before: IdOwner| before.source != service.source;
-                if self.owners.insert(id, owner).is_some_and(is_other_source) && !self.is_pruned {
-                    self.inherited.insert(id);
+                let source_before = self.owners.insert(id, owner).map(|before| before.source);
+                if source_before != Some(service.source) {
+                    self.note_other_source(id, source_before.is_some(), service.source);
                 }
                 self.keep_last_known(id, &key, subject, plan);
                 self.want_service(id, &key, plan, subject);
@@ -189,6 +189,7 @@ impl Engine {
                 self.backends.release(&entry.cluster);
                 self.backends.release(&entry.local);
                 self.touched.services.push(id);
+                self.deferred.note_change(id);
                 let owner = self.owners.get(&id).filter(|owner| self.teller.is_recorded(owner.source));
                 if let Some(IdOwner { source, .. }) = owner.cloned() {
                     let (key, trigger) = (Arc::clone(&port.key), dirt.trigger_of(&port.key).clone());
@@ -229,7 +230,9 @@ impl Engine {
         };
         if before != entry {
             self.touched.frontends.push(address);
+            entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
+        self.look_at_address_again(address);
         if entry.is_some_and(|entry| self.is_held(entry.service)) {
             self.unsettled.insert(address);
         }

@@ -28,7 +28,10 @@ impl Engine {
             self.count_references(&truth);
             self.realised.apply(&truth);
             match key {
-                EntryKey::Service(id) => self.touched.services.push(id),
+                EntryKey::Service(id) => {
+                    self.touched.services.push(id);
+                    self.deferred.note_change(id);
+                }
                 EntryKey::Frontend(address) => self.touched.frontends.push(address),
                 EntryKey::NodeAddress(addr) => self.touched.node_addrs.push(addr),
             }

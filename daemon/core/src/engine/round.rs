@@ -35,13 +35,9 @@ impl Engine {
             let waiting = std::mem::take(&mut self.waiting);
             self.soil(waiting, &Trigger::Other);
         }
-        let orphans = self.ids.orphan_count();
         self.recompile_dirty(now);
         self.announce_holds(now);
-        if self.ids.orphan_count() != orphans && !self.is_pruned && self.unsynced().is_empty() {
-            // What waited for the owner to be described.
-            self.look_at_deferred_again();
-        }
+        self.look_at_changed_again();
         if std::mem::take(&mut self.is_prune_due) && self.unsynced().is_empty() {
             self.prune();
         }
@@ -158,6 +154,9 @@ impl Engine {
                     if let MapOp::PutService(id, _) = op {
                         self.inherited.remove(id);
                     }
+                    if let MapOp::PutService(id, _) | MapOp::DeleteService(id) = op {
+                        self.deferred.note_change(*id);
+                    }
                     self.round.done += 1;
                 }
                 Err(_) => self.round.failed += 1,
@@ -223,6 +222,9 @@ impl Engine {
             before.map(|id| self.leading_since_start.remove(&(id, *address)));
             now_at.map(|id| self.leading_since_start.insert((id, *address)));
         }
+        if let Some(id) = before {
+            self.deferred.note_change(id);
+        }
         if let Some(count) = before.and_then(|id| self.references.get_mut(&id)) {
             *count -= 1;
         }
@@ -254,6 +256,7 @@ impl Engine {
         self.tell_repaired();
         self.tell();
         self.schedule_retry(now);
+        self.deferred.end_round(now);
         self.is_ready |= self.unsynced().is_empty();
         std::mem::take(&mut self.round)
     }
@@ -293,8 +296,9 @@ impl Engine {
         let (desired, realised) = (&self.desired, &self.realised);
         for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
             self.failed_services.remove(id);
-            if self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source)) {
-                self.inherited.remove(id);
+            let is_told = self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
+            if is_told && self.inherited.remove(id) {
+                self.deferred.note_change(*id);
             }
         }
         for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {

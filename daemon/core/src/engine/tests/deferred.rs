@@ -79,3 +79,124 @@ fn what_is_deferred_does_not_grow_with_the_rounds() {
         assert_eq!(engine.deferred.len(), 1, "round {round}");
     }
 }
+
+/// Maps in which a service of Kubernetes' has two addresses, and an engine that starts next to them and knows its files.
+fn two_sources(service: Service) -> (Engine, MemoryDatapath) {
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let (source, full) = (service.source, service.name.to_string());
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config(), MapState::default());
+    engine.change(Change::UpsertService(service));
+    engine.change(Change::UpsertSlice(Slice { source, ..slice(&full, "a", &["192.0.2.1:80"]) }));
+    engine.reconcile(&mut datapath, Moment(0));
+    (Engine::new(config(), datapath.dump().expect("readable")), datapath)
+}
+
+fn with_two_addresses(mut service: Service) -> Service {
+    service.ports[0].frontends.extend(self::service("x/x", "198.51.100.11:80/TCP").ports[0].frontends.clone());
+    service
+}
+
+/// A round, and those that are due without a change.
+fn settle(engine: &mut Engine, datapath: &mut MemoryDatapath, mut now: Moment) {
+    engine.reconcile(datapath, now);
+    for _ in 0..10 {
+        let Some(due) = engine.next_round() else { return };
+        now = now.max(due);
+        engine.reconcile(datapath, now);
+    }
+    panic!("never settles");
+}
+
+/// No touch of the service comes any more: that the kernel does not lead to it from the other address is enough.
+#[test]
+fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
+    let two = with_two_addresses(service("a/s", "198.51.100.10:80/TCP"));
+    let (mut engine, mut datapath) = two_sources(two);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(files(None));
+    settle(&mut engine, &mut datapath, Moment(1));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    settle(&mut engine, &mut datapath, Moment(2));
+    assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), ["192.0.2.1:80/TCP"], "Kubernetes may claim .11");
+    engine.change(Change::UpsertService(service("b/s", "198.51.100.11:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("b/s", "b", &["192.0.2.2:80"])));
+    settle(&mut engine, &mut datapath, Moment(3));
+    assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), ["192.0.2.2:80/TCP"]);
+    assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
+}
+
+/// The same when its own service claims the address again: that touches the address, but not the list.
+#[test]
+fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_that() {
+    let two = with_two_addresses(service("a/s", "198.51.100.10:80/TCP"));
+    let (mut engine, mut datapath) = two_sources(two.clone());
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(files(None));
+    settle(&mut engine, &mut datapath, Moment(1));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    settle(&mut engine, &mut datapath, Moment(2));
+    engine.change(Change::UpsertService(two));
+    settle(&mut engine, &mut datapath, Moment(3));
+    assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
+}
+
+/// A file cannot be read; the service to which the address led is gone, and with it the reason to keep its backends.
+#[test]
+fn an_address_kept_with_a_described_service_goes_on_once_that_is_retired() {
+    let (mut engine, mut datapath) = restarted();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:80"])));
+    engine.change(files(Some("b.toml: line 3")));
+    settle(&mut engine, &mut datapath, Moment(1));
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.12:80/TCP")));
+    engine.change(Change::UpsertService(service("shop/new", "198.51.100.10:80/TCP")));
+    settle(&mut engine, &mut datapath, Moment(2));
+    assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), ["192.0.2.1:80/TCP"], "still described");
+    engine.change(Change::RemoveService(name("shop/web"), Source::Files));
+    settle(&mut engine, &mut datapath, Moment(3));
+    let snapshot = engine.snapshot(Moment(3));
+    assert_eq!(snapshot.realised.frontends, snapshot.desired.frontends);
+    assert_eq!(snapshot.realised.services, snapshot.desired.services);
+}
+
+/// Kubernetes has not told everything, but it has told of the service to which the address was reserved: without it.
+#[test]
+fn an_address_reserved_for_an_unheard_service_is_given_once_that_is_described_without_it() {
+    let kubernetes = |service| Service { source: Source::Kubernetes, created: Some(1), ..service };
+    let two = kubernetes(with_two_addresses(service("a/s", "198.51.100.10:80/TCP")));
+    let (mut engine, mut datapath) = two_sources(two);
+    // From a file, but with a time of creation: it has to wait for older ones.
+    let young = Service { created: Some(2), ..service("b/s", "198.51.100.11:80/TCP") };
+    engine.change(Change::UpsertService(young));
+    engine.change(Change::UpsertSlice(slice("b/s", "b", &["192.0.2.2:80"])));
+    engine.change(files(None));
+    settle(&mut engine, &mut datapath, Moment(1));
+    assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), ["192.0.2.1:80/TCP"]);
+    engine.change(Change::UpsertService(kubernetes(service("a/s", "198.51.100.10:80/TCP"))));
+    settle(&mut engine, &mut datapath, Moment(2));
+    assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), ["192.0.2.2:80/TCP"]);
+}
+
+/// Kubernetes has told what it can, which is not all; a file takes over the name of one of its services. Of a file that
+/// was read, that it has no backends is the truth.
+#[test]
+fn a_list_taken_over_by_a_source_that_has_told_all_is_emptied_at_once() {
+    let kubernetes = service("a/s", "198.51.100.10:80/TCP");
+    let kubernetes = Service { source: Source::Kubernetes, created: Some(1), ..kubernetes };
+    let (mut engine, mut datapath) = two_sources(kubernetes.clone());
+    engine.change(Change::UpsertService(kubernetes));
+    engine.change(Change::UpsertSlice(Slice { source: Source::Kubernetes, ..slice("a/s", "a", &["192.0.2.1:80"]) }));
+    engine.change(files(None));
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: Some("one namespace".into()) });
+    settle(&mut engine, &mut datapath, Moment(1));
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    settle(&mut engine, &mut datapath, Moment(2));
+    assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
+}
