@@ -328,12 +328,15 @@ impl Engine {
     fn schedule_retry(&mut self, now: Moment) {
         let is_wanted = self.has_failed() || !self.waiting.is_empty();
         let (first, longest) = RETRY_MILLIS;
+        // What rests is over within a second: to wait longer and longer for it would only add to that.
+        let is_resting = self.failed_services.values().any(|error| *error == MapError::Resting);
         self.retry = match self.retry {
             _ if !is_wanted => None,
-            Some(retry) if retry.at > now => Some(retry),
+            Some(retry) if retry.at > now => {
+                let latest = if is_resting { now.plus(first) } else { retry.at };
+                Some(Retry { at: retry.at.min(latest), ..retry })
+            }
             Some(retry) => {
-                // What rests is over within a second: to wait longer and longer for it would only add to that.
-                let is_resting = self.failed_services.values().any(|error| *error == MapError::Resting);
                 let wait = if is_resting { first } else { (retry.wait * 2).min(longest) };
                 Some(Retry { at: now.plus(wait), wait })
             }

@@ -133,3 +133,37 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
     assert_eq!(engine.snapshot(now).frontends(&Filter::default()).remove(0).status, Status::Done);
     assert!(now < Moment(1_200), "as soon as there is room, not seconds later: {now:?}");
 }
+
+/// Another entry has failed for so long that it is tried every five seconds only.
+#[test]
+fn what_rests_does_not_wait_for_the_retry_of_what_fails() {
+    let is_broken = |op: &MapOp| matches!(op, MapOp::PutFrontend(address, _) if *address == l4("198.51.100.2:80"));
+    let mut datapath = MemoryDatapath::new(Limits { slots: 3, ..LIMITS }).with_fault(Box::new(is_broken));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.1:80")));
+    engine.change(Change::UpsertService(service("b/broken", "198.51.100.2:80")));
+    engine.change(synced());
+    let mut now = Moment(0);
+    engine.reconcile(&mut datapath, now);
+    while let Some(due) = engine.next_round().filter(|due| due.0 - now.0 < 5_000) {
+        now = due;
+        engine.reconcile(&mut datapath, now);
+    }
+    for backend in ["192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80", "192.0.2.4:80"] {
+        now = now.plus(10);
+        engine.change(Change::UpsertSlice(slice("a/s", "a", &[backend])));
+        engine.reconcile(&mut datapath, now);
+    }
+    let row = |engine: &Engine| engine.snapshot(Moment(0)).frontends(&Filter::default()).remove(0);
+    assert_eq!(row(&engine).status, Status::Pending, "the list rests");
+    let began = now;
+    while row(&engine).status != Status::Done {
+        now = engine.next_round().expect("a retry is due");
+        engine.reconcile(&mut datapath, now);
+    }
+    assert!(now.0 - began.0 < 1_200, "as soon as there is room, not seconds later: {now:?} after {began:?}");
+    while engine.next_round().expect("something still fails").0 - now.0 < 5_000 {
+        now = engine.next_round().expect("something still fails");
+        engine.reconcile(&mut datapath, now);
+    }
+}
