@@ -105,13 +105,7 @@ impl Table {
             Change::UpsertService(service) => self.upsert_service(service),
             Change::RemoveService(name, source) => self.remove_service(name, source),
             Change::UpsertSlice(slice) => self.upsert_slice(slice),
-            Change::RemoveSlice(name, source) => match self.service_of.remove(&(source, name.clone())) {
-                Some(service) => match self.take_slice(&service, source, &name) {
-                    Some(slice) => Effect::Services(smallvec![service], Trigger::SliceRemoved(slice)),
-                    None => Effect::None,
-                },
-                None => Effect::None,
-            },
+            Change::RemoveSlice(name, source) => self.remove_slice(name, source),
             Change::Node(node) => {
                 self.own_zone = Arc::clone(&node.zone);
                 self.change_node(|facts| facts.node = Arc::new(node))
@@ -218,6 +212,19 @@ impl Table {
             dirty.push(service);
         }
         if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, trigger) }
+    }
+
+    fn remove_slice(&mut self, name: SliceName, source: Source) -> Effect {
+        let key = (source, name);
+        let Some(service) = self.service_of.remove(&key) else { return Effect::None };
+        let Some(slice) = self.take_slice(&service, source, &key.1) else { return Effect::None };
+        // An entry of a file without backends has no slice: it was changed, as long as that file still has the service.
+        let is_entry = |it: &&Arc<Service>| {
+            source == Source::Files && it.source == source && it.origin.object == slice.origin.object
+        };
+        let entry = self.claims(&service).iter().find(is_entry).cloned();
+        let trigger = entry.map_or_else(|| Trigger::SliceRemoved(slice), Trigger::Service);
+        Effect::Services(smallvec![service], trigger)
     }
 
     /// Another text for a backend that is known to be unhealthy is kept, but makes nothing dirty.

@@ -110,6 +110,27 @@ fn removing_the_unknown_has_no_effect() {
     assert_eq!(slices(&table, "a/s"), ["a/x"]);
 }
 
+/// A file's entry without backends has no slice: it is still there, and says something else.
+#[test]
+fn backends_that_leave_a_file_are_a_change_of_its_entry_and_not_its_removal() {
+    let origin = |file: &str| Origin { object: file.into(), ..Origin::default() };
+    let removed = |source, entry: Option<&str>| {
+        let mut table = Table::default();
+        table.apply(Change::UpsertSlice(Slice { origin: origin("a.toml"), ..slice("a/x", "a/s", source) }));
+        if let Some(file) = entry {
+            table.apply(Change::UpsertService(Service { origin: origin(file), ..service("a/s", source, None) }));
+        }
+        match table.apply(Change::RemoveSlice(slice_name("a/x"), source)) {
+            Effect::Services(_, trigger) => trigger.cause().to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(removed(Source::Files, Some("a.toml")), "a.toml");
+    assert_eq!(removed(Source::Files, Some("b.toml")), "the removal of a.toml");
+    assert_eq!(removed(Source::Files, None), "the removal of a.toml");
+    assert_eq!(removed(Source::Kubernetes, Some("a.toml")), "the removal of a.toml");
+}
+
 /// It leaves the one and joins the other: both must be compiled again.
 #[test]
 fn a_slice_that_moves_makes_both_services_dirty() {
