@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::addr::{Addr, L4Addr};
-use crate::hold::Remembered;
-use crate::nodeport::NodePortAddress;
-use crate::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::model::addr::{Addr, L4Addr};
+use crate::model::node::{NodeFacts, NodeObject};
+use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::state::remembered::Remembered;
 
 /// One fact from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub enum Change {
     /// Every address at which an apiserver is known to listen: configured, learned or remembered. The services that lead
     /// to one of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),
-    /// What [`crate::engine::Snapshot::remembered`] said before a restart: what protected services go on with where the
+    /// What [`crate::snapshot::Snapshot::remembered`] said before a restart: what protected services go on with where the
     /// kernel knows nothing and the source says that they are empty. For the start, before the sources tell anything.
     Remember(Vec<Remembered>),
     /// The source has told everything it had at the start, except what it names. Until every source is synced, and for
@@ -52,30 +52,4 @@ pub enum Change {
         /// What could not be read, so that what the kernel still holds may belong to it; `None` if nothing is missing.
         incomplete: Option<Arc<str>>,
     },
-}
-
-/// What selection and compilation need to know about the node they run on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeFacts {
-    /// Node name, compared with [`crate::service::Backend::node`].
-    pub name: Arc<str>,
-    /// Zone; empty where unknown.
-    pub zone: Arc<str>,
-    /// Every address of its interfaces, loopback and link-local ones included. No service may have one of them.
-    pub addresses: BTreeSet<Addr>,
-    /// Of each family the one it uses towards others, by its routes; counts where Kubernetes does not say.
-    pub primary: BTreeSet<Addr>,
-    /// Which of `addresses` NodePorts are answered on; none if empty. Config key `node.nodeport-addresses`.
-    pub nodeport_addresses: Vec<NodePortAddress>,
-}
-
-/// A Kubernetes Node, as far as it matters to the node itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeObject {
-    /// Its zone, empty where it has none; counts where [`NodeFacts::zone`] is empty.
-    pub zone: Arc<str>,
-    /// `status.addresses`: the first InternalIP of each family, or the first ExternalIP of a family without one.
-    pub addresses: BTreeSet<Addr>,
-    /// Why load balancers should stop sending to it, if they should: it is being deleted, or tainted to be.
-    pub leaving: Option<Arc<str>>,
 }

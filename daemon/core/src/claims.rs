@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::addr::L4Addr;
-use crate::compile::{FrontendPlan, Refusal};
-use crate::datapath::Moment;
-use crate::owner::OwnerTag;
-use crate::report::Status;
-use crate::service::{FrontendKind, PortKey, Service, ServiceName, Source};
-use crate::state::{FrontendEntry, Realised, ServiceId};
+use crate::compile::guard::Refusal;
+use crate::compile::plan::FrontendPlan;
+use crate::model::addr::L4Addr;
+use crate::model::moment::Moment;
+use crate::model::service::{FrontendKind, PortKey, Service, ServiceName, Source};
+use crate::state::entries::{FrontendEntry, Realised, ServiceId};
+use crate::state::owner::OwnerTag;
+use crate::state::status::Status;
 
 /// One service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,18 +1,8 @@
 //! What nodelb asks of whatever holds the maps: the kernel, or memory ([`crate::memory`]).
 
-use crate::compare::{Content, EntryKey};
-use crate::state::{MapOp, Realised};
-
-/// Milliseconds on a clock that never goes back. The caller's clock: the core reads none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(pub u64);
-
-impl Moment {
-    /// The moment `millis` later.
-    pub const fn plus(self, millis: u64) -> Self {
-        Self(self.0 + millis)
-    }
-}
+use crate::model::moment::Moment;
+use crate::state::entries::{MapOp, Realised};
+use crate::state::kernel_check::{Content, EntryKey};
 
 /// How many entries each map can hold, fixed when the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //! note of how it went. Everything a node does follows from the calls made here, so tests replay them without a task,
 //! a clock or a kernel.
 //!
-//! One round: any number of [`Engine::change`], then [`Engine::reconcile`], which plans operations ([`crate::diff`]), hands
-//! them to the datapath and commits what succeeded. What failed is tried again.
+//! One round: any number of [`Engine::change`], then [`Engine::reconcile`], which plans operations
+//! ([`crate::state::map_ops`]), hands them to the datapath and commits what succeeded. What failed is tried again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,28 +14,29 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 use smallvec::SmallVec;
 
-use crate::addr::{Addr, Family, L4Addr, Protocol};
-use crate::cause::{Dirt, Trigger};
 use crate::change::Change;
 use crate::claims::Row;
-use crate::compare::{Drift, EntryKey};
-use crate::compile::Guard;
-use crate::datapath::{Datapath, MapError, Moment};
-use crate::diff::{self, Touched};
+use crate::config::EngineConfig;
+use crate::datapath::{Datapath, MapError};
 use crate::history::Event;
-use crate::hold::{Emptied, HeldPort, Release};
-use crate::ids::{BackendIds, ServiceIds};
-use crate::nodeport::NodePortAddress;
-use crate::service::{PortKey, ServiceName, Source};
-use crate::stale::Moves;
-use crate::state::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
+use crate::holds::{Emptied, HeldPort, Holds, Release};
+use crate::model::addr::{Addr, Family, L4Addr, Protocol};
+use crate::model::cause::{Dirt, Trigger};
+use crate::model::moment::Moment;
+use crate::model::node::NodePortAddress;
+use crate::model::service::{PortKey, ServiceName, Source};
+use crate::snapshot::Snapshot;
+use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
+use crate::state::ids::{BackendIds, ServiceIds};
+use crate::state::kernel_check::{Drift, EntryKey};
+use crate::state::map_ops::{self, Touched};
+use crate::state::moves::Moves;
+use crate::state::owner::IdOwner;
 use crate::table::{Effect, Table};
 use contest::Line;
 use deferred::Deferred;
 use gather::Gathering;
 use tell::Teller;
-
-pub use crate::snapshot::{Differs, Snapshot};
 
 mod absent;
 mod contest;
@@ -49,23 +50,6 @@ mod tell;
 
 pub use absent::{Kept, KeptBecause};
 pub use contest::{Outranked, Takeover};
-pub(crate) use hold::Holds;
-
-/// What the engine is told once.
-#[derive(Clone, Debug, Default)]
-pub struct EngineConfig {
-    /// What no service may do.
-    pub guard: Guard,
-    /// The sources that will report. Nothing is pruned, and the engine is not ready, before all of them are synced.
-    pub sources: BTreeSet<Source>,
-    /// The sources that were there before, by what is known without the kernel. What the kernel holds of one that is not
-    /// among `sources` is kept.
-    pub formerly: BTreeSet<Source>,
-    /// The sources that the operator has switched off: what the kernel holds of them goes.
-    pub switched_off: BTreeSet<Source>,
-    /// Entries of the `services` map.
-    pub max_services: u32,
-}
 
 /// A service as the kernel knows it: its ports' ids and the addresses it claims.
 #[derive(Clone, Debug, Default)]
@@ -78,13 +62,6 @@ struct CompiledPort {
     key: Arc<PortKey>,
     id: Option<ServiceId>,
     frontends: SmallVec<[L4Addr; 2]>,
-}
-
-/// Whose a service id is.
-#[derive(Clone, Debug)]
-pub(crate) struct IdOwner {
-    pub(crate) key: Arc<PortKey>,
-    pub(crate) source: Source,
 }
 
 /// What one round did, for the journal.
@@ -350,15 +327,15 @@ impl Engine {
     /// One round: brings the datapath as near to what the sources ask for as it lets itself be brought.
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
         self.begin(now);
-        for ops in diff::puts(&self.desired, &self.realised, &self.touched) {
+        for ops in map_ops::puts(&self.desired, &self.realised, &self.touched) {
             self.carry_out(ops, datapath, now);
         }
         if self.has_surplus() {
-            let ops = diff::delete_frontends(&self.desired, &self.realised, &self.touched);
+            let ops = map_ops::delete_frontends(&self.desired, &self.realised, &self.touched);
             self.carry_out(ops, datapath, now);
             self.touched.settle();
             let is_referenced = |id| self.is_referenced(id);
-            let ops = diff::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
+            let ops = map_ops::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
             self.carry_out(ops, datapath, now);
         }
         self.give_up_lost(datapath, now);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::report::Filter;
-use crate::service::ServiceName;
+use crate::filter::Filter;
+use crate::model::service::ServiceName;
 
 mod event;
 

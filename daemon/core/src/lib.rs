@@ -10,38 +10,19 @@
 
 #![forbid(unsafe_code)]
 
-pub mod addr;
-pub mod apiservers;
-pub mod calendar;
-pub mod cause;
 pub mod change;
 mod claims;
-pub mod compare;
 pub mod compile;
+pub mod config;
 pub mod datapath;
-pub mod diff;
-pub mod differences;
-pub mod dump;
 pub mod engine;
-pub mod health_check;
+pub mod explain;
+pub mod filter;
 pub mod history;
-pub mod hold;
-pub mod ids;
-pub mod local_entry;
+pub mod holds;
 pub mod memory;
-pub mod names;
-pub mod nodeport;
-pub mod owner;
-pub mod rendezvous;
-pub mod report;
-pub mod runs;
-pub mod select;
-pub mod service;
-mod snapshot;
+pub mod model;
+pub mod snapshot;
 pub mod stale;
 pub mod state;
-pub mod story;
-
 pub mod table;
-pub mod trace;
-mod weight;

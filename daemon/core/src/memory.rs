@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::datapath::{Datapath, Limits, MapError, Moment};
-use crate::runs::{Run, Runs};
-use crate::state::{MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
+use crate::datapath::{Datapath, Limits, MapError};
+use crate::model::moment::Moment;
+use crate::state::entries::{MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
+use crate::state::runs::{Run, Runs};
 
 /// Decides before each operation whether it fails: a test's dice.
 pub type Fault = Box<dyn FnMut(&MapOp) -> bool + Send>;

@@ -12,14 +12,18 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use smallvec::{SmallVec, smallvec};
 
-use crate::addr::{Addr, L4Addr};
-use crate::apiservers::{Apiservers, is_default_kubernetes, leads_to, tells_of_apiservers};
-use crate::cause::Trigger;
-use crate::change::{Change, NodeFacts, NodeObject};
-use crate::hold::Remembered;
-use crate::local_entry::HealthCheckPorts;
-use crate::nodeport;
-use crate::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::change::Change;
+use crate::model::addr::{Addr, L4Addr};
+use crate::model::cause::Trigger;
+use crate::model::health_check::Quarantine;
+use crate::model::node::{self, NodeFacts, NodeObject};
+use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::state::remembered::Remembered;
+use apiservers::{Apiservers, is_default_kubernetes, leads_to, tells_of_apiservers};
+use health_check_ports::HealthCheckPorts;
+
+pub mod apiservers;
+pub mod health_check_ports;
 
 /// What the sources say now: the writer's side. Reads as the [`Facts`] it holds.
 #[derive(Debug, Default)]
@@ -56,9 +60,6 @@ impl Deref for Table {
         &self.facts
     }
 }
-
-/// Backends that nodelb's own checks found unhealthy, with the last error of each.
-pub type Quarantine = BTreeMap<(Addr, u16), Arc<str>>;
 
 /// All that the sources say under one service name, the slices of a service nobody describes included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -393,7 +394,7 @@ impl Facts {
 
     /// The addresses on which NodePorts are answered.
     pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
-        nodeport::answering(&self.node, self.node_object())
+        node::answering(&self.node, self.node_object())
     }
 
     /// The backends of the service that nodelb's own checks found unhealthy, as far as anybody has said so: also of a

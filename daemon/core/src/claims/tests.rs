@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use super::{Claim, Incumbent, Row};
-use crate::addr::{Family, L4Addr, Protocol};
-use crate::compile::Refusal;
-use crate::datapath::Moment;
-use crate::owner::OwnerTag;
-use crate::report::Status;
-use crate::service::{FrontendKind, PortKey, Source};
-use crate::state::ServiceId;
+use crate::compile::guard::Refusal;
+use crate::model::addr::{Family, L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::service::{FrontendKind, PortKey, Source};
+use crate::state::entries::ServiceId;
+use crate::state::owner::OwnerTag;
+use crate::state::status::Status;
 
 const NOW: Moment = Moment(7);
 

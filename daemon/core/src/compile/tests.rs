@@ -1,14 +1,15 @@
 use std::sync::Arc;
 
-use super::{Guard, PortPlan, Refusal, Surroundings, compile};
-use crate::addr::{L4Addr, Protocol};
-use crate::apiservers::Apiservers;
-use crate::change::NodeFacts;
-use crate::select::Checks;
-use crate::service::{
+use super::{Guard, PortPlan, Surroundings, compile};
+use crate::compile::guard::Refusal;
+use crate::compile::select::Checks;
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::node::NodeFacts;
+use crate::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source,
 };
+use crate::table::apiservers::Apiservers;
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")

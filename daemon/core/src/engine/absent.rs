@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Engine, EngineConfig};
-use crate::addr::L4Addr;
-use crate::owner::OwnerTag;
-use crate::service::Source;
-use crate::state::{FrontendEntry, Realised, ServiceId};
+use crate::model::addr::L4Addr;
+use crate::model::service::Source;
+use crate::state::entries::{FrontendEntry, Realised, ServiceId};
+use crate::state::owner::OwnerTag;
 
 /// Service ports that the kernel held at the start and that are kept, although no source describes them now.
 #[derive(Clone, Debug, PartialEq, Eq)]

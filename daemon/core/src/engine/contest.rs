@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::addr::L4Addr;
 use crate::claims::Row;
-use crate::service::PortKey;
+use crate::model::addr::L4Addr;
+use crate::model::service::PortKey;
 
 /// A claim that must wait since this round, or for somebody else than before.
 #[derive(Clone, Debug, PartialEq, Eq)]

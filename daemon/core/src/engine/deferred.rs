@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
-use crate::addr::L4Addr;
 use crate::datapath::Moment;
-use crate::diff::Touched;
-use crate::state::{MapOp, ServiceId};
+use crate::model::addr::L4Addr;
+use crate::state::entries::{MapOp, ServiceId};
+use crate::state::map_ops::Touched;
 
 /// The entries that differ from what is desired, and that are not to be changed yet.
 #[derive(Debug, Default)]

@@ -8,16 +8,18 @@ use super::contest::Line;
 use super::hold::spare_cluster_ips;
 use super::tell::{Draft, refusals};
 use super::{Compiled, CompiledPort, Engine, IdOwner};
-use crate::addr::L4Addr;
-use crate::cause::{Dirt, Trigger};
 use crate::claims::{Claim, Incumbent, RowStatus};
-use crate::compile::{PortPlan, Refusal, Surroundings, compile};
-use crate::datapath::Moment;
-use crate::hold::Emptied;
-use crate::owner::OwnerTag;
-use crate::select::Checks;
-use crate::service::{PortKey, Service, ServiceName};
-use crate::state::{ServiceEntry, ServiceId, Slot};
+use crate::compile::guard::Refusal;
+use crate::compile::plan::PortPlan;
+use crate::compile::select::Checks;
+use crate::compile::{Surroundings, compile};
+use crate::holds::Emptied;
+use crate::model::addr::L4Addr;
+use crate::model::cause::{Dirt, Trigger};
+use crate::model::moment::Moment;
+use crate::model::service::{PortKey, Service, ServiceName};
+use crate::state::entries::{ServiceEntry, ServiceId, Slot};
+use crate::state::owner::OwnerTag;
 
 /// What is being compiled, and why.
 pub(super) struct Subject<'a> {
@@ -63,7 +65,7 @@ impl Engine {
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
         let owner = self.table.owner(name).map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
-            let (checks, node_addrs) = (Checks::of(service, &self.table), &self.desired.node_addrs);
+            let (checks, node_addrs) = (Checks::of(service, self.table.quarantine(name)), &self.desired.node_addrs);
             let plans = compile(service, slices, &Surroundings { node, node_addrs, guard, apiservers, checks });
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });

@@ -2,9 +2,10 @@
 //! Putting them right is the ordinary business of a round.
 
 use super::Engine;
-use crate::compare::{Content, Drift, EntryKey, Fault, NOBODYS, judge};
-use crate::datapath::{Datapath, Moment};
-use crate::state::{MapOp, ServiceEntry, ServiceId};
+use crate::datapath::Datapath;
+use crate::model::moment::Moment;
+use crate::state::entries::{MapOp, ServiceEntry, ServiceId};
+use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, NOBODYS, judge};
 
 impl Engine {
     /// Takes over what the maps really hold under these keys; the next round puts right what nobody wants so. Whoever

@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use foldhash::fast::RandomState;
 
 use super::Engine;
-use crate::datapath::Moment;
-use crate::state::{MapOp, ServiceEntry, ServiceId, Slot};
+use crate::model::moment::Moment;
+use crate::state::entries::{MapOp, ServiceEntry, ServiceId, Slot};
 
 /// How long a list waits for the rest of its source, in milliseconds from when it was written last.
 const GATHER_MILLIS: u64 = 5_000;

@@ -1,82 +1,19 @@
 //! What a protected service port goes on with when its source leaves it without a backend: promise 3. Owns the holds and
 //! what is remembered; the decision is made where a port is compiled, so that it cannot depend on the way there.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use imbl::{OrdMap, OrdSet};
-
 use super::desire::Subject;
-use super::{CompiledPort, Engine, IdOwner};
-use crate::addr::L4Addr;
-use crate::cause::{Cause, Dirt};
-use crate::compile::{PortPlan, Refusal};
-use crate::datapath::Moment;
-use crate::hold::{HeldPort, Known, MAX_REMEMBERED, Release, Remembered};
-use crate::service::{FrontendKind, PortKey, ServiceName};
-use crate::state::{Desired, ServiceEntry, ServiceId};
-
-/// Ports of protected services. Cloning is cheap.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Holds {
-    /// The ports whose last known backends are held.
-    held: OrdMap<ServiceId, Arc<HeldPort>>,
-    /// Those of them that the journal has not been told of, for their source has not told everything.
-    unannounced: OrdSet<ServiceId>,
-    /// Every port of a protected service.
-    protected: OrdSet<ServiceId>,
-    /// What was known before the start, until a source tells of the port.
-    remembered: Arc<BTreeMap<PortKey, Remembered>>,
-}
-
-impl Holds {
-    /// Takes in what the engine before this one knew. Returns the services it is about.
-    pub(super) fn remember(&mut self, records: Vec<Remembered>) -> BTreeSet<ServiceName> {
-        let remembered = Arc::make_mut(&mut self.remembered);
-        let mut names = BTreeSet::new();
-        for record in records.into_iter().filter(Remembered::is_plausible).take(MAX_REMEMBERED) {
-            names.insert(record.port.service.clone());
-            remembered.insert(record.port.clone(), record);
-        }
-        names
-    }
-
-    /// See [`crate::engine::Snapshot::remembered`].
-    pub(crate) fn remembered(&self, owners: &OrdMap<ServiceId, IdOwner>, desired: &Desired) -> Vec<Remembered> {
-        let record = |id: &ServiceId| {
-            let (owner, entry) = (owners.get(id)?, desired.services.get(id)?);
-            let cause = self.held.get(id).map(|port| port.cause.clone());
-            entry.has_backends.then(|| Remembered::new(&owner.key, entry, cause))
-        };
-        let mut records: Vec<Remembered> = self.protected.iter().filter_map(record).collect();
-        let known: BTreeSet<&PortKey> = records.iter().map(|record| &record.port).collect();
-        let unheard = self.remembered.values().filter(|record| !known.contains(&record.port)).cloned();
-        let unheard: Vec<Remembered> = unheard.collect();
-        records.extend(unheard);
-        records
-    }
-
-    /// The hold on the entry, if anybody has been told of it.
-    pub(crate) fn announced(&self, id: ServiceId) -> Option<&Arc<HeldPort>> {
-        self.held.get(&id).filter(|_| !self.unannounced.contains(&id))
-    }
-
-    /// Every hold that anybody has been told of.
-    pub(crate) fn all_announced(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
-        self.held.keys().filter_map(|id| self.announced(*id))
-    }
-
-    /// Whether no port is held or protected and nothing is remembered: the usual state of a port's world at a bulk start.
-    fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.protected.is_empty() && self.remembered.is_empty()
-    }
-
-    fn forget(&mut self, key: &PortKey) {
-        if self.remembered.contains_key(key) {
-            Arc::make_mut(&mut self.remembered).remove(key);
-        }
-    }
-}
+use super::{CompiledPort, Engine};
+use crate::compile::guard::Refusal;
+use crate::compile::plan::PortPlan;
+use crate::holds::{HeldPort, Release};
+use crate::model::addr::L4Addr;
+use crate::model::cause::{Cause, Dirt};
+use crate::model::moment::Moment;
+use crate::model::service::{FrontendKind, PortKey};
+use crate::state::entries::{ServiceEntry, ServiceId};
+use crate::state::remembered::Known;
 
 impl Engine {
     /// Fills in the plan what a port without a usable backend goes on with, if its service is protected.

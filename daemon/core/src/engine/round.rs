@@ -6,14 +6,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Engine, IdOwner, Retry, Round};
-use crate::addr::{Addr, L4Addr, Protocol};
-use crate::cause::Trigger;
 use crate::claims::RowStatus;
-use crate::datapath::{MapError, Moment};
-use crate::diff::Touched;
-use crate::report::Status;
-use crate::stale::is_answered;
-use crate::state::{CANARIES, MapOp, Realised, ServiceEntry, ServiceId};
+use crate::datapath::MapError;
+use crate::model::addr::{Addr, L4Addr, Protocol};
+use crate::model::cause::Trigger;
+use crate::model::moment::Moment;
+use crate::state::entries::{CANARIES, MapOp, Realised, ServiceEntry, ServiceId, is_answered};
+use crate::state::map_ops::Touched;
+use crate::state::status::Status;
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);

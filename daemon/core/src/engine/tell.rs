@@ -12,15 +12,15 @@ use imbl::OrdMap;
 use smallvec::SmallVec;
 
 use super::Engine;
-use crate::addr::L4Addr;
-use crate::cause::{Cause, Trigger};
 use crate::claims::Row;
-use crate::compare::EntryKey;
-use crate::compile::Refusal;
+use crate::compile::guard::Refusal;
 use crate::datapath::MapError;
 use crate::history::{Addresses, Event, Kernel, What};
-use crate::service::{PortKey, Service, ServiceName, Source};
-use crate::state::{Realised, ServiceEntry, ServiceId};
+use crate::model::addr::L4Addr;
+use crate::model::cause::{Cause, Trigger};
+use crate::model::service::{PortKey, Service, ServiceName, Source};
+use crate::state::entries::{Realised, ServiceEntry, ServiceId};
+use crate::state::kernel_check::EntryKey;
 
 pub(super) use draft::Draft;
 use events::Events;

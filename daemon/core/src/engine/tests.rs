@@ -2,18 +2,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Engine, EngineConfig};
-use crate::addr::{L4Addr, Protocol};
-use crate::change::{Change, NodeFacts};
-use crate::compile::Guard;
-use crate::datapath::{Datapath, Limits, Moment};
-use crate::dump::dump;
+use crate::change::Change;
+use crate::compile::guard::Guard;
+use crate::datapath::{Datapath, Limits};
+use crate::explain::reports;
+use crate::explain::trace::{Verdict, trace};
+use crate::filter::Filter;
 use crate::memory::MemoryDatapath;
-use crate::report::{Filter, Status};
-use crate::service::{
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::node::NodeFacts;
+use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use crate::state::{MapOp, MapState};
-use crate::trace::{Verdict, trace};
+use crate::state::dump::dump;
+use crate::state::entries::{MapOp, MapState};
+use crate::state::status::Status;
 
 mod deferred;
 mod firstsync;
@@ -103,7 +107,7 @@ fn a_service_reaches_the_kernel_in_one_round() {
         "frontend 198.51.100.10:80/TCP  shop/web:http/TCP/IPv4  inside=cluster outside=cluster\n\
          service  shop/web:http/TCP/IPv4  cluster=[192.0.2.1:8080/TCP, 192.0.2.2:8080/TCP]\n"
     );
-    let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
     assert_eq!(rows.len(), 1);
     assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Done, 2));
 }
@@ -211,14 +215,14 @@ fn the_older_service_owns_an_address_and_the_other_takes_over() {
     }
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
     let seen: Vec<_> = rows.iter().map(|row| (row.service.to_string(), row.status)).collect();
     assert_eq!(seen, [("b/old".into(), Status::Done), ("a/young".into(), Status::Error)]);
     assert!(rows[1].error.as_ref().is_some_and(|error| error.contains("owned by b/old")), "{rows:?}");
 
     engine.change(Change::RemoveService(name("b/old"), Source::Files));
     engine.reconcile(&mut datapath, Moment(1));
-    let rows = engine.snapshot(Moment(1)).frontends(&Filter::default());
+    let rows = reports::frontends(&engine.snapshot(Moment(1)), &Filter::default());
     assert_eq!((rows.len(), rows[0].service.to_string(), rows[0].status), (1, "a/young".into(), Status::Done));
 }
 
@@ -233,7 +237,7 @@ fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
     }
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
     let errors: Vec<_> = rows.iter().filter_map(|row| row.error.clone()).collect();
     assert_eq!(errors, ["map slots is full (2 entries): raise datapath.max-slots and restart nodelb"]);
 
@@ -245,7 +249,7 @@ fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
         now = at.max(now.plus(1));
         engine.reconcile(&mut datapath, now);
     }
-    let rows = engine.snapshot(now).frontends(&Filter::default());
+    let rows = reports::frontends(&engine.snapshot(now), &Filter::default());
     assert!(rows.iter().all(|row| row.status == Status::Done), "{rows:?}");
 }
 
@@ -284,7 +288,7 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
     engine.reconcile(&mut datapath, Moment(2));
     assert_eq!((engine.holdings().failed, engine.next_round()), (0, None));
-    assert_eq!(engine.snapshot(Moment(2)).frontends(&Filter::default())[0].status, Status::Done);
+    assert_eq!(reports::frontends(&engine.snapshot(Moment(2)), &Filter::default())[0].status, Status::Done);
 }
 
 /// The entry comes in with a change of its list, before the retry of the failed operation is due.
@@ -298,7 +302,7 @@ fn a_frontend_follows_its_entry_whenever_that_comes_in() {
     engine.reconcile(&mut datapath, Moment(0));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
     engine.reconcile(&mut datapath, Moment(1));
-    assert_eq!(engine.snapshot(Moment(1)).frontends(&Filter::default())[0].status, Status::Done);
+    assert_eq!(reports::frontends(&engine.snapshot(Moment(1)), &Filter::default())[0].status, Status::Done);
     assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
 }
 
@@ -505,7 +509,7 @@ fn an_address_of_the_node_makes_dirty_whoever_claims_it_and_nobody_else() {
         Change::Node(NodeFacts { addresses: own.iter().map(|text| l4(text).addr).collect(), ..NodeFacts::default() })
     };
     let status = |engine: &Engine| {
-        let rows = engine.snapshot(Moment(0)).frontends(&Filter::default());
+        let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
         rows.iter().map(|row| row.status).collect::<Vec<_>>()
     };
     for (at, own, statuses) in
@@ -547,7 +551,7 @@ fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
     engine.change(node_port(30_990));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(3));
-    let rows = engine.snapshot(Moment(3)).frontends(&Filter::default());
+    let rows = reports::frontends(&engine.snapshot(Moment(3)), &Filter::default());
     let row = rows.iter().find(|row| row.address == l4("0.0.0.0:30990")).unwrap();
     assert_eq!(row.status, Status::Error);
     assert!(

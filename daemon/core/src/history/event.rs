@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::addr::{Addr, L4Addr};
-use crate::cause::Cause;
-use crate::service::{PortKey, Source};
+use crate::model::addr::{Addr, L4Addr};
+use crate::model::cause::Cause;
+use crate::model::service::{PortKey, Source};
 
 /// The most addresses a list of an event names.
 pub const MAX_SHOWN: usize = 32;
@@ -221,7 +221,7 @@ pub struct Record {
     pub sequence: u64,
     /// When nodelb took notice, in milliseconds since 1970.
     pub at: u64,
-    /// From when it happened, as its object says ([`crate::service::Origin::triggered`]), until `at`, in milliseconds.
+    /// From when it happened, as its object says ([`crate::model::service::Origin::triggered`]), until `at`, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_owner: Option<u64>,
     /// From `at` until the kernel had it, in microseconds; of [`What::Healed`] from when it was first tried.

@@ -1,7 +1,7 @@
 use super::*;
-use crate::addr::{Family, L4Addr, Protocol};
-use crate::cause::Cause;
-use crate::service::{Origin, PortKey, Source};
+use crate::model::addr::{Family, L4Addr, Protocol};
+use crate::model::cause::Cause;
+use crate::model::service::{Origin, PortKey, Source};
 
 fn key(service: &str) -> Arc<PortKey> {
     let service = service.parse().expect("valid in a test");

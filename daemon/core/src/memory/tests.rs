@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
 use super::MemoryDatapath;
-use crate::addr::L4Addr;
-use crate::datapath::{Datapath, Limits, MapError, Moment};
-use crate::runs::REST_MILLIS;
-use crate::state::{BackendId, FrontendEntry, MapOp, ServiceEntry, ServiceId, Slot};
+use crate::datapath::{Datapath, Limits, MapError};
+use crate::model::addr::L4Addr;
+use crate::model::moment::Moment;
+use crate::state::entries::{BackendId, FrontendEntry, MapOp, ServiceEntry, ServiceId, Slot};
+use crate::state::runs::REST_MILLIS;
 
 const NOW: Moment = Moment(0);
 const LIMITS: Limits = Limits { frontends: 1, services: 2, slots: 4, affinity: 1 };
@@ -106,7 +107,7 @@ fn operations_may_be_repeated_and_the_absent_deleted() {
     for op in &ops {
         assert_eq!(maps.apply(&[op.clone(), op.clone()], NOW), [Ok(()), Ok(())], "{op:?}");
     }
-    assert_eq!(maps.dump().expect("readable"), crate::state::MapState::default());
+    assert_eq!(maps.dump().expect("readable"), crate::state::entries::MapState::default());
     assert_eq!(maps.slots_used().0, 0);
 }
 

@@ -3,16 +3,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Answered, Stale};
-use crate::addr::{L4Addr, Protocol};
-use crate::change::{Change, NodeFacts};
-use crate::compile::Guard;
-use crate::datapath::{Datapath, Limits, Moment};
-use crate::engine::{Engine, EngineConfig, Snapshot};
+use crate::change::Change;
+use crate::compile::guard::Guard;
+use crate::config::EngineConfig;
+use crate::datapath::{Datapath, Limits};
+use crate::engine::Engine;
 use crate::memory::MemoryDatapath;
-use crate::service::{
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::node::NodeFacts;
+use crate::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source,
 };
+use crate::snapshot::Snapshot;
+use crate::stale;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 
@@ -104,7 +109,7 @@ fn node(addresses: &[&str]) -> NodeFacts {
 
 /// In a word or two.
 fn verdict(snapshot: &Snapshot, frontend: &str, backend: &str) -> String {
-    match snapshot.stale(l4(frontend), l4(backend)) {
+    match stale::stale(snapshot, l4(frontend), l4(backend)) {
         None => "right".into(),
         Some(Stale::Backend(key)) => format!("gone from {}", key.service),
         Some(Stale::Frontend(address)) => format!("nobody has {address}"),
@@ -254,22 +259,22 @@ fn each_change_that_matters_counts() {
 }
 
 fn answered_since(before: &Answered, now: &Snapshot) -> Vec<String> {
-    now.answered().since(before).iter().map(ToString::to_string).collect()
+    stale::answered(now).since(before).iter().map(ToString::to_string).collect()
 }
 
 #[test]
 fn cluster_ips_are_answered_from_the_first_backend_on() {
     let mut node = Node::new();
-    let empty = node.tell([service("shop/dns", &[DNS, "0.0.0.0:30053/UDP"]), synced()]).answered();
+    let empty = stale::answered(&node.tell([service("shop/dns", &[DNS, "0.0.0.0:30053/UDP"]), synced()]));
     assert!(empty.is_empty(), "refused is not answered");
     let snapshot = node.tell([slice("shop/dns", &[(ONE, BackendState::Active)])]);
     assert_eq!(answered_since(&empty, &snapshot), [DNS], "at a NodePort a process of the node may have answered");
-    assert_eq!(answered_since(&snapshot.answered(), &snapshot), Vec::<String>::new());
+    assert_eq!(answered_since(&stale::answered(&snapshot), &snapshot), Vec::<String>::new());
     let mut claimed = service("shop/other", &["192.0.2.50:53/UDP"]);
     if let Change::UpsertService(service) = &mut claimed {
         service.ports[0].frontends[0].kind = FrontendKind::Static;
     }
-    let before = snapshot.answered();
+    let before = stale::answered(&snapshot);
     let snapshot = node.tell([claimed, slice("shop/other", &[(ONE, BackendState::Active)])]);
     assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new(), "somebody may have answered there before");
     let snapshot =

@@ -1,10 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, Table};
-use crate::addr::{Addr, Protocol};
-use crate::change::{Change, NodeFacts, NodeObject};
-use crate::nodeport::NodePortAddress;
-use crate::service::{
+use crate::change::Change;
+use crate::model::addr::{Addr, Protocol};
+use crate::model::node::{NodeFacts, NodeObject, NodePortAddress};
+use crate::model::service::{
     Backend, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source, TrafficPolicy,
 };
 

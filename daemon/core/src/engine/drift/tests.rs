@@ -1,16 +1,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::addr::{L4Addr, Protocol};
 use crate::change::Change;
-use crate::compare::{Broken, Content, DriftKind, EntryKey, Fault, differing};
-use crate::datapath::{Datapath, Limits, Moment};
-use crate::engine::{Engine, EngineConfig};
+use crate::config::EngineConfig;
+use crate::datapath::{Datapath, Limits};
+use crate::engine::Engine;
 use crate::memory::MemoryDatapath;
-use crate::service::{
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use crate::state::{FrontendEntry, MapOp, MapState, ServiceId};
+use crate::state::entries::{FrontendEntry, MapOp, MapState, ServiceId};
+use crate::state::kernel_check::{Broken, Content, DriftKind, EntryKey, Fault, differing};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 const FRONTEND: &str = "198.51.100.10:80";

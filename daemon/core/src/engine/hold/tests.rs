@@ -1,17 +1,22 @@
 use std::collections::BTreeSet;
 
-use crate::addr::{L4Addr, Protocol};
 use crate::change::Change;
-use crate::compile::Guard;
-use crate::datapath::{Datapath, Limits, Moment};
-use crate::engine::{Engine, EngineConfig, Round};
+use crate::compile::guard::Guard;
+use crate::compile::select::Choice;
+use crate::config::EngineConfig;
+use crate::datapath::{Datapath, Limits};
+use crate::engine::{Engine, Round};
+use crate::explain::reports;
+use crate::explain::trace::{Verdict, trace};
+use crate::filter::Filter;
 use crate::memory::MemoryDatapath;
-use crate::report::{Choice, Filter, Status};
-use crate::service::{
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use crate::state::MapOp;
-use crate::trace::{Verdict, trace};
+use crate::state::entries::MapOp;
+use crate::state::status::Status;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 const APISERVER: &str = "192.0.2.1:6443";
@@ -101,7 +106,7 @@ impl Host {
     }
 
     fn statuses(&self) -> Vec<Status> {
-        self.engine.snapshot(self.now).frontends(&Filter::default()).iter().map(|row| row.status).collect()
+        reports::frontends(&self.engine.snapshot(self.now), &Filter::default()).iter().map(|row| row.status).collect()
     }
 }
 
@@ -273,10 +278,13 @@ fn an_apiserver_learned_late_protects_from_then_on() {
     assert_eq!(host.tell([apiserver()]).compiled, []);
     host.tell([emptied(full)]);
     let snapshot = host.engine.snapshot(host.now);
-    let rows = snapshot.backends(&Filter::default());
+    let rows = reports::backends(&snapshot, &Filter::default());
     assert_eq!(rows.iter().map(|row| (row.address, row.choice)).collect::<Vec<_>>(), [(l4(APISERVER), Choice::Held)]);
     assert_eq!(&*rows[0].origin, "EndpointSlice a/proxy");
-    assert_eq!((snapshot.services(&Filter::default())[0].status, snapshot.held().count()), (Status::Held, 1));
+    assert_eq!(
+        (reports::services(&snapshot, &Filter::default())[0].status, snapshot.held().count()),
+        (Status::Held, 1)
+    );
     let round = host.tell([told]);
     assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Done]));
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::cause::Trigger;
 use crate::history::{Addresses, Event, What};
-use crate::service::{PortKey, Source};
-use crate::state::{ServiceEntry, ServiceId, Slot, backends_of};
+use crate::model::cause::Trigger;
+use crate::model::service::{PortKey, Source};
+use crate::state::entries::{ServiceEntry, ServiceId, Slot, backends_of};
 
 /// A list that the round changes.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::MAX_EVENTS;
 use crate::history::Event;
-use crate::service::PortKey;
+use crate::model::service::PortKey;
 
 /// The events of a round while they are put together, each port's findable.
 #[derive(Default)]

@@ -1,17 +1,20 @@
 use std::collections::BTreeSet;
 
-use crate::addr::{L4Addr, Protocol};
-use crate::change::{Change, NodeFacts};
-use crate::compare::{Content, EntryKey};
-use crate::compile::Guard;
-use crate::datapath::{Datapath, Limits, Moment};
-use crate::engine::{Engine, EngineConfig, Round};
+use crate::change::Change;
+use crate::compile::guard::Guard;
+use crate::config::EngineConfig;
+use crate::datapath::{Datapath, Limits};
+use crate::engine::{Engine, Round};
 use crate::history::{Event, Kernel, MAX_SHOWN, What};
 use crate::memory::MemoryDatapath;
-use crate::service::{
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::node::NodeFacts;
+use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use crate::state::MapOp;
+use crate::state::entries::MapOp;
+use crate::state::kernel_check::{Content, EntryKey};
 
 const LIMITS: Limits = Limits { frontends: 4_096, services: 4_096, slots: 65_536, affinity: 16 };
 

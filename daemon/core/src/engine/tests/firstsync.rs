@@ -1,6 +1,8 @@
 //! A service of many slices on a first start: they arrive one after the other, and what is published has to rest.
 
 use super::*;
+use crate::explain::reports;
+use crate::explain::trace;
 
 const SLICES: usize = 18;
 const ENDPOINTS: usize = 99;
@@ -61,7 +63,7 @@ fn many_slices_of_many_services_fit_on_a_first_start() {
             round(&mut engine, &mut now);
             // What can serve does so at once: no service waits for the rest of its slices.
             let snapshot = engine.snapshot(now);
-            assert!(matches!(snapshot.trace(l4(&format!("198.51.100.{index}:80"))), Verdict::Forwarded(..)));
+            assert!(matches!(trace::verdict(&snapshot, l4(&format!("198.51.100.{index}:80"))), Verdict::Forwarded(..)));
             assert!(
                 snapshot.realised.services.values().filter(|entry| !entry.cluster.is_empty()).count() > at.min(1) * 99
             );
@@ -90,7 +92,7 @@ fn only_a_list_that_grows_waits_for_the_rest_of_its_source() {
     engine.change(Change::UpsertSlice(piece(1, 1)));
     engine.reconcile(&mut datapath, Moment(2));
     assert_eq!((count(&engine), engine.next_round()), (ENDPOINTS, Some(Moment(5_001))));
-    let row = engine.snapshot(Moment(2)).frontends(&Filter::default()).remove(0);
+    let row = reports::frontends(&engine.snapshot(Moment(2)), &Filter::default()).remove(0);
     assert_eq!((row.status, row.error), (Status::Pending, None));
     engine.change(Change::UpsertSlice(piece(1, 2)));
     engine.change(Change::RemoveSlice(piece(1, 0).name, Source::Kubernetes));
@@ -120,7 +122,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
         assert_eq!(engine.reconcile(&mut datapath, now).errors, []);
         now = now.plus(10);
     }
-    let row = engine.snapshot(now).frontends(&Filter::default()).remove(0);
+    let row = reports::frontends(&engine.snapshot(now), &Filter::default()).remove(0);
     assert_eq!(row.status, Status::Pending);
     assert_eq!(
         row.error.as_deref(),
@@ -130,7 +132,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
         now = now.max(due);
         assert_eq!(engine.reconcile(&mut datapath, now).errors, []);
     }
-    assert_eq!(engine.snapshot(now).frontends(&Filter::default()).remove(0).status, Status::Done);
+    assert_eq!(reports::frontends(&engine.snapshot(now), &Filter::default()).remove(0).status, Status::Done);
     assert!(now < Moment(1_200), "as soon as there is room, not seconds later: {now:?}");
 }
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::datapath::MapError;
-use crate::story::{Client, End, Near};
+use crate::explain::reports;
+use crate::explain::story::{self, Client, End, Near};
+use crate::explain::trace;
 
 fn node(own: &[&str]) -> Change {
     Change::Node(NodeFacts {
@@ -19,11 +21,11 @@ fn nodeport(full: &str) -> Service {
 }
 
 fn end(engine: &Engine, to: &str) -> End {
-    engine.snapshot(Moment(0)).story(l4(to), Client::Host).end
+    story::story(&engine.snapshot(Moment(0)), l4(to), Client::Host).end
 }
 
 fn error(engine: &Engine) -> Option<String> {
-    engine.snapshot(Moment(0)).frontends(&Filter::default()).remove(0).error
+    reports::frontends(&engine.snapshot(Moment(0)), &Filter::default()).remove(0).error
 }
 
 /// `t_full`: 1,024 addresses too many, and every report said that NodePorts are answered on them.
@@ -42,8 +44,8 @@ fn an_address_of_the_node_that_does_not_fit_is_reported_wherever_one_looks() {
     assert_eq!(end(&engine, "203.0.113.1:30080"), End::Forwarded(1));
     assert_eq!(end(&engine, "203.0.113.2:30080"), End::PassedThrough, "the kernel does not have the address");
     let snapshot = engine.snapshot(Moment(0));
-    assert_eq!(snapshot.trace(l4("203.0.113.2:30080")), Verdict::PassedThrough);
-    let near = snapshot.story(l4("203.0.113.2:30080"), Client::Host).near;
+    assert_eq!(trace::verdict(&snapshot, l4("203.0.113.2:30080")), Verdict::PassedThrough);
+    let near = story::story(&snapshot, l4("203.0.113.2:30080"), Client::Host).near;
     assert_eq!(near, [Near::NotInKernel(name("shop/web"), Some(MapError::TooManyNodeAddrs { limit: 1 }))]);
     let shown = format!("not answered on 203.0.113.2 and 1 more of the node's addresses: {full}");
     assert_eq!(error(&engine), Some(shown));

@@ -2,7 +2,7 @@
 //! depend on the machine.
 
 use super::*;
-use crate::addr::work;
+use crate::model::addr::work;
 
 const ROOM: Limits = Limits { frontends: 8_192, services: 8_192, slots: 32_768, affinity: 16 };
 

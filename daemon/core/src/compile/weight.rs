@@ -1,0 +1,77 @@
+//! From weights to slots: a backend of twice the weight has twice the slots, so that choosing a slot at random honours
+//! weights without a word about them in the kernel.
+
+use smallvec::SmallVec;
+
+use crate::state::entries::MAX_VIEW_SLOTS;
+
+/// Resolution where weights have no small common form: the shares are then right to about one part in this many.
+const RESOLUTION: u64 = 1_024;
+
+/// How many slots each backend gets, at least one each, at most [`MAX_VIEW_SLOTS`] in all; backends beyond that many
+/// get none. Weights must not be 0.
+pub(crate) fn slot_counts(weights: &[u16]) -> SmallVec<[u16; 8]> {
+    let divisor = weights.iter().fold(0, |a, &b| gcd(a, b)).max(1);
+    let mut counts: SmallVec<[u16; 8]> = weights.iter().map(|weight| weight / divisor).collect();
+    let backends = counts.len() as u64;
+    let budget = RESOLUTION.max(backends * 4).min(MAX_VIEW_SLOTS as u64);
+    let total: u64 = counts.iter().map(|&c| u64::from(c)).sum();
+    if total > budget && total > backends {
+        for count in &mut counts {
+            let scaled = u64::from(*count) * budget.saturating_sub(backends) / total;
+            *count = u16::try_from(scaled + 1).unwrap_or(u16::MAX);
+        }
+    }
+    truncate(&mut counts);
+    counts
+}
+
+/// More backends than slots can only be refused, and by address order: every node drops the same ones.
+fn truncate(counts: &mut [u16]) {
+    let mut left = MAX_VIEW_SLOTS;
+    for count in counts {
+        *count = (*count).min(u16::try_from(left).unwrap_or(u16::MAX));
+        left -= usize::from(*count);
+    }
+}
+
+fn gcd(a: u16, b: u16) -> u16 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slot_counts;
+    use crate::state::entries::MAX_VIEW_SLOTS;
+
+    #[test]
+    fn equal_weights_take_one_slot_each() {
+        assert_eq!(*slot_counts(&[100, 100, 100]), [1, 1, 1]);
+        assert_eq!(*slot_counts(&[]), [] as [u16; 0]);
+    }
+
+    #[test]
+    fn shares_are_exact_where_they_have_a_small_form() {
+        assert_eq!(*slot_counts(&[10, 30]), [1, 3]);
+        assert_eq!(*slot_counts(&[1, 1000]), [1, 1000]);
+    }
+
+    /// Large coprime weights must not eat the slots map.
+    #[test]
+    fn shares_are_close_where_they_have_not() {
+        let counts = slot_counts(&[65_535, 65_534, 1]);
+        let total: u32 = counts.iter().map(|&c| u32::from(c)).sum();
+        assert!(total <= 1_024, "{counts:?}");
+        assert!(counts[0].abs_diff(counts[1]) <= 1 && counts[2] == 1, "{counts:?}");
+    }
+
+    #[test]
+    fn no_view_is_longer_than_its_count_can_say() {
+        let counts = slot_counts(&vec![1; MAX_VIEW_SLOTS + 5]);
+        assert_eq!(counts.iter().map(|&c| usize::from(c)).sum::<usize>(), MAX_VIEW_SLOTS);
+        let weighted: Vec<u16> = (0..60_000).map(|i| if i % 2 == 0 { 7 } else { 3 }).collect();
+        let counts = slot_counts(&weighted);
+        assert!(counts.iter().map(|&c| usize::from(c)).sum::<usize>() <= MAX_VIEW_SLOTS);
+        assert!(counts.iter().all(|&c| c >= 1));
+    }
+}

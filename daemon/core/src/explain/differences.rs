@@ -1,0 +1,211 @@
+//! Where source, memory and kernel say different things, with the likely cause and what nodelb does about it: the rows
+//! of `/diff`. Source here is what the sources have told; what they would say if they were asked now is the daemon's to
+//! find out.
+
+use crate::compile::select::Choice;
+use crate::explain::reports;
+use crate::explain::rows::{Between, Difference};
+use crate::filter::Filter;
+use crate::model::addr::L4Addr;
+use crate::model::service::{FrontendKind, ServiceName, Source};
+use crate::snapshot::Snapshot;
+use crate::state::kernel_check::{Content, differing};
+use crate::state::status::Status;
+
+use kernel::{ABSENT, addresses, entry, shows};
+
+mod kernel;
+
+pub use kernel::{CHECKS_AT_ONCE, NextCheck};
+
+/// Every difference between source and memory, and between memory and what the maps hold now, in this order, by
+/// address and name.
+pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter: &Filter) -> Vec<Difference> {
+    let mut rows = Vec::new();
+    add_sources(snapshot, filter, &mut rows);
+    add_descriptions(snapshot, filter, &mut rows);
+    add_held_ports(snapshot, filter, &mut rows);
+    add_frontends(snapshot, filter, &mut rows);
+    add_backends(snapshot, filter, &mut rows);
+    for key in differing(held, &snapshot.desired) {
+        if shows(snapshot, held, key, filter) {
+            rows.push(entry(snapshot, held, key, next));
+        }
+    }
+    let is_wanted = *filter == Filter::default();
+    for broken in held.broken.nameless.iter().filter(|_| is_wanted) {
+        rows.push(Difference {
+            between: Between::MemoryKernel,
+            what: "map frontends".into(),
+            service: None,
+            source: None,
+            memory: Some(ABSENT.into()),
+            kernel: Some(broken.clone()),
+            cause: "another program wrote into the map".into(),
+            action: "no connection can meet it; a restart of nodelb makes new maps without it".into(),
+        });
+    }
+    rows
+}
+
+/// Sources that have not told all they have.
+fn add_sources(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
+    if *filter != Filter::default() {
+        return;
+    }
+    for source in &snapshot.absent {
+        rows.push(Difference {
+            between: Between::SourceMemory,
+            what: format!("source {source}"),
+            service: None,
+            source: Some("not configured".into()),
+            memory: Some("as last known".into()),
+            kernel: None,
+            cause: "the configuration does not name it, and it was a source before".into(),
+            action: format!("its services stay; configure [{source}], or set {source}.enabled to false and restart"),
+        });
+    }
+    for source in &snapshot.config.sources {
+        let (cause, action) = match (snapshot.facts.is_synced(*source), snapshot.facts.incomplete(*source)) {
+            (true, None) => continue,
+            (true, Some(what)) => (
+                format!("it cannot be read whole: {what}"),
+                "what the kernel had at the start and no source has described since stays until it can",
+            ),
+            (false, _) => (
+                format!("it has not told all it has since nodelb started; see {}", where_to_look(*source)),
+                "what the kernel held at the start stays as it was; what is told is added at once",
+            ),
+        };
+        rows.push(Difference {
+            between: Between::SourceMemory,
+            what: format!("source {source}"),
+            service: None,
+            source: Some("not told completely".into()),
+            memory: Some("what is known so far".into()),
+            kernel: None,
+            cause,
+            action: action.into(),
+        });
+    }
+}
+
+/// Services that more than one source describes.
+fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
+    if filter.address.is_some() {
+        return;
+    }
+    let told_twice = |name: &&ServiceName| snapshot.facts.claims(name).len() > 1;
+    for name in snapshot.names(filter).into_iter().filter(told_twice) {
+        let narrow = Filter { service: Some(name.clone()), ..Filter::default() };
+        // The first one counts.
+        for report in reports::services(snapshot, &narrow).into_iter().skip(1) {
+            let Some(error) = report.error else { continue };
+            rows.push(Difference {
+                between: Between::SourceMemory,
+                what: name.to_string(),
+                service: Some(name.clone()),
+                source: Some(format!("{} describes it ({})", report.source, report.origin)),
+                memory: Some("another description counts".into()),
+                kernel: None,
+                cause: error,
+                action: "takes this description when the other is gone".into(),
+            });
+        }
+    }
+}
+
+fn add_held_ports(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
+    let mut ports: Vec<_> = snapshot.held().collect();
+    ports.sort_by(|a, b| a.key.cmp(&b.key));
+    for port in ports {
+        let is_named = filter.service.as_ref().is_none_or(|service| port.key.service == *service);
+        let is_at = filter.address.is_none_or(|addr| {
+            port.backends.iter().any(|backend| backend.addr == addr)
+                || snapshot.addresses_of(&port.key.service).iter().any(|address| address.addr == addr)
+        });
+        if is_named && is_at {
+            rows.push(Difference {
+                between: Between::SourceMemory,
+                what: port.key.to_string(),
+                service: Some(port.key.service.clone()),
+                source: Some("no backends".into()),
+                memory: Some(addresses(port.backends.iter().copied())),
+                kernel: None,
+                cause: format!("{} left it without backends", port.cause),
+                action: "they stay in use, for the service leads to an apiserver, until there are others or it is \
+                         deleted"
+                    .into(),
+            });
+        }
+    }
+}
+
+/// Addresses that a source wants served and nodelb does not serve, or nobody can dial.
+fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
+    for report in reports::frontends(snapshot, filter) {
+        let Some(error) = report.error else { continue };
+        let owner = snapshot.rows.get(&report.address).and_then(|row| row.owner());
+        let is_owner =
+            owner.is_some_and(|(claim, _)| (&claim.key.service, &claim.key.port) == (&report.service, &report.port));
+        let (memory, action) = match (report.status, owner) {
+            (Status::Error, _) if is_owner => continue,
+            (Status::Error, Some((claim, _))) => {
+                (format!("served for {}", claim.key), "takes over when that goes".to_owned())
+            }
+            (Status::Error, None) => ("not served".into(), "connections pass through untranslated".into()),
+            (Status::Done, _) if is_out_of_reach(snapshot, report.address, report.kind) => {
+                ("served, but not everywhere".into(), "goes on as soon as that changes".into())
+            }
+            _ => continue,
+        };
+        rows.push(Difference {
+            between: Between::SourceMemory,
+            what: report.address.to_string(),
+            service: Some(report.service.clone()),
+            source: Some(format!("{} of {}", report.kind, report.service)),
+            memory: Some(memory),
+            kernel: None,
+            cause: error,
+            action,
+        });
+    }
+}
+
+/// Backends that a source offers and nodelb does not use for a reason of its own.
+fn add_backends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
+    for report in reports::backends(snapshot, filter) {
+        let action = match report.choice {
+            Choice::Refused => "never used, whatever the source says",
+            Choice::Quarantined => "used again when its checks succeed",
+            _ => continue,
+        };
+        let port = if report.port.is_empty() { String::new() } else { format!(":{}", report.port) };
+        rows.push(Difference {
+            between: Between::SourceMemory,
+            what: format!("{}{port} backend {}", report.service, report.address),
+            service: Some(report.service),
+            source: Some(format!("named by {}", report.origin)),
+            memory: Some(report.choice.to_string()),
+            kernel: None,
+            cause: report.reason.unwrap_or_default(),
+            action: action.into(),
+        });
+    }
+}
+
+/// Whether a NodePort that is as it should be is answered by somebody else, or nowhere.
+fn is_out_of_reach(snapshot: &Snapshot, address: L4Addr, kind: FrontendKind) -> bool {
+    let is_answered = || snapshot.answers_nodeports(address.addr.family());
+    snapshot.facts.bound(address).is_some() || (kind == FrontendKind::NodePort && !is_answered())
+}
+
+fn where_to_look(source: Source) -> &'static str {
+    match source {
+        Source::Files => "`nodelb sources`",
+        Source::Kubernetes => "`nodelb apiservers`",
+    }
+}
+
+#[cfg(test)]
+mod tests;

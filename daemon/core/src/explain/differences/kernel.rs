@@ -1,0 +1,190 @@
+//! The half of the rows that compares what is wanted with what the maps hold.
+
+use std::fmt;
+
+use crate::explain::rows::{Between, Difference};
+use crate::filter::Filter;
+use crate::model::addr::L4Addr;
+use crate::model::service::{ServiceName, Source};
+use crate::snapshot::Snapshot;
+use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot, backends_of};
+use crate::state::kernel_check::{Content, EntryKey, Fault, judge};
+use crate::state::status::Status;
+
+/// What whoever does not want to wait for the next check can do.
+pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks at once";
+
+/// What the rows say of drift hangs on when it is looked for next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextCheck {
+    /// In how many seconds; `None` where nobody knows.
+    pub seconds: Option<u64>,
+}
+
+impl fmt::Display for NextCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.seconds {
+            Some(seconds) => write!(f, "put right at the next check, in {seconds} s")?,
+            None => f.write_str("put right at the next check")?,
+        }
+        write!(f, "; {CHECKS_AT_ONCE}")
+    }
+}
+
+pub(super) const ABSENT: &str = "absent";
+
+/// Whether the filter lets the entry through.
+pub(super) fn shows(snapshot: &Snapshot, held: &Content, key: EntryKey, filter: &Filter) -> bool {
+    let is_named = |id: ServiceId| {
+        filter.service.as_ref().is_none_or(|name| snapshot.owners.get(&id).is_some_and(|o| o.key.service == *name))
+    };
+    let both = [&snapshot.desired, &held.state];
+    match key {
+        EntryKey::Frontend(address) => {
+            let ids = both.iter().filter_map(|state| state.frontends.get(&address)).map(|entry| entry.service);
+            let is_shown = filter.service.is_none() || ids.into_iter().any(is_named);
+            is_shown && filter.address.is_none_or(|addr| addr == address.addr)
+        }
+        EntryKey::Service(id) => {
+            let holds = |addr| {
+                let entries = both.iter().filter_map(|state| state.services.get(&id));
+                entries.flat_map(|e| e.cluster.iter().chain(e.local.iter())).any(|slot| slot.addr.addr == addr)
+            };
+            let is_reached = |addr| {
+                let owner = snapshot.owners.get(&id);
+                owner.is_some_and(|o| snapshot.addresses_of(&o.key.service).iter().any(|a| a.addr == addr))
+            };
+            is_named(id) && filter.address.is_none_or(|addr| holds(addr) || is_reached(addr))
+        }
+        EntryKey::NodeAddress(own) => filter.service.is_none() && filter.address.is_none_or(|addr| addr == own),
+    }
+}
+
+/// The row of an entry that is not in the maps as it is wanted.
+pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> Difference {
+    let broken = held.broken.entries.get(&key).cloned();
+    let (what, memory, kernel) = match key {
+        EntryKey::Frontend(address) => {
+            let text = |state: &MapState| state.frontends.get(&address).map(|entry| frontend_text(snapshot, *entry));
+            (address.to_string(), text(&snapshot.desired), text(&held.state))
+        }
+        EntryKey::Service(id) => {
+            let text = |state: &MapState| state.services.get(&id).map(|entry| service_text(entry));
+            (name_of(snapshot, id), text(&snapshot.desired), text(&held.state))
+        }
+        EntryKey::NodeAddress(addr) => {
+            let text = |state: &MapState| state.node_addrs.contains(&addr).then(|| "answers NodePorts".to_owned());
+            (addr.to_string(), text(&snapshot.desired), text(&held.state))
+        }
+    };
+    let (cause, action) = likely_cause(snapshot, held, key, next);
+    let or_absent = |text: Option<String>| Some(text.unwrap_or_else(|| ABSENT.into()));
+    Difference {
+        between: Between::MemoryKernel,
+        what,
+        service: service_at(snapshot, held, key),
+        source: None,
+        memory: or_absent(memory),
+        kernel: or_absent(broken.or(kernel)),
+        cause,
+        action,
+    }
+}
+
+/// Why an entry differs, and what is done about it.
+fn likely_cause(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
+    if let Some((_, fault)) = judge(held, &snapshot.realised, key) {
+        let what = match fault {
+            Fault::Missing => "the entry was deleted by somebody else than nodelb",
+            Fault::Changed => "the entry was overwritten by somebody else than nodelb",
+            Fault::Foreign => "the entry was added by somebody else than nodelb",
+        };
+        let action = if snapshot.is_ready { next.to_string() } else { "put right once every source is synced".into() };
+        return (format!("{what}: bpftool, or another program with access to the maps"), action);
+    }
+    if let Some(error) = error_at(snapshot, key) {
+        return (error, "tried again at least every 5 s until it succeeds".into());
+    }
+    let absent: Vec<String> = snapshot.absent.iter().map(Source::to_string).collect();
+    if !absent.is_empty() && unfinished(snapshot).next().is_none() {
+        let cause = format!("{} is not configured and was a source before", absent.join(", "));
+        return (cause, "stays until that source is configured or switched off".into());
+    }
+    let waiting: Vec<String> = unfinished(snapshot).map(|source| source.to_string()).collect();
+    if waiting.is_empty() {
+        return ("the change is under way".into(), "done with the next round".into());
+    }
+    let waiting = waiting.join(", ");
+    (format!("{waiting} has not told all it has yet"), "waits for that: nothing is taken away before".into())
+}
+
+/// The sources that keep things from being removed.
+fn unfinished(snapshot: &Snapshot) -> impl Iterator<Item = Source> {
+    let is_whole = |source: &Source| snapshot.facts.is_synced(*source) && snapshot.facts.incomplete(*source).is_none();
+    snapshot.config.sources.iter().copied().filter(move |source| !is_whole(source))
+}
+
+/// What the last operation on the entry failed with.
+fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
+    let error = |address: &L4Addr| {
+        let status = &snapshot.rows.get(address)?.status;
+        status.error.clone().filter(|_| status.status == Status::Error)
+    };
+    match key {
+        EntryKey::Frontend(address) => error(&address).map(|error| error.to_string()),
+        EntryKey::Service(id) => {
+            let owner = snapshot.owners.get(&id)?;
+            let addresses = snapshot.addresses_of(&owner.key.service);
+            let own = |a: &&L4Addr| snapshot.desired.frontends.get(*a).is_some_and(|entry| entry.service == id);
+            addresses.iter().filter(own).find_map(error).map(|error| error.to_string())
+        }
+        EntryKey::NodeAddress(addr) => snapshot.failed_node_addrs.get(&addr).map(ToString::to_string),
+    }
+}
+
+fn service_at(snapshot: &Snapshot, held: &Content, key: EntryKey) -> Option<ServiceName> {
+    let at = |address| [&snapshot.desired, &held.state].into_iter().find_map(|state| state.frontends.get(&address));
+    let id = match key {
+        EntryKey::Service(id) => id,
+        EntryKey::Frontend(address) => at(address)?.service,
+        EntryKey::NodeAddress(_) => return None,
+    };
+    snapshot.owners.get(&id).map(|owner| owner.key.service.clone())
+}
+
+fn name_of(snapshot: &Snapshot, id: ServiceId) -> String {
+    snapshot.service_of(id).unwrap_or_else(|| format!("service id {id}"))
+}
+
+fn frontend_text(snapshot: &Snapshot, entry: FrontendEntry) -> String {
+    let view = if entry.inside_local { " (local view)" } else { "" };
+    format!("leads to {}{view}", name_of(snapshot, entry.service))
+}
+
+fn service_text(entry: &ServiceEntry) -> String {
+    let view = |name, list: &[Slot]| format!("{name} {}", addresses(backends_of(list).map(|(addr, _)| addr)));
+    let mut text = view("cluster", &entry.cluster);
+    if !entry.local.is_empty() {
+        text = format!("{text}, {}", view("local", &entry.local));
+    }
+    if entry.affinity_seconds > 0 {
+        text.push_str(&format!(", affinity {} s", entry.affinity_seconds));
+    }
+    if entry.may_be_bound {
+        text.push_str(", NodePorts may be bound");
+    }
+    if entry.cluster.is_empty() && entry.has_backends {
+        text.push_str(", backends elsewhere");
+    }
+    text
+}
+
+/// `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP]`, at most five.
+pub(super) fn addresses(backends: impl Iterator<Item = L4Addr>) -> String {
+    const SHOWN: usize = 5;
+    let all: Vec<L4Addr> = backends.collect();
+    let shown: Vec<String> = all.iter().take(SHOWN).map(L4Addr::to_string).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" + {more} more") } else { String::new() };
+    format!("[{}{more}]", shown.join(", "))
+}

@@ -1,0 +1,386 @@
+//! The rows that readers see, built from a snapshot.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::claims::{Claim, Precedence, Row};
+use crate::compile::select::{self, Candidate, Checks, Choice};
+use crate::explain::rows::{BackendReport, Counts, FrontendReport, ServiceReport};
+use crate::filter::Filter;
+use crate::model::addr::L4Addr;
+use crate::model::cause::Cause;
+use crate::model::health_check::Quarantine;
+use crate::model::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice};
+use crate::snapshot::Snapshot;
+use crate::state::entries::{Slot, backends_of};
+use crate::state::status::Status;
+
+/// The rows of `/frontends`, by address, then in line of ownership.
+pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
+    let mut reports = Vec::new();
+    let mut add = |address: L4Addr, row: &Row| {
+        for (place, claim) in row.claims().iter().enumerate() {
+            let is_meant = filter.service.as_ref().is_none_or(|service| claim.key.service == *service)
+                && filter.kind.is_none_or(|kind| claim.kind == kind)
+                && filter.status.is_none_or(|status| row.status_of(place, address).status == status);
+            if is_meant {
+                reports.push(frontend(snapshot, address, row, place, claim));
+            }
+        }
+    };
+    if let Some(service) = &filter.service {
+        for address in snapshot.addresses_of(service) {
+            if filter.address.is_none_or(|addr| address.addr == addr)
+                && let Some(row) = snapshot.rows.get(&address)
+            {
+                add(address, row);
+            }
+        }
+    } else if let Some(addr) = filter.address {
+        snapshot.rows.range(L4Addr::all_at(addr)).for_each(|(address, row)| add(*address, row));
+    } else {
+        snapshot.rows.iter().for_each(|(address, row)| add(*address, row));
+    }
+    reports
+}
+
+/// How many rows there are, and how they stand. Looks at everything once, and makes no row.
+pub fn counts(snapshot: &Snapshot) -> Counts {
+    let mut counts = Counts::default();
+    count_services(snapshot, &mut counts);
+    count_frontends(snapshot, &mut counts);
+    let mut without = BTreeSet::new();
+    for entry in snapshot.desired.services.values() {
+        counts.selectable += backends_of(&entry.cluster).count();
+    }
+    without.extend(snapshot.empty_ports().map(|key| &key.service));
+    counts.without_backends = without.len();
+    counts
+}
+
+fn count_services(snapshot: &Snapshot, counts: &mut Counts) {
+    for name in snapshot.facts.names() {
+        counts.services += 1;
+        let Some((service, slices)) = snapshot.facts.owner(name) else { continue };
+        counts.awaiting_load_balancer += usize::from(service.awaits_load_balancer);
+        let failed = checks(snapshot, name).and_then(|checks| checks.failed);
+        for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
+            let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));
+            let state = if has_failed { BackendState::Quarantined } else { backend.state };
+            *counts.backends.entry(state).or_default() += 1;
+        }
+    }
+}
+
+fn count_frontends(snapshot: &Snapshot, counts: &mut Counts) {
+    let mut held = BTreeSet::new();
+    for row in snapshot.rows.values() {
+        for (place, claim) in row.claims().iter().enumerate() {
+            let status = match &claim.target {
+                Ok(_) if place == 0 => row.status.status,
+                Ok(_) => {
+                    counts.outranked += 1;
+                    Status::Error
+                }
+                Err(_) => {
+                    counts.refused += 1;
+                    Status::Error
+                }
+            };
+            *counts.frontends.entry(status).or_default() += 1;
+            if status == Status::Held {
+                held.insert(&claim.key.service);
+            }
+        }
+    }
+    counts.held = held.len();
+}
+
+fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
+    let status = row.status_of(place, address);
+    let entry = claim.target.as_ref().ok().and_then(|id| snapshot.desired.services.get(id));
+    let is_owner = place == 0;
+    let backends = match entry {
+        Some(entry) if is_owner => distinct(if claim.inside_local { &entry.local } else { &entry.cluster }),
+        _ => Vec::new(),
+    };
+    let mut flags = Vec::new();
+    if let Some(entry) = entry.filter(|entry| entry.affinity_seconds > 0) {
+        flags.push(format!("Affinity={}s", entry.affinity_seconds));
+    }
+    if claim.outside_local && claim.kind.is_external() {
+        flags.push("ExternalLocal".into());
+    }
+    let checks = checks(snapshot, &claim.key.service);
+    if checks.is_some() {
+        flags.push("HealthCheck".into());
+    }
+    if checks.and_then(|checks| checks.failed).is_some_and(|failed| all_failed(&backends, failed)) {
+        flags.push("LastResort".into());
+    }
+    if claim.inside_local {
+        flags.push("Local".into());
+    }
+    flags.extend(source_ranges(snapshot, claim).map(|count| format!("SourceRanges={count}")));
+    let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
+    let unused = || is_empty.then(|| unused_text_of(snapshot, &claim.key)).flatten();
+    let bound = || snapshot.facts.bound(address).filter(|_| is_owner).map(ToString::to_string);
+    FrontendReport {
+        address,
+        kind: claim.kind,
+        service: claim.key.service.clone(),
+        port: Arc::clone(&claim.key.port),
+        backends,
+        flags,
+        status: status.status,
+        since: status.since,
+        error: status
+            .error
+            .map(|error| error.to_string())
+            .or_else(bound)
+            .or_else(unused)
+            .or_else(|| unanswered(snapshot, claim, status.status)),
+    }
+}
+
+/// How many networks clients from outside may come from, where the claim's service names any.
+fn source_ranges(snapshot: &Snapshot, claim: &Claim) -> Option<usize> {
+    if claim.kind != FrontendKind::LoadBalancer {
+        return None;
+    }
+    let (service, _) = snapshot.facts.owner(&claim.key.service)?;
+    service.source_ranges.as_ref().map(Vec::len)
+}
+
+/// Why no client, or not every client, reaches a NodePort that is as it should be.
+fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<String> {
+    let family = claim.key.family;
+    if claim.kind != FrontendKind::NodePort || status != Status::Done {
+        return None;
+    }
+    if !snapshot.answers_nodeports(family) {
+        let text = format!("answered nowhere: the node has no {family} address that node.nodeport-addresses means");
+        return Some(text);
+    }
+    let mut failed = snapshot.unanswered_node_addrs().filter(|(addr, _)| addr.family() == family);
+    let (first, error) = failed.next()?;
+    let more = failed.count();
+    let more = if more > 0 { format!(" and {more} more of the node's addresses") } else { String::new() };
+    Some(format!("not answered on {first}{more}: {error}"))
+}
+
+/// Why a port without backends has none, if nodelb does not use those that its slices name.
+fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
+    let mut rows = Vec::new();
+    let (_, slices) = snapshot.facts.owner(&key.service)?;
+    port_backends(snapshot, slices, key, &mut rows);
+    unused_text(&rows)
+}
+
+/// What the service's own checks have to say; `None` where it has none.
+fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
+    let (service, _) = snapshot.facts.owner(name)?;
+    service.health_check.is_some().then(|| Checks::of(service, snapshot.facts.quarantine(&service.name)))
+}
+
+/// The rows of `/services`, by name, then source.
+pub fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceReport> {
+    snapshot
+        .names(filter)
+        .into_iter()
+        .flat_map(|name| snapshot.facts.claims(name))
+        .filter(|service| filter.address.is_none_or(|addr| claims(service, |frontend| frontend.addr == addr)))
+        .filter(|service| filter.kind.is_none_or(|kind| claims(service, |frontend| frontend.kind == kind)))
+        .map(|described| service(snapshot, described))
+        .filter(|report| filter.status.is_none_or(|status| report.status == status))
+        .collect()
+}
+
+fn service(snapshot: &Snapshot, service: &Arc<Service>) -> ServiceReport {
+    let mut report = ServiceReport {
+        service: service.name.clone(),
+        source: service.source,
+        origin: Arc::clone(&service.origin.object),
+        ports: port_texts(service),
+        internal_policy: service.internal_policy,
+        external_policy: service.external_policy,
+        affinity_seconds: service.affinity_seconds,
+        frontends: 0,
+        backends: 0,
+        selectable: 0,
+        status: Status::Done,
+        error: None,
+    };
+    match snapshot.facts.owner(&service.name) {
+        Some((owner, _)) if !Arc::ptr_eq(owner, service) => {
+            report.status = Status::Error;
+            let why = match Precedence::of((owner.source, owner.created), (service.source, service.created)) {
+                Precedence::LocalFile => "a local file goes before Kubernetes",
+                Precedence::Older => "its description is older",
+                Precedence::Equal => "both are as old",
+            };
+            report.error =
+                Some(format!("source {} describes {} too, and {why}: remove one of the two", owner.source, owner.name));
+        }
+        _ => add_use(snapshot, &mut report),
+    }
+    report
+}
+
+fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
+    let filter = Filter::of_service(&report.service);
+    let frontends = frontends(snapshot, &filter);
+    report.frontends = frontends.len();
+    report.status = frontends.iter().map(|f| f.status).max_by_key(|s| severity(*s)).unwrap_or(Status::Done);
+    let mut failed = frontends.into_iter().filter(|f| matches!(f.status, Status::Held | Status::Error));
+    report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
+    let backends = backends(snapshot, &filter);
+    if report.error.is_none() {
+        report.error = unused_text(&backends);
+    }
+    let entry = || snapshot.facts.entry_error(Some(&report.service)).map(ToString::to_string);
+    report.error = report.error.take().or_else(entry);
+    let count = |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
+    report.backends = count(&mut backends.iter());
+    report.selectable = count(&mut backends.iter().filter(|b| matches!(b.choice, Choice::Selected | Choice::Held)));
+}
+
+/// The rows of `/backends`, by service, port and address.
+pub fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendReport> {
+    let mut reports = Vec::new();
+    for name in snapshot.names(filter) {
+        let Some((owner, slices)) = snapshot.facts.owner(name) else { continue };
+        for key in port_keys(owner) {
+            port_backends(snapshot, slices, &key, &mut reports);
+        }
+    }
+    reports.retain(|report| filter.address.is_none_or(|addr| report.address.addr == addr));
+    reports
+}
+
+fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey, reports: &mut Vec<BackendReport>) {
+    let (mut admitted, mut refused) = (Vec::new(), Vec::new());
+    for candidate in select::merge(slices.iter(), &key.port, key.protocol, key.family) {
+        match snapshot.check(candidate.address(key.protocol), candidate.slice.source) {
+            Ok(()) => admitted.push(candidate),
+            Err(refusal) => refused.push((candidate, Choice::Refused, Some(refusal.to_string()))),
+        }
+    }
+    let checks = checks(snapshot, &key.service).unwrap_or_default();
+    checks.mark(&mut admitted);
+    let choices = select::explain(&admitted, snapshot.facts.node(), checks.last_resort);
+    let failure = |candidate: &Candidate<'_>| candidate.failure.map(ToString::to_string);
+    let admitted = admitted.into_iter().zip(choices).map(|(c, choice)| (c, choice, failure(&c)));
+    let start = reports.len();
+    for (candidate, choice, reason) in admitted.chain(refused) {
+        let backend = candidate.backend;
+        reports.push(BackendReport {
+            address: L4Addr::new(backend.addr, backend.port, key.protocol),
+            service: key.service.clone(),
+            port: Arc::clone(&key.port),
+            state: candidate.state(),
+            weight: backend.weight,
+            node: backend.node.clone().unwrap_or_default(),
+            zone: backend.zone.clone().unwrap_or_default(),
+            choice,
+            origin: Arc::clone(&candidate.slice.origin.object),
+            reason,
+        });
+    }
+    add_held(snapshot, key, start, reports);
+    reports[start..].sort_by_key(|report| report.address);
+}
+
+/// Says of the port's rows from `start` on which of them are held, and adds those that no slice names any more.
+fn add_held(snapshot: &Snapshot, key: &PortKey, start: usize, reports: &mut Vec<BackendReport>) {
+    let Some(port) = snapshot.holds.all_announced().find(|port| *port.key == *key) else { return };
+    for address in &port.backends {
+        match reports[start..].iter_mut().find(|report| report.address == *address) {
+            Some(report) => report.choice = Choice::Held,
+            None => reports.push(held_backend(key, *address, &port.cause)),
+        }
+    }
+}
+
+fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport {
+    BackendReport {
+        address,
+        service: key.service.clone(),
+        port: Arc::clone(&key.port),
+        state: BackendState::NotReady,
+        weight: 1,
+        node: Arc::default(),
+        zone: Arc::default(),
+        choice: Choice::Held,
+        origin: Arc::clone(&cause.origin.object),
+        reason: None,
+    }
+}
+
+/// `2 backends refused: 127.0.0.1:8080/TCP is a loopback address: ...`, else the same of those that failed their checks;
+/// `None` if neither is the case.
+fn unused_text(rows: &[BackendReport]) -> Option<String> {
+    let refused = rows.iter().filter(|row| row.choice == Choice::Refused);
+    let failed = rows.iter().filter(|row| row.state == BackendState::Quarantined);
+    first_of(refused, ["refused", "refused"], " is")
+        .or_else(|| first_of(failed, ["failed its health checks", "failed their health checks"], ":"))
+}
+
+/// The number of rows and the first of them; `None` if there is none.
+fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], link: &str) -> Option<String> {
+    let mut rows = rows.filter_map(|row| Some((row.address, row.reason.as_ref()?)));
+    let (address, reason) = rows.next()?;
+    let [one, several] = what;
+    Some(match rows.count() {
+        0 => format!("1 backend {one}: {address}{link} {reason}"),
+        more => format!("{} backends {several}: {address}{link} {reason}; see /backends for the others", more + 1),
+    })
+}
+
+/// Whether there are backends, and only such as failed their checks.
+fn all_failed(backends: &[L4Addr], failed: &Quarantine) -> bool {
+    !backends.is_empty() && backends.iter().all(|backend| failed.contains_key(&(backend.addr, backend.port)))
+}
+
+fn severity(status: Status) -> u8 {
+    match status {
+        Status::Done => 0,
+        Status::Pending => 1,
+        Status::Held => 2,
+        Status::Error => 3,
+    }
+}
+
+/// The service's ports by family, as the compiler makes them.
+fn port_keys(service: &Service) -> BTreeSet<PortKey> {
+    let mut keys = BTreeSet::new();
+    for port in &service.ports {
+        keys.extend(port.frontends.iter().map(|frontend| PortKey {
+            service: service.name.clone(),
+            port: Arc::clone(&port.name),
+            protocol: port.protocol,
+            family: frontend.addr.family(),
+        }));
+    }
+    keys
+}
+
+fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
+    service.ports.iter().flat_map(|port| &port.frontends).any(is_meant)
+}
+
+fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
+    backends_of(slots).map(|(addr, _)| addr).collect()
+}
+
+/// `http=80/TCP` for each port and port number; without the name where there is none.
+fn port_texts(service: &Service) -> Vec<String> {
+    let mut texts = BTreeSet::new();
+    for port in &service.ports {
+        for frontend in &port.frontends {
+            let number = format!("{}/{}", frontend.port, port.protocol);
+            texts.insert(if port.name.is_empty() { number } else { format!("{}={number}", port.name) });
+        }
+    }
+    texts.into_iter().collect()
+}

@@ -1,0 +1,134 @@
+//! What happens to a connection, read off the state alone. Answers the operator's question, and is the oracle the BPF
+//! programs are tested against: `bpf/service.h` is the same decision in C.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::model::addr::{Addr, L4Addr, Protocol};
+use crate::snapshot::Snapshot;
+use crate::state::entries::{FrontendEntry, MapState, ServiceId, Slot};
+
+/// What becomes of a connection from a process on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Goes to one of these slots, each equally likely. Of a UDP socket without a backend, [`crate::explain::rendezvous`] says which.
+    Forwarded(ServiceId, &'a [Slot]),
+    /// Fails at once.
+    Refused(ServiceId, Errno),
+    /// Left alone.
+    PassedThrough,
+}
+
+/// The errors a refused connection sees. Never EPERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errno {
+    /// The service has no usable backend at all.
+    ConnectionRefused,
+    /// Policy keeps the client on this node, and no backend is here.
+    HostUnreachable,
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectionRefused => "ECONNREFUSED",
+            Self::HostUnreachable => "EHOSTUNREACH",
+        })
+    }
+}
+
+/// What happens to a connection to this address. The affinity and the sticky choice of a UDP socket may narrow a
+/// forwarded connection to one of the slots; they never widen it.
+pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Verdict<'a> {
+    let Some((_, frontend)) = lookup_frontend(state, nodeport_range, to) else { return Verdict::PassedThrough };
+    let service = frontend.service;
+    let Some(entry) = state.services.get(&service) else {
+        return Verdict::Refused(service, Errno::ConnectionRefused);
+    };
+    let view = if frontend.inside_local { &entry.local } else { &entry.cluster };
+    if !view.is_empty() {
+        Verdict::Forwarded(service, view)
+    } else if entry.has_backends {
+        Verdict::Refused(service, Errno::HostUnreachable)
+    } else {
+        Verdict::Refused(service, Errno::ConnectionRefused)
+    }
+}
+
+/// What happens to a connection to this address from a process on this node.
+pub fn verdict(snapshot: &Snapshot, to: L4Addr) -> Verdict<'_> {
+    trace(&snapshot.answering, &snapshot.config.guard.nodeport_range, to)
+}
+
+/// Where the kernel sends what is addressed to this address: the unspecified address means the loopback address of its
+/// family. NodePorts are kept under the unspecified address, so it is never looked up as a client names it.
+pub fn destination(to: L4Addr) -> L4Addr {
+    match to.addr {
+        Addr::UNSPECIFIED_V4 => L4Addr { addr: Addr::LOOPBACK_V4, ..to },
+        Addr::UNSPECIFIED_V6 => L4Addr { addr: Addr::LOOPBACK_V6, ..to },
+        _ => to,
+    }
+}
+
+/// Whether what a process in the node's own network namespace sends to this address is an answer to a UDP socket of that
+/// namespace that has the port, `is_bound` says at which addresses; then it passes through. A sender without a port, as at
+/// its first connect(), answers to no socket. `bpf/answers.h` is the same decision.
+pub fn is_answer(
+    state: &MapState,
+    nodeport_range: &RangeInclusive<u16>,
+    to: L4Addr,
+    has_port: bool,
+    is_bound: impl Fn(L4Addr) -> bool,
+) -> bool {
+    let to = destination(to);
+    let found = lookup_frontend(state, nodeport_range, to);
+    let is_nodeport = found.is_some_and(|(at, entry)| at != to && !may_be_bound(state, entry));
+    to.protocol == Protocol::Udp && has_port && is_nodeport && (is_bound(to) || is_bound(to.wildcard()))
+}
+
+/// The frontend that answers, and the address it is kept under: the one dialled, or the unspecified one of a NodePort.
+pub(crate) fn lookup_frontend<'a>(
+    state: &'a MapState,
+    nodeport_range: &RangeInclusive<u16>,
+    to: L4Addr,
+) -> Option<(L4Addr, &'a FrontendEntry)> {
+    if to.protocol == Protocol::Sctp {
+        return None;
+    }
+    let to = destination(to);
+    let kept_at = |at: L4Addr| Some((at, state.frontends.get(&at)?));
+    kept_at(to).or_else(|| {
+        if !nodeport_range.contains(&to.port) || !state.node_addrs.contains(&to.addr) {
+            return None;
+        }
+        kept_at(to.wildcard())
+    })
+}
+
+/// Whether a process on this node is kept from binding this address: it would take a NodePort from its service, for
+/// clients outside the node. `bpf/bind.h` is the same decision.
+pub fn refuses_bind(state: &MapState, nodeport_range: &RangeInclusive<u16>, bound: L4Addr) -> bool {
+    if !nodeport_range.contains(&bound.port) || bound.protocol == Protocol::Sctp {
+        return false;
+    }
+    // The kernel does not tell the program whether a socket of IPv6 takes IPv6 only.
+    taken_nodeports(state, bound, false).next().is_some()
+}
+
+/// The NodePorts that are served, under the unspecified address of their family, that a socket takes from their services
+/// when it is bound to this address.
+pub fn taken_nodeports(state: &MapState, bound: L4Addr, only_v6: bool) -> impl Iterator<Item = L4Addr> {
+    let is_here = bound.addr.is_unspecified() || state.node_addrs.contains(&bound.addr);
+    let is_both = bound.addr == Addr::UNSPECIFIED_V6 && !only_v6;
+    let other = is_both.then_some(L4Addr { addr: Addr::UNSPECIFIED_V4, ..bound });
+    let nodeports = is_here.then(|| bound.wildcard()).into_iter().chain(other);
+    nodeports.filter(|nodeport| state.frontends.get(nodeport).is_some_and(|entry| !may_be_bound(state, entry)))
+}
+
+/// See [`crate::state::entries::ServiceEntry::may_be_bound`].
+fn may_be_bound(state: &MapState, nodeport: &FrontendEntry) -> bool {
+    state.services.get(&nodeport.service).is_some_and(|service| service.may_be_bound)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+use std::sync::Arc;
+
+use super::{Errno, Verdict, destination, is_answer, refuses_bind, taken_nodeports, trace};
+use crate::model::addr::L4Addr;
+use crate::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+/// A kernel in which service 1 has these views and these addresses point at it, some at its local view.
+fn kernel(cluster: &[&str], local: &[&str], frontends: &[(&str, bool)]) -> MapState {
+    let slots = |texts: &[&str]| texts.iter().map(|t| Slot { backend: BackendId(1), addr: l4(t) }).collect();
+    let (cluster, local): (Arc<[Slot]>, Arc<[Slot]>) = (slots(cluster), slots(local));
+    let has_backends = !cluster.is_empty() || !local.is_empty();
+    let mut state = MapState::default();
+    state
+        .services
+        .insert(ServiceId(1), Arc::new(ServiceEntry { cluster, local, has_backends, ..ServiceEntry::default() }));
+    for (address, inside_local) in frontends {
+        let entry = FrontendEntry { service: ServiceId(1), inside_local: *inside_local, outside_local: false };
+        state.frontends.insert(l4(address), entry);
+    }
+    state.node_addrs.insert(l4("203.0.113.1:1").addr);
+    state
+}
+
+/// The verdict in a word or two.
+fn verdict(state: &MapState, to: &str) -> String {
+    match trace(state, &(30_000..=32_767), l4(to)) {
+        Verdict::Forwarded(_, slots) => slots.iter().map(|slot| slot.addr.to_string()).collect::<Vec<_>>().join(" "),
+        Verdict::Refused(_, errno) => errno.to_string(),
+        Verdict::PassedThrough => "passed".into(),
+    }
+}
+
+#[test]
+fn an_address_is_matched_whole() {
+    let state = kernel(&["192.0.2.1:8080"], &[], &[("198.51.100.1:80", false)]);
+    for (to, expected) in [
+        ("198.51.100.1:80/TCP", "192.0.2.1:8080/TCP"),
+        ("[::ffff:198.51.100.1]:80/TCP", "192.0.2.1:8080/TCP"),
+        ("198.51.100.1:80/UDP", "passed"),
+        ("198.51.100.1:81/TCP", "passed"),
+        ("198.51.100.10:80/TCP", "passed"),
+    ] {
+        assert_eq!(verdict(&state, to), expected, "{to}");
+    }
+}
+
+#[test]
+fn an_empty_view_says_why() {
+    let frontends = [("198.51.100.1:80", false), ("198.51.100.2:80", true)];
+    let nobody = kernel(&[], &[], &frontends);
+    let elsewhere = kernel(&["192.0.2.1:80"], &[], &frontends);
+    assert_eq!(verdict(&nobody, "198.51.100.1:80"), Errno::ConnectionRefused.to_string());
+    assert_eq!(verdict(&nobody, "198.51.100.2:80"), "ECONNREFUSED", "nobody at all, policy or not");
+    assert_eq!(verdict(&elsewhere, "198.51.100.2:80"), "EHOSTUNREACH", "somebody, but not here");
+    assert_eq!(verdict(&elsewhere, "198.51.100.1:80"), "192.0.2.1:80/TCP");
+}
+
+#[test]
+fn the_frontend_says_which_view() {
+    let state = kernel(
+        &["192.0.2.1:80", "192.0.2.2:80"],
+        &["192.0.2.2:80"],
+        &[("198.51.100.1:80", false), ("198.51.100.2:80", true)],
+    );
+    assert_eq!(verdict(&state, "198.51.100.1:80"), "192.0.2.1:80/TCP 192.0.2.2:80/TCP");
+    assert_eq!(verdict(&state, "198.51.100.2:80"), "192.0.2.2:80/TCP");
+}
+
+/// Below the port range no second look-up is made: an ordinary connection to the node pays for one only.
+#[test]
+fn a_nodeport_is_answered_at_the_nodes_addresses_only() {
+    let state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false), ("0.0.0.0:8080", false)]);
+    for (to, expected) in [
+        ("203.0.113.1:30080", "192.0.2.1:80/TCP"),
+        ("203.0.113.2:30080", "passed"),
+        ("203.0.113.1:30081", "passed"),
+        ("203.0.113.1:8080", "passed"),
+        ("203.0.113.1:30080/UDP", "passed"),
+        ("[2001:db8::1]:30080", "passed"),
+    ] {
+        assert_eq!(verdict(&state, to), expected, "{to}");
+    }
+}
+
+#[test]
+fn an_exact_address_comes_before_a_nodeport() {
+    let mut state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false)]);
+    let other = ServiceEntry {
+        cluster: [Slot { backend: BackendId(2), addr: l4("192.0.2.2:80") }].into(),
+        ..ServiceEntry::default()
+    };
+    state.services.insert(ServiceId(2), Arc::new(other));
+    let entry = FrontendEntry { service: ServiceId(2), inside_local: false, outside_local: false };
+    state.frontends.insert(l4("203.0.113.1:30080"), entry);
+    assert_eq!(verdict(&state, "203.0.113.1:30080"), "192.0.2.2:80/TCP");
+}
+
+#[test]
+fn a_frontend_without_its_entry_refuses() {
+    let mut state = kernel(&["192.0.2.1:80"], &[], &[("198.51.100.1:80", false)]);
+    state.services.clear();
+    assert_eq!(verdict(&state, "198.51.100.1:80"), "ECONNREFUSED");
+}
+
+#[test]
+fn sctp_is_left_alone() {
+    let state = kernel(&["192.0.2.1:80"], &[], &[("198.51.100.1:80/SCTP", false)]);
+    assert_eq!(verdict(&state, "198.51.100.1:80/SCTP"), "passed");
+}
+
+#[test]
+fn a_bind_is_refused_where_it_takes_a_nodeport() {
+    let mut state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30081", false), ("0.0.0.0:80", false)]);
+    state.node_addrs.insert(l4("[2001:db8::1]:1").addr);
+    for (at, refused) in [
+        ("0.0.0.0:30080", true),
+        ("203.0.113.1:30080", true),
+        ("[::ffff:203.0.113.1]:30080", true),
+        ("[::]:30080", true),
+        ("[::]:30081", true),
+        ("[2001:db8::1]:30081", true),
+        ("0.0.0.0:30081", false),
+        ("[2001:db8::1]:30080", false),
+        ("203.0.113.2:30080", false),
+        ("127.0.0.1:30080", false),
+        ("0.0.0.0:30080/UDP", false),
+        ("0.0.0.0:30080/SCTP", false),
+        ("0.0.0.0:80", false),
+    ] {
+        assert_eq!(refuses_bind(&state, &(30_000..=32_767), l4(at)), refused, "{at}");
+    }
+}
+
+#[test]
+fn a_wildcard_socket_of_ipv6_takes_both_families_unless_it_says_otherwise() {
+    let state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
+    let taken = |at, only_v6| taken_nodeports(&state, l4(at), only_v6).collect::<Vec<_>>();
+    assert_eq!(taken("[::]:30080", false), [l4("[::]:30080"), l4("0.0.0.0:30080")]);
+    assert_eq!(taken("[::]:30080", true), [l4("[::]:30080")]);
+    assert_eq!(taken("0.0.0.0:30080", false), [l4("0.0.0.0:30080")]);
+}
+
+/// The kernel sends what is addressed to 0.0.0.0 or :: to loopback, and a NodePort's entry has just that address.
+#[test]
+fn the_unspecified_address_is_loopback_and_never_a_nodeports_key() {
+    let mut state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
+    let all = ["0.0.0.0:30080", "[::ffff:0.0.0.0]:30080", "[::]:30080"];
+    for to in all {
+        assert_eq!(verdict(&state, to), "passed", "{to}: NodePorts are not answered on loopback");
+    }
+    state.node_addrs.insert(l4("127.0.0.1:1").addr);
+    assert_eq!(all.map(|to| verdict(&state, to)), ["192.0.2.1:80/TCP", "192.0.2.1:80/TCP", "passed"]);
+    state.node_addrs.insert(l4("[::1]:1").addr);
+    assert_eq!(verdict(&state, "[::]:30080"), "192.0.2.1:80/TCP");
+    assert_eq!(destination(l4("[::]:1")), l4("[::1]:1"));
+    assert_eq!(destination(l4("198.51.100.1:1")), l4("198.51.100.1:1"));
+}
+
+/// The service at which all of `kernel()` points, with this in its entry.
+fn set_may_be_bound(state: &mut MapState, may_be_bound: bool) {
+    let entry = ServiceEntry { may_be_bound, ..(*state.services[&ServiceId(1)]).clone() };
+    state.services.insert(ServiceId(1), entry.into());
+}
+
+#[test]
+fn a_nodeport_may_be_bound_where_its_service_says_so() {
+    let mut state = kernel(&[], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
+    let refused = |state: &MapState| {
+        ["0.0.0.0:30080", "203.0.113.1:30080", "[::]:30080"].map(|at| refuses_bind(state, &(30_000..=32_767), l4(at)))
+    };
+    assert_eq!(refused(&state), [true; 3]);
+    set_may_be_bound(&mut state, true);
+    assert_eq!(refused(&state), [false; 3]);
+    assert_eq!(taken_nodeports(&state, l4("[::]:30080"), false).count(), 0, "and is not reported as taken");
+    state.services.clear();
+    assert_eq!(refused(&state), [true; 3], "an entry that is not there says nothing");
+}
+
+#[test]
+fn what_is_sent_to_a_socket_of_the_node_is_an_answer() {
+    let mut state = kernel(&[], &[], &[("0.0.0.0:30080/UDP", false), ("203.0.113.1:30090/UDP", false)]);
+    let answer = |state: &MapState, to: &str, bound: &str| {
+        is_answer(state, &(30_000..=32_767), l4(to), true, |at| at == l4(bound))
+    };
+    assert!(answer(&state, "203.0.113.1:30080/UDP", "203.0.113.1:30080/UDP"));
+    assert!(answer(&state, "203.0.113.1:30080/UDP", "0.0.0.0:30080/UDP"));
+    let to = l4("203.0.113.1:30080/UDP");
+    assert!(!is_answer(&state, &(30_000..=32_767), to, false, |_| true), "the sender has no port");
+    for (to, bound) in [
+        ("203.0.113.1:30080/UDP", "203.0.113.2:30080/UDP"),
+        ("203.0.113.2:30080/UDP", "203.0.113.2:30080/UDP"),
+        ("203.0.113.1:30080/TCP", "203.0.113.1:30080/TCP"),
+        ("203.0.113.1:30090/UDP", "203.0.113.1:30090/UDP"),
+    ] {
+        assert!(!answer(&state, to, bound), "{to} with a socket at {bound}");
+    }
+    set_may_be_bound(&mut state, true);
+    assert!(!answer(&state, "203.0.113.1:30080/UDP", "0.0.0.0:30080/UDP"), "that socket is the service's backend");
+}

@@ -1,0 +1,10 @@
+//! What sources and the node say, and the words for it: addresses, services, slices, health checks, causes, time.
+
+pub mod addr;
+pub mod calendar;
+pub mod cause;
+pub mod health_check;
+pub mod moment;
+pub mod names;
+pub mod node;
+pub mod service;

@@ -1,0 +1,362 @@
+//! Addresses: the typed keys everything else is looked up by. Owns their order, their text form and their validation.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// An IPv4 or IPv6 address in one 16-byte form: IPv4 is kept as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), exactly as
+/// the kernel maps hold it. Prints canonically (`10.0.0.1`, `2001:db8::1`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "IpAddr", into = "IpAddr")]
+pub struct Addr([u8; 16]);
+
+impl Ord for Addr {
+    /// As bytes in network order, compared as one number: addresses are the keys of the largest maps.
+    fn cmp(&self, other: &Self) -> Ordering {
+        #[cfg(test)]
+        work::count();
+        u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
+    }
+}
+
+impl PartialOrd for Addr {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// How much work a test's thread has done: comparisons of addresses, of which every look into a map of them takes some.
+#[cfg(test)]
+pub(crate) mod work {
+    use std::cell::Cell;
+
+    thread_local!(static COMPARISONS: Cell<u64> = const { Cell::new(0) });
+
+    pub(super) fn count() {
+        COMPARISONS.set(COMPARISONS.get() + 1);
+    }
+
+    /// How many it took to do this.
+    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+        let before = COMPARISONS.get();
+        let result = work();
+        (COMPARISONS.get() - before, result)
+    }
+}
+
+/// The address family of an [`Addr`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Family {
+    /// IPv4, also when it travels as IPv4-mapped IPv6.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+impl Addr {
+    /// The IPv4 wildcard: the address part of an IPv4 NodePort frontend.
+    pub const UNSPECIFIED_V4: Self = Self::from_v4(Ipv4Addr::UNSPECIFIED);
+    /// The IPv6 wildcard: the address part of an IPv6 NodePort frontend.
+    pub const UNSPECIFIED_V6: Self = Self([0; 16]);
+    /// 127.0.0.1.
+    pub const LOOPBACK_V4: Self = Self::from_v4(Ipv4Addr::LOCALHOST);
+    /// `::1`.
+    pub const LOOPBACK_V6: Self = Self(Ipv6Addr::LOCALHOST.octets());
+
+    /// The address with these 16 bytes, in network order.
+    pub const fn from_octets(octets: [u8; 16]) -> Self {
+        Self(octets)
+    }
+
+    const fn from_v4(v4: Ipv4Addr) -> Self {
+        Self(v4.to_ipv6_mapped().octets())
+    }
+
+    /// The 16 bytes in network order, as the kernel maps hold them.
+    pub const fn octets(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// The standard library's form, IPv4 as IPv4.
+    pub fn ip(self) -> IpAddr {
+        Ipv6Addr::from(self.0).to_canonical()
+    }
+
+    /// Which family the address belongs to.
+    pub fn family(self) -> Family {
+        if self.ip().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
+    }
+
+    /// `0.0.0.0` or `::`.
+    pub fn is_unspecified(self) -> bool {
+        self.ip().is_unspecified()
+    }
+
+    /// Inside 127.0.0.0/8, or `::1`.
+    pub fn is_loopback(self) -> bool {
+        self.ip().is_loopback()
+    }
+
+    /// Inside 224.0.0.0/4, ff00::/8, or the IPv4 limited broadcast address.
+    pub fn is_multicast(self) -> bool {
+        self.ip().is_multicast() || self.ip() == IpAddr::V4(Ipv4Addr::BROADCAST)
+    }
+
+    /// Inside 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291).
+    pub fn is_link_local(self) -> bool {
+        match self.ip() {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        }
+    }
+}
+
+impl From<IpAddr> for Addr {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(v4) => Self::from_v4(v4),
+            IpAddr::V6(v6) => Self(v6.octets()),
+        }
+    }
+}
+
+impl From<Addr> for IpAddr {
+    fn from(addr: Addr) -> Self {
+        addr.ip()
+    }
+}
+
+impl FromStr for Addr {
+    type Err = AddrError;
+
+    /// Accepts what `std::net` accepts: leading zeros and zone ids (`fe80::1%eth0`) are refused.
+    fn from_str(text: &str) -> Result<Self, AddrError> {
+        let parsed = text.parse::<IpAddr>().map(Self::from);
+        parsed
+            .map_err(|_not_an_address| leading_zeros::<IpAddr>(text).unwrap_or_else(|| AddrError::Address(text.into())))
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ip().fmt(f)
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
+/// A transport protocol a frontend can have; the value is the IANA protocol number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+#[repr(u8)]
+pub enum Protocol {
+    /// RFC 9293.
+    Tcp = 6,
+    /// RFC 768.
+    Udp = 17,
+    /// RFC 9260. Kept in the table; the socket path does not translate it.
+    Sctp = 132,
+}
+
+impl Protocol {
+    /// The IANA protocol number, as the kernel maps hold it.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The protocol with this IANA number, if nodelb knows it.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            6 => Some(Self::Tcp),
+            17 => Some(Self::Udp),
+            132 => Some(Self::Sctp),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = AddrError;
+
+    fn from_str(text: &str) -> Result<Self, AddrError> {
+        match text.to_ascii_uppercase().as_str() {
+            "TCP" => Ok(Self::Tcp),
+            "UDP" => Ok(Self::Udp),
+            "SCTP" => Ok(Self::Sctp),
+            _ => Err(AddrError::Protocol(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        })
+    }
+}
+
+/// A transport address: what a client dials (a frontend) or reaches (a backend). Written `10.96.7.7:80/TCP` or
+/// `[2001:db8::7]:80/TCP`. Ordered by address, port, protocol.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct L4Addr {
+    /// Where.
+    pub addr: Addr,
+    /// Port in host byte order; never 0 in a value that came through a source.
+    pub port: u16,
+    /// Over what.
+    pub protocol: Protocol,
+}
+
+impl L4Addr {
+    /// The transport address of these three parts.
+    pub const fn new(addr: Addr, port: u16, protocol: Protocol) -> Self {
+        Self { addr, port, protocol }
+    }
+
+    /// The one before all others.
+    pub(crate) const FIRST: Self = Self::new(Addr([0; 16]), 0, Protocol::Tcp);
+    /// The one after all others.
+    pub(crate) const LAST: Self = Self::new(Addr([0xff; 16]), u16::MAX, Protocol::Sctp);
+
+    /// From the first to the last of those with this address, whatever port and protocol.
+    pub const fn all_at(addr: Addr) -> RangeInclusive<Self> {
+        Self::new(addr, 0, Protocol::Tcp)..=Self::new(addr, u16::MAX, Protocol::Sctp)
+    }
+
+    /// The address under which a NodePort of this number is kept.
+    #[must_use]
+    pub(crate) fn wildcard(self) -> Self {
+        let addr = match self.addr.family() {
+            Family::Ipv4 => Addr::UNSPECIFIED_V4,
+            Family::Ipv6 => Addr::UNSPECIFIED_V6,
+        };
+        Self { addr, ..self }
+    }
+}
+
+impl FromStr for L4Addr {
+    type Err = AddrError;
+
+    fn from_str(text: &str) -> Result<Self, AddrError> {
+        let (socket, protocol) = text.rsplit_once('/').unwrap_or((text, "TCP"));
+        let socket: SocketAddr = socket.parse().map_err(|_not_a_socket_address| {
+            leading_zeros::<SocketAddr>(socket).unwrap_or_else(|| AddrError::Socket(text.into()))
+        })?;
+        if socket.port() == 0 {
+            return Err(AddrError::PortZero(text.into()));
+        }
+        if let SocketAddr::V6(v6) = socket
+            && v6.scope_id() != 0
+        {
+            return Err(AddrError::Socket(text.into()));
+        }
+        Ok(Self::new(socket.ip().into(), socket.port(), protocol.parse()?))
+    }
+}
+
+impl TryFrom<String> for L4Addr {
+    type Error = AddrError;
+
+    fn try_from(text: String) -> Result<Self, AddrError> {
+        text.parse()
+    }
+}
+
+impl From<L4Addr> for String {
+    fn from(value: L4Addr) -> Self {
+        value.to_string()
+    }
+}
+
+impl fmt::Display for L4Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let socket = SocketAddr::new(self.addr.ip(), self.port);
+        match f.width() {
+            None => write!(f, "{socket}/{}", self.protocol),
+            Some(_) => f.pad(&format!("{socket}/{}", self.protocol)),
+        }
+    }
+}
+
+impl fmt::Debug for L4Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A network, or an address as the network that holds nothing else.
+///
+/// # Errors
+/// When the text is neither, or has bits set beyond its prefix length: a slip more often than not.
+pub fn parse_net(text: &str) -> Result<IpNet, AddrError> {
+    if let Ok(addr) = text.parse::<IpAddr>() {
+        return Ok(addr.to_canonical().into());
+    }
+    let net: IpNet = text
+        .parse()
+        .map_err(|_not_a_net| leading_zeros::<IpAddr>(text).unwrap_or_else(|| AddrError::Net(text.into())))?;
+    if net == net.trunc() { Ok(net) } else { Err(AddrError::HostBits(text.into(), net.trunc())) }
+}
+
+/// What is wrong with an IPv4 address, alone or with what follows it, that would be one without its leading zeros.
+fn leading_zeros<T: FromStr>(text: &str) -> Option<AddrError> {
+    let (octets, rest) = text.split_at(text.find([':', '/']).unwrap_or(text.len()));
+    let plain = |octet: &str| match octet.trim_start_matches('0') {
+        "" if !octet.is_empty() => "0".to_owned(),
+        number => number.to_owned(),
+    };
+    let plain: Vec<String> = octets.split('.').map(plain).collect();
+    let plain = format!("{}{rest}", plain.join("."));
+    (plain != text && plain.parse::<T>().is_ok()).then(|| AddrError::LeadingZeros(text.into(), plain))
+}
+
+/// Why a text is not an address. Each message quotes the text and shows the expected form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddrError {
+    /// Not an IP address.
+    #[error("`{0}` is not an IP address (expected like 192.0.2.7 or 2001:db8::7)")]
+    Address(String),
+    /// `010` is 10 to some programs and 8 to others.
+    #[error("`{0}` has leading zeros, which some programs read as octal: write {1} if decimal numbers are meant")]
+    LeadingZeros(String, String),
+    /// Not ADDRESS:PORT.
+    #[error("`{0}` is not an address with a port (expected like 192.0.2.7:80 or [2001:db8::7]:80)")]
+    Socket(String),
+    /// Port 0 cannot be dialled.
+    #[error("`{0}` has port 0, which cannot be dialled")]
+    PortZero(String),
+    /// Neither an address nor a network.
+    #[error("`{0}` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)")]
+    Net(String),
+    /// More than a network.
+    #[error("`{0}` has bits set beyond its prefix length; write {1}")]
+    HostBits(String, IpNet),
+    /// Not a protocol nodelb knows.
+    #[error("`{0}` is not a protocol (expected TCP, UDP or SCTP)")]
+    Protocol(String),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use std::sync::Arc;
+
+use super::{Cause, Dirt, Trigger};
+use crate::model::addr::{Family, Protocol};
+use crate::model::service::{Backend, Origin, PortKey, Service, ServiceName, Slice, SliceName, SlicePort, Source};
+
+fn origin(object: &str) -> Origin {
+    Origin {
+        object: object.into(),
+        resource_version: "7".into(),
+        writer: "kube-apiserver".into(),
+        written: Some(1_795_176_184),
+        ..Origin::default()
+    }
+}
+
+fn slice(object: &str) -> Arc<Slice> {
+    Arc::new(Slice {
+        name: SliceName::new("a", "s"),
+        service: ServiceName::new("a", "s"),
+        source: Source::Kubernetes,
+        origin: origin(object),
+        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends: Vec::new() }],
+    })
+}
+
+fn service(object: &str) -> Arc<Service> {
+    Arc::new(Service {
+        origin: origin(object),
+        ports: Vec::new(),
+        ..Service::new(ServiceName::new("a", "s"), Source::Kubernetes)
+    })
+}
+
+#[test]
+fn a_cause_names_the_object_its_version_and_its_writer() {
+    let text = |trigger: Trigger| trigger.cause().to_string();
+    let written = "EndpointSlice a/s at resourceVersion 7, written by kube-apiserver 2026-11-20T12:03:04Z,";
+    assert_eq!(text(Trigger::Slice(slice("EndpointSlice a/s"))), written);
+    let removed = "the removal of EndpointSlice a/s, last at resourceVersion 7,";
+    assert_eq!(text(Trigger::SliceRemoved(slice("EndpointSlice a/s"))), removed);
+    let unknown = Origin { writer: "".into(), written: None, resource_version: "".into(), ..origin("web.toml") };
+    assert_eq!(Cause { origin: unknown.clone(), is_removed: false }.to_string(), "web.toml");
+    assert_eq!(Cause { origin: unknown, is_removed: true }.to_string(), "the removal of web.toml");
+    assert_eq!(text(Trigger::Other), "its source");
+}
+
+/// An annotation in the same round must not be blamed for what a slice did, nor a node that was renamed.
+#[test]
+fn the_last_slice_is_the_cause_else_the_last_of_anything() {
+    let of = |triggers: &[Trigger]| {
+        let mut dirt = Dirt::new(triggers[0].clone());
+        triggers[1..].iter().for_each(|trigger| dirt.add(trigger.clone()));
+        dirt.trigger.cause().origin.object
+    };
+    let (one, two) = (Trigger::Slice(slice("one")), Trigger::SliceRemoved(slice("two")));
+    let (svc, gone) = (Trigger::Service(service("svc")), Trigger::ServiceRemoved(service("gone")));
+    assert_eq!(&*of(&[one.clone(), svc.clone(), Trigger::Other]), "one");
+    assert_eq!(&*of(&[one, two]), "two");
+    assert_eq!(&*of(&[Trigger::Other, gone, svc]), "svc");
+}
+
+/// A controller writes the slices of both families one after the other.
+#[test]
+fn of_several_slices_the_one_that_is_about_the_port_is_the_cause() {
+    let with = |object: &str, backends: &[&str]| {
+        let backends = backends.iter().map(|addr| Backend::new(addr.parse().expect("valid in a test"), 80)).collect();
+        let ports = vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }];
+        Trigger::Slice(Arc::new(Slice { ports, ..(*slice(object)).clone() }))
+    };
+    let cause = |triggers: [Trigger; 2], family| {
+        let service = ServiceName::new("a", "s");
+        let key = PortKey { service, port: "".into(), protocol: Protocol::Tcp, family };
+        let [first, second] = triggers;
+        let mut dirt = Dirt::new(first);
+        dirt.add(second);
+        dirt.trigger_of(&key).cause().origin.object
+    };
+    let (v4, v6) = (with("v4", &["192.0.2.1"]), with("v6", &["2001:db8::1"]));
+    assert_eq!(&*cause([v4.clone(), v6.clone()], Family::Ipv4), "v4");
+    assert_eq!(&*cause([v4.clone(), v6.clone()], Family::Ipv6), "v6");
+    assert_eq!(&*cause([with("emptied", &[]), v6], Family::Ipv4), "emptied");
+    assert_eq!(&*cause([v4.clone(), with("later", &["192.0.2.2"])], Family::Ipv4), "later");
+    assert_eq!(&*cause([v4, Trigger::Service(service("svc"))], Family::Ipv4), "v4");
+}

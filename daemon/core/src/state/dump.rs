@@ -1,0 +1,66 @@
+//! The maps as text, one line an entry: what an operator reads, what the scenarios compare. Names instead of ids, so
+//! that two states which mean the same read the same.
+
+use std::fmt::Write as _;
+
+use crate::state::entries::{MapState, ServiceId, Slot, backends_of};
+
+/// Every entry, in address order. `name_of` names a service id; an id without a name prints as `service 7`.
+pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> String {
+    let name = |id: ServiceId| name_of(id).unwrap_or_else(|| format!("service {id}"));
+    let mut services: Vec<String> = Vec::with_capacity(state.services.len());
+    for (id, entry) in &state.services {
+        let mut line = format!("service  {}  cluster={}", name(*id), list(&entry.cluster));
+        if !entry.local.is_empty() {
+            push(&mut line, format_args!("  local={}", list(&entry.local)));
+        }
+        if entry.affinity_seconds > 0 {
+            push(&mut line, format_args!("  affinity={}s", entry.affinity_seconds));
+        }
+        if entry.may_be_bound {
+            line.push_str("  bindable");
+        }
+        if !entry.has_backends {
+            line.push_str("  empty");
+        }
+        services.push(line);
+    }
+    services.sort();
+
+    let mut text = String::new();
+    for (address, entry) in &state.frontends {
+        let view = if entry.inside_local { "local" } else { "cluster" };
+        let outside = if entry.outside_local { "local" } else { "cluster" };
+        push(&mut text, format_args!("frontend {address}  {}  inside={view} outside={outside}\n", name(entry.service)));
+    }
+    for line in services {
+        push(&mut text, format_args!("{line}\n"));
+    }
+    for addr in &state.node_addrs {
+        push(&mut text, format_args!("node     {addr}\n"));
+    }
+    text
+}
+
+/// `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP*3]`: each backend once, with its slots if more than one.
+fn list(slots: &[Slot]) -> String {
+    let mut text = String::from("[");
+    for (index, (addr, count)) in backends_of(slots).enumerate() {
+        if index > 0 {
+            text.push_str(", ");
+        }
+        push(&mut text, format_args!("{addr}"));
+        if count > 1 {
+            push(&mut text, format_args!("*{count}"));
+        }
+    }
+    text.push(']');
+    text
+}
+
+fn push(text: &mut String, args: std::fmt::Arguments<'_>) {
+    text.write_fmt(args).expect("writing to a String does not fail");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::state::entries::{BackendId, Slot};
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn list(backends: &[u8]) -> ServiceEntry {
+    let slot = |n: &u8| Slot { backend: BackendId((*n).into()), addr: l4(&format!("192.0.2.{n}:80")) };
+    ServiceEntry { cluster: backends.iter().map(slot).collect(), has_backends: true, ..ServiceEntry::default() }
+}
+
+fn state() -> MapState {
+    let mut state = MapState::default();
+    state.services.insert(ServiceId(1), Arc::new(list(&[1, 2])));
+    let entry = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };
+    state.frontends.insert(l4("198.51.100.1:80"), entry);
+    state.node_addrs.insert(l4("203.0.113.1:80").addr);
+    state
+}
+
+/// What somebody did, and how it is told.
+fn told(work: impl FnOnce(&mut Content)) -> Vec<String> {
+    let (left, mut content) = (state(), Content { state: state(), ..Content::default() });
+    work(&mut content);
+    let tell = |key| {
+        let (kind, fault) = judge(&content, &left, key).expect("what differs can be told");
+        Drift { key, kind, fault, owner: None }.to_string()
+    };
+    differing(&content, &left).into_iter().map(tell).collect()
+}
+
+#[test]
+fn what_is_as_it_was_left_does_not_differ() {
+    assert_eq!(told(|_| ()), Vec::<String>::new());
+    let same = Content { state: state(), ..Content::default() };
+    assert_eq!(judge(&same, &state(), EntryKey::Service(ServiceId(1))), None);
+    assert_eq!(judge(&same, &state(), EntryKey::Service(ServiceId(9))), None);
+}
+
+#[test]
+fn each_kind_of_entry_tells_what_was_done_to_it() {
+    let frontend = l4("198.51.100.1:80");
+    assert_eq!(told(|c| _ = c.state.frontends.remove(&frontend)), ["frontend 198.51.100.1:80/TCP deleted"]);
+    let foreign = FrontendEntry { service: ServiceId(1), inside_local: true, outside_local: false };
+    assert_eq!(told(|c| _ = c.state.frontends.insert(frontend, foreign)), ["frontend 198.51.100.1:80/TCP overwritten"]);
+    let other = l4("[2001:db8::1]:53/UDP");
+    assert_eq!(told(|c| _ = c.state.frontends.insert(other, foreign)), ["frontend [2001:db8::1]:53/UDP added"]);
+    assert_eq!(told(|c| _ = c.state.services.remove(&ServiceId(1))), ["service of id 1 deleted"]);
+    let set = |entry| move |c: &mut Content| _ = c.state.services.insert(ServiceId(1), Arc::new(entry));
+    assert_eq!(told(set(list(&[1]))), ["service of id 1 overwritten"]);
+    assert_eq!(told(set(list(&[1, 3]))), ["slots of id 1 overwritten"]);
+    assert_eq!(told(set(ServiceEntry { affinity_seconds: 5, ..list(&[1, 2]) })), ["service of id 1 overwritten"]);
+    assert_eq!(told(|c| _ = c.state.services.insert(ServiceId(4), Arc::default())), ["service of id 4 added"]);
+    let addr = l4("203.0.113.1:80").addr;
+    assert_eq!(told(|c| _ = c.state.node_addrs.remove(&addr)), ["node address 203.0.113.1 deleted"]);
+    let addr = l4("203.0.113.2:80").addr;
+    assert_eq!(told(|c| _ = c.state.node_addrs.insert(addr)), ["node address 203.0.113.2 added"]);
+}
+
+#[test]
+fn a_broken_entry_is_overwritten_or_foreign_never_missing() {
+    let text = || "not of nodelb's making".to_owned();
+    let frontend = l4("198.51.100.1:80");
+    let told_broken = told(|c| {
+        c.state.frontends.remove(&frontend);
+        c.broken.entries.insert(EntryKey::Frontend(frontend), text());
+        c.broken.entries.insert(EntryKey::Frontend(l4("198.51.100.9:80")), text());
+        c.broken.nameless.push("a key that is no address".into());
+    });
+    assert_eq!(told_broken, ["frontend 198.51.100.1:80/TCP overwritten", "frontend 198.51.100.9:80/TCP added"]);
+}

@@ -1,0 +1,131 @@
+//! The order of operations. `{1: a} -> {1: b}` reads: entry 1 holds list a, and should hold list b.
+
+use std::sync::Arc;
+
+use super::{Touched, delete_frontends, delete_services, puts};
+use crate::model::addr::L4Addr;
+use crate::state::entries::{BackendId, FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+/// A state of services `(id, backend)` and frontends `(last byte of the address, id, local view)`.
+fn state(services: &[(u32, u32)], frontends: &[(u8, u32, bool)]) -> MapState {
+    let mut state = MapState::default();
+    for &(id, backend) in services {
+        let slot = Slot { backend: BackendId(backend), addr: l4(&format!("192.0.2.{backend}:80")) };
+        let entry = ServiceEntry {
+            cluster: [slot].into(),
+            local: [slot].into(),
+            has_backends: true,
+            ..ServiceEntry::default()
+        };
+        state.services.insert(ServiceId(id), Arc::new(entry));
+    }
+    for &(byte, id, inside_local) in frontends {
+        let entry = FrontendEntry { service: ServiceId(id), inside_local, outside_local: false };
+        state.frontends.insert(frontend(byte), entry);
+    }
+    state
+}
+
+fn frontend(byte: u8) -> L4Addr {
+    l4(&format!("198.51.100.{byte}:80"))
+}
+
+/// The operations as short text: `S1` puts entry 1, `F7` points address 7 somewhere, `-` deletes, `|` ends a batch.
+fn text(batches: &[Vec<MapOp>]) -> String {
+    let op = |op: &MapOp| match op {
+        MapOp::PutService(id, _) => format!("S{id}"),
+        MapOp::DeleteService(id) => format!("-S{id}"),
+        MapOp::PutFrontend(address, _) => format!("F{}", address.addr.octets()[15]),
+        MapOp::DeleteFrontend(address) => format!("-F{}", address.addr.octets()[15]),
+        MapOp::PutNodeAddr(addr) => format!("N{}", addr.octets()[15]),
+        MapOp::DeleteNodeAddr(addr) => format!("-N{}", addr.octets()[15]),
+    };
+    let batch = |batch: &Vec<MapOp>| batch.iter().map(op).collect::<Vec<_>>().join(" ");
+    batches.iter().map(batch).collect::<Vec<_>>().join(" | ")
+}
+
+fn puts_between(realised: &MapState, desired: &MapState) -> String {
+    text(&puts(desired, realised, &all(desired, realised)))
+}
+
+#[test]
+fn lists_come_before_what_points_at_them() {
+    let desired = state(&[(1, 1), (2, 2)], &[(7, 1, false), (8, 2, false)]);
+    assert_eq!(puts_between(&MapState::default(), &desired), "S1 S2 | F7 F8");
+}
+
+#[test]
+fn equal_states_need_nothing() {
+    let same = state(&[(1, 1)], &[(7, 1, false)]);
+    assert_eq!(puts_between(&same, &same), "");
+}
+
+#[test]
+fn only_touched_entries_are_looked_at() {
+    let desired = state(&[(1, 1), (2, 2)], &[(7, 1, false)]);
+    let touched = Touched { services: [ServiceId(2)].into(), ..Touched::default() };
+    assert_eq!(text(&puts(&desired, &MapState::default(), &touched)), "S2");
+}
+
+/// Written the other way round, address 7 would show the new list of a service it is leaving.
+#[test]
+fn an_entry_changes_only_after_the_frontends_that_leave_it() {
+    let realised = state(&[(1, 1), (2, 2)], &[(6, 1, false), (7, 1, false)]);
+    let desired = state(&[(1, 3), (2, 4)], &[(6, 1, false), (7, 2, false)]);
+    assert_eq!(puts_between(&realised, &desired), "S2 | F7 | S1");
+}
+
+#[test]
+fn a_chain_of_moves_goes_from_its_end() {
+    let realised = state(&[(1, 1), (2, 2), (3, 3)], &[(7, 1, false), (8, 2, false)]);
+    let desired = state(&[(1, 4), (2, 5), (3, 6)], &[(7, 2, false), (8, 3, false)]);
+    assert_eq!(puts_between(&realised, &desired), "S3 | F8 | S2 | F7 | S1");
+}
+
+#[test]
+fn a_circle_of_moves_puts_the_lists_first() {
+    let realised = state(&[(1, 1), (2, 2)], &[(7, 1, false), (8, 2, false)]);
+    let desired = state(&[(1, 3), (2, 4)], &[(7, 2, false), (8, 1, false)]);
+    assert_eq!(puts_between(&realised, &desired), "S1 S2 | F7 F8");
+}
+
+/// The new local list may be empty although the old cluster list was not, and the other way round.
+#[test]
+fn a_change_of_view_is_made_while_the_list_it_leads_to_is_full() {
+    let local = state(&[(1, 1)], &[(7, 1, true)]);
+    let cluster = state(&[(1, 2)], &[(7, 1, false)]);
+    assert_eq!(puts_between(&local, &cluster), "F7 | S1");
+    assert_eq!(puts_between(&cluster, &local), "S1 | F7");
+}
+
+#[test]
+fn what_is_still_pointed_at_is_not_deleted() {
+    let (realised, desired) = (state(&[(1, 1), (2, 2)], &[(7, 1, false), (8, 2, false)]), MapState::default());
+    let touched = all(&desired, &realised);
+    assert_eq!(text(&[delete_frontends(&desired, &realised, &touched)]), "-F7 -F8");
+    assert_eq!(text(&[delete_services(&desired, &realised, &touched, |id| id == ServiceId(1))]), "-S2");
+}
+
+#[test]
+fn node_addresses_come_first_and_go_with_the_frontends() {
+    let mut with = MapState::default();
+    with.node_addrs.insert(l4("192.0.2.9:1").addr);
+    assert_eq!(puts_between(&MapState::default(), &with), "N9");
+    let touched = all(&with, &with);
+    assert_eq!(text(&[delete_frontends(&MapState::default(), &with, &touched)]), "-N9");
+}
+
+/// Every entry of either state.
+fn all(desired: &MapState, realised: &MapState) -> Touched {
+    let mut all = Touched {
+        services: desired.services.keys().chain(realised.services.keys()).copied().collect(),
+        frontends: desired.frontends.keys().chain(realised.frontends.keys()).copied().collect(),
+        node_addrs: desired.node_addrs.iter().chain(realised.node_addrs.iter()).copied().collect(),
+    };
+    all.settle();
+    all
+}

@@ -1,0 +1,78 @@
+//! What of the backends that stay in use although their source emptied the service port outlives a reboot.
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::model::addr::L4Addr;
+use crate::model::cause::Cause;
+use crate::model::service::PortKey;
+use crate::state::entries::{MAX_VIEW_SLOTS, ServiceEntry, Slot, View, backends_of};
+
+/// The most records a start takes in: many times the protected service ports of any cluster.
+pub const MAX_REMEMBERED: usize = 1_024;
+
+/// The backends of a protected service port, for the time after a reboot, when the maps are gone. A fallback: what a
+/// source tells always wins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Which port.
+    pub port: PortKey,
+    /// The cluster view: each backend once with its number of slots, in address order; not empty.
+    pub cluster: Vec<(L4Addr, u16)>,
+    /// The local view.
+    pub local: Vec<(L4Addr, u16)>,
+    /// What emptied the port, if these backends were held.
+    pub cause: Option<Cause>,
+}
+
+impl Remembered {
+    pub(crate) fn new(key: &PortKey, entry: &ServiceEntry, cause: Option<Cause>) -> Self {
+        let Known { cluster, local } = Known::of(entry);
+        Self { port: key.clone(), cluster: cluster.into_vec(), local: local.into_vec(), cause }
+    }
+
+    /// Whether the record can be true of its port: it was read from a file.
+    pub(crate) fn is_plausible(&self) -> bool {
+        let fits = |view: &[(L4Addr, u16)]| {
+            let is_of_port = |(addr, count): &(L4Addr, u16)| {
+                *count > 0 && addr.protocol == self.port.protocol && addr.addr.family() == self.port.family
+            };
+            let is_in_order = view.is_sorted_by(|a, b| a.0 < b.0);
+            let slots: usize = view.iter().map(|(_, count)| usize::from(*count)).sum();
+            is_in_order && slots <= MAX_VIEW_SLOTS && view.iter().all(is_of_port)
+        };
+        !self.cluster.is_empty() && fits(&self.cluster) && fits(&self.local)
+    }
+
+    pub(crate) fn known(&self) -> Known {
+        Known { cluster: View::from_slice(&self.cluster), local: View::from_slice(&self.local) }
+    }
+}
+
+/// Two views that some entry has or had.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) cluster: View,
+    pub(crate) local: View,
+}
+
+impl Known {
+    pub(crate) fn of(entry: &ServiceEntry) -> Self {
+        Self { cluster: view(&entry.cluster), local: view(&entry.local) }
+    }
+
+    /// Without the backends that no connection may be sent to; `None` if that leaves nothing.
+    pub(crate) fn admitted(mut self, admits: impl Fn(L4Addr) -> bool) -> Option<Self> {
+        self.cluster.retain(|(addr, _)| admits(*addr));
+        self.local.retain(|(addr, _)| admits(*addr));
+        (!self.cluster.is_empty()).then_some(self)
+    }
+}
+
+fn view(slots: &[Slot]) -> View {
+    let narrow = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    backends_of(slots).map(|(addr, count)| (addr, narrow(count))).collect::<SmallVec<_>>()
+}
+
+#[cfg(test)]
+mod tests;

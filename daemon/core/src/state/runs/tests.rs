@@ -1,0 +1,85 @@
+use super::{REST_MILLIS, Run, Runs};
+use crate::model::moment::Moment;
+
+const NOW: Moment = Moment(0);
+const RESTED: Moment = Moment(REST_MILLIS);
+
+/// A reader may still hold the old view word: its slots must not be written again at once.
+#[test]
+fn a_freed_run_rests_before_it_is_reused() {
+    let mut runs = Runs::new(4);
+    let run = runs.allocate(4, NOW).expect("room");
+    runs.free(run, NOW);
+    assert_eq!((runs.used(), runs.resting()), (0, 4));
+    assert_eq!(runs.allocate(1, NOW), None);
+    assert_eq!(runs.allocate(4, RESTED), Some(run));
+}
+
+#[test]
+fn neighbours_merge_so_that_room_comes_back_whole() {
+    let mut runs = Runs::new(6);
+    let parts: Vec<Run> = (0..3).map(|_| runs.allocate(2, NOW).expect("room")).collect();
+    for part in [parts[1], parts[0], parts[2]] {
+        runs.free(part, NOW);
+    }
+    assert_eq!(runs.allocate(6, RESTED), Some(Run { first: 0, len: 6 }));
+}
+
+#[test]
+fn an_unpublished_run_needs_no_rest() {
+    let mut runs = Runs::new(2);
+    let run = runs.allocate(2, NOW).expect("room");
+    runs.free_unpublished(run);
+    assert_eq!(runs.allocate(2, NOW), Some(run));
+}
+
+#[test]
+fn the_empty_run_takes_no_room() {
+    let mut runs = Runs::new(0);
+    assert_eq!(runs.allocate(0, NOW), Some(Run { first: 0, len: 0 }));
+    assert_eq!(runs.allocate(1, NOW), None);
+}
+
+#[test]
+fn reserve_refuses_overlap_and_what_lies_outside() {
+    let mut runs = Runs::new(10);
+    assert!(runs.reserve(Run { first: 2, len: 3 }));
+    assert!(!runs.reserve(Run { first: 4, len: 2 }), "overlap");
+    assert!(!runs.reserve(Run { first: 8, len: 3 }), "outside");
+    assert!(!runs.reserve(Run { first: u32::MAX, len: 3 }), "overflow");
+    assert!(runs.reserve(Run { first: 5, len: 5 }));
+    assert_eq!(runs.allocate(2, NOW), Some(Run { first: 0, len: 2 }));
+    assert_eq!(runs.allocate(1, NOW), None);
+}
+
+/// However long it has rested: a process may be off its CPU for longer than any fixed time.
+#[test]
+fn a_run_that_must_be_released_is_not_reused_before_it_is() {
+    let mut runs = Runs::new(4);
+    runs.wait_for_release();
+    let run = runs.allocate(4, NOW).expect("room");
+    runs.free(run, NOW);
+    runs.end_round(NOW);
+    assert_eq!(runs.allocate(1, Moment(1_000_000)), None);
+    assert!(runs.has_room_after_rest(4));
+    runs.release(runs.rounds());
+    assert_eq!(runs.allocate(4, Moment(REST_MILLIS - 1)), None, "released, and not rested");
+    assert_eq!(runs.allocate(4, RESTED), Some(run));
+}
+
+#[test]
+fn a_run_freed_after_the_release_was_asked_for_waits_for_the_next() {
+    let mut runs = Runs::new(4);
+    runs.wait_for_release();
+    let (first, second) = (runs.allocate(2, NOW).expect("room"), runs.allocate(2, NOW).expect("room"));
+    runs.free(first, NOW);
+    runs.end_round(NOW);
+    let asked = runs.rounds();
+    runs.free(second, NOW);
+    runs.release(asked);
+    runs.end_round(NOW);
+    assert_eq!(runs.allocate(2, RESTED), Some(first));
+    assert_eq!(runs.allocate(1, RESTED), None);
+    runs.release(runs.rounds());
+    assert_eq!(runs.allocate(2, RESTED), Some(second));
+}
