@@ -4,14 +4,16 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
-use nodelb_core::compile::Guard;
-use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
-use nodelb_core::dump::dump;
-use nodelb_core::engine::{Engine, EngineConfig, Round};
+use nodelb_core::compile::guard::Guard;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::{Datapath, Limits, MapError};
+use nodelb_core::engine::{Engine, Round};
 use nodelb_core::history::{History, Stamp};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::service::Source;
-use nodelb_core::state::{MapOp, MapState, Realised};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::Source;
+use nodelb_core::state::dump::dump;
+use nodelb_core::state::entries::{MapOp, MapState, Realised};
 
 /// Large enough for every test.
 pub(crate) const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };

@@ -18,11 +18,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use dial::{Client, Outcome, World};
-use nodelb_core::addr::L4Addr;
-use nodelb_core::compile::Guard;
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::Limits;
-use nodelb_core::engine::Snapshot;
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::snapshot::Snapshot;
 use script::Script;
 use tell::{difference, stories, tell};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nodelb_core::addr::{L4Addr, Protocol};
+use nodelb_core::model::addr::{L4Addr, Protocol};
 
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::sandbox::Sandbox;

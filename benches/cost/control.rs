@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use nodelb_core::addr::Protocol;
 use nodelb_core::change::Change;
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::moment::Moment;
 
 use crate::rounds::{ROUNDS, Times, verdict};
 use crate::sandbox::Sandbox;
@@ -112,6 +112,6 @@ fn one_large_service(among_many: &mut World, sandbox: &Sandbox) {
 
 fn large_service() -> Change {
     let Change::UpsertService(mut large) = service(59_999, Protocol::Udp) else { unreachable!("it is one") };
-    large.name = nodelb_core::service::ServiceName::new("namespace-0", "service-1000000");
+    large.name = nodelb_core::model::service::ServiceName::new("namespace-0", "service-1000000");
     Change::UpsertService(large)
 }

@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
-use nodelb_core::addr::Protocol;
-use nodelb_core::state::CANARIES;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::state::entries::CANARIES;
 
 use crate::connect::{BACKEND, Hooks, dialled, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};

@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 
-use nodelb_core::addr::{Addr, Protocol};
-use nodelb_core::change::{Change, NodeFacts};
-use nodelb_core::service::{FrontendKind, FrontendSpec, Service};
+use nodelb_core::change::Change;
+use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{FrontendKind, FrontendSpec, Service};
 
 use crate::connect::{BACKEND, Hooks, dialled, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};

@@ -9,14 +9,16 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use libbpf_rs::Link;
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::change::Change;
-use nodelb_core::datapath::{Datapath, Limits, Moment};
-use nodelb_core::engine::{Engine, EngineConfig};
-use nodelb_core::service::{
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::{Datapath, Limits};
+use nodelb_core::engine::Engine;
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use nodelb_core::state::CANARIES;
+use nodelb_core::state::entries::CANARIES;
 use nodelb_datapath::{KernelDatapath, Options};
 
 /// Large enough for every measurement.

@@ -8,12 +8,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use nodelb_core::compare::Content;
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::differences::Difference;
-use nodelb_core::engine::Snapshot;
+use nodelb_core::datapath::Limits;
+use nodelb_core::explain::rows::Difference;
 use nodelb_core::history::History;
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::Content;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;

@@ -9,11 +9,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::change::Change;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::state::{FrontendEntry, MapState, Realised};
-use nodelb_core::trace::taken_nodeports;
+use nodelb_core::explain::trace::taken_nodeports;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};

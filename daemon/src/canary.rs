@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
-use nodelb_core::addr::{Family, L4Addr};
-use nodelb_core::state::CANARIES;
+use nodelb_core::model::addr::{Family, L4Addr};
+use nodelb_core::state::entries::CANARIES;
 
 /// What a connect() to a canary frontend came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

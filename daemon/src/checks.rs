@@ -1,6 +1,6 @@
 //! Active health checks of file-defined services: asks every backend whether it serves, and tells the owner which ones do
 //! not. Owns who is asked, when, and what the answers amount to; what follows for connections is selection's business
-//! ([`nodelb_core::select`]).
+//! ([`nodelb_core::compile::select`]).
 //!
 //! The checker stands between the file source and the owner: what the source says passes through it unchanged, with what
 //! is known of the backends added to the same batch. So a backend that is not to be used before it has answered, or that

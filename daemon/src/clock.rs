@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 /// A clock that starts at 0 and never goes back.

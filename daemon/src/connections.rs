@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use nodelb_core::addr::Protocol;
 use nodelb_core::datapath::Count;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::service::{PortKey, ServiceName};
-use nodelb_core::state::ServiceId;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::service::{PortKey, ServiceName};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::ServiceId;
 
 /// How many service ports have a series of their own. The others share one.
 pub const MAX_SERIES: usize = 1_000;

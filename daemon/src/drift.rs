@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::compare::{Drift, EntryKey, differing};
-use nodelb_core::datapath::Moment;
-use nodelb_core::engine::Snapshot;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::{Drift, EntryKey, differing};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
 
@@ -23,7 +23,7 @@ pub const CHECK_EVERY: Duration = Duration::from_secs(120);
 /// How many entries the owner reads again in one round: bounds how long that keeps it from changes.
 const AT_A_TIME: usize = 2_048;
 
-/// The label of the links among the kinds of [`nodelb_core::compare::DriftKind`].
+/// The label of the links among the kinds of [`nodelb_core::state::kernel_check::DriftKind`].
 pub const LINK: &str = "link";
 
 /// What came of the checks so far.

@@ -16,9 +16,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::engine::Snapshot;
-use nodelb_core::report::{Filter, FrontendReport};
-use nodelb_core::service::{PortKey, Source};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::rows::FrontendReport;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::service::{PortKey, Source};
+use nodelb_core::snapshot::Snapshot;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -167,7 +169,7 @@ impl Writer {
             };
             let empty: BTreeSet<&PortKey> = looked_at.empty_ports().map(AsRef::as_ref).collect();
             let is_empty = |row: &FrontendReport| empty.contains(&port_of(row));
-            seen(&looked_at.frontends(&Filter::default()), of_kubernetes, is_empty)
+            seen(&reports::frontends(&looked_at, &Filter::default()), of_kubernetes, is_empty)
         });
         let seen = Arc::new(looking.await.unwrap_or_default());
         self.last = Some((snapshot, Arc::clone(&seen)));
@@ -205,4 +207,4 @@ async fn about(session: &Session, due: &Due) -> Result<Option<Metadata>, LinkErr
 }
 
 /// What is told by service and reason.
-type ByTrouble<T> = BTreeMap<(nodelb_core::service::ServiceName, troubles::Reason), T>;
+type ByTrouble<T> = BTreeMap<(nodelb_core::model::service::ServiceName, troubles::Reason), T>;

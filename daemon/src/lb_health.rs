@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
+use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::Health;

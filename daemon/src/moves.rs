@@ -16,10 +16,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::addr::{L4Addr, Protocol};
 use nodelb_core::change::Change;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::stale::{Answered, Flow, Moves, Stale};
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::stale::{self, Answered, Flow, Stale};
+use nodelb_core::state::moves::Moves;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
@@ -315,7 +316,7 @@ impl Memory {
     /// as kube-proxy: what nodelb answers first is not new.
     fn beside(snapshot: &Snapshot) -> Self {
         let is_adopted = snapshot.serves_anything();
-        Self { answered: is_adopted.then(|| snapshot.answered()), ..Self::default() }
+        Self { answered: is_adopted.then(|| stale::answered(snapshot)), ..Self::default() }
     }
 
     /// After a reboot of a node that nodelb served: until now nothing has answered, so all that is answered is new.
@@ -416,7 +417,7 @@ async fn end_stale(
 
 /// Ends the sockets that dialled a ClusterIP before it was answered.
 async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
-    let now = snapshot.answered();
+    let now = stale::answered(snapshot);
     let new = memory.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
     let addresses = [memory.recent.as_slice(), new.as_slice()].concat();
     if !addresses.is_empty() {

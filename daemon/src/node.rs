@@ -4,9 +4,8 @@
 use std::io;
 use std::sync::Arc;
 
-use nodelb_core::change::NodeFacts;
-use nodelb_core::names::node_name;
-use nodelb_core::nodeport::NodePortAddress;
+use nodelb_core::model::names::node_name;
+use nodelb_core::model::node::{NodeFacts, NodePortAddress};
 
 use self::addresses::Addresses;
 use crate::config::Node;

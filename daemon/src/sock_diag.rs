@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
-use nodelb_core::addr::{Addr, Family, Protocol};
+use nodelb_core::model::addr::{Addr, Family, Protocol};
 
 use crate::netlink::{HEADER, messages};
 

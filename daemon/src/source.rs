@@ -4,7 +4,7 @@
 pub mod file;
 pub mod kube;
 
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
 use serde::Serialize;
 
 /// A row of `/sources`: one place a source reads, and what it made of it.

@@ -10,7 +10,7 @@ use nodelb::admin::Health;
 use nodelb::clock::Clock;
 use nodelb::lb_health::{Bounds, LocalEntry, View, start};
 use nodelb_core::change::Change;
-use nodelb_core::engine::Snapshot;
+use nodelb_core::snapshot::Snapshot;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodelb_core::addr::{L4Addr, Protocol};
-use nodelb_core::compile::Guard;
-use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
-use nodelb_core::engine::Snapshot;
-use nodelb_core::state::{MapOp, Realised, ServiceId};
+use nodelb_core::compile::guard::Guard;
+use nodelb_core::datapath::{Datapath, Limits, MapError};
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{MapOp, Realised, ServiceId};
 use nodelb_datapath::{CrashPoint, KernelDatapath, Options, cleanup};
 use nodelb_prober::{Backend, Transport};
 

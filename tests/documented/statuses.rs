@@ -2,9 +2,10 @@
 
 use nodelb::apiserver::pool::Standing;
 use nodelb::source::SourceState;
-use nodelb_core::report::{Choice, Status};
-use nodelb_core::service::BackendState;
-use nodelb_core::story::End;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::story::End;
+use nodelb_core::model::service::BackendState;
+use nodelb_core::state::status::Status;
 
 /// The first cells of the tables below this heading, without the header rows.
 fn words(page: &str, heading: &str) -> Vec<String> {

@@ -226,7 +226,7 @@ fn slices_that_were_emptied_or_not_updated() {
         // it.
         let mut late = pod("web-abc", &json!({"app": "web"}), true);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-        late["status"]["conditions"][0]["lastTransitionTime"] = nodelb_core::calendar::utc(now + 1).into();
+        late["status"]["conditions"][0]["lastTransitionTime"] = nodelb_core::model::calendar::utc(now + 1).into();
         apply(&scene.cluster, late);
         // The controller gets some time first, so that work in progress is not blamed.
         eventually("it is blamed", || {

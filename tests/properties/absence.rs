@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_core::addr::L4Addr;
 use nodelb_core::change::Change;
-use nodelb_core::service::{ServiceName, Source};
-use nodelb_core::state::MapState;
-use nodelb_core::trace::{Verdict, trace};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::trace::{Verdict, trace};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::{ServiceName, Source};
+use nodelb_core::state::entries::MapState;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -41,7 +42,7 @@ fn facts_of(all: &[Change], sources: &[Source]) -> Vec<Change> {
 /// Which service owns each address that the kernel has.
 fn owners(host: &Host) -> BTreeMap<L4Addr, ServiceName> {
     let snapshot = host.engine.snapshot(host.now);
-    let rows = snapshot.frontends(&Default::default());
+    let rows = reports::frontends(&snapshot, &Default::default());
     let mut owners = BTreeMap::new();
     for row in rows.into_iter().filter(|row| snapshot.realised.frontends.contains_key(&row.address)) {
         owners.entry(row.address).or_insert(row.service);

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
-use nodelb_core::report::{Choice, Filter};
-use nodelb_core::service::BackendState;
-use nodelb_core::table::Quarantine;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::reports;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::health_check::Quarantine;
+use nodelb_core::model::service::BackendState;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -27,10 +29,10 @@ proptest! {
     fn unhealthy_backends_are_used_only_where_there_is_no_other(changes in changes(32)) {
         let host = told(changes);
         let snapshot = host.engine.snapshot(host.now);
-        let rows = snapshot.backends(&Filter::default());
+        let rows = reports::backends(&snapshot, &Filter::default());
         let ports: BTreeSet<_> = rows.iter().map(|row| (&row.service, &row.port, row.address.protocol, row.address.addr.family())).collect();
         for port in ports {
-            let of_port = |row: &&nodelb_core::report::BackendReport| {
+            let of_port = |row: &&nodelb_core::explain::rows::BackendReport| {
                 (&row.service, &row.port, row.address.protocol, row.address.addr.family()) == port
             };
             let usable = |state| rows.iter().filter(of_port).filter(move |row| row.choice != Choice::Refused && row.state == state);

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_core::addr::L4Addr;
 use nodelb_core::change::Change;
-use nodelb_core::service::{ServiceName, Source, TrafficPolicy};
-use nodelb_core::state::{MapOp, MapState, ServiceId};
-use nodelb_core::trace::{Verdict, trace};
+use nodelb_core::explain::trace::{Verdict, trace};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::{ServiceName, Source, TrafficPolicy};
+use nodelb_core::state::entries::{MapOp, MapState, ServiceId};
 use proptest::prelude::*;
 
 use crate::cases;

@@ -1,10 +1,14 @@
 //! Where the sources lead is all that counts, not the way there.
 
 use nodelb_core::change::Change;
-use nodelb_core::dump::dump;
-use nodelb_core::report::{Choice, Filter, FrontendReport, Status};
-use nodelb_core::service::FrontendKind;
-use nodelb_core::trace::Verdict;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::reports;
+use nodelb_core::explain::rows::FrontendReport;
+use nodelb_core::explain::trace::{self, Verdict};
+use nodelb_core::filter::Filter;
+use nodelb_core::model::service::FrontendKind;
+use nodelb_core::state::dump::dump;
+use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -28,8 +32,8 @@ fn desired(host: &Host) -> String {
 
 /// What `/frontends` says, the age of each row left out: that does depend on the way.
 fn frontends(host: &Host) -> Vec<FrontendReport> {
-    let mut rows = host.engine.snapshot(host.now).frontends(&Filter::default());
-    rows.iter_mut().for_each(|row| row.since = nodelb_core::datapath::Moment(0));
+    let mut rows = reports::frontends(&host.engine.snapshot(host.now), &Filter::default());
+    rows.iter_mut().for_each(|row| row.since = nodelb_core::model::moment::Moment(0));
     rows
 }
 
@@ -94,7 +98,7 @@ proptest! {
     fn reports_agree_with_what_the_kernel_holds(changes in changes(24)) {
         let host = told(&changes);
         let snapshot = host.engine.snapshot(host.now);
-        let rows = snapshot.frontends(&Filter::default());
+        let rows = reports::frontends(&snapshot, &Filter::default());
         let owners: Vec<&FrontendReport> = rows.iter().filter(|row| row.status == Status::Done).collect();
         // A frontend that is as the sources ask tells an error only if it has no backend but ones that are refused, or is
         // answered on no address of the node.
@@ -112,7 +116,7 @@ proptest! {
             if row.kind == FrontendKind::NodePort {
                 continue;
             }
-            let reached: Vec<_> = match snapshot.trace(row.address) {
+            let reached: Vec<_> = match trace::verdict(&snapshot, row.address) {
                 Verdict::Forwarded(_, slots) => slots.chunk_by(|a, b| a.addr == b.addr).map(|run| run[0].addr).collect(),
                 _ => Vec::new(),
             };
@@ -124,20 +128,21 @@ proptest! {
     fn filters_only_narrow(changes in changes(24)) {
         let host = told(&changes);
         let snapshot = host.engine.snapshot(host.now);
-        let (frontends, backends) = (snapshot.frontends(&Filter::default()), snapshot.backends(&Filter::default()));
-        for service in snapshot.services(&Filter::default()) {
+        let frontends = reports::frontends(&snapshot, &Filter::default());
+        let backends = reports::backends(&snapshot, &Filter::default());
+        for service in reports::services(&snapshot, &Filter::default()) {
             let filter = Filter::of_service(&service.service);
             let own: Vec<_> = frontends.iter().filter(|row| row.service == service.service).cloned().collect();
-            prop_assert_eq!(snapshot.frontends(&filter), own);
+            prop_assert_eq!(reports::frontends(&snapshot, &filter), own);
             let own: Vec<_> = backends.iter().filter(|row| row.service == service.service).cloned().collect();
             prop_assert!(service.status == Status::Error || service.selectable <= own.len());
             prop_assert!(own.iter().filter(|row| row.choice == Choice::Selected).count() >= service.selectable);
-            prop_assert_eq!(snapshot.backends(&filter), own);
+            prop_assert_eq!(reports::backends(&snapshot, &filter), own);
         }
         for row in &frontends {
             let filter = Filter { address: Some(row.address.addr), ..Filter::default() };
             let same: Vec<_> = frontends.iter().filter(|r| r.address.addr == row.address.addr).cloned().collect();
-            prop_assert_eq!(snapshot.frontends(&filter), same);
+            prop_assert_eq!(reports::frontends(&snapshot, &filter), same);
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nodelb_core::compare::{Content, EntryKey, differing};
 use nodelb_core::datapath::Datapath;
-use nodelb_core::state::{BackendId, FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{BackendId, FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::kernel_check::{Content, EntryKey, differing};
 use proptest::prelude::*;
 use proptest::sample::select;
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use nodelb_core::addr::{L4Addr, Protocol};
 use nodelb_core::change::Change;
-use nodelb_core::compile::Guard;
-use nodelb_core::service::{
+use nodelb_core::compile::guard::Guard;
+use nodelb_core::explain::reports;
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use proptest::prelude::*;
@@ -37,7 +38,7 @@ fn subjects(world: &[Change], change: &Change) -> BTreeSet<ServiceName> {
 
 /// The addresses these services claim.
 fn claimed(host: &Host, names: &BTreeSet<ServiceName>) -> BTreeSet<L4Addr> {
-    let rows = host.engine.snapshot(host.now).frontends(&Default::default());
+    let rows = reports::frontends(&host.engine.snapshot(host.now), &Default::default());
     rows.iter().filter(|row| names.contains(&row.service)).map(|row| row.address).collect()
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use nodelb_core::addr::Addr;
 use nodelb_core::change::Change;
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Holdings;
-use nodelb_core::report::Status;
-use nodelb_core::service::FrontendKind;
-use nodelb_core::state::backends_of;
-use nodelb_core::story::{Client, End};
-use nodelb_core::trace::{Verdict, trace};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::story::{self, Client, End};
+use nodelb_core::explain::trace::{Verdict, trace};
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::service::FrontendKind;
+use nodelb_core::state::entries::backends_of;
+use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -42,7 +43,7 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
 fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
     let (held, snapshot) = (host.held(), host.engine.snapshot(host.now));
     for to in dialled() {
-        let story = snapshot.story(to, Client::Host);
+        let story = story::story(&snapshot, to, Client::Host);
         let end = match trace(&held, &guard().nodeport_range, to) {
             Verdict::Forwarded(_, slots) => End::Forwarded(backends_of(slots).count()),
             Verdict::Refused(_, errno) => End::Refused(errno),
@@ -62,7 +63,9 @@ fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
     let missing: BTreeSet<Addr> =
         snapshot.desired.node_addrs.iter().filter(|a| !held.node_addrs.contains(*a)).copied().collect();
     prop_assert_eq!(&told, &missing, "the node's addresses that the maps lack are told, and no others");
-    for row in snapshot.frontends(&Default::default()).iter().filter(|row| row.kind == FrontendKind::NodePort) {
+    for row in
+        reports::frontends(&snapshot, &Default::default()).iter().filter(|row| row.kind == FrontendKind::NodePort)
+    {
         let of_family = |addr: &&Addr| addr.family() == row.address.addr.family();
         if let Some(first) = missing.iter().find(of_family).filter(|_| row.status == Status::Done) {
             let error = row.error.as_deref().unwrap_or_default();
@@ -131,7 +134,7 @@ proptest! {
         host.maps.maps.clear_fault();
         host.settle();
         let snapshot = host.engine.snapshot(host.now);
-        for row in snapshot.frontends(&Default::default()) {
+        for row in reports::frontends(&snapshot, &Default::default()) {
             let text = row.error.unwrap_or_default();
             let is_done = row.status == Status::Done;
             // A frontend can be as the sources ask, and yet have no backend but ones that are refused or unhealthy.

@@ -3,15 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_core::addr::{Addr, L4Addr};
-use nodelb_core::change::{Change, NodeFacts};
-use nodelb_core::report::{Filter, Status};
-use nodelb_core::service::{
+use nodelb_core::change::Change;
+use nodelb_core::explain::reports;
+use nodelb_core::explain::trace::{Verdict, trace};
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
 };
-use nodelb_core::state::MapState;
-use nodelb_core::trace::{Verdict, trace};
+use nodelb_core::state::entries::MapState;
+use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -70,14 +73,14 @@ fn service(index: usize, version: u8) -> Service {
 
 /// A slice of one of the services: of the one that is protected by its backend, with that one or with none.
 fn slice(index: usize, number: usize, backends: Vec<(usize, BackendState)>) -> Slice {
-    let name: nodelb_core::service::ServiceName = PROTECTED[index].0.parse().expect("valid");
+    let name: nodelb_core::model::service::ServiceName = PROTECTED[index].0.parse().expect("valid");
     let backend = |(at_index, state): (usize, BackendState)| {
         let text = BACKENDS[if index == 3 { 0 } else { at_index }];
         Backend { state, node: Some("n1".into()), ..Backend::new(at(text).0, at(text).1) }
     };
     let ports = vec![SlicePort {
         name: "https".into(),
-        protocol: nodelb_core::addr::Protocol::Tcp,
+        protocol: nodelb_core::model::addr::Protocol::Tcp,
         backends: backends.into_iter().map(backend).collect(),
     }];
     Slice {
@@ -239,7 +242,7 @@ proptest! {
         }
         watched.settle()?;
         let snapshot = watched.host.engine.snapshot(watched.host.now);
-        for row in snapshot.frontends(&Filter::default()) {
+        for row in reports::frontends(&snapshot, &Filter::default()) {
             let is_explained = row.error.is_some() || !matches!(row.status, Status::Held | Status::Error);
             prop_assert!(is_explained, "{:?}", row);
         }

@@ -1,12 +1,14 @@
 //! One port number in several roles: a NodePort, the port of a backend on the node's own network, a port on which nodelb
 //! itself listens. What is kept from being bound is said here a second time, from the sources alone.
 
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::change::Change;
-use nodelb_core::report::{Filter, Status};
-use nodelb_core::service::{FrontendKind, ServiceName};
-use nodelb_core::state::MapState;
-use nodelb_core::trace::{Verdict, refuses_bind, trace};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::trace::{Verdict, refuses_bind, trace};
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::service::{FrontendKind, ServiceName};
+use nodelb_core::state::entries::MapState;
+use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -40,7 +42,7 @@ proptest! {
             host.settle();
         }
         let (held, range) = (host.held(), guard().nodeport_range);
-        let rows = host.engine.snapshot(host.now).frontends(&Filter::default());
+        let rows = reports::frontends(&host.engine.snapshot(host.now), &Filter::default());
         let nodeports = rows.iter().filter(|row| row.kind == FrontendKind::NodePort && row.address.port == 30_080);
         for row in nodeports.filter(|row| row.status != Status::Error && row.address.protocol != Protocol::Sctp) {
             // A wildcard socket of IPv6 takes IPv4 as well: judged where only one family has the NodePort.

@@ -3,10 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_core::addr::L4Addr;
 use nodelb_core::change::Change;
-use nodelb_core::report::{FrontendReport, Status};
-use nodelb_core::service::{FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, Source};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::rows::FrontendReport;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::{
+    FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, Source,
+};
+use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -27,7 +31,7 @@ fn entry() -> impl Strategy<Value = [Change; 2]> {
         |(name, file, addresses, created, has_backends)| {
             let name: ServiceName = name.parse().expect("valid");
             let frontend = |text: &&str| FrontendSpec { addr: l4(text).addr, port: 80, kind: FrontendKind::Static };
-            let protocol = nodelb_core::addr::Protocol::Tcp;
+            let protocol = nodelb_core::model::addr::Protocol::Tcp;
             let frontends = addresses.iter().map(frontend).collect();
             let service = Service {
                 origin: Origin { object: file.into(), ..Origin::default() },
@@ -37,14 +41,15 @@ fn entry() -> impl Strategy<Value = [Change; 2]> {
             };
             // Each service has a backend of its own: who is reached says who owns the address.
             let last = NAMES.iter().position(|other| **other == name.to_string()).expect("one of them") + 1;
-            let backend = nodelb_core::service::Backend::new(format!("192.0.2.{last}").parse().expect("valid"), 8080);
+            let backend =
+                nodelb_core::model::service::Backend::new(format!("192.0.2.{last}").parse().expect("valid"), 8080);
             let backends = if has_backends { vec![backend] } else { Vec::new() };
             let slice = Slice {
-                name: nodelb_core::service::SliceName::new(&name.namespace, &name.name),
+                name: nodelb_core::model::service::SliceName::new(&name.namespace, &name.name),
                 service: name,
                 source: Source::Files,
                 origin: Origin { object: file.into(), ..Origin::default() },
-                ports: vec![nodelb_core::service::SlicePort { name: "".into(), protocol, backends }],
+                ports: vec![nodelb_core::model::service::SlicePort { name: "".into(), protocol, backends }],
             };
             [Change::UpsertService(service), Change::UpsertSlice(slice)]
         },
@@ -118,7 +123,7 @@ impl Story {
     }
 
     fn rows(&self) -> Vec<FrontendReport> {
-        self.host.engine.snapshot(self.host.now).frontends(&Default::default())
+        reports::frontends(&self.host.engine.snapshot(self.host.now), &Default::default())
     }
 
     /// The owner of each address, by what the kernel has.
@@ -277,7 +282,7 @@ proptest! {
         host.tell_synced();
         host.settle();
         let services = described(&told);
-        for row in host.engine.snapshot(host.now).frontends(&Default::default()) {
+        for row in reports::frontends(&host.engine.snapshot(host.now), &Default::default()) {
             if row.status == Status::Error {
                 continue;
             }

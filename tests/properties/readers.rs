@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::runs::{REST_MILLIS, Run};
-use nodelb_core::state::{ServiceId, Slot};
+use nodelb_core::datapath::Limits;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{ServiceId, Slot};
+use nodelb_core::state::runs::{REST_MILLIS, Run};
 use proptest::prelude::*;
 
 use crate::cases;

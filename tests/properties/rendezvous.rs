@@ -1,8 +1,8 @@
 //! Which backend a UDP socket gets, over any lists: of any length, weights, order and ids.
 
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::rendezvous::{MOST_SCORED, choose};
-use nodelb_core::state::{BackendId, ServiceId, Slot};
+use nodelb_core::explain::rendezvous::{MOST_SCORED, choose};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::state::entries::{BackendId, ServiceId, Slot};
 use proptest::prelude::*;
 
 use crate::cases;

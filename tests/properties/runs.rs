@@ -1,7 +1,7 @@
 //! Where lists lie in the `slots` map, against a model that knows each slot.
 
-use nodelb_core::datapath::Moment;
-use nodelb_core::runs::{REST_MILLIS, Run, Runs};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::runs::{REST_MILLIS, Run, Runs};
 use proptest::prelude::*;
 
 use crate::cases;

@@ -5,15 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::change::{Change, NodeFacts, NodeObject};
-use nodelb_core::compile::Guard;
-use nodelb_core::health_check::HealthCheck;
-use nodelb_core::service::{
+use nodelb_core::change::Change;
+use nodelb_core::compile::guard::Guard;
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::health_check::{HealthCheck, Quarantine};
+use nodelb_core::model::node::{NodeFacts, NodeObject};
+use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,
 };
-use nodelb_core::table::Quarantine;
 use proptest::prelude::*;
 use proptest::sample::select;
 

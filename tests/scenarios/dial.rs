@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::compile::Guard;
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::Limits;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::state::{MapState, ServiceId};
-use nodelb_core::trace::{Errno, Verdict, trace};
+use nodelb_core::explain::trace::{Errno, Verdict, trace};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{MapState, ServiceId};
 
 use crate::model::Maps;
 

@@ -10,20 +10,23 @@ use nodelb::admin::table::Table;
 use nodelb::admin::tables;
 use nodelb::source::file::merge::{Merged, merge};
 use nodelb::source::file::{FileContent, parse};
-use nodelb_core::addr::{Addr, Family, L4Addr};
-use nodelb_core::change::{Change, NodeFacts, NodeObject};
-use nodelb_core::compile::Guard;
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::engine::{Outranked, Snapshot, Takeover};
+use nodelb_core::change::Change;
+use nodelb_core::compile::guard::Guard;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::{Outranked, Takeover};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::trace::{Verdict, refuses_bind, taken_nodeports, trace};
+use nodelb_core::filter::Filter;
 use nodelb_core::history::Event;
-use nodelb_core::hold::{Emptied, Release};
-use nodelb_core::local_entry::Claimants;
-use nodelb_core::nodeport::NodePortAddress;
-use nodelb_core::report::Filter;
-use nodelb_core::service::{Service, ServiceName, Slice, Source};
-use nodelb_core::state::{MapOp, ServiceId, Slot};
-use nodelb_core::table::Quarantine;
-use nodelb_core::trace::{Verdict, refuses_bind, taken_nodeports, trace};
+use nodelb_core::holds::{Emptied, Release};
+use nodelb_core::model::addr::{Addr, Family, L4Addr};
+use nodelb_core::model::health_check::Quarantine;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::{NodeFacts, NodeObject, NodePortAddress};
+use nodelb_core::model::service::{Service, ServiceName, Slice, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{MapOp, ServiceId, Slot};
+use nodelb_core::table::health_check_ports::Claimants;
 
 use crate::dial::{Client, Outcome, World};
 use crate::dice;
@@ -115,13 +118,13 @@ impl<W: World> Stage<W> {
         let all = Filter::default();
         Ok(match *words {
             ["frontends"] => {
-                let mut rows = snapshot.frontends(&all);
+                let mut rows = reports::frontends(&snapshot, &all);
                 // Ages depend on how often an operation had to be tried.
                 rows.iter_mut().for_each(|row| row.since = Moment(0));
                 text(&tables::frontends(rows, Moment(0)))
             }
-            ["services"] => text(&tables::services(snapshot.services(&all))),
-            ["backends"] => text(&tables::backends(snapshot.backends(&all))),
+            ["services"] => text(&tables::services(reports::services(&snapshot, &all))),
+            ["backends"] => text(&tables::backends(reports::backends(&snapshot, &all))),
             ["maps"] => self.host.text(),
             ["trace", to] => self.trace(to.parse().map_err(|error| format!("{error}"))?),
             ["bind", at] => self.bind(at.parse().map_err(|error| format!("{error}"))?),
@@ -306,7 +309,7 @@ impl<W: World> Stage<W> {
     fn dial(&mut self, words: &[&str], from: &[Client]) -> Result<String, String> {
         let snapshot = self.host.engine.snapshot(self.host.now);
         let held = self.host.held();
-        let named = snapshot.backends(&Filter::default()).into_iter().map(|backend| backend.address);
+        let named = reports::backends(&snapshot, &Filter::default()).into_iter().map(|backend| backend.address);
         let slots = held.services.values().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
         let backends: BTreeSet<L4Addr> = named.chain(slots.map(|slot| slot.addr)).collect();
         self.world.listen(&backends)?;

@@ -7,9 +7,9 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
-use nodelb_core::addr::{Addr, L4Addr};
 use nodelb_core::datapath::Limits;
-use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
 use nodelb_datapath::Options;
 use nodelb_prober::{Backend, Transport, exchange};
 

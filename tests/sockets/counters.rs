@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use nodelb_core::datapath::Count;
-use nodelb_core::state::{MapOp, ServiceId};
+use nodelb_core::state::entries::{MapOp, ServiceId};
 use nodelb_datapath::{Counters, Options};
 
 use super::{
@@ -56,7 +56,7 @@ fn random_flows_are_counted_one_by_one() {
             let (address, id) = *random.pick(&dialled);
             let address = l4(address);
             let manner = match address.protocol {
-                nodelb_core::addr::Protocol::Tcp => Manner::Tcp,
+                nodelb_core::model::addr::Protocol::Tcp => Manner::Tcp,
                 _ => *random.pick(&[Manner::UdpConnected, Manner::UdpUnconnected]),
             };
             let outcome = dial(manner, target(address, random.below(2) == 0));

@@ -4,9 +4,9 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
-use nodelb_core::addr::L4Addr;
 use nodelb_core::datapath::Datapath as _;
-use nodelb_core::state::{MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry, ServiceId};
 use nodelb_datapath::{CrashPoint, Options, cleanup};
 
 use super::{Kernel, Manner, Prober, backends, entry, in_sandbox, l4, list, options, part, part_command, point, put};

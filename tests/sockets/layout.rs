@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::{Datapath as _, Limits};
-use nodelb_core::state::{MapState, ServiceEntry};
+use nodelb_core::state::entries::{MapState, ServiceEntry};
 use nodelb_datapath::{CrashPoint, KernelDatapath, LAYOUT, LinkState, OpenError, Options, Origin, cleanup};
 
 use super::lifecycle::{content, fill};

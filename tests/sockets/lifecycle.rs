@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nodelb_core::datapath::{Datapath as _, Limits, MapError};
-use nodelb_core::owner::OwnerTag;
-use nodelb_core::service::Source;
-use nodelb_core::state::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_core::model::service::Source;
+use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_core::state::owner::OwnerTag;
 use nodelb_datapath::{
     CrashPoint, HiddenReport, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, detach_hidden,
     drop_thread_privileges,

@@ -22,9 +22,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodelb_core::addr::{L4Addr, Protocol};
-use nodelb_core::datapath::{Datapath as _, Limits, MapError, Moment};
-use nodelb_core::state::{BackendId, FrontendEntry, MapOp, ServiceEntry, ServiceId, Slot};
+use nodelb_core::datapath::{Datapath as _, Limits, MapError};
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{BackendId, FrontendEntry, MapOp, ServiceEntry, ServiceId, Slot};
 use nodelb_datapath::{KernelDatapath, Options, StartReport};
 
 use crate::sandbox::{self, Sandbox};

@@ -1,8 +1,8 @@
 //! Nobody to answer: refused at once, with an error that says so, and never with EPERM.
 
 use nix::errno::Errno;
-use nodelb_core::addr::L4Addr;
-use nodelb_core::state::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceEntry, ServiceId};
 
 use super::{Kernel, Manner, dial, in_sandbox, l4, list, options, put, target};
 

@@ -3,9 +3,9 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use nodelb_core::addr::{L4Addr, Protocol};
-use nodelb_core::state::{MapOp, MapState, ServiceEntry};
-use nodelb_core::trace::{Verdict, is_answer, trace};
+use nodelb_core::explain::trace::{Verdict, is_answer, trace};
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
 use rustix::net::connect_unspec;
 use socket2::{Domain, Socket, Type};
 

@@ -14,7 +14,7 @@ use nodelb::source::kube::watch::Timing;
 use nodelb::source::kube::{self, KubernetesSource, Memory};
 use nodelb_apiserver::{Cluster, ServeOptions};
 use nodelb_core::change::Change;
-use nodelb_core::engine::Snapshot;
+use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);

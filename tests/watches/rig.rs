@@ -22,14 +22,17 @@ use nodelb::source::kube::watch::Timing;
 use nodelb::source::kube::{self, KubernetesSource, Memory};
 use nodelb::source::{SourceReport, SourceState};
 use nodelb_apiserver::{Cluster, Credentials as Shown, Faults, Replica, ServeOptions};
-use nodelb_core::addr::L4Addr;
 use nodelb_core::change::Change;
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
+use nodelb_core::explain::trace::{self, Verdict};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::service::{Service, Slice, Source};
-use nodelb_core::state::Realised;
-use nodelb_core::trace::Verdict;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{Service, Slice, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::Realised;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -406,7 +409,7 @@ impl Eye {
         self.engine.reconcile(&mut self.maps, self.now);
         let snapshot = self.snapshot();
         for (frontend, backend) in self.watched.iter().filter(|_| self.is_synced) {
-            let leads = match snapshot.trace(*frontend) {
+            let leads = match trace::verdict(&snapshot, *frontend) {
                 Verdict::Forwarded(_, slots) => backend.is_none_or(|b| slots.iter().any(|slot| slot.addr == b)),
                 _ => false,
             };
@@ -431,7 +434,7 @@ impl Eye {
 
     /// Where connections to a frontend lead.
     pub(crate) fn backends(&self, frontend: &str) -> Vec<String> {
-        match self.snapshot().trace(frontend.parse().expect("an address")) {
+        match trace::verdict(&self.snapshot(), frontend.parse().expect("an address")) {
             Verdict::Forwarded(_, slots) => slots.iter().map(|slot| slot.addr.to_string()).collect(),
             _ => Vec::new(),
         }

@@ -7,8 +7,8 @@
 
 use std::path::Path;
 
-use nodelb_core::compare::Content;
 use nodelb_core::datapath::Limits;
+use nodelb_core::state::kernel_check::Content;
 
 use crate::error::{OpenError, failed};
 use crate::layout::Client;

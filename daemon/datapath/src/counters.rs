@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::MapHandle;
 use nodelb_core::datapath::Count;
-use nodelb_core::state::ServiceId;
+use nodelb_core::state::entries::ServiceId;
 
 use crate::layout::{COUNTER_WORDS, REFUSED_WORD, TRANSLATED_WORD};
 use crate::sys::SharedWords;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use nodelb_core::runs::REST_MILLIS;
+use nodelb_core::state::runs::REST_MILLIS;
 
 use crate::sys;
 

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use libbpf_rs::OpenObject;
-use nodelb_core::compare::{Content, EntryKey};
-use nodelb_core::datapath::{Datapath, Limits, MapError, Moment};
-use nodelb_core::state::{MapOp, Realised};
+use nodelb_core::datapath::{Datapath, Limits, MapError};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{MapOp, Realised};
+use nodelb_core::state::kernel_check::{Content, EntryKey};
 
 use crate::attach::{Attachment, Held, LinkFault, LinkState, Links};
 use crate::counters::Counters;

@@ -3,12 +3,12 @@
 
 use std::mem::offset_of;
 
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
-use nodelb_core::owner::OwnerTag;
-use nodelb_core::runs::Run;
-use nodelb_core::service::Source;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::service::Source;
 use nodelb_core::stale::{Flow, Socket};
-use nodelb_core::state::{BackendId, FrontendEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{BackendId, FrontendEntry, ServiceId, Slot};
+use nodelb_core::state::owner::OwnerTag;
+use nodelb_core::state::runs::Run;
 
 use crate::skeleton::flows::types as flows;
 use crate::skeleton::types;

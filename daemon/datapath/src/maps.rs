@@ -7,7 +7,7 @@
 //! program loads the word once and computes the slot's index from it, so the slot's load depends on the word's and is
 //! ordered after it on every machine: it sees the slots as they were written before the word. The words are aligned
 //! and 8 bytes wide, so neither side sees half of one. What a program may still hold, an old word, points at slots
-//! that are left alone for [`nodelb_core::runs::REST_MILLIS`].
+//! that are left alone for [`nodelb_core::state::runs::REST_MILLIS`].
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,8 +15,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo};
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::runs::{REST_MILLIS, Runs};
+use nodelb_core::datapath::Limits;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::runs::{REST_MILLIS, Runs};
 
 use crate::crash::CrashPoint;
 use crate::layout::{self, Policy, SERVICE_WORDS, SLOT_WORDS, View};

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use libbpf_rs::{MapCore, MapFlags};
-use nodelb_core::addr::L4Addr;
-use nodelb_core::compare::{Content, EntryKey};
-use nodelb_core::datapath::{MapError, Moment};
-use nodelb_core::runs::{Run, Runs};
-use nodelb_core::state::{MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::datapath::MapError;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::kernel_check::{Content, EntryKey};
+use nodelb_core::state::runs::{Run, Runs};
 
 use crate::layout::{self, Client, Policy};
 use crate::maps::{Maps, Which, into_io};

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
-use nodelb_core::compare::Content;
-use nodelb_core::datapath::{MapError, Moment};
-use nodelb_core::runs::Runs;
-use nodelb_core::state::MapOp;
+use nodelb_core::datapath::MapError;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::MapOp;
+use nodelb_core::state::kernel_check::Content;
+use nodelb_core::state::runs::Runs;
 
 use crate::attach::{Attachment, HOOKS, Held, LinkState};
 use crate::carry::{self, Carried};

@@ -6,10 +6,11 @@ use std::io;
 use std::sync::Arc;
 
 use libbpf_rs::{MapCore, MapFlags};
-use nodelb_core::addr::{Addr, L4Addr};
-use nodelb_core::datapath::{MapError, Moment};
-use nodelb_core::runs::{Run, Runs};
-use nodelb_core::state::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, ServiceId, Slot};
+use nodelb_core::datapath::MapError;
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::runs::{Run, Runs};
 
 use crate::counters::Counters;
 use crate::crash::CrashPoint;

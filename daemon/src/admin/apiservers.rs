@@ -1,6 +1,6 @@
 //! `/apiservers`: every address an apiserver may have, how it stands, and which one is in use and why.
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 use super::Now;
 use super::shape::{Column, Shape};

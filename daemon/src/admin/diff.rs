@@ -6,8 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use nodelb_core::differences::{Between, Difference, NextCheck};
-use nodelb_core::report::Filter;
+use nodelb_core::explain::differences::{self, NextCheck};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::filter::Filter;
 
 use super::query::{Problem, Query};
 use super::routes::{all_sources, held};
@@ -73,7 +75,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
         rows.extend((state.reality.links)().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
-    let counts = Arc::clone(&state.snapshot.borrow()).counts();
+    let counts = reports::counts(&Arc::clone(&state.snapshot.borrow()));
     let frontends: usize = counts.frontends.values().sum();
     let agree = agreement(*filter == Filter::default(), counts.services as u64, frontends as u64);
     let compared = Table::new(&COMPARED, [[Cell::count(counts.services), Cell::count(frontends)]]);
@@ -97,7 +99,7 @@ fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Prob
     };
     let at_address = || {
         filter.address?;
-        Arc::clone(&state.snapshot.borrow()).frontends(filter).into_iter().next().map(|row| row.service)
+        reports::frontends(&Arc::clone(&state.snapshot.borrow()), filter).into_iter().next().map(|row| row.service)
     };
     let service = filter.service.clone().or_else(at_address);
     Ok(ask(service.as_ref()))
@@ -144,7 +146,7 @@ fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Differen
     let last = state.reality.drift.borrow().last_check.unwrap_or_default();
     let since = Duration::from_millis(now.moment.0.saturating_sub(last.0));
     let next = NextCheck { seconds: Some(CHECK_EVERY.saturating_sub(since).as_secs()) };
-    Ok(snapshot.differences(&held, next, filter))
+    Ok(differences::differences(&snapshot, &held, next, filter))
 }
 
 /// What a source says of itself that is not what is served.

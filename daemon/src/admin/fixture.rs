@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodelb_core::datapath::Limits;
-use nodelb_core::engine::Snapshot;
+use nodelb_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
 use super::{AdminState, Health, Now, Reality};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use futures_util::stream;
-use nodelb_core::calendar::utc;
+use nodelb_core::model::calendar::utc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 use super::shape::{Column, Shape};
 use super::table::{Cell, Table};

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nodelb_core::calendar::utc;
-use nodelb_core::engine::Snapshot;
+use nodelb_core::explain::reports;
+use nodelb_core::filter::Filter;
 use nodelb_core::history::{Addresses, History, Kernel, Record, What};
-use nodelb_core::report::Filter;
-use nodelb_core::service::{PortKey, ServiceName};
+use nodelb_core::model::calendar::utc;
+use nodelb_core::model::service::{PortKey, ServiceName};
+use nodelb_core::snapshot::Snapshot;
 
 use super::shape::{Column, Shape};
 use super::table::{Cell, Table};
@@ -44,7 +45,7 @@ pub static HISTORY: Shape<[Column; 20]> = Shape {
 pub fn select(history: &History, snapshot: &Snapshot, filter: &Filter) -> Vec<Arc<Record>> {
     let at_address = Filter { address: filter.address, ..Filter::default() };
     let behind: BTreeSet<ServiceName> = match filter.address {
-        Some(_) => snapshot.frontends(&at_address).into_iter().map(|row| row.service).collect(),
+        Some(_) => reports::frontends(snapshot, &at_address).into_iter().map(|row| row.service).collect(),
         None => BTreeSet::new(),
     };
     history.select(filter, &behind)

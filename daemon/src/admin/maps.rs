@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_core::addr::Addr;
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::report::Filter;
-use nodelb_core::service::ServiceName;
-use nodelb_core::state::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
-use nodelb_core::story::View;
+use nodelb_core::datapath::Limits;
+use nodelb_core::explain::story::View;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
 use super::Reality;
 use super::shape::{Column, Shape};

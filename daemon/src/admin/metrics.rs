@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
-use nodelb_core::compare::DriftKind;
-use nodelb_core::datapath::{Count, Moment};
-use nodelb_core::engine::Snapshot;
-use nodelb_core::report::Status;
-use nodelb_core::service::{BackendState, Source};
+use nodelb_core::datapath::Count;
+use nodelb_core::explain::reports;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{BackendState, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::DriftKind;
+use nodelb_core::state::status::Status;
 
 use super::apiservers::PoolReport;
 use super::maps::usage;
@@ -72,7 +74,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
 }
 
 fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
-    let counts = snapshot.counts();
+    let counts = reports::counts(snapshot);
     exposition.one(&table::SERVICES, counts.services);
     exposition.one(&table::SERVICES_HELD, counts.held);
     exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);

@@ -8,10 +8,11 @@ use std::str::FromStr;
 use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use nodelb_core::addr::L4Addr;
-use nodelb_core::names::NoSuchName;
-use nodelb_core::report::{Filter, Status};
-use nodelb_core::service::FrontendKind;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::names::NoSuchName;
+use nodelb_core::model::service::FrontendKind;
+use nodelb_core::state::status::Status;
 
 use super::table::Style;
 use super::trace::Dialler;

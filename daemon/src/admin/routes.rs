@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use nodelb_core::compare;
+use nodelb_core::explain::reports;
+use nodelb_core::state::kernel_check;
 use tokio::sync::watch;
 
 use super::answer::internal;
@@ -140,7 +141,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "every service, where it was read and how it stands",
         form: Form::Tables(&[&tables::SERVICES]),
         cost: Cost::ByService,
-        answer: |state, query, _| ok(tables::services(latest(&state.snapshot).services(&query.filter))),
+        answer: |state, query, _| ok(tables::services(reports::services(&latest(&state.snapshot), &query.filter))),
     },
     Route {
         path: "/frontends",
@@ -148,7 +149,9 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "every address a client may dial, whom it reaches and since when",
         form: Form::Followed(&[&tables::FRONTENDS], Feed::frontends),
         cost: Cost::ByPlace,
-        answer: |state, query, now| ok(tables::frontends(latest(&state.snapshot).frontends(&query.filter), now.moment)),
+        answer: |state, query, now| {
+            ok(tables::frontends(reports::frontends(&latest(&state.snapshot), &query.filter), now.moment))
+        },
     },
     Route {
         path: "/backends",
@@ -156,7 +159,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "every backend of every service, and whether it may be chosen",
         form: Form::Tables(&[&tables::BACKENDS]),
         cost: Cost::ByService,
-        answer: |state, query, _| ok(tables::backends(latest(&state.snapshot).backends(&query.filter))),
+        answer: |state, query, _| ok(tables::backends(reports::backends(&latest(&state.snapshot), &query.filter))),
     },
     Route {
         path: "/maps",
@@ -289,7 +292,7 @@ fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
 }
 
 /// What the kernel holds now.
-pub(super) fn held(state: &AdminState) -> Result<compare::Content, Problem> {
+pub(super) fn held(state: &AdminState) -> Result<kernel_check::Content, Problem> {
     (state.maps)().map_err(|reason| {
         let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)

@@ -2,8 +2,10 @@
 
 use std::fmt::Display;
 
-use nodelb_core::engine::Snapshot;
-use nodelb_core::report::{Filter, Status};
+use nodelb_core::explain::reports;
+use nodelb_core::filter::Filter;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::status::Status;
 
 use super::shape::{Column, Shape};
 use super::table::{Cell, Page, Table};
@@ -76,7 +78,7 @@ fn apiserver(state: &AdminState) -> Option<(String, String)> {
 }
 
 fn counts(snapshot: &Snapshot) -> [(String, String); 2] {
-    let counts = snapshot.counts();
+    let counts = reports::counts(snapshot);
     let by_status: Vec<String> = counts.frontends.iter().map(|(status, number)| format!("{number} {status}")).collect();
     let frontends = if by_status.is_empty() { "none".into() } else { by_status.join(", ") };
     let held = if counts.held > 0 { format!(", {} of them held", counts.held) } else { String::new() };
@@ -84,9 +86,9 @@ fn counts(snapshot: &Snapshot) -> [(String, String); 2] {
 }
 
 fn trouble(snapshot: &Snapshot) -> Table {
-    let of = |status| snapshot.frontends(&Filter { status: Some(status), ..Filter::default() });
+    let of = |status| reports::frontends(snapshot, &Filter { status: Some(status), ..Filter::default() });
     let rows = [Status::Error, Status::Held, Status::Pending].into_iter().flat_map(of);
-    let cells = |row: nodelb_core::report::FrontendReport| {
+    let cells = |row: nodelb_core::explain::rows::FrontendReport| {
         [text(&row.address), text(&row.service), text(&row.status), Cell::optional(row.error)]
     };
     let node = snapshot.unanswered_node_addrs();

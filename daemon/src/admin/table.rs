@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use super::shape::{Column, Shape};

@@ -1,8 +1,10 @@
 //! The columns of `/services`, `/frontends` and `/backends`, each defined here and nowhere else.
 
-use nodelb_core::datapath::Moment;
-use nodelb_core::report::{BackendReport, Choice, FrontendReport, ServiceReport, Status};
-use nodelb_core::service::{BackendState, FrontendKind, TrafficPolicy};
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
+use nodelb_core::state::status::Status;
 
 use super::shape::{Column, Shape};
 use super::table::{Cell, Table};

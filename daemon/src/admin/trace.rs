@@ -1,16 +1,16 @@
 //! `/trace`: the story of a connection in words, and as columns for programs. What happens and why the core tells
-//! ([`nodelb_core::story`]); owns how it is said.
+//! ([`nodelb_core::explain::story`]); owns how it is said.
 
 use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
 use axum::http::StatusCode;
-use nodelb_core::addr::{Addr, L4Addr};
-use nodelb_core::datapath::Moment;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::report::Choice;
-use nodelb_core::service::BackendState;
-use nodelb_core::story::{Client, End, Story, View};
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::story::{self, Client, End, Story, View};
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::BackendState;
+use nodelb_core::snapshot::Snapshot;
 
 use super::Now;
 use super::query::{Problem, Query};
@@ -91,15 +91,15 @@ impl Dialler {
     /// When it cannot be told which namespace is the node's.
     fn story(self, snapshot: &Snapshot, to: L4Addr) -> Result<Story, Problem> {
         Ok(match self {
-            Self::Client(client) => snapshot.story(to, client),
-            Self::At(addr) => snapshot.story_of(to, addr),
+            Self::Client(client) => story::story(snapshot, to, client),
+            Self::At(addr) => story::story_of(snapshot, to, addr),
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =
                         format!("which network namespace is the node's cannot be told: {error}; say host or pod");
                     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
                 })?;
-                snapshot.story(to, if own.ino() == inode { Client::Host } else { Client::Pod })
+                story::story(snapshot, to, if own.ino() == inode { Client::Host } else { Client::Pod })
             }
         })
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use nodelb_core::addr::Addr;
+use nodelb_core::model::addr::Addr;
 use serde::{Deserialize, Serialize};
 
 use super::url::Shown;

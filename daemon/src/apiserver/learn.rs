@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-use nodelb_core::addr::Addr;
+use nodelb_core::model::addr::Addr;
 
 /// Why an address that is not configured may not be an apiserver's, as the end of a sentence; `None` if it may.
 pub fn refusal(

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 pub use self::candidate::{Candidate, Origin, Outcome, Standing};
 pub use self::choice::Choice;

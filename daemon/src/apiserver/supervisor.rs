@@ -12,9 +12,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use nodelb_core::addr::Addr;
 use nodelb_core::change::Change;
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::moment::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 

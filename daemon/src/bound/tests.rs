@@ -1,7 +1,8 @@
-use nodelb_core::datapath::Moment;
-use nodelb_core::engine::{Engine, EngineConfig};
-use nodelb_core::state::{FrontendEntry, MapOp, ServiceId};
-use nodelb_core::trace::refuses_bind;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::engine::Engine;
+use nodelb_core::explain::trace::refuses_bind;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
 
 use super::*;
 use crate::sock_diag::SocketId;

@@ -2,8 +2,8 @@ use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
-use nodelb_core::addr::Family;
-use nodelb_core::state::CANARIES;
+use nodelb_core::model::addr::Family;
+use nodelb_core::state::entries::CANARIES;
 
 use super::{Answer, CanaryError, Probe, check, judge};
 

@@ -19,7 +19,7 @@ use hyper::rt::ReadBufCursor;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::errno::Errno;
-use nodelb_core::health_check::Method;
+use nodelb_core::model::health_check::Method;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};

@@ -10,13 +10,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use nodelb_core::addr::{Addr, Protocol};
 use nodelb_core::change::Change;
-use nodelb_core::datapath::Moment;
-use nodelb_core::health_check::HealthCheck;
-use nodelb_core::select::effective_state;
-use nodelb_core::service::{BackendState, Service, ServiceName, Slice, SliceName, Source};
-use nodelb_core::table::Quarantine;
+use nodelb_core::compile::select::effective_state;
+use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::model::health_check::{HealthCheck, Quarantine};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, SliceName, Source};
 
 use super::state::{Condition, Standing};
 
@@ -151,7 +150,7 @@ impl Board {
 
     fn list(&mut self, slice: &Slice, touched: &mut BTreeSet<ServiceName>) {
         self.unlist(&slice.name, touched);
-        let is_checked = |backend: &&nodelb_core::service::Backend| {
+        let is_checked = |backend: &&nodelb_core::model::service::Backend| {
             matches!(effective_state(backend), BackendState::Active | BackendState::Terminating)
         };
         let backends = slice.ports.iter().flat_map(|port| {

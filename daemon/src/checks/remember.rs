@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::addr::Addr;
-use nodelb_core::service::ServiceName;
-use nodelb_core::table::Quarantine;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::health_check::Quarantine;
+use nodelb_core::model::service::ServiceName;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use nodelb_core::addr::Family;
+use nodelb_core::model::addr::Family;
 
 use super::board::TargetId;
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nodelb_core::addr::{Addr, Family};
 use nodelb_core::change::Change;
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::moment::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};
 

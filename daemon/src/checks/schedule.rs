@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 use super::board::TargetId;
 

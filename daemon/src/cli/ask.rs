@@ -4,9 +4,9 @@
 use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
-use nodelb_core::addr::Addr;
-use nodelb_core::report::Status;
-use nodelb_core::service::{FrontendKind, ServiceName};
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::service::{FrontendKind, ServiceName};
+use nodelb_core::state::status::Status;
 
 use super::client::{self, At};
 use super::print::{Harmless, print, print_on};

@@ -1,7 +1,7 @@
 //! `nodelb diff`: prints where source, memory and kernel differ, and ends with a code of its own if they do.
 
 use clap::Args;
-use nodelb_core::differences::Difference;
+use nodelb_core::explain::rows::Difference;
 use serde::Deserialize;
 
 use super::ask::{Output, Places};

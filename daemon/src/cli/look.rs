@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 
 use super::ask::Output;
 use super::client::At;

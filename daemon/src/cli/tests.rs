@@ -1,6 +1,6 @@
 use clap::{CommandFactory, Parser};
-use nodelb_core::report::Status;
-use nodelb_core::service::FrontendKind;
+use nodelb_core::model::service::FrontendKind;
+use nodelb_core::state::status::Status;
 
 use super::ask::Output;
 use super::{Command, CommandLine, DatapathChoice};

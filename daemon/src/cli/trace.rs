@@ -1,7 +1,7 @@
 //! `nodelb trace`: what happens to a connection.
 
 use clap::Args;
-use nodelb_core::addr::L4Addr;
+use nodelb_core::model::addr::L4Addr;
 
 use super::ask::Asking;
 use crate::exit::Failure;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use nodelb_core::nodeport::NodePortAddress;
+use nodelb_core::model::node::NodePortAddress;
 
 use super::kubernetes::{each_once, proxy_or_empty, together};
 use super::values::{

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use nodelb_core::addr::{Addr, parse_net};
-use nodelb_core::nodeport::NodePortAddress;
+use nodelb_core::model::addr::{Addr, parse_net};
+use nodelb_core::model::node::NodePortAddress;
 
 use crate::apiserver::credstore;
 use crate::document::{Mismatches, Setting, Value, read_text};
@@ -275,7 +275,7 @@ pub(super) fn name_or_empty(name: &str) -> Check {
     }
 }
 
-/// The white space around it counts no more than its case, see [`nodelb_core::names::node_name`].
+/// The white space around it counts no more than its case, see [`nodelb_core::model::names::node_name`].
 pub(super) fn node_name_or_empty(name: &str) -> Check {
     name_or_empty(name.trim())
 }

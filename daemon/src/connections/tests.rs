@@ -1,4 +1,4 @@
-use nodelb_core::addr::Family;
+use nodelb_core::model::addr::Family;
 
 use super::*;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 use serde::Deserialize;
 use serde_json::Value;
 

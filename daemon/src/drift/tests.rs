@@ -1,5 +1,5 @@
-use nodelb_core::compare::Content;
-use nodelb_core::state::ServiceId;
+use nodelb_core::state::entries::ServiceId;
+use nodelb_core::state::kernel_check::Content;
 use tokio::sync::oneshot;
 
 use super::*;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 
 use super::ByTrouble;
 use super::troubles::{Reason, Seen};

@@ -1,7 +1,7 @@
 //! Events as Kubernetes wants them written. Pure.
 
 use hyper::Method;
-use nodelb_core::calendar::utc;
+use nodelb_core::model::calendar::utc;
 use serde_json::{Value, json};
 
 use super::board::Due;

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use nodelb_core::report::{FrontendReport, Status};
-use nodelb_core::service::ServiceName;
+use nodelb_core::explain::rows::FrontendReport;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::status::Status;
 
 use super::ByTrouble;
 

@@ -6,12 +6,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use nodelb_core::addr::{Addr, Family};
 use nodelb_core::change::Change;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::local_entry::{Claimants, HealthCheckPorts};
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::Facts;
+use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
 use tracing::{info, warn};
 
 use super::answer::Answer;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::calendar::{self, DAY};
+use nodelb_core::model::calendar::{self, DAY};
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 /// 1970 began with a Thursday.

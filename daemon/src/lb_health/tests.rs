@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use nodelb_core::addr::{Addr, Family, Protocol};
-use nodelb_core::change::{NodeFacts, NodeObject};
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::nodeport::NodePortAddress;
-use nodelb_core::service::{
+use nodelb_core::model::addr::{Addr, Family, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::{NodeFacts, NodeObject, NodePortAddress};
+use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, TrafficPolicy,
 };
-use nodelb_core::state::Realised;
+use nodelb_core::state::entries::Realised;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

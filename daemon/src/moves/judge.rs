@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::stale::{Flow, Stale};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::stale::{self, Flow, Stale};
 
 /// A socket that should move on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,7 @@ impl<'s> Judge<'s> {
         let Self { snapshot, known, socket, suspects } = self;
         let each = socket.iter().map(|flow| {
             let (frontend, backend) = (flow.frontend, flow.backend);
-            known.entry((frontend, backend)).or_insert_with(|| snapshot.stale(frontend, backend)).clone()
+            known.entry((frontend, backend)).or_insert_with(|| stale::stale(snapshot, frontend, backend)).clone()
         });
         match each.collect::<Option<Vec<Stale>>>().and_then(|mut reasons| reasons.pop()) {
             Some(why) => suspects.push(Suspect { flows: std::mem::take(socket), why }),

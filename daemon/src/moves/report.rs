@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_core::addr::Protocol;
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::moment::Moment;
 use tracing::info;
 
 use crate::log::messages;

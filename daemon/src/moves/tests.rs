@@ -4,13 +4,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Mutex;
 use std::thread;
 
-use nodelb_core::addr::Family;
-use nodelb_core::change::NodeFacts;
-use nodelb_core::datapath::Datapath as _;
-use nodelb_core::datapath::Limits;
-use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::{Datapath as _, Limits};
+use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::service::{
+use nodelb_core::model::addr::Family;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 
@@ -29,7 +29,7 @@ fn l4(text: &str) -> L4Addr {
 }
 
 fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
-    let (name, at): (nodelb_core::service::ServiceName, _) = (name.parse().unwrap(), l4(frontend));
+    let (name, at): (nodelb_core::model::service::ServiceName, _) = (name.parse().unwrap(), l4(frontend));
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::ClusterIP }];
     let backends = backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect();
     let service = Service {
@@ -57,11 +57,11 @@ struct Owner {
 impl Owner {
     fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
-        self.engine.reconcile(&mut self.maps, nodelb_core::datapath::Moment(1));
+        self.engine.reconcile(&mut self.maps, nodelb_core::model::moment::Moment(1));
     }
 
     fn publish(&self) {
-        self.snapshot.send_replace(Arc::new(self.engine.snapshot(nodelb_core::datapath::Moment(1))));
+        self.snapshot.send_replace(Arc::new(self.engine.snapshot(nodelb_core::model::moment::Moment(1))));
     }
 }
 

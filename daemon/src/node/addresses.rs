@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use nodelb_core::addr::{Addr, Family};
+use nodelb_core::model::addr::{Addr, Family};
 
 /// Left behind by kube-proxy's IPVS mode and by kube-router: they carry the ClusterIP of every service, none of which is
 /// the node's.

@@ -16,8 +16,8 @@ use nix::sys::socket::{
     setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
-use nodelb_core::addr::{Addr, Family};
-use nodelb_core::state::CANARIES;
+use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::state::entries::CANARIES;
 use rtnetlink::packet_core::{
     NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };

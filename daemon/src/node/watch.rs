@@ -8,7 +8,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::change::Change;
+use nodelb_core::model::node::NodeFacts;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};

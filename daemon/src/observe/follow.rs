@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use http_body_util::BodyExt;
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;

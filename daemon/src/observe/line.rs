@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use nodelb_core::calendar;
+use nodelb_core::model::calendar;
 use serde::Serialize;
 use serde_json::Value;
 

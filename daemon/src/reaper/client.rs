@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

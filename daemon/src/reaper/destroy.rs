@@ -8,7 +8,7 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
 
 use super::namespaces::{self, Home, Inode};

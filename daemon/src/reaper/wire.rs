@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
 
 /// What is spoken here. Another number for whatever the other version would not understand.

@@ -45,7 +45,7 @@ fn describe(Kept { source, ports, because }: &Kept) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use nodelb_core::service::Source;
+    use nodelb_core::model::service::Source;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Limits, MapError};
-use nodelb_core::engine::EngineConfig;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::state::{FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 
 use super::*;
 use crate::latency::Latencies;

@@ -1,9 +1,9 @@
 use std::fs;
 use std::path::Path;
 
-use nodelb_core::cause::Cause;
 use nodelb_core::history::Kernel;
-use nodelb_core::service::{PortKey, Source};
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::service::{PortKey, Source};
 use tempfile::TempDir;
 
 use super::*;
@@ -38,9 +38,9 @@ fn directory() -> TempDir {
 }
 
 fn changed() -> Event {
-    let (port, protocol) = ("http".into(), nodelb_core::addr::Protocol::Tcp);
+    let (port, protocol) = ("http".into(), nodelb_core::model::addr::Protocol::Tcp);
     let service = "shop/web".parse().unwrap();
-    let key = PortKey { service, port, protocol, family: nodelb_core::addr::Family::Ipv4 };
+    let key = PortKey { service, port, protocol, family: nodelb_core::model::addr::Family::Ipv4 };
     let event = Event::of_port(&Arc::new(key), Some(Source::Files), What::Changed, Cause::default());
     Event { kernel: Kernel::Done, ..event }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -84,11 +84,12 @@ pub(super) async fn recall(
 
 #[cfg(test)]
 mod tests {
-    use nodelb_core::addr::Protocol;
-    use nodelb_core::datapath::{Datapath, Moment};
+    use nodelb_core::datapath::Datapath;
     use nodelb_core::engine::{Engine, Kept, KeptBecause};
     use nodelb_core::memory::MemoryDatapath;
-    use nodelb_core::service::{FrontendKind, FrontendSpec, Service, ServicePort};
+    use nodelb_core::model::addr::Protocol;
+    use nodelb_core::model::moment::Moment;
+    use nodelb_core::model::service::{FrontendKind, FrontendSpec, Service, ServicePort};
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nodelb_core::addr::Protocol;
+use nodelb_core::model::addr::Protocol;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::{
     Counters, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::change::Change;
-use nodelb_core::differences::{Between, Difference};
-use nodelb_core::engine::Snapshot;
-use nodelb_core::trace::Verdict;
+use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::explain::trace::{self, Verdict};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::snapshot::Snapshot;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -170,6 +170,6 @@ async fn make_directory(directory: PathBuf) {
 fn is_frontend(snapshot: watch::Receiver<Arc<Snapshot>>) -> apiserver::supervisor::IsFrontend {
     Arc::new(move |at| {
         let to = L4Addr::new(Addr::from(at.ip()), at.port(), Protocol::Tcp);
-        !matches!(snapshot.borrow().trace(to), Verdict::PassedThrough)
+        !matches!(trace::verdict(&snapshot.borrow(), to), Verdict::PassedThrough)
     })
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nodelb_core::service::{Service, Slice};
+use nodelb_core::model::service::{Service, Slice};
 
 pub use self::run::{FileSource, run};
 use self::scan::{Files, Hints, Seen};

@@ -1,6 +1,6 @@
-use nodelb_core::compare::Content;
-use nodelb_core::service::Source;
-use nodelb_core::state::ServiceId;
+use nodelb_core::model::service::Source;
+use nodelb_core::state::entries::ServiceId;
+use nodelb_core::state::kernel_check::Content;
 use tokio::sync::watch;
 
 use super::*;

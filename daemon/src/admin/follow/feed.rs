@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::engine::{Differs, Snapshot};
+use nodelb_core::explain::reports;
+use nodelb_core::explain::rows::FrontendReport;
+use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
-use nodelb_core::report::{Filter, FrontendReport};
-use nodelb_core::service::{FrontendKind, ServiceName};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::{FrontendKind, ServiceName};
+use nodelb_core::snapshot::{Differs, Snapshot};
 use tokio::sync::watch;
 
 use super::Cells;
@@ -152,7 +154,7 @@ type Key = (L4Addr, ServiceName, Arc<str>, FrontendKind);
 impl Frontends {
     fn table(&mut self, now: Now) -> Table {
         self.told = Arc::clone(&self.snapshots.borrow_and_update());
-        tables::frontends(self.told.frontends(&self.filter), now.moment)
+        tables::frontends(reports::frontends(&self.told, &self.filter), now.moment)
     }
 
     fn changes(&mut self, now: Now) -> Vec<Change> {
@@ -178,14 +180,14 @@ impl Frontends {
     /// The rows that may have changed, by what they are about.
     fn rows(&self, snapshot: &Snapshot, differs: &Differs) -> BTreeMap<Key, FrontendReport> {
         let rows = match differs {
-            Differs::All => snapshot.frontends(&self.filter),
+            Differs::All => reports::frontends(snapshot, &self.filter),
             Differs::Services(names) => {
                 let meant = |name: &&ServiceName| self.filter.service.as_ref().is_none_or(|wanted| wanted == *name);
                 let filters = names.iter().filter(meant).map(|name| {
                     let service = Some(name.clone());
                     Filter { service, ..self.filter.clone() }
                 });
-                filters.flat_map(|filter| snapshot.frontends(&filter)).collect()
+                filters.flat_map(|filter| reports::frontends(snapshot, &filter)).collect()
             }
         };
         rows.into_iter().map(|row| ((row.address, row.service.clone(), Arc::clone(&row.port), row.kind), row)).collect()

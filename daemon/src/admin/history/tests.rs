@@ -1,7 +1,7 @@
-use nodelb_core::addr::{Family, L4Addr, Protocol};
-use nodelb_core::cause::Cause;
 use nodelb_core::history::{Event, Stamp};
-use nodelb_core::service::{Origin, Source};
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::service::{Origin, Source};
 
 use super::*;
 use crate::admin::table::Page;

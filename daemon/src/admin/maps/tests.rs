@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::report::Filter;
-use nodelb_core::service::ServiceName;
-use nodelb_core::state::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::datapath::Limits;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
 use super::{maps, usage};
 use crate::admin::Reality;

@@ -2,12 +2,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use nodelb_core::addr::{Addr, Protocol};
 use nodelb_core::change::Change;
+use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Limits;
-use nodelb_core::engine::{Engine, EngineConfig};
+use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::service::{
+use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
 };
 use tokio::sync::watch;

@@ -1,6 +1,6 @@
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use nodelb_core::report::Status;
-use nodelb_core::service::{FrontendKind, ServiceName};
+use nodelb_core::model::service::{FrontendKind, ServiceName};
+use nodelb_core::state::status::Status;
 
 use super::{ADDRESS, OUTPUT, Output, Parameter, Problem, Query, SERVICE, STATUS, TYPE};
 

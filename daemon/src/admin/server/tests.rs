@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::datapath::Moment;
-use nodelb_core::service::FrontendKind;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::FrontendKind;
 use tokio::net::TcpStream;
 
 use super::Bounds;

@@ -1,4 +1,4 @@
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 use super::{Cell, Column, Page, Shape, Table};
 

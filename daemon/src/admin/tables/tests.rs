@@ -1,7 +1,9 @@
-use nodelb_core::addr::L4Addr;
-use nodelb_core::datapath::Moment;
-use nodelb_core::report::{BackendReport, Choice, FrontendReport, ServiceReport, Status};
-use nodelb_core::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
+use nodelb_core::state::status::Status;
 
 use super::{backends, frontends, services};
 use crate::admin::table::Page;

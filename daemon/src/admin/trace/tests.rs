@@ -1,27 +1,30 @@
 use nodelb_core::change::Change;
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
-use nodelb_core::health_check::HealthCheck;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
+use nodelb_core::explain::story::{self, Client};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::service::{
+use nodelb_core::model::health_check::HealthCheck;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use nodelb_core::state::MapState;
-use nodelb_core::story::Client;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::MapState;
 
 use super::{Dialler, page};
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
-    let at: nodelb_core::addr::L4Addr = "10.96.7.7:80".parse().unwrap();
+    let at: nodelb_core::model::addr::L4Addr = "10.96.7.7:80".parse().unwrap();
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::ClusterIP }];
     let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
     let web = Service { ports: vec![port], ..Service::new("shop/web".parse().unwrap(), Source::Files) };
     let late = Service { created: Some(1), name: "shop/late".parse().unwrap(), ..web.clone() };
     engine.change(Change::UpsertService(web));
     engine.change(Change::UpsertService(late));
-    let at: nodelb_core::addr::L4Addr = "198.51.100.9:80".parse().unwrap();
+    let at: nodelb_core::model::addr::L4Addr = "198.51.100.9:80".parse().unwrap();
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::LoadBalancer }];
     let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
     let balanced = Service {
@@ -39,14 +42,14 @@ fn snapshot() -> Snapshot {
 
 /// A service whose two backends are on loopback and have failed their checks.
 fn loopback(engine: &mut Engine) {
-    let name: nodelb_core::service::ServiceName = "shop/local".parse().unwrap();
-    let at: nodelb_core::addr::L4Addr = "10.96.7.8:80".parse().unwrap();
+    let name: nodelb_core::model::service::ServiceName = "shop/local".parse().unwrap();
+    let at: nodelb_core::model::addr::L4Addr = "10.96.7.8:80".parse().unwrap();
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
     let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
     let check = HealthCheck { last_resort: true, ..HealthCheck::default() };
     let service =
         Service { ports: vec![port], health_check: Some(check.into()), ..Service::new(name.clone(), Source::Files) };
-    let own = "127.0.0.1:1".parse::<nodelb_core::addr::L4Addr>().unwrap().addr;
+    let own = "127.0.0.1:1".parse::<nodelb_core::model::addr::L4Addr>().unwrap().addr;
     let port = SlicePort {
         name: "http".into(),
         protocol: at.protocol,
@@ -65,7 +68,7 @@ fn loopback(engine: &mut Engine) {
 }
 
 fn told(to: &str, from: Client) -> String {
-    page(&snapshot().story(to.parse().unwrap(), from), Moment(5_000)).to_text()
+    page(&story::story(&snapshot(), to.parse().unwrap(), from), Moment(5_000)).to_text()
 }
 
 #[test]

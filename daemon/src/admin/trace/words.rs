@@ -1,11 +1,12 @@
 //! The sentences of `/trace`.
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::datapath::Moment;
-use nodelb_core::report::{FrontendReport, Status};
-use nodelb_core::service::{FrontendKind, TrafficPolicy};
-use nodelb_core::story::{Caller, Candidate, Client, End, Found, Near, Story, View, Why};
-use nodelb_core::trace::Errno;
+use nodelb_core::explain::rows::FrontendReport;
+use nodelb_core::explain::story::{Caller, Candidate, Client, End, Found, Near, Story, View, Why};
+use nodelb_core::explain::trace::Errno;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{FrontendKind, TrafficPolicy};
+use nodelb_core::state::status::Status;
 
 use crate::admin::age;
 

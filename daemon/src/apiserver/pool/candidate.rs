@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 use serde::Serialize;
 
 use crate::apiserver::address::Server;

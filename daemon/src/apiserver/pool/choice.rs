@@ -1,6 +1,6 @@
 //! The decisions: which address is opened next, which ones are probed now, when to look again.
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 use super::candidate::scaled;
 use super::{Candidate, InUse, Origin, Outcome, Pool, Standing};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 use super::{Candidate, InUse, Origin, Pool, Standing};
 use crate::apiserver::address::Address;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 use tracing::{info, warn};
 
 use super::errands::{Done, Errand};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 use tracing::{debug, info, warn};
 
 use crate::apiserver::address::Address;

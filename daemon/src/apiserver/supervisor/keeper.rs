@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use nodelb_core::datapath::Moment;
+use nodelb_core::model::moment::Moment;
 
 use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::authorities::Authorities;

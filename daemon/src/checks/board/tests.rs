@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use nodelb_core::health_check::Method;
-use nodelb_core::service::{self, Origin, SlicePort};
+use nodelb_core::model::health_check::Method;
+use nodelb_core::model::service::{self, Origin, SlicePort};
 use proptest::prelude::*;
 
 use super::*;

@@ -1,4 +1,4 @@
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 
 use super::*;
 

@@ -1,10 +1,9 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
-use nodelb_core::addr::Protocol;
-use nodelb_core::health_check::HealthCheck;
-use nodelb_core::service::{Backend, Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
-use nodelb_core::table::Quarantine;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::health_check::{HealthCheck, Quarantine};
+use nodelb_core::model::service::{Backend, Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
 use tokio::task::JoinHandle;
 
 use super::*;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
-use nodelb_core::differences::{Between, Difference};
-use nodelb_core::service::ServiceName;
+use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::service::ServiceName;
 use serde::Deserialize;
 use socket2::{Domain, SockAddr, Socket, Type};
 

@@ -1,7 +1,7 @@
 //! Asks an apiserver: the Service, its slices, pods and Events, and whether this node is known. Every question is one that
 //! may be refused for itself. Lists in place of gets: `system:node-proxier` may list services, not get one.
 
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 use serde::de::DeserializeOwned;
 
 use crate::apiserver::link::LinkError;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nodelb_core::differences::CHECKS_AT_ONCE;
+use nodelb_core::explain::differences::CHECKS_AT_ONCE;
 
 use super::{Scene, age, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};

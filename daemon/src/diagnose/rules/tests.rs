@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 use serde_json::{Value, json};
 
 use super::*;
@@ -16,7 +16,7 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
 
 /// A time so many seconds ago.
 fn ago(seconds: u64) -> String {
-    nodelb_core::calendar::utc(NOW - seconds).unwrap()
+    nodelb_core::model::calendar::utc(NOW - seconds).unwrap()
 }
 
 fn service() -> Value {

@@ -1,6 +1,6 @@
-use nodelb_core::addr::L4Addr;
-use nodelb_core::datapath::Moment;
-use nodelb_core::service::FrontendKind;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::FrontendKind;
 
 use super::*;
 

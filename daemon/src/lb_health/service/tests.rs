@@ -1,5 +1,5 @@
-use nodelb_core::service::BackendState::{Active, Terminating};
-use nodelb_core::service::Source;
+use nodelb_core::model::service::BackendState::{Active, Terminating};
+use nodelb_core::model::service::Source;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -15,7 +15,7 @@ fn upsert(name: &str, number: u8, port: u16) -> Change {
     Change::UpsertService(service(name, number, port))
 }
 
-fn offer(name: &str, backends: &[(u8, nodelb_core::service::BackendState)]) -> Change {
+fn offer(name: &str, backends: &[(u8, nodelb_core::model::service::BackendState)]) -> Change {
     Change::UpsertSlice(slice(name, backends))
 }
 
@@ -89,7 +89,7 @@ async fn ports_open_and_close_with_their_services() {
     world.tell([remove("shop/web")]);
     until(second, Result::is_err).await;
     assert_eq!(ask(other, "/").await.expect("untouched"), answer("other", "200 OK", 1, true));
-    world.tell([Change::Node(nodelb_core::change::NodeFacts { name: "n1".into(), ..Default::default() })]);
+    world.tell([Change::Node(nodelb_core::model::node::NodeFacts { name: "n1".into(), ..Default::default() })]);
     until(other, Result::is_err).await;
 }
 

@@ -1,4 +1,4 @@
-use nodelb_core::nodeport::NodePortAddress;
+use nodelb_core::model::node::NodePortAddress;
 
 use super::*;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::service::Service;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::Service;
 
 use super::merge::Merged;
 use super::{FileContent, FileProblem};

@@ -14,9 +14,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nodelb_core::addr::{Family, Protocol};
-use nodelb_core::health_check::HealthCheck;
-use nodelb_core::service::{
+use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::model::health_check::HealthCheck;
+use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
 };

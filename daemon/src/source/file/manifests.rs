@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use nodelb_core::service::{ServiceName, Source};
+use nodelb_core::model::service::{ServiceName, Source};
 
 use self::manifest::{Kind, Manifest};
 use super::{FileContent, Found};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
-use nodelb_core::service::{Service, ServiceName, Slice, SliceName, Source};
+use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
 use super::{FileContent, Found};
 use crate::document::Problem;

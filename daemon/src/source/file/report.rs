@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
 
 use super::merge::Merged;
 use super::scan::{Files, KnownFile};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::{Instant, sleep, sleep_until};

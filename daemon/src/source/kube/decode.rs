@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use nodelb_core::change::NodeObject;
-use nodelb_core::service::{Origin, Service, Slice, Source, is_name_part};
+use nodelb_core::model::node::NodeObject;
+use nodelb_core::model::service::{Origin, Service, Slice, Source, is_name_part};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::addr::L4Addr;
-use nodelb_core::cause::Cause;
-use nodelb_core::differences::{Between, Difference};
-use nodelb_core::engine::Snapshot;
-use nodelb_core::service::{Origin, Service, ServiceName, Slice, Source};
+use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::service::{Origin, Service, ServiceName, Slice, Source};
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::{Facts, same_service, same_slice};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};

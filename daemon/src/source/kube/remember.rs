@@ -5,10 +5,11 @@
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use nodelb_core::change::{Change, NodeObject};
-use nodelb_core::engine::Snapshot;
-use nodelb_core::hold;
-use nodelb_core::service::{Service, Slice, Source};
+use nodelb_core::change::Change;
+use nodelb_core::model::node::NodeObject;
+use nodelb_core::model::service::{Service, Slice, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::remembered;
 use serde::{Deserialize, Serialize};
 
 use crate::apiserver::authorities::Authorities;
@@ -40,7 +41,7 @@ struct Header {
 enum Line<'a> {
     UpsertService(&'a Service),
     UpsertSlice(&'a Slice),
-    Remember(&'a [hold::Remembered]),
+    Remember(&'a [remembered::Remembered]),
     NodeObject(Option<&'a NodeObject>),
 }
 

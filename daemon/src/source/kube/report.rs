@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
 
 use super::decode::Kind;
 use super::store::Tally;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodelb_core::service::ServiceName;
+use nodelb_core::model::service::ServiceName;
 
 use super::decode::{Kind, Version};
 use crate::apiserver::link::LinkError;

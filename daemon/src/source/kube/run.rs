@@ -13,10 +13,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::addr::Protocol;
 use nodelb_core::change::Change;
-use nodelb_core::engine::Snapshot;
-use nodelb_core::service::{BackendState, ServiceName, Slice, SliceName};
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::service::{BackendState, ServiceName, Slice, SliceName};
+use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::engine::Snapshot;
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
+use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
-use nodelb_core::service::{ServiceName, ServicePort, SliceName, Source};
+use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
 
 use super::decode::{Heard, Identity, Item, Key, Kind, Object, Uid, Version};
 

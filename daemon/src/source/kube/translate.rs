@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use nodelb_core::addr::{Addr, Family, L4Addr, Protocol};
-use nodelb_core::change::NodeObject;
-use nodelb_core::service::{
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::node::NodeObject;
+use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,
 };

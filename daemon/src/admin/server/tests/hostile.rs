@@ -4,9 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use nodelb_core::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::service::FrontendKind;
-use nodelb_core::state::{FrontendEntry, MapState, ServiceId};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::service::FrontendKind;
+use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -4,14 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
-use nodelb_core::compare::Content;
-use nodelb_core::datapath::{Limits, Moment};
-use nodelb_core::engine::{Engine, EngineConfig, Snapshot};
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::service::{
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-use nodelb_core::state::MapState;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::MapState;
+use nodelb_core::state::kernel_check::Content;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -125,7 +128,7 @@ pub(super) fn status(answer: &str) -> &str {
 /// One service with one address.
 pub(super) fn service(name: &str, address: &str, kind: FrontendKind) -> Change {
     let name: ServiceName = name.parse().unwrap();
-    let address: nodelb_core::addr::L4Addr = address.parse().unwrap();
+    let address: nodelb_core::model::addr::L4Addr = address.parse().unwrap();
     let frontends = vec![FrontendSpec { addr: address.addr, port: address.port, kind }];
     let port = ServicePort { name: "http".into(), protocol: address.protocol, frontends };
     Change::UpsertService(Service { ports: vec![port], ..Service::new(name, Source::Files) })
@@ -135,7 +138,7 @@ pub(super) fn service(name: &str, address: &str, kind: FrontendKind) -> Change {
 pub(super) fn backends(name: &str, backends: &[&str]) -> Change {
     let service: ServiceName = name.parse().unwrap();
     let backend = |text: &&str| {
-        let address: nodelb_core::addr::L4Addr = text.parse().unwrap();
+        let address: nodelb_core::model::addr::L4Addr = text.parse().unwrap();
         Backend::new(address.addr, address.port)
     };
     Change::UpsertSlice(Slice {
@@ -145,7 +148,7 @@ pub(super) fn backends(name: &str, backends: &[&str]) -> Change {
         origin: Origin::default(),
         ports: vec![SlicePort {
             name: "http".into(),
-            protocol: nodelb_core::addr::Protocol::Tcp,
+            protocol: nodelb_core::model::addr::Protocol::Tcp,
             backends: backends.iter().map(backend).collect(),
         }],
     })

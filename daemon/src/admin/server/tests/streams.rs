@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::service::{FrontendKind, Source};
+use nodelb_core::model::service::{FrontendKind, Source};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, Lines};
 use tokio::time::timeout;
 

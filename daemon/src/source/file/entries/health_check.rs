@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::addr::Protocol;
-use nodelb_core::health_check::{HealthCheck, Method};
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::health_check::{HealthCheck, Method};
 use toml::de::{DeTable, DeValue};
 
 use super::PortEntry;

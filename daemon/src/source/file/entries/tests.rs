@@ -1,5 +1,5 @@
 use super::*;
-use nodelb_core::service::BackendState;
+use nodelb_core::model::service::BackendState;
 
 fn read_text(text: &str) -> Result<FileContent, Vec<Problem>> {
     read(text, &"web.toml".into())

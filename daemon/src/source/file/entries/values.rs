@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::addr::{Addr, L4Addr};
-use nodelb_core::names::node_name;
-use nodelb_core::service::{Backend, BackendState, ServiceName, TrafficPolicy};
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::names::node_name;
+use nodelb_core::model::service::{Backend, BackendState, ServiceName, TrafficPolicy};
 use toml::de::DeTable;
 
 use crate::document::{Fields, Mismatches, Setting, Value, read_text, wrong_type};

@@ -1,5 +1,5 @@
 use super::*;
-use nodelb_core::service::Service;
+use nodelb_core::model::service::Service;
 
 fn content(path: &str, text: &str) -> (PathBuf, FileContent) {
     let path = PathBuf::from(path);

@@ -1,9 +1,10 @@
 use std::fs;
 
-use nodelb_core::change::NodeFacts;
-use nodelb_core::datapath::Moment;
-use nodelb_core::engine::{Engine, EngineConfig};
-use nodelb_core::service::ServiceName;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::engine::Engine;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::ServiceName;
 
 use super::*;
 use crate::source::kube::objects;
@@ -30,7 +31,7 @@ fn changes() -> Vec<Change> {
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { max_services: 16, ..EngineConfig::default() };
-    let mut engine = Engine::new(config, nodelb_core::state::Realised::default());
+    let mut engine = Engine::new(config, nodelb_core::state::entries::Realised::default());
     engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
     changes().into_iter().for_each(|change| engine.change(change));
     engine.snapshot(Moment(0))
@@ -116,7 +117,7 @@ fn neither_pipes_nor_links_are_read_or_written_to() {
 fn a_node_that_was_missing_is_missing_still() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    let mut engine = Engine::new(EngineConfig::default(), nodelb_core::state::Realised::default());
+    let mut engine = Engine::new(EngineConfig::default(), nodelb_core::state::entries::Realised::default());
     engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
     let known = Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..NodeObject::default() }));
     let told = [known, Change::NodeObject(None)];

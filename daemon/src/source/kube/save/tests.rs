@@ -2,9 +2,10 @@ use std::fs::{self, File};
 
 use nix::sys::stat::Mode;
 use nodelb_core::change::Change;
-use nodelb_core::datapath::Moment;
-use nodelb_core::engine::{Engine, EngineConfig};
-use nodelb_core::state::Realised;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::engine::Engine;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::Realised;
 use tempfile::TempDir;
 
 use super::*;
