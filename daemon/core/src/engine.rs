@@ -12,19 +12,18 @@ use foldhash::fast::RandomState;
 use imbl::{OrdMap, OrdSet};
 use indexmap::IndexMap;
 use indexmap::map::Entry;
-use smallvec::SmallVec;
 
 use crate::change::Change;
 use crate::claims::Row;
 use crate::config::EngineConfig;
-use crate::datapath::{Datapath, MapError};
+use crate::datapath::Datapath;
 use crate::history::Event;
 use crate::holds::{Emptied, HeldPort, Holds, Release};
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::cause::{Dirt, Trigger};
 use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
-use crate::model::service::{PortKey, ServiceName, Source};
+use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
 use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::state::ids::{BackendIds, ServiceIds};
@@ -33,16 +32,22 @@ use crate::state::map_ops::{self, Touched};
 use crate::state::moves::Moves;
 use crate::state::owner::IdOwner;
 use crate::table::{Effect, Table};
-use contest::Line;
+use at_start::AtStart;
+use compiled::Compiled;
+use contest::Contests;
 use deferred::Deferred;
+use failures::Failures;
 use gather::Gathering;
 use tell::Teller;
 
 mod absent;
+mod at_start;
+mod compiled;
 mod contest;
 mod deferred;
 mod desire;
 mod drift;
+mod failures;
 mod gather;
 mod hold;
 mod round;
@@ -50,19 +55,6 @@ mod tell;
 
 pub use absent::{Kept, KeptBecause};
 pub use contest::{Outranked, Takeover};
-
-/// A service as the kernel knows it: its ports' ids and the addresses it claims.
-#[derive(Clone, Debug, Default)]
-struct Compiled {
-    ports: SmallVec<[CompiledPort; 1]>,
-}
-
-#[derive(Clone, Debug)]
-struct CompiledPort {
-    key: Arc<PortKey>,
-    id: Option<ServiceId>,
-    frontends: SmallVec<[L4Addr; 2]>,
-}
 
 /// What one round did, for the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,22 +107,13 @@ pub struct Engine {
     owners: OrdMap<ServiceId, IdOwner>,
     desired: Desired,
     realised: Realised,
-    /// What the kernel held when this engine came: none of it is deleted before the first prune. Empty from then on.
-    at_start: Realised,
-    /// The frontends of it by the entry to which the kernel leads them now.
-    leading_since_start: BTreeSet<(ServiceId, L4Addr)>,
-    /// Node addresses the kernel held at start: NodePorts go on being answered on those of them that the node still has
-    /// until Kubernetes has said which are the node's. Empty from then on.
-    node_addrs_at_start: OrdSet<Addr>,
-    /// Entries of it, and of another source, that no source which has synced has made its own: they are not emptied either.
-    inherited: BTreeSet<ServiceId>,
+    at_start: AtStart,
     /// How many realised frontends point at each service entry.
     references: HashMap<ServiceId, u32, RandomState>,
     /// In the order they became dirty, which is the order they lie in memory at a start.
     dirty: IndexMap<ServiceName, Dirt, RandomState>,
     holds: Holds,
-    /// Addresses with several claims whose line this round has touched, each as it was before.
-    contested: BTreeMap<L4Addr, Line>,
+    contests: Contests,
     /// Services that found no free id.
     waiting: BTreeSet<ServiceName>,
     touched: Touched,
@@ -138,9 +121,7 @@ pub struct Engine {
     deferred: Deferred,
     /// Owned frontends whose status is not Done.
     unsettled: BTreeSet<L4Addr>,
-    failed_services: BTreeMap<ServiceId, MapError>,
-    failed_frontends: BTreeMap<L4Addr, MapError>,
-    failed_node_addrs: OrdMap<Addr, MapError>,
+    failures: Failures,
     gathering: Gathering,
     /// What somebody else did to the maps and is not put right yet.
     drift: BTreeMap<EntryKey, Drift>,
@@ -169,16 +150,11 @@ impl Engine {
         for entry in realised.frontends.values() {
             *references.entry(entry.service).or_insert(0) += 1;
         }
-        let inherited = realised.services.keys().copied().filter(|id| *id != ServiceId::CANARY).collect();
         let absent = absent::absent(&config, &realised);
         let is_kubernetes_asked = config.sources.contains(&Source::Kubernetes) || absent.contains(&Source::Kubernetes);
-        let node_addrs_at_start = if is_kubernetes_asked { realised.node_addrs.clone() } else { OrdSet::new() };
         let mut engine = Self {
             absent,
-            node_addrs_at_start,
-            inherited,
-            at_start: realised.clone(),
-            leading_since_start: realised.frontends.iter().map(|(a, entry)| (entry.service, *a)).collect(),
+            at_start: AtStart::new(&realised, is_kubernetes_asked),
             teller: Teller::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
@@ -192,14 +168,12 @@ impl Engine {
             references,
             dirty: IndexMap::default(),
             holds: Holds::default(),
-            contested: BTreeMap::new(),
+            contests: Contests::default(),
             waiting: BTreeSet::new(),
             touched: Touched::default(),
             deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
-            failed_services: BTreeMap::new(),
-            failed_frontends: BTreeMap::new(),
-            failed_node_addrs: OrdMap::new(),
+            failures: Failures::default(),
             gathering: Gathering::default(),
             drift: BTreeMap::new(),
             retry: None,
@@ -302,10 +276,10 @@ impl Engine {
     fn want_node_addresses(&mut self) {
         let is_primary_meant = self.table.node().nodeport_addresses.contains(&NodePortAddress::Primary);
         if self.table.is_node_object_told() || !is_primary_meant {
-            self.node_addrs_at_start.clear();
+            self.at_start.node_addrs.clear();
         }
         let own = &self.table.node().addresses;
-        let from_before = self.node_addrs_at_start.iter().copied().filter(|addr| own.contains(addr));
+        let from_before = self.at_start.node_addrs.iter().copied().filter(|addr| own.contains(addr));
         let wanted = from_before.chain(self.table.nodeport_addresses()).collect();
         let before = std::mem::replace(&mut self.desired.node_addrs, wanted);
         self.touched.node_addrs.extend(before.iter().copied());
@@ -357,7 +331,11 @@ impl Engine {
             });
         }
         self.defer(&mut ops);
-        self.gather(&mut ops, now);
+        if !self.unsynced().is_empty() {
+            let is_told = |id| self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source));
+            let has_failed = |id| self.failures.services.contains_key(&id);
+            self.gathering.take_out(&mut ops, &self.realised, (is_told, has_failed), now);
+        }
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);
             self.commit(&ops, results);
@@ -388,7 +366,7 @@ impl Engine {
             desired: self.desired.clone(),
             realised: self.realised.clone(),
             answering: Desired { node_addrs: self.realised.node_addrs.clone(), ..self.desired.clone() },
-            failed_node_addrs: self.failed_node_addrs.clone(),
+            failed_node_addrs: self.failures.node_addrs.clone(),
             config: Arc::clone(&self.config),
             facts: self.table.facts(),
             rows: self.rows.clone(),
@@ -412,7 +390,7 @@ impl Engine {
             backend_ids: self.backends.used(),
             references: self.references.values().filter(|count| **count > 0).count(),
             waiting: self.waiting.len() + self.dirty.len() + self.unsettled.len(),
-            failed: self.failed_services.len() + self.failed_frontends.len() + self.failed_node_addrs.len(),
+            failed: self.failures.len(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use crate::model::addr::L4Addr;
-use crate::model::cause::Cause;
+use crate::model::cause::{Cause, Dirt};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::{Desired, ServiceId};
@@ -67,13 +67,13 @@ pub struct Emptied {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
     /// The ports whose last known backends are held.
-    pub(crate) held: OrdMap<ServiceId, Arc<HeldPort>>,
+    held: OrdMap<ServiceId, Arc<HeldPort>>,
     /// Those of them that the journal has not been told of, for their source has not told everything.
-    pub(crate) unannounced: OrdSet<ServiceId>,
+    unannounced: OrdSet<ServiceId>,
     /// Every port of a protected service.
-    pub(crate) protected: OrdSet<ServiceId>,
+    protected: OrdSet<ServiceId>,
     /// What was known before the start, until a source tells of the port.
-    pub(crate) remembered: Arc<BTreeMap<PortKey, Remembered>>,
+    remembered: Arc<BTreeMap<PortKey, Remembered>>,
 }
 
 impl Holds {
@@ -122,6 +122,91 @@ impl Holds {
         if self.remembered.contains_key(key) {
             Arc::make_mut(&mut self.remembered).remove(key);
         }
+    }
+
+    pub(crate) fn is_held(&self, id: ServiceId) -> bool {
+        !self.held.is_empty() && self.held.contains_key(&id)
+    }
+
+    pub(crate) fn set_protected(&mut self, id: ServiceId, is_protected: bool) {
+        if is_protected {
+            self.protected.insert(id);
+        } else if self.protected.contains(&id) {
+            self.protected.remove(&id);
+        }
+    }
+
+    /// What was known of the port before the start.
+    pub(crate) fn record(&self, key: &PortKey) -> Option<&Remembered> {
+        self.remembered.get(key)
+    }
+
+    /// What was known before the start of the service's ports.
+    pub(crate) fn records_of(&self, service: &ServiceName) -> impl Iterator<Item = &Remembered> {
+        self.remembered.values().filter(move |record| record.port.service == *service)
+    }
+
+    /// Whether nobody has been told of the hold yet, and it has no cause.
+    pub(crate) fn lacks_cause(&self, id: ServiceId) -> bool {
+        let is_unknown = self.held.get(&id).is_some_and(|port| port.cause == Cause::default());
+        is_unknown && self.unannounced.contains(&id)
+    }
+
+    /// The port is held from now on. Returned is what the journal is to be told of at once.
+    pub(crate) fn begin(&mut self, id: ServiceId, port: HeldPort) -> Option<Arc<HeldPort>> {
+        // Held before the start, and still without a backend. It does not matter whether its source has told everything:
+        // this is no news of its.
+        let was_held = self.remembered.get(&port.key).is_some_and(|record| record.cause.is_some());
+        let port = Arc::new(port);
+        self.held.insert(id, Arc::clone(&port));
+        if was_held {
+            return Some(port);
+        }
+        self.unannounced.insert(id);
+        None
+    }
+
+    /// The hold is over, if there is one: the port has backends since this happened, or is gone. Returned is what the
+    /// journal is to be told of.
+    pub(crate) fn end(&mut self, id: ServiceId, has_backends: Option<&Dirt>) -> Option<Release> {
+        if !self.is_held(id) {
+            return None;
+        }
+        let port = self.held.remove(&id)?;
+        if self.unannounced.remove(&id).is_some() {
+            return None;
+        }
+        let cause = has_backends.map(|dirt| dirt.trigger_of(&port.key).cause()).unwrap_or_default();
+        Some(Release { port, cause, is_deleted: has_backends.is_none() })
+    }
+
+    /// Nothing of the port is to be kept: it is gone, or what has its name now is another.
+    pub(crate) fn forget_port(&mut self, key: &PortKey, id: Option<ServiceId>) -> Option<Release> {
+        self.forget(key);
+        let id = id?;
+        let release = self.end(id, None);
+        self.set_protected(id, false);
+        release
+    }
+
+    /// Everything has been told: what was remembered of services that do not exist is of no use.
+    pub(crate) fn forget_unheard(&mut self, is_known: impl Fn(&ServiceName) -> bool) {
+        if !self.remembered.is_empty() {
+            Arc::make_mut(&mut self.remembered).retain(|key, _| is_known(&key.service));
+        }
+    }
+
+    /// The holds whose source has told everything, which the journal is to be told of now. Before that, an empty port may
+    /// only not have been told yet.
+    pub(crate) fn announce(&mut self, is_told: impl Fn(ServiceId) -> bool, now: Moment) -> Vec<Arc<HeldPort>> {
+        let told: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_told(*id)).collect();
+        let announce = |id: ServiceId| {
+            self.unannounced.remove(&id);
+            let port = self.held.get_mut(&id)?;
+            Arc::make_mut(port).since = now;
+            Some(Arc::clone(port))
+        };
+        told.into_iter().filter_map(announce).collect()
     }
 }
 

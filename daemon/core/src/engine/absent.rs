@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Engine, EngineConfig};
+use super::Engine;
+use crate::config::EngineConfig;
 use crate::model::addr::L4Addr;
 use crate::model::service::Source;
 use crate::state::entries::{FrontendEntry, Realised, ServiceId};
@@ -62,9 +63,9 @@ impl Engine {
     pub(super) fn note_other_source(&mut self, id: ServiceId, was_owned: bool, source: Source) {
         self.deferred.note_change(id);
         if self.unsynced().is_empty() && self.has_told_all(source) {
-            self.inherited.remove(&id);
+            self.at_start.inherited.remove(&id);
         } else if was_owned && !self.is_pruned {
-            self.inherited.insert(id);
+            self.at_start.inherited.insert(id);
         }
     }
 
@@ -116,7 +117,7 @@ impl Engine {
         let source = self.owners.get(&entry.service).map(|owner| owner.source);
         let is_incomplete = source.is_some_and(|source| self.table.incomplete(source).is_some());
         if !self.unsynced().is_empty() {
-            return self.at_start.frontends.contains_key(address) || is_incomplete;
+            return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
         }
         if is_incomplete && self.desired.services.contains_key(&held.service) {
             // The service that it leads to is still described, and the new owner's backends may be in what is unread.
@@ -125,7 +126,7 @@ impl Engine {
         if is_incomplete && self.ids.orphan(held.service).is_some() {
             return true;
         }
-        let is_own = held.service == entry.service && self.inherited.contains(&held.service);
+        let is_own = held.service == entry.service && self.at_start.inherited.contains(&held.service);
         // An entry of an earlier nodelb: nothing says whose it is.
         is_own || self.ids.orphan(held.service) == Some(None) && !self.may_go(held.service)
     }

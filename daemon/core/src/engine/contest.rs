@@ -1,9 +1,11 @@
 //! Addresses that several services claim: who has lost one in a round and who has taken one over, for the journal. Who
 //! owns an address is decided in `claims.rs`; an address that one service claims never comes here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Engine;
+use imbl::OrdMap;
+
 use crate::claims::Row;
 use crate::model::addr::L4Addr;
 use crate::model::service::PortKey;
@@ -36,13 +38,13 @@ pub struct Takeover {
 
 /// The claims to an address before the round, as far as a round can change how they stand to each other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
+struct Line {
     owner: Option<Arc<PortKey>>,
     waiting: Vec<Arc<PortKey>>,
 }
 
 impl Line {
-    pub(super) fn of(row: &Row) -> Self {
+    fn of(row: &Row) -> Self {
         Self {
             owner: row.owner().map(|(claim, _)| Arc::clone(&claim.key)),
             waiting: row.waiting().map(|(_, claim)| Arc::clone(&claim.key)).collect(),
@@ -54,15 +56,35 @@ impl Line {
     }
 }
 
-impl Engine {
+/// Addresses with several claims whose line this round has touched, each as it was before.
+#[derive(Debug, Default)]
+pub(super) struct Contests(BTreeMap<L4Addr, Line>);
+
+impl Contests {
+    /// The claims to the address are about to change.
+    pub(super) fn note_before(&mut self, address: L4Addr, row: &Row) {
+        if row.claims().len() > 1 {
+            self.0.entry(address).or_insert_with(|| Line::of(row));
+        }
+    }
+
+    /// The claims to the address have changed.
+    pub(super) fn note_after(&mut self, address: L4Addr, row: &Row) {
+        if row.claims().len() > 1 {
+            // One claim before: nobody waited.
+            self.0.entry(address).or_default();
+        }
+    }
+
     /// Compares how the contested addresses stand now with how they stood before the round: what happened in between is
     /// no news.
-    pub(super) fn tell_contests(&mut self) {
-        for (address, before) in std::mem::take(&mut self.contested) {
-            let Some(row) = self.rows.get(&address) else { continue };
+    pub(super) fn finish(&mut self, rows: &OrdMap<L4Addr, Arc<Row>>) -> (Vec<Outranked>, Vec<Takeover>) {
+        let (mut outranked, mut takeovers) = (Vec::new(), Vec::new());
+        for (address, before) in std::mem::take(&mut self.0) {
+            let Some(row) = rows.get(&address) else { continue };
             let Some((owner, _)) = row.owner() else { continue };
             for (place, claim) in row.waiting().filter(|(_, claim)| !before.had(&owner.key, &claim.key)) {
-                self.round.outranked.push(Outranked {
+                outranked.push(Outranked {
                     address,
                     claimant: Arc::clone(&claim.key),
                     owner: Arc::clone(&owner.key),
@@ -71,8 +93,9 @@ impl Engine {
                 });
             }
             if let Some(before) = before.owner.filter(|_| before.waiting.contains(&owner.key)) {
-                self.round.takeovers.push(Takeover { address, owner: Arc::clone(&owner.key), before });
+                takeovers.push(Takeover { address, owner: Arc::clone(&owner.key), before });
             }
         }
+        (outranked, takeovers)
     }
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
-use crate::datapath::Moment;
 use crate::model::addr::L4Addr;
+use crate::model::moment::Moment;
 use crate::state::entries::{MapOp, ServiceId};
 use crate::state::map_ops::Touched;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::contest::Line;
+use super::Engine;
+use super::compiled::{Compiled, CompiledPort, Subject};
 use super::hold::spare_cluster_ips;
-use super::tell::{Draft, refusals};
-use super::{Compiled, CompiledPort, Engine, IdOwner};
+use super::tell::{Draft, Refusals, refusals};
 use crate::claims::{Claim, Incumbent, RowStatus};
 use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
@@ -17,20 +17,10 @@ use crate::holds::Emptied;
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Dirt, Trigger};
 use crate::model::moment::Moment;
-use crate::model::service::{PortKey, Service, ServiceName};
+use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::{ServiceEntry, ServiceId, Slot};
+use crate::state::owner::IdOwner;
 use crate::state::owner::OwnerTag;
-
-/// What is being compiled, and why.
-pub(super) struct Subject<'a> {
-    pub(super) service: &'a Service,
-    /// As it was compiled before.
-    pub(super) old: &'a Compiled,
-    /// Whether the service leads to an apiserver by its name, its addresses or what its slices say now.
-    pub(super) is_protected: bool,
-    pub(super) dirt: &'a Dirt,
-    pub(super) now: Moment,
-}
 
 /// Whether nothing differs that a connection depends on.
 fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
@@ -70,7 +60,8 @@ impl Engine {
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
         if dirt.is_deleted {
-            old.ports.iter().for_each(|port| self.forget_port(port));
+            let released = old.ports.iter().filter_map(|port| self.holds.forget_port(&port.key, port.id));
+            self.round.released.extend(released);
         }
         let is_described = owner.is_some();
         if let Some((service, mut plans, is_protected)) = owner {
@@ -184,7 +175,7 @@ impl Engine {
     fn retire_ports(&mut self, old: &Compiled, new: &Compiled, dirt: &Dirt) {
         let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
         for port in old.ports.iter().filter(|port| !is_kept(port)) {
-            self.forget_port(port);
+            self.round.released.extend(self.holds.forget_port(&port.key, port.id));
             if let Some(id) = port.id
                 && let Some(entry) = self.desired.services.remove(&id)
             {
@@ -207,14 +198,9 @@ impl Engine {
         let row = Arc::make_mut(self.rows.entry(address).or_default());
         let was_owned = row.owner().is_some();
         let refused = refusals(row, name);
-        if row.claims().len() > 1 {
-            self.contested.entry(address).or_insert_with(|| Line::of(row));
-        }
+        self.contests.note_before(address, row);
         row.replace(name, claims, Incumbent::of(&address, &self.realised), now);
-        if row.claims().len() > 1 {
-            // One claim before: nobody waited.
-            self.contested.entry(address).or_default();
-        }
+        self.contests.note_after(address, row);
         let is_refused = !refused.is_empty() || row.claims().iter().any(|claim| claim.target.is_err());
         let entry = row.entry();
         if entry.is_some() && !was_owned {
@@ -235,11 +221,19 @@ impl Engine {
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
         self.look_at_address_again(address);
-        if entry.is_some_and(|entry| self.is_held(entry.service)) {
+        if entry.is_some_and(|entry| self.holds.is_held(entry.service)) {
             self.unsettled.insert(address);
         }
         if is_refused {
             self.note_refusals(name, address, refused);
+        }
+    }
+
+    /// Compares what was refused of the service's claims to the address with what is refused now.
+    fn note_refusals(&mut self, name: &ServiceName, address: L4Addr, before: Refusals) {
+        if self.table.owner(name).is_some_and(|(service, _)| self.teller.is_recorded(service.source)) {
+            let now = self.rows.get(&address).map(|row| refusals(row, name)).unwrap_or_default();
+            self.teller.note_refusals(address, before, &now);
         }
     }
 }

@@ -8,9 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 
-use super::Engine;
 use crate::model::moment::Moment;
-use crate::state::entries::{MapOp, ServiceEntry, ServiceId, Slot};
+use crate::state::entries::{MapOp, Realised, ServiceEntry, ServiceId, Slot};
 
 /// How long a list waits for the rest of its source, in milliseconds from when it was written last.
 const GATHER_MILLIS: u64 = 5_000;
@@ -49,6 +48,22 @@ impl Gathering {
         std::mem::take(self).waiting.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// Takes out the lists that wait for more of their kind. Which may is said of each: its source has not synced, and what
+    /// failed has a time of its own at which it is tried again.
+    pub(super) fn take_out(
+        &mut self,
+        ops: &mut Vec<MapOp>,
+        realised: &Realised,
+        (is_told, has_failed): (impl Fn(ServiceId) -> bool, impl Fn(ServiceId) -> bool),
+        now: Moment,
+    ) {
+        ops.retain(|op| {
+            let MapOp::PutService(id, wanted) = op else { return true };
+            let grows = || realised.services.get(id).is_some_and(|held| is_longer(held, wanted));
+            is_told(*id) || !self.puts_off(*id, !has_failed(*id) && grows(), now)
+        });
+    }
+
     /// Whether a list that has grown waits. If not, it is written now.
     fn puts_off(&mut self, id: ServiceId, grows: bool, now: Moment) -> bool {
         let due = self.written.get(&id).map(|written| written.plus(GATHER_MILLIS));
@@ -61,23 +76,6 @@ impl Gathering {
         }
         self.written.insert(id, now);
         false
-    }
-}
-
-impl Engine {
-    /// Takes out the lists that wait for more of their kind.
-    pub(super) fn gather(&mut self, ops: &mut Vec<MapOp>, now: Moment) {
-        if self.unsynced().is_empty() {
-            return;
-        }
-        ops.retain(|op| {
-            let MapOp::PutService(id, wanted) = op else { return true };
-            let is_told = self.owners.get(id).is_none_or(|owner| self.table.is_synced(owner.source));
-            // What failed has a time of its own at which it is tried again.
-            let has_failed = self.failed_services.contains_key(id);
-            let grows = || self.realised.services.get(id).is_some_and(|held| is_longer(held, wanted));
-            is_told || !self.gathering.puts_off(*id, !has_failed && grows(), now)
-        });
     }
 }
 

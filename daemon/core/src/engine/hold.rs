@@ -1,16 +1,15 @@
-//! What a protected service port goes on with when its source leaves it without a backend: promise 3. Owns the holds and
-//! what is remembered; the decision is made where a port is compiled, so that it cannot depend on the way there.
+//! What a protected service port goes on with when its source leaves it without a backend: promise 3. Owns the
+//! decision, which is made where a port is compiled, so that it cannot depend on the way there.
 
 use std::sync::Arc;
 
-use super::desire::Subject;
-use super::{CompiledPort, Engine};
+use super::Engine;
+use super::compiled::Subject;
 use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
-use crate::holds::{HeldPort, Release};
+use crate::holds::HeldPort;
 use crate::model::addr::L4Addr;
-use crate::model::cause::{Cause, Dirt};
-use crate::model::moment::Moment;
+use crate::model::cause::Cause;
 use crate::model::service::{FrontendKind, PortKey};
 use crate::state::entries::{ServiceEntry, ServiceId};
 use crate::state::remembered::Known;
@@ -28,18 +27,18 @@ impl Engine {
             if self.holds.is_empty() && !subject.is_protected {
                 return;
             }
-            self.end_hold(id, Some(subject.dirt));
+            self.round.released.extend(self.holds.end(id, Some(subject.dirt)));
             self.holds.forget(key);
-            self.set_protected(id, subject.is_protected);
+            self.holds.set_protected(id, subject.is_protected);
             return;
         }
         let known = if subject.dirt.is_deleted { None } else { self.last_known(id, key, subject, plan) };
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let is_protected = subject.is_protected
-            || self.is_held(id)
+            || self.holds.is_held(id)
             || known.as_ref().is_some_and(|known| known.cluster.iter().any(is_apiserver))
             || self.shared_with_apiserver(subject);
-        self.set_protected(id, is_protected);
+        self.holds.set_protected(id, is_protected);
         if is_protected {
             spare_cluster_ips(plan);
         }
@@ -67,7 +66,7 @@ impl Engine {
         let desired = self.desired.services.get(&id).and_then(|entry| usable(entry));
         let realised = || self.realised.services.get(&id).and_then(|entry| had(entry)?.admitted(was_admitted));
         let elsewhere = || self.known_elsewhere(plan, &usable);
-        let remembered = || self.holds.remembered.get(key)?.known().admitted(admits);
+        let remembered = || self.holds.record(key)?.known().admitted(admits);
         desired.or_else(realised).or_else(elsewhere).or_else(remembered)
     }
 
@@ -76,8 +75,8 @@ impl Engine {
     fn known_elsewhere(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Known>) -> Option<Known> {
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let at_start = |address: &L4Addr| {
-            let entry = self.at_start.frontends.get(address)?;
-            usable(self.at_start.services.get(&entry.service)?)
+            let entry = self.at_start.realised.frontends.get(address)?;
+            usable(self.at_start.realised.services.get(&entry.service)?)
         };
         let frontends = plan.frontends.iter().filter(|frontend| frontend.refusal.is_none());
         frontends
@@ -94,12 +93,12 @@ impl Engine {
         let leads = |entry: &Arc<ServiceEntry>| entry.cluster.iter().any(|slot| self.table.apiservers().has(slot.addr));
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let at_start = |address: L4Addr| {
-            let entry = self.at_start.frontends.get(&address)?;
-            self.at_start.services.get(&entry.service)
+            let entry = self.at_start.realised.frontends.get(&address)?;
+            self.at_start.realised.services.get(&entry.service)
         };
         let ports = &subject.service.ports;
         let mut addresses = ports.iter().flat_map(|port| port.frontends.iter().map(|spec| spec.l4(port.protocol)));
-        let mut records = self.holds.remembered.values().filter(|record| record.port.service == subject.service.name);
+        let mut records = self.holds.records_of(&subject.service.name);
         let mut compiled = subject.old.ports.iter().filter_map(|port| self.desired.services.get(&port.id?));
         compiled.any(leads)
             || addresses.any(|address| at_start(address).is_some_and(leads))
@@ -107,89 +106,19 @@ impl Engine {
     }
 
     fn begin_hold(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, known: &Known) {
-        if self.is_held(id) && !self.is_to_be_said_again(id, subject) {
+        let is_slice = subject.dirt.trigger.is_slice();
+        if self.holds.is_held(id) && !(is_slice && self.holds.lacks_cause(id)) {
             return;
         }
-        let is_slice = subject.dirt.trigger.is_slice();
         let was_in_use = self.desired.services.get(&id).is_some_and(|entry| entry.has_backends);
-        let before = self.holds.remembered.get(key).and_then(|record| record.cause.clone());
-        let was_held = before.is_some();
-        let cause = match before {
+        let cause = match self.holds.record(key).and_then(|record| record.cause.clone()) {
             // Held before the start, and still without a backend: the first cause is the cause.
             Some(cause) => cause,
             None if is_slice || was_in_use => subject.dirt.trigger_of(key).cause(),
             None => Cause::default(),
         };
-        let port = Arc::new(HeldPort::new(key, known, cause, subject.now));
-        self.holds.held.insert(id, Arc::clone(&port));
-        if was_held {
-            // It does not matter whether its source has told everything: this is no news of its.
-            self.round.held.push(port);
-        } else {
-            self.holds.unannounced.insert(id);
-        }
-    }
-
-    /// Whether nobody has been told of the hold yet, and more is known of its cause now.
-    fn is_to_be_said_again(&self, id: ServiceId, subject: &Subject<'_>) -> bool {
-        let is_unknown = self.holds.held.get(&id).is_some_and(|port| port.cause == Cause::default());
-        is_unknown && subject.dirt.trigger.is_slice() && self.holds.unannounced.contains(&id)
-    }
-
-    /// The hold is over, if there is one: the port has backends since this happened, or is gone.
-    pub(super) fn end_hold(&mut self, id: ServiceId, has_backends: Option<&Dirt>) {
-        if self.is_held(id)
-            && let Some(port) = self.holds.held.remove(&id)
-            && self.holds.unannounced.remove(&id).is_none()
-        {
-            let cause = has_backends.map(|dirt| dirt.trigger_of(&port.key).cause()).unwrap_or_default();
-            self.round.released.push(Release { port, cause, is_deleted: has_backends.is_none() });
-        }
-    }
-
-    /// Nothing of the port is to be kept: it is gone, or what has its name now is another.
-    pub(super) fn forget_port(&mut self, port: &CompiledPort) {
-        self.holds.forget(&port.key);
-        if let Some(id) = port.id {
-            self.end_hold(id, None);
-            self.set_protected(id, false);
-        }
-    }
-
-    pub(super) fn is_held(&self, id: ServiceId) -> bool {
-        !self.holds.held.is_empty() && self.holds.held.contains_key(&id)
-    }
-
-    fn set_protected(&mut self, id: ServiceId, is_protected: bool) {
-        if is_protected {
-            self.holds.protected.insert(id);
-        } else if self.holds.protected.contains(&id) {
-            self.holds.protected.remove(&id);
-        }
-    }
-
-    /// Everything has been told: what was remembered of services that do not exist is of no use.
-    pub(super) fn forget_unheard(&mut self) {
-        if !self.holds.remembered.is_empty() {
-            let is_known = |key: &PortKey| self.compiled.contains_key(&key.service);
-            Arc::make_mut(&mut self.holds.remembered).retain(|key, _| is_known(key));
-        }
-    }
-
-    /// Tells of the holds whose source has told everything. Before that, an empty port may only not have been told yet.
-    pub(super) fn announce_holds(&mut self, now: Moment) {
-        if self.holds.unannounced.is_empty() {
-            return;
-        }
-        let is_told = |id: &ServiceId| self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
-        let told: Vec<ServiceId> = self.holds.unannounced.iter().copied().filter(is_told).collect();
-        for id in told {
-            self.holds.unannounced.remove(&id);
-            if let Some(port) = self.holds.held.get_mut(&id) {
-                Arc::make_mut(port).since = now;
-                self.round.held.push(Arc::clone(port));
-            }
-        }
+        let announced = self.holds.begin(id, HeldPort::new(key, known, cause, subject.now));
+        self.round.held.extend(announced);
     }
 }
 

@@ -1,18 +1,19 @@
 //! The second half of a round: operations planned, handed to the datapath, and committed as far as they succeeded.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Engine, IdOwner, Retry, Round};
+use super::tell::{Context, Draft};
+use super::{Engine, Retry, Round};
 use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::cause::Trigger;
 use crate::model::moment::Moment;
-use crate::state::entries::{CANARIES, MapOp, Realised, ServiceEntry, ServiceId, is_answered};
+use crate::state::entries::{CANARIES, MapOp, ServiceEntry, ServiceId, is_answered};
 use crate::state::map_ops::Touched;
+use crate::state::owner::IdOwner;
 use crate::state::status::Status;
 
 /// First and longest wait before failed operations are tried again, in milliseconds.
@@ -23,20 +24,13 @@ impl Engine {
         self.round = Round::default();
         self.touched.services.extend(self.gathering.take_due(now));
         if self.retry.is_some_and(|retry| retry.at <= now) {
-            // A map that is as full as it was takes none of them.
-            let count = self.realised.node_addrs.len();
-            let has_hope = |(_, error): &(&Addr, &MapError)| match error {
-                MapError::TooManyNodeAddrs { limit } => count < *limit as usize,
-                _ => true,
-            };
-            self.touched.services.extend(self.failed_services.keys());
-            self.touched.frontends.extend(self.failed_frontends.keys());
-            self.touched.node_addrs.extend(self.failed_node_addrs.iter().filter(has_hope).map(|(addr, _)| *addr));
+            self.touch(self.failures.to_retry(self.realised.node_addrs.len()));
             let waiting = std::mem::take(&mut self.waiting);
             self.soil(waiting, &Trigger::Other);
         }
         self.recompile_dirty(now);
-        self.announce_holds(now);
+        let is_told = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
+        self.round.held.extend(self.holds.announce(is_told, now));
         self.look_at_changed_again();
         if std::mem::take(&mut self.is_prune_due) && self.unsynced().is_empty() {
             self.prune();
@@ -48,7 +42,7 @@ impl Engine {
     /// A frontend whose service entry could not be written, or has no backend yet, waits for it: it must come along when
     /// the entry does.
     fn touch_waiting_frontends(&mut self) {
-        if self.is_pruned && self.failed_services.is_empty() {
+        if self.is_pruned && self.failures.services.is_empty() {
             return;
         }
         let is_waiting = |a: &L4Addr| self.desired.frontends.get(a) != self.realised.frontends.get(a);
@@ -64,31 +58,14 @@ impl Engine {
         self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
         self.is_pruned = may_go.contains(&None);
         if self.is_pruned {
-            self.inherited.clear();
-            self.at_start = Realised::default();
-            self.leading_since_start.clear();
+            self.at_start.clear();
             self.backends.forget_unused();
-            self.forget_unheard();
+            self.holds.forget_unheard(|name| self.compiled.contains_key(name));
         } else {
+            self.at_start.forget_described(&self.desired, &self.realised, &self.ids);
             let (ids, owners) = (&self.ids, &self.owners);
             let is_told = |owner: &IdOwner| may_go.contains(&Some(owner.source));
-            // Of what is wanted now, and leads to no undescribed service, the source reports the end.
-            let (desired, realised) = (&self.desired, &self.realised);
-            let is_described = |address: &&L4Addr| {
-                let held = realised.frontends.get(*address);
-                desired.frontends.contains_key(*address) && held.is_none_or(|held| ids.orphan(held.service).is_none())
-            };
-            for address in self.at_start.frontends.keys().filter(is_described).copied().collect::<Vec<_>>() {
-                self.at_start.frontends.remove(&address);
-                if let Some(held) = realised.frontends.get(&address) {
-                    self.leading_since_start.remove(&(held.service, address));
-                }
-            }
-            let is_described = |id: &&ServiceId| desired.services.contains_key(*id);
-            for id in self.at_start.services.keys().filter(is_described).copied().collect::<Vec<_>>() {
-                self.at_start.services.remove(&id);
-            }
-            self.inherited.retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_told));
+            self.at_start.inherited.retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_told));
         }
         let surplus = Touched::surplus(&self.desired, &self.realised);
         let goes = |address: &&L4Addr| self.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
@@ -105,16 +82,16 @@ impl Engine {
     pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
             MapOp::PutService(id, entry) => {
-                let (is_told, is_inherited) = (self.is_told(*id), self.inherited.contains(id));
+                let (is_told, is_inherited) = (self.is_told(*id), self.at_start.inherited.contains(id));
                 let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
                 let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
                 let is_doubtful = || !is_told || is_inherited || is_kept();
                 (!is_told && is_inherited) || (is_emptied() && is_doubtful())
             }
-            MapOp::DeleteService(id) => self.at_start.services.contains_key(id) && !self.may_go(*id),
+            MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {
                 let held = self.realised.frontends.get(address);
-                let is_inherited = held.is_some_and(|held| self.inherited.contains(&held.service));
+                let is_inherited = held.is_some_and(|held| self.at_start.inherited.contains(&held.service));
                 let is_doubtful = || self.is_emptiness_doubtful(address, entry);
                 let is_emptied = || held.is_some_and(|held| is_answered(&self.realised, held)) && is_doubtful();
                 let is_told = self.is_told(entry.service);
@@ -125,7 +102,7 @@ impl Engine {
             }
             MapOp::DeleteFrontend(address) => {
                 let held = self.realised.frontends.get(address);
-                self.at_start.frontends.contains_key(address)
+                self.at_start.realised.frontends.contains_key(address)
                     && self.config.guard.own_port(*address).is_none()
                     && held.is_some_and(|held| !self.may_go(held.service))
             }
@@ -136,9 +113,8 @@ impl Engine {
     /// Whether a frontend that the kernel held at start still points at the entry, only because it is not known yet
     /// that it may go.
     fn is_kept_for_another(&self, id: ServiceId) -> bool {
-        let (first, last) = ((id, L4Addr::FIRST), (id, L4Addr::LAST));
         let is_wanted = |address| self.desired.frontends.get(address).is_some_and(|entry| entry.service == id);
-        self.leading_since_start.range(first..=last).any(|(_, address)| !is_wanted(address))
+        self.at_start.leading_to(id).any(|address| !is_wanted(address))
     }
 
     pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
@@ -152,7 +128,7 @@ impl Engine {
                     self.count_references(op);
                     self.realised.apply(op);
                     if let MapOp::PutService(id, _) = op {
-                        self.inherited.remove(id);
+                        self.at_start.inherited.remove(id);
                     }
                     if let MapOp::PutService(id, _) | MapOp::DeleteService(id) = op {
                         self.deferred.note_change(*id);
@@ -161,34 +137,43 @@ impl Engine {
                 }
                 Err(_) => self.round.failed += 1,
             }
-            match (op, result.err()) {
-                (MapOp::PutService(id, _) | MapOp::DeleteService(id), error) => {
-                    note(&mut self.failed_services, *id, error);
-                }
-                (MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address), error) => {
-                    note(&mut self.failed_frontends, *address, error);
-                }
-                (MapOp::PutNodeAddr(addr), error) => self.note_node_addr(*addr, error),
-                (MapOp::DeleteNodeAddr(addr), Some(error)) => drop(self.failed_node_addrs.insert(*addr, error)),
-                (MapOp::DeleteNodeAddr(addr), None) => drop(self.failed_node_addrs.remove(addr)),
+            let error = result.err();
+            if let MapOp::PutNodeAddr(addr) = op {
+                self.report_node_addr(*addr, error.as_ref());
             }
+            self.failures.note(op, error);
         }
     }
 
+    /// The kernel's list of the id is about to become this one. Tells of lists found at the start that a source which has
+    /// not told everything changes: nobody was there to see when they were.
+    fn note_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
+        if !self.teller.is_news_of_found(id) {
+            return;
+        }
+        let Some(before) = self.realised.services.get(&id).filter(|before| *before != entry) else { return };
+        let Some(owner) = self.owners.get(&id) else { return };
+        let Some((service, slices)) = self.table.owner(&owner.key.service) else { return };
+        let latest = slices.iter().max_by_key(|slice| slice.origin.written);
+        let trigger =
+            latest.map_or_else(|| Trigger::Service(Arc::clone(service)), |slice| Trigger::Slice(Arc::clone(slice)));
+        let draft = Draft {
+            id,
+            key: Arc::clone(&owner.key),
+            source: owner.source,
+            before: Some(Arc::clone(before)),
+            after: Some(Arc::clone(entry)),
+            trigger,
+        };
+        self.teller.note(|| draft, entry.cluster.is_empty());
+    }
+
     /// What became of an address on which NodePorts are to be answered; said only when it is another thing than before.
-    fn note_node_addr(&mut self, addr: Addr, error: Option<MapError>) {
-        match error {
-            Some(error) => {
-                if !self.failed_node_addrs.contains_key(&addr) {
-                    self.round.unanswered.push((addr, error.to_string().into()));
-                }
-                self.failed_node_addrs.insert(addr, error);
-            }
-            None if self.failed_node_addrs.contains_key(&addr) => {
-                self.failed_node_addrs.remove(&addr);
-                self.round.answered.push(addr);
-            }
-            None => {}
+    fn report_node_addr(&mut self, addr: Addr, error: Option<&MapError>) {
+        match (error, self.failures.node_addrs.contains_key(&addr)) {
+            (Some(error), false) => self.round.unanswered.push((addr, error.to_string().into())),
+            (None, true) => self.round.answered.push(addr),
+            (Some(_), true) | (None, false) => {}
         }
     }
 
@@ -197,7 +182,7 @@ impl Engine {
         match op {
             MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.moves.note(address.protocol),
             // What is tried again; anything else has been noted when its service was compiled.
-            MapOp::PutService(id, _) if self.failed_services.contains_key(id) => {
+            MapOp::PutService(id, _) if self.failures.services.contains_key(id) => {
                 if let Some(owner) = self.owners.get(id) {
                     self.moves.note(owner.key.protocol);
                 }
@@ -218,10 +203,7 @@ impl Engine {
         if before == now_at {
             return;
         }
-        if self.at_start.frontends.contains_key(address) {
-            before.map(|id| self.leading_since_start.remove(&(id, *address)));
-            now_at.map(|id| self.leading_since_start.insert((id, *address)));
-        }
+        self.at_start.note_lead(*address, before, now_at);
         if let Some(id) = before {
             self.deferred.note_change(id);
         }
@@ -252,9 +234,19 @@ impl Engine {
                 self.forget_service(id, now);
             }
         }
-        self.tell_contests();
+        (self.round.outranked, self.round.takeovers) = self.contests.finish(&self.rows);
         self.tell_repaired();
-        self.tell();
+        let context = Context {
+            config: &self.config,
+            table: &self.table,
+            rows: &self.rows,
+            desired: &self.desired,
+            realised: &self.realised,
+            failures: &self.failures,
+            round: &self.round,
+        };
+        self.round.events = self.teller.tell(&context);
+        self.round.triggers = self.teller.tell_triggers();
         self.schedule_retry(now);
         self.deferred.end_round(now);
         self.is_ready |= self.unsynced().is_empty();
@@ -275,7 +267,7 @@ impl Engine {
     /// starts from, and only those that were not need a look.
     pub(super) fn is_calm(&self) -> bool {
         let waits = !(self.deferred.is_empty() && self.gathering.is_empty());
-        self.round.failed == 0 && !self.has_failed() && self.inherited.is_empty() && !waits
+        self.round.failed == 0 && self.failures.is_empty() && self.at_start.inherited.is_empty() && !waits
     }
 
     fn refresh_touched(&mut self, touched: &Touched, now: Moment) {
@@ -294,20 +286,13 @@ impl Engine {
     /// Where the kernel is as it should be, nothing has failed, and what it held at start is what a source says.
     fn settle(&mut self, touched: &Touched) {
         let (desired, realised) = (&self.desired, &self.realised);
+        self.failures.settle(touched, desired, realised);
         for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
-            self.failed_services.remove(id);
+            self.failures.services.remove(id);
             let is_told = self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
-            if is_told && self.inherited.remove(id) {
+            if is_told && self.at_start.inherited.remove(id) {
                 self.deferred.note_change(*id);
             }
-        }
-        for address in touched.frontends.iter().filter(|a| desired.frontends.get(*a) == realised.frontends.get(*a)) {
-            self.failed_frontends.remove(address);
-        }
-        for addr in
-            touched.node_addrs.iter().filter(|a| desired.node_addrs.contains(*a) == realised.node_addrs.contains(*a))
-        {
-            self.failed_node_addrs.remove(addr);
         }
     }
 
@@ -321,15 +306,11 @@ impl Engine {
         self.ids.release(id, now);
     }
 
-    fn has_failed(&self) -> bool {
-        !(self.failed_services.is_empty() && self.failed_frontends.is_empty() && self.failed_node_addrs.is_empty())
-    }
-
     fn schedule_retry(&mut self, now: Moment) {
-        let is_wanted = self.has_failed() || !self.waiting.is_empty();
+        let is_wanted = !self.failures.is_empty() || !self.waiting.is_empty();
         let (first, longest) = RETRY_MILLIS;
         // What rests is over within a second: to wait longer and longer for it would only add to that.
-        let is_resting = self.failed_services.values().any(|error| *error == MapError::Resting);
+        let is_resting = self.failures.services.values().any(|error| *error == MapError::Resting);
         self.retry = match self.retry {
             _ if !is_wanted => None,
             Some(retry) if retry.at > now => {
@@ -357,7 +338,7 @@ impl Engine {
         let Some(row) = self.rows.get(&address) else { return };
         let Some(entry) = row.entry() else { return };
         let service = entry.service;
-        let error = self.failed_services.get(&service).or_else(|| self.failed_frontends.get(&address));
+        let error = self.failures.of_frontend(address, service);
         let is_resting = error == Some(&MapError::Resting);
         let is_done = self.realised.frontends.get(&address) == Some(&entry)
             && self.realised.services.get(&service) == self.desired.services.get(&service);
@@ -365,7 +346,7 @@ impl Engine {
             (Some(_), _) if is_resting => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),
             (Some(error), _) => (Status::Error, Some(Arc::from(error.to_string()))),
             (None, Some(port)) if is_done => (Status::Held, Some(Arc::clone(&port.text))),
-            (None, None) if is_done && !self.is_held(service) => (Status::Done, None),
+            (None, None) if is_done && !self.holds.is_held(service) => (Status::Done, None),
             _ => (Status::Pending, self.why_pending(address, &entry)),
         };
         if status == Status::Done {
@@ -391,15 +372,4 @@ impl Engine {
 /// Whether a view that had backends has none any more.
 fn empties(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
     (wanted.cluster.is_empty() && !held.cluster.is_empty()) || (wanted.local.is_empty() && !held.local.is_empty())
-}
-
-fn note<K: Ord>(failed: &mut BTreeMap<K, MapError>, key: K, error: Option<MapError>) {
-    match error {
-        Some(error) => {
-            failed.insert(key, error);
-        }
-        None => {
-            failed.remove(&key);
-        }
-    }
 }

@@ -1,9 +1,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Engine, EngineConfig};
+use super::Engine;
 use crate::change::Change;
 use crate::compile::guard::Guard;
+use crate::config::EngineConfig;
 use crate::datapath::{Datapath, Limits};
 use crate::explain::reports;
 use crate::explain::trace::{Verdict, trace};

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::MAX_EVENTS;
 use crate::history::Event;
 use crate::model::service::PortKey;
+
+/// The most events of one round, and the most changed lists it compares; what is beyond them is counted.
+pub(super) const MAX_EVENTS: usize = 512;
 
 /// The events of a round while they are put together, each port's findable.
 #[derive(Default)]

@@ -156,7 +156,7 @@ fn what_rests_does_not_wait_for_the_retry_of_what_fails() {
         engine.change(Change::UpsertSlice(slice("a/s", "a", &[backend])));
         engine.reconcile(&mut datapath, now);
     }
-    let row = |engine: &Engine| engine.snapshot(Moment(0)).frontends(&Filter::default()).remove(0);
+    let row = |engine: &Engine| reports::frontends(&engine.snapshot(Moment(0)), &Filter::default()).remove(0);
     assert_eq!(row(&engine).status, Status::Pending, "the list rests");
     let began = now;
     while row(&engine).status != Status::Done {
