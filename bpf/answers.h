@@ -4,7 +4,7 @@
  * to a socket of this node that has that number as its port: one that the
  * kernel chose, or that it had before the Service came. A packet filter would
  * know the answer by its connection; a socket hook asks who has the port.
- * core::trace::is_answer() in Rust is the same decision.
+ * core::explain::trace::is_answer() in Rust is the same decision.
  */
 #ifndef NODELB_ANSWERS_H
 #define NODELB_ANSWERS_H

@@ -3,7 +3,7 @@
  * Whether a socket may be bound to the port that its program names.
  * Connections to a NodePort from outside the node reach the process that has
  * the port here, so no process gets one that is served.
- * core::trace::refuses_bind() in Rust is the same decision.
+ * core::explain::trace::refuses_bind() in Rust is the same decision.
  *
  * A port that the kernel chooses is never refused: at these hooks it is still
  * 0. Every bind on the node runs this; one outside the NodePort range

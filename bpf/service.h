@@ -292,7 +292,7 @@ VERIFIED_ONCE int choose_again(__u64 view_word, __u32 backend_id, __u32 offset)
 	return search.found;
 }
 
-/* Also in daemon/core/src/rendezvous.rs, as all of rendezvous hashing. */
+/* Also in core/src/explain/rendezvous.rs, as all of rendezvous hashing. */
 #define MOST_SCORED 1024
 
 /* Every bit of the result depends on every bit of the number. */

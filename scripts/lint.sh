@@ -59,6 +59,10 @@ unsafe_elsewhere() {
         xargs --no-run-if-empty grep -nHE '\bunsafe +(\{|fn|impl|trait|extern)|(allow|expect)\(unsafe_code' | none
 }
 
+import_cycles() {
+    scripts/import-cycles.sh daemon/core/src
+}
+
 # DESIGN section 2: one word for one thing. Looks at file names, at what Rust code defines and at what C code names.
 words='vip|real|upstream|manager|handler|utils?|helpers?|common'
 
@@ -120,6 +124,7 @@ check "units: systemd-analyze security, 2.0 at most" units_are_closed
 check "alerts: promtool, if it is here" promtool_rules
 check "files of at most 500 lines" too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
+check "no import cycle in nodelb-core" import_cycles
 check "words: file names" word_in_file_names
 check "words: Rust" word_in_rust
 check "words: C" word_in_c
