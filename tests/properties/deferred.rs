@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
-use nodelb_core::service::Source;
+use nodelb_core::model::service::Source;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
