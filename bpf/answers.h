@@ -18,9 +18,9 @@
 VERIFIED_ONCE bool
 is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
-	struct frontend frontend = {};
 	struct frontend_key nodeport;
 	const struct service *service;
+	struct frontend frontend;
 
 	if (!to)
 		return false;

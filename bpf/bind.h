@@ -18,12 +18,12 @@
 const volatile __u8 protects_nodeports = 0;
 
 /* Whether the NodePort is served, and by no process of this node. */
-static __always_inline bool is_kept_free(const struct frontend_key *nodeport)
+VERIFIED_ONCE bool is_kept_free(const struct frontend_key *nodeport)
 {
-	struct frontend frontend = {};
 	const struct service *service;
+	struct frontend frontend;
 
-	if (!look_up(nodeport, &frontend))
+	if (!nodeport || !look_up(nodeport, &frontend))
 		return false;
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
 	return !service || !(service->flags & SERVICE_MAY_BE_BOUND);

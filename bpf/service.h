@@ -116,11 +116,9 @@ copy_frontend(const struct frontend_key *key, struct frontend *copy)
 }
 
 /* The second look is for an entry that was being replaced at the first. */
-VERIFIED_ONCE bool
+static __always_inline bool
 look_up(const struct frontend_key *key, struct frontend *copy)
 {
-	if (!key || !copy)
-		return false;
 	return copy_frontend(key, copy) || copy_frontend(key, copy);
 }
 
@@ -141,17 +139,24 @@ nodeport_of(const struct frontend_key *to)
 	return nodeport;
 }
 
+VERIFIED_ONCE bool
+look_up_nodeport(const struct frontend_key *to, struct frontend *copy)
+{
+	struct frontend_key nodeport;
+
+	if (!to || !copy)
+		return false;
+	nodeport = nodeport_of(to);
+	return bpf_map_lookup_elem(&node_addrs, to->addr) &&
+	       look_up(&nodeport, copy);
+}
+
 /* The frontend that answers this port on every address of the node. */
 static __always_inline bool
 find_nodeport(const struct frontend_key *to, struct frontend *copy)
 {
-	struct frontend_key nodeport = nodeport_of(to);
-
-	if (!is_nodeport(bpf_ntohs(to->port_be)))
-		return false;
-	if (!bpf_map_lookup_elem(&node_addrs, to->addr))
-		return false;
-	return look_up(&nodeport, copy);
+	return is_nodeport(bpf_ntohs(to->port_be)) &&
+	       look_up_nodeport(to, copy);
 }
 
 static __always_inline bool
@@ -275,21 +280,27 @@ static long search_step(__u32 offset, struct search *search)
 	return 1;
 }
 
-/*
- * The backend's offset in the view, or NONE. The one given is right unless the
- * list has changed since; then the whole list is searched, 65,535 slots at
- * worst.
- */
-VERIFIED_ONCE int choose_again(__u64 view_word, __u32 backend_id, __u32 offset)
+VERIFIED_ONCE int search_view(__u64 view_word, __u32 backend_id)
 {
 	union view_word read = {.word = view_word};
 	struct search search = {
 		.view = read.view, .backend_id = backend_id, .found = NONE};
 
-	if (is_at(read.view, backend_id, offset))
-		return offset;
 	bpf_loop(read.view.count, search_step, &search, 0);
 	return search.found;
+}
+
+/*
+ * The backend's offset in the view, or NONE. The one given is right unless the
+ * list has changed since; then the whole list is searched, 65,535 slots at
+ * worst.
+ */
+static __always_inline int
+choose_again(struct view view, __u32 backend_id, __u32 offset)
+{
+	if (is_at(view, backend_id, offset))
+		return offset;
+	return search_view(word_of(view), backend_id);
 }
 
 /* Also in core/src/explain/rendezvous.rs, as all of rendezvous hashing. */
@@ -369,6 +380,7 @@ VERIFIED_ONCE int rendezvous(__u64 who, __u32 service_id, __u64 view_word)
 VERIFIED_ONCE int
 choose_last(struct affinity *last, __u64 now, __u64 keep, __u64 view_word)
 {
+	union view_word read = {.word = view_word};
 	__u64 used;
 	int offset;
 
@@ -377,7 +389,7 @@ choose_last(struct affinity *last, __u64 now, __u64 keep, __u64 view_word)
 	used = *(volatile __u64 *)&last->last_used_ns;
 	if ((__s64)(now - used) >= (__s64)keep)
 		return NONE;
-	offset = choose_again(view_word, last->backend_id, last->offset);
+	offset = choose_again(read.view, last->backend_id, last->offset);
 	if (offset < 0)
 		return NONE;
 	if ((__s64)(now - used) > 0)

@@ -43,12 +43,10 @@ struct answer {
  * Loopback addresses lead to a frontend only as addresses of the node, which
  * has some of them in its own network namespace: elsewhere they are others'.
  */
-VERIFIED_ONCE bool find_dialled(struct bpf_sock_addr *ctx,
-				const struct frontend_key *to,
-				struct frontend *copy)
+static __always_inline bool find_dialled(struct bpf_sock_addr *ctx,
+					 const struct frontend_key *to,
+					 struct frontend *copy)
 {
-	if (!to || !copy)
-		return false;
 	return find_frontend(to, copy) &&
 	       (!is_loopback(to->addr) ||
 		bpf_get_netns_cookie(ctx) == node_netns);
@@ -164,12 +162,10 @@ choose_kept(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 	struct overflow aside = {};
 
 	if (flow)
-		return choose_again(word_of(view), flow->backend_id,
-				    flow->offset);
+		return choose_again(view, flow->backend_id, flow->offset);
 	if (socket->flags & SOCKET_OVERFLOWED &&
 	    find_aside(ctx, to, FLOW_FRONTEND, &aside))
-		return choose_again(word_of(view), aside.backend_id,
-				    aside.offset);
+		return choose_again(view, aside.backend_id, aside.offset);
 	return NONE;
 }
 
@@ -186,8 +182,9 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 	struct answer answer = {};
 	struct service *service;
 	struct flow *flow = NULL;
-	int index, offset = NONE;
+	int offset = NONE;
 	struct view view;
+	bool known;
 
 	service = bpf_map_lookup_elem(&services, &frontend->service_id);
 	if (!service)
@@ -204,11 +201,12 @@ dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 		socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL,
 					    BPF_SK_STORAGE_GET_F_CREATE);
 	if (socket) {
-		index = find_flow(socket, to);
-		flow = index < 0 ? make_room(ctx, socket)
-				 : use_flow(socket, index);
-		offset = choose_kept(ctx, to, view, socket,
-				     index < 0 ? NULL : flow);
+		flow = find_flow(socket, to);
+		known = flow;
+		if (!known)
+			flow = make_room(ctx, socket);
+		offset =
+			choose_kept(ctx, to, view, socket, known ? flow : NULL);
 	}
 	if (offset < 0) {
 		offset = choose_udp(ctx, frontend, service, view);

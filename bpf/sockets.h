@@ -30,9 +30,13 @@ static __always_inline void record(struct translation *known,
 }
 
 static __always_inline struct flow *
-flow_at(struct udp_socket *socket, __u32 index)
+flow_at(struct udp_socket *socket, __u64 index)
 {
-	return &socket->flows[index < MAX_FLOWS ? index : 0];
+	/* The compiler may not check one copy of it and use another. */
+	barrier_var(index);
+	if (index >= MAX_FLOWS)
+		index = 0;
+	return &socket->flows[index];
 }
 
 static __always_inline struct flow *
@@ -59,23 +63,32 @@ static __always_inline __u32 age_of(const struct udp_socket *socket,
 
 /* The index of the socket's flow to this frontend, or NONE. */
 VERIFIED_ONCE int
-find_flow(struct udp_socket *socket, const struct frontend_key *to)
+search_flows(const struct udp_socket *socket, const struct frontend_key *to)
 {
 	const struct flow *flow;
 	__u32 index;
 
 	if (!socket || !to)
 		return NONE;
-	index = socket->recent;
-	flow = flow_at(socket, index);
-	if (same_frontend(&flow->translation.frontend, to))
-		return index;
 	for (index = 0; index < MAX_FLOWS; index++) {
-		flow = flow_at(socket, index);
+		flow = &socket->flows[index];
 		if (same_frontend(&flow->translation.frontend, to))
 			return index;
 	}
 	return NONE;
+}
+
+/* The socket's flow to this frontend, or NULL. */
+static __always_inline struct flow *
+find_flow(struct udp_socket *socket, const struct frontend_key *to)
+{
+	struct flow *flow = flow_at(socket, socket->recent);
+	int index;
+
+	if (same_frontend(&flow->translation.frontend, to))
+		return use_flow(socket, socket->recent);
+	index = search_flows(socket, to);
+	return index < 0 ? NULL : use_flow(socket, index);
 }
 
 /* The address that the socket is connected to; none: no port. */
@@ -115,7 +128,7 @@ oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 	if (!socket)
 		return 0;
 	for (index = 0; index < MAX_FLOWS; index++) {
-		const struct flow *flow = flow_at(socket, index);
+		const struct flow *flow = &socket->flows[index];
 
 		if (peer.port_be && is_backend(&flow->translation, &peer))
 			continue;
@@ -129,8 +142,8 @@ oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 }
 
 /* The index of the flow last used among those that reach this backend. */
-VERIFIED_ONCE int
-find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
+VERIFIED_ONCE int search_backends(const struct udp_socket *socket,
+				  const struct frontend_key *from)
 {
 	__u32 index, age, least = ~0U;
 	int found = NONE;
@@ -138,7 +151,7 @@ find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
 	if (!socket || !from)
 		return NONE;
 	for (index = 0; index < MAX_FLOWS; index++) {
-		const struct flow *flow = flow_at(socket, index);
+		const struct flow *flow = &socket->flows[index];
 
 		age = age_of(socket, flow);
 		if (is_backend(&flow->translation, from) && age < least) {
@@ -147,6 +160,19 @@ find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
 		}
 	}
 	return found;
+}
+
+/* The flow last used among those that reach this backend, or NULL. */
+static __always_inline const struct flow *
+find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
+{
+	const struct flow *recent = flow_at(socket, socket->recent);
+	int index;
+
+	if (is_backend(&recent->translation, from))
+		return recent;
+	index = search_backends(socket, from);
+	return index < 0 ? NULL : flow_at(socket, index);
 }
 
 static __always_inline __u32 overflow_seal(const struct overflow_key *key,
@@ -265,7 +291,7 @@ VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
 	if (!socket || !to)
 		return 0;
 	for (index = 0; index < MAX_FLOWS; index++) {
-		struct flow *flow = flow_at(socket, index);
+		struct flow *flow = &socket->flows[index];
 
 		if (is_backend(&flow->translation, to)) {
 			flow->translation.backend_port_be = 0;
@@ -346,14 +372,14 @@ static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
 {
 	struct overflow aside = {};
 	struct udp_socket *socket;
-	int index;
+	const struct flow *flow;
 
 	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
 	if (!socket)
 		return false;
-	index = find_answering_flow(socket, peer);
-	if (index >= 0) {
-		*frontend = flow_at(socket, index)->translation.frontend;
+	flow = find_answering_flow(socket, peer);
+	if (flow) {
+		*frontend = flow->translation.frontend;
 		return true;
 	}
 	if (!(socket->flags & SOCKET_OVERFLOWED) ||
