@@ -18,15 +18,16 @@
 VERIFIED_ONCE bool
 is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
-	struct frontend_key nodeport;
+	struct frontend_key key, nodeport;
 	const struct service *service;
 	struct frontend frontend;
 
 	if (!to)
 		return false;
-	nodeport = nodeport_of(to);
+	key = *to;
+	nodeport = nodeport_of(&key);
 	if (bpf_get_netns_cookie(ctx) != node_netns ||
-	    !bpf_map_lookup_elem(&node_addrs, to->addr) ||
+	    !bpf_map_lookup_elem(&node_addrs, key.addr) ||
 	    !look_up(&nodeport, &frontend))
 		return false;
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);

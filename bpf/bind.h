@@ -20,10 +20,14 @@ const volatile __u8 protects_nodeports = 0;
 /* Whether the NodePort is served, and by no process of this node. */
 VERIFIED_ONCE bool is_kept_free(const struct frontend_key *nodeport)
 {
+	struct frontend_key key;
 	const struct service *service;
 	struct frontend frontend;
 
-	if (!nodeport || !look_up(nodeport, &frontend))
+	if (!nodeport)
+		return false;
+	key = *nodeport;
+	if (!look_up(&key, &frontend))
 		return false;
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
 	return !service || !(service->flags & SERVICE_MAY_BE_BOUND);

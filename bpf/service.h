@@ -36,7 +36,8 @@ const volatile __u32 counter_shards_mask = 0;
  * fraction of the time, which each start of the daemon has to wait for. It
  * takes numbers, the context, and pointers to whole structs, which may be NULL
  * for all that the verifier knows; it returns a number, of which the verifier
- * knows nothing. Being weak keeps the compiler from knowing more.
+ * knows nothing. Being weak keeps the compiler from knowing more. Before 6.2
+ * what such a pointer points to cannot be a map's key: a copy can.
  */
 #define VERIFIED_ONCE __weak __noinline
 
@@ -142,12 +143,13 @@ nodeport_of(const struct frontend_key *to)
 VERIFIED_ONCE bool
 look_up_nodeport(const struct frontend_key *to, struct frontend *copy)
 {
-	struct frontend_key nodeport;
+	struct frontend_key key, nodeport;
 
 	if (!to || !copy)
 		return false;
-	nodeport = nodeport_of(to);
-	return bpf_map_lookup_elem(&node_addrs, to->addr) &&
+	key = *to;
+	nodeport = nodeport_of(&key);
+	return bpf_map_lookup_elem(&node_addrs, key.addr) &&
 	       look_up(&nodeport, copy);
 }
 
