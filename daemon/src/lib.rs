@@ -22,6 +22,7 @@ pub mod exit;
 mod generated;
 pub mod latency;
 pub mod lb_health;
+mod listen;
 pub mod log;
 pub mod moves;
 mod netlink;

@@ -70,7 +70,6 @@ struct Ground {
     /// Where another one starts the reaper.
     reaper: Option<PathBuf>,
     level: log::Control,
-    doors: Doors,
     identity: node::Identity,
     notifier: Arc<Notifier>,
 }
@@ -90,7 +89,6 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
-    let doors = Doors::open(&config.admin);
     let identity = node::Identity::of(&config.node).map_err(system("asking for the node's name"))?;
     let mode = match options.datapath {
         Some(DatapathChoice::Kernel) => Mode::Kernel,
@@ -99,7 +97,7 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
     };
     info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
     let (config_path, reaper) = (options.config.clone(), options.reaper.clone());
-    let ground = Ground { config, config_path, reaper, level, doors, identity, notifier };
+    let ground = Ground { config, config_path, reaper, level, identity, notifier };
     match mode {
         Mode::Kernel => run_kernel(ground),
         Mode::Memory => run_memory(ground),
@@ -110,10 +108,13 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     // It has what the daemon gives up next.
     let reaper = kernel::reaper(&ground.config, ground.reaper.clone());
     let (datapath, findings) = kernel::open(&ground.config)?;
-    let means = kernel::means(&ground.config, &datapath, reaper);
-    let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let sockets = datapath.own_sockets();
     let register: Register = Arc::new(move |socket| sockets.register(socket));
+    // Ports below 1024 take a capability.
+    let doors = Doors::open(&ground.config.admin, &register);
+    let findings = kernel::drop_capabilities(&ground.config, &datapath, findings)?;
+    let means = kernel::means(&ground.config, &datapath, reaper);
+    let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
     let attached = datapath.links();
     let tried = attached.clone();
@@ -132,7 +133,7 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
             ground,
             datapath,
             |_| maps,
-            Own { probe, register, means, links, drift, connections, clients, slots, kernel },
+            Own { probe, register, doors, means, links, drift, connections, clients, slots, kernel },
         )
     })
 }
@@ -147,9 +148,11 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
         Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), ..Content::default() }))
     };
+    let register: Register = Arc::new(|_| Ok(()));
     let own = Own {
         probe: Box::new(|_| Vec::new()),
-        register: Arc::new(|_| Ok(())),
+        doors: Doors::open(&ground.config.admin, &register),
+        register,
         means: None,
         links: Arc::new(Vec::new),
         drift: Reports::default(),
@@ -180,6 +183,8 @@ struct Own<D> {
     probe: Probe<D>,
     /// Exempts a socket from it.
     register: Register,
+    /// Where the admin API is listened for, with sockets that are exempted.
+    doors: Doors,
     /// Ends sockets whose backend is gone, if that is wanted and possible.
     means: Option<Means>,
     /// What is wrong with its hooks.
@@ -200,9 +205,9 @@ async fn serve<D: Datapath + Send + 'static>(
     ground: Ground,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    Own { probe, register, means, links, drift, connections, clients, slots, kernel }: Own<D>,
+    Own { probe, register, mut doors, means, links, drift, connections, clients, slots, kernel }: Own<D>,
 ) -> Result<(), Failure> {
-    let Ground { config, config_path, level, mut doors, identity, notifier, .. } = ground;
+    let Ground { config, config_path, level, identity, notifier, .. } = ground;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let (clock, limits, node) = (Clock::start(), datapath.limits(), identity.name.to_string());
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;

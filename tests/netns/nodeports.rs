@@ -261,3 +261,29 @@ fn a_nodeport_on_the_admin_port_is_refused() {
         }
     });
 }
+
+/// The NodePort is left in the maps by a nodelb that had its admin API elsewhere: nothing but the programs that keep it free
+/// is in the way of the listener.
+#[test]
+fn a_nodeport_of_before_on_the_admin_port_does_not_keep_the_admin_api_closed() {
+    sandbox::run("nodeports::a_nodeport_of_before_on_the_admin_port_does_not_keep_the_admin_api_closed", |sandbox| {
+        let host = Host::new(sandbox);
+        have_address();
+        let configure = |listen: &str| {
+            host.configure(&format!(
+                "nodeport-range = \"1024-32767\"\n[node]\nnodeport-addresses = [\"loopback\", \
+                 \"192.0.2.1\"]\n[admin]\nlisten = [{listen:?}]\n"
+            ));
+        };
+        configure("127.0.0.1:9891");
+        host.serve("a.yaml", &nodeport("web", 9890));
+        host.start().stop();
+        assert!(is_refused("127.0.0.1:9890"), "the pins keep it free");
+        configure("127.0.0.1:9890");
+        let daemon = host.start();
+        assert!(!host.log().contains("cannot be opened"), "{}", host.log());
+        let error = frontend("0.0.0.0:9890/TCP").unwrap()["error"].to_string();
+        assert!(error.contains("nodelb itself listens on port 9890"), "{error}");
+        daemon.stop();
+    });
+}

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +13,6 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
@@ -23,6 +21,7 @@ use tokio::time::sleep;
 use super::answer::Answer;
 use crate::admin;
 use crate::apiserver::dial::Register;
+use crate::listen;
 use crate::log::messages;
 
 /// What clients may take up.
@@ -52,30 +51,18 @@ impl Bounds {
     }
 }
 
-/// The longest queue of connections that are not accepted yet.
-const BACKLOG: i32 = 256;
-
 /// Pause after a failed accept (no file descriptor left): the next one would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// What is answered to a request for a path. Called in the task that serves the connection: never blocks.
 pub(super) type Reply = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
 
-/// Listens, with a socket that is registered before it is bound. An IPv6 socket is for IPv6 only, if it is not for every
-/// address of both.
+/// As [`listen::bind`].
 ///
 /// # Errors
 /// The kernel's.
 pub(super) fn bind(at: SocketAddr, only_v6: bool, register: &Register) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    register(socket.as_fd())?;
-    socket.set_reuse_address(true)?;
-    if at.is_ipv6() {
-        socket.set_only_v6(only_v6)?;
-    }
-    socket.bind(&at.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    TcpListener::from_std(listen::bind(at, only_v6, register)?)
 }
 
 /// A listening socket that is being served. Dropped, it is closed soon, with every connection it has.

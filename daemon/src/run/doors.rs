@@ -13,12 +13,15 @@ use tracing::{debug, info, warn};
 use super::LISTEN_AGAIN;
 use crate::admin::socket::{self, Socket};
 use crate::admin::{Listener, Unopened};
+use crate::apiserver::dial::Register;
 use crate::clock::ticking;
 use crate::config::Admin;
+use crate::listen;
 use crate::log::messages;
 
 /// Everything that is listened on, before there is a runtime. The socket's file is removed when this is dropped.
 pub(super) struct Doors {
+    register: Register,
     tcp: Vec<TcpListener>,
     unopened: Vec<Unopened>,
     socket: Option<Socket>,
@@ -32,12 +35,13 @@ pub(super) struct Listeners {
 }
 
 impl Doors {
-    /// Opens them, as far as that is possible; the log has the others.
-    pub(super) fn open(config: &Admin) -> Self {
+    /// Opens them, as far as that is possible; the log has the others. Each TCP socket is registered before it is bound: a
+    /// NodePort on its port, left in the maps by an earlier nodelb, is not in its way.
+    pub(super) fn open(config: &Admin, register: &Register) -> Self {
         let socket = open_socket(config);
         let (mut tcp, mut unopened) = (Vec::new(), Vec::new());
         for address in &config.listen {
-            match bind(*address) {
+            match bind(*address, register) {
                 Ok(listener) => tcp.push(listener),
                 Err(error) => unopened.push(Unopened { address: *address, why: Why(error).to_string() }),
             }
@@ -51,7 +55,7 @@ impl Doors {
                 "no address of the admin API is open: commands cannot reach the daemon until one is; it serves all the same"
             );
         }
-        Self { tcp, unopened, socket }
+        Self { register: Arc::clone(register), tcp, unopened, socket }
     }
 
     /// The listeners, for the runtime that asks. Addresses that are not open are tried again in a task of it.
@@ -69,7 +73,8 @@ impl Doors {
             opened.try_send(listener?).map_err(io::Error::other)?;
         }
         if !self.unopened.is_empty() {
-            tokio::spawn(try_again(std::mem::take(&mut self.unopened), opened, report));
+            let (unopened, register) = (std::mem::take(&mut self.unopened), Arc::clone(&self.register));
+            tokio::spawn(try_again(unopened, register, opened, report));
         }
         Ok(Listeners { open, unopened })
     }
@@ -78,6 +83,7 @@ impl Doors {
 /// Tries the addresses until all are open, or the admin API has ended.
 async fn try_again(
     mut unopened: Vec<Unopened>,
+    register: Register,
     opened: mpsc::Sender<Listener>,
     report: watch::Sender<Arc<Vec<Unopened>>>,
 ) {
@@ -87,7 +93,7 @@ async fn try_again(
         let mut left = Vec::new();
         for mut failed in unopened {
             let address = failed.address;
-            let listener = bind(address).and_then(tokio::net::TcpListener::from_std);
+            let listener = bind(address, &register).and_then(tokio::net::TcpListener::from_std);
             match listener {
                 Ok(listener) => {
                     info!(message_id = %messages::LISTENER_WORKS, "the admin API listens on {address} of admin.listen");
@@ -130,7 +136,9 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let remedy = match (self.0.kind(), self.0.raw_os_error()) {
             (ErrorKind::AddrInUse, _) => {
-                "another process has the port, perhaps a second nodelb: end it (ss -ltnp shows it), or change admin.listen"
+                "another process has the port, perhaps a second nodelb: end it (ss -ltnp shows it), or change admin.listen; \
+                 if ss shows none, the programs of another nodelb keep it free as a NodePort: nodelb cleanup, with its \
+                 --pin-directory, removes them"
             }
             (ErrorKind::AddrNotAvailable, _) | (_, Some(libc::EAFNOSUPPORT)) => {
                 "this host does not have the address (no IPv6?): enable it, or remove it from admin.listen"
@@ -163,10 +171,9 @@ fn open_socket(config: &Admin) -> Option<Socket> {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+/// They are loopback addresses, of which none is of both families.
+fn bind(address: SocketAddr, register: &Register) -> io::Result<TcpListener> {
+    listen::bind(address, true, register)
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 /// the next one.
 const LAYOUT_IS: &str = "NODELB_LAYOUT";
 
-/// Opens the kernel datapath and gives up the capabilities that took. Also what the kernel has of what nodelb uses.
-pub(super) fn open(config: &Config) -> Result<(KernelDatapath, String), Failure> {
+/// Opens the kernel datapath. Also what the kernel has of what nodelb uses.
+pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failure> {
     let options = Options {
         pin_directory: config.datapath.pin_directory.clone(),
         cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
@@ -49,7 +49,16 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, String), Failure>
     tell(config, &report);
     let mut findings = report.findings;
     findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
-    let kept = drop_privileges(&datapath).map_err(stuck_with_privileges)?;
+    Ok((datapath, findings))
+}
+
+/// Gives up the capabilities that opening took. Returns what the kernel has of what nodelb uses, in a line.
+pub(super) fn drop_capabilities(
+    config: &Config,
+    datapath: &KernelDatapath,
+    mut findings: Findings,
+) -> Result<String, Failure> {
+    let kept = drop_privileges(datapath).map_err(stuck_with_privileges)?;
     match kept.capabilities.as_slice() {
         [] => info!(message_id = %messages::ATTACHED, "every capability is dropped"),
         kept => info!(
@@ -58,7 +67,7 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, String), Failure>
         ),
     }
     findings.note(Feature::NoCapability, kept.capabilities.is_empty());
-    Ok((datapath, tell_findings(config, &findings)))
+    Ok(tell_findings(config, &findings))
 }
 
 /// What the kernel has and what it lacks; returns it in one line. What sockets are ended by is told where that is tried.
