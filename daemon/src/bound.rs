@@ -66,7 +66,7 @@ impl Lookout {
             if let Some(overlap) = &mut self.overlap {
                 overlap.look();
             }
-            let served = nodeports(&self.snapshot.borrow_and_update().realised);
+            let served = nodeports(&self.snapshot.borrow_and_update());
             let found = look(served.clone()).await;
             if let Some(bound) = told.take(found, &served)
                 && self.changes.send(vec![Change::Bound(bound)]).await.is_err()
@@ -89,22 +89,24 @@ impl Lookout {
             }
             // However much happens, it is compared once in this time.
             sleep(PAUSE).await;
-            if nodeports(&self.snapshot.borrow_and_update().realised) != *served {
+            if nodeports(&self.snapshot.borrow_and_update()) != *served {
                 return Ok(());
             }
         }
     }
 }
 
-/// The NodePorts that are served and kept free, and the addresses on which they are.
-fn nodeports(state: &MapState) -> MapState {
+/// The NodePorts that are served and kept free, and the addresses on which they are. One that an earlier nodelb has left on
+/// a port of nodelb's own is none of them: it goes, and the listener is meant to be there.
+fn nodeports(snapshot: &Snapshot) -> MapState {
+    let state = &snapshot.realised;
     let each = [Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into_iter().flat_map(|any| {
         let (first, last) = (L4Addr::new(any, 0, Protocol::Tcp), L4Addr::new(any, u16::MAX, Protocol::Sctp));
         state.frontends.range(first..=last).map(|(address, entry)| (*address, *entry))
     });
     let is_kept_free =
         |entry: &FrontendEntry| !state.services.get(&entry.service).is_some_and(|service| service.may_be_bound);
-    let each = each.filter(|(_, entry)| is_kept_free(entry));
+    let each = each.filter(|(nodeport, entry)| is_kept_free(entry) && !snapshot.is_own_port(*nodeport));
     MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() }
 }
 

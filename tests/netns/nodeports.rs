@@ -284,6 +284,7 @@ fn a_nodeport_of_before_on_the_admin_port_does_not_keep_the_admin_api_closed() {
         assert!(!host.log().contains("cannot be opened"), "{}", host.log());
         let error = frontend("0.0.0.0:9890/TCP").unwrap()["error"].to_string();
         assert!(error.contains("nodelb itself listens on port 9890"), "{error}");
+        assert!(!host.log().contains("has bound"), "nodelb is no other process: {}", host.log());
         daemon.stop();
     });
 }

@@ -68,6 +68,11 @@ impl Snapshot {
         self.realised.frontends.len() > CANARIES.len()
     }
 
+    /// Whether nodelb itself listens on the port of this NodePort.
+    pub fn is_own_port(&self, nodeport: L4Addr) -> bool {
+        self.config.guard.own_port(nodeport).is_some()
+    }
+
     /// What a service id stands for, as `shop/web:http/TCP/IPv4`; `None` for an id nobody owns.
     pub fn service_of(&self, id: ServiceId) -> Option<String> {
         if id == ServiceId::CANARY {

@@ -1,3 +1,4 @@
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::engine::Engine;
 use nodelb_core::explain::trace::refuses_bind;
@@ -102,16 +103,21 @@ fn the_owner_hears_of_a_change_only_and_trouble_takes_nothing_back() {
 
 #[test]
 fn only_other_nodeports_are_a_reason_to_look() {
+    let kept = |state: &Realised| {
+        let mut snapshot = Snapshot::default();
+        snapshot.realised = state.clone();
+        nodeports(&snapshot)
+    };
     let before = serving(&["0.0.0.0:30080/TCP"]);
     let entry = FrontendEntry { service: ServiceId(2), inside_local: false, outside_local: false };
     let mut more = before.clone();
     more.apply(&MapOp::PutFrontend(l4("198.51.100.1:80/TCP"), entry));
-    assert_eq!(nodeports(&more), nodeports(&before), "a ClusterIP");
+    assert_eq!(kept(&more), kept(&before), "a ClusterIP");
     more.apply(&MapOp::PutFrontend(l4("[::]:30080/TCP"), entry));
-    assert_ne!(nodeports(&more), nodeports(&before));
+    assert_ne!(kept(&more), kept(&before));
     let mut elsewhere = before.clone();
     elsewhere.apply(&MapOp::DeleteNodeAddr("192.0.2.1".parse().unwrap()));
-    assert_ne!(nodeports(&elsewhere), nodeports(&before));
+    assert_ne!(kept(&elsewhere), kept(&before));
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,4 +142,23 @@ async fn looks_again_after_a_while_and_ends_with_the_owner() {
     assert_eq!(received.recv().await.unwrap(), [Change::Bound(Bound::new())], "a minute later");
     drop(sender);
     task.await.unwrap();
+}
+
+/// A NodePort on nodelb's own port is in the maps only until the one that an earlier nodelb left there is gone.
+#[tokio::test(start_paused = true)]
+async fn nodelb_does_not_warn_of_its_own_listener() {
+    let [own, other] = [0, 1].map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap());
+    let [own_port, other_port] = [&own, &other].map(|listener| listener.local_addr().unwrap().port());
+    let guard = Guard { own_ports: vec![(own_port, "admin.listen")], ..Guard::default() };
+    let engine = Engine::new(EngineConfig { guard, ..EngineConfig::default() }, Realised::default());
+    let mut serving_both = engine.snapshot(Moment(0));
+    let nodeports = [own_port, other_port].map(|port| format!("0.0.0.0:{port}/TCP"));
+    serving_both.realised = serving(&nodeports.each_ref().map(String::as_str));
+    let (_sender, snapshot) = watch::channel(Arc::new(serving_both));
+    let (changes, mut received) = mpsc::channel(1);
+    let task = tokio::spawn(Lookout::new(snapshot, changes).run(std::future::pending()));
+    let heard = received.recv().await.unwrap();
+    let [Change::Bound(bound)] = heard.as_slice() else { panic!("{heard:?}") };
+    assert_eq!(bound.keys().map(ToString::to_string).collect::<Vec<_>>(), nodeports[1..]);
+    task.abort();
 }
