@@ -224,7 +224,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let moves = means.map(|means| mover.start(means, stopped(stop.clone())));
     tokio::spawn(level.clone().tell_left_out(stopped(stop.clone())));
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
-    let to_files = files::Connections { changes: changes_in.clone(), register: Arc::clone(&register), clock, expected };
+    let (to_owner, own, shown) = (changes_in.clone(), Arc::clone(&register), snapshot.clone());
+    let to_files = files::Connections { changes: to_owner, register: own, snapshot: shown, clock, expected };
     absent::recall(&config, &formerly, &node, &changes_in).await;
     let files = files::start(&config, to_files, stop.clone());
     let (view, own) = (View { snapshot: snapshot.clone(), health: health.clone(), clock }, Arc::clone(&register));
@@ -234,10 +235,9 @@ async fn serve<D: Datapath + Send + 'static>(
 
     start_lookouts(view, (changes_in.clone(), own), &config, stop.clone());
 
-    let check = Arc::new(Notify::new());
-    let (read, asked) = (maps(snapshot.clone()), Arc::clone(&check));
+    let (read, asked) = (maps(snapshot.clone()), Arc::new(Notify::new()));
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
-    let (rounds, drift_seen) = (Rounds::default(), checker.reports.subscribe());
+    let (rounds, drift_seen, check) = (Rounds::default(), checker.reports.subscribe(), Arc::clone(&checker.asked));
     let live = kubernetes::live_of(kubernetes.as_ref());
     let reality = Reality { links, drift: drift_seen, rounds: rounds.clone(), live, connections, clients, slots };
     let (drift, config_in) = (checker.start(stopped(stop.clone())), watch::Sender::new(Arc::new(config)));

@@ -19,7 +19,7 @@ use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
 use super::remember::{Memory, MemoryTiming};
 use super::report::{CheckReport, Outcome};
-use super::routes::Routes;
+use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
 use crate::apiserver::dial::Register;
 use crate::clock::{Clock, at, ticking};
@@ -34,6 +34,8 @@ pub struct Checker {
     pub reports: watch::Sender<Arc<CheckReport>>,
     /// Makes a socket nodelb's own.
     pub register: Register,
+    /// Whether an address is this host's own, as far as that is known: no network is needed to reach it.
+    pub is_local: Arc<dyn Fn(Addr) -> bool + Send + Sync>,
     /// The state directory.
     pub directory: PathBuf,
     /// Whether it takes over from a daemon that has just ended, beside maps with services in them.
@@ -121,10 +123,12 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
 /// A question that waits for its answer.
 struct Open {
     due: Due,
+    /// When it was asked.
+    asked: Moment,
     /// The interval it was asked in.
     interval: Duration,
-    /// The family of the address that is asked.
-    family: Family,
+    /// The address that is asked.
+    addr: Addr,
 }
 
 struct Running {
@@ -216,7 +220,8 @@ impl Running {
                 continue;
             };
             let register = Arc::clone(&self.checker.register);
-            let open = Open { due, interval: question.check.interval, family: Addr::from(question.at.ip()).family() };
+            let (interval, addr) = (question.check.interval, Addr::from(question.at.ip()));
+            let open = Open { due, asked: now, interval, addr };
             let asking = self.asking.spawn(async move { ask(&question, &register).await });
             self.open.insert(asking.id(), open);
         }
@@ -234,8 +239,9 @@ impl Running {
                     (error.id(), Err(Failure { outcome: Outcome::Unasked, text, has_no_route: false }))
                 }
             };
-            if let Some(Open { due, interval, family }) = self.open.remove(&id) {
-                let answer = self.weigh(due.target, family, answer);
+            if let Some(open) = self.open.remove(&id) {
+                let answer = self.weigh(&open, answer);
+                let Open { due, interval, .. } = open;
                 let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| Outcome::Passed);
                 self.schedule.close(due, outcome == Outcome::Timeout, interval, now);
                 *self.report.done.entry(outcome).or_default() += 1;
@@ -246,22 +252,26 @@ impl Running {
         has_turned
     }
 
-    /// The answer as it counts: a host that has no route to any target of the family, as before its network is up, can
-    /// say nothing about a backend.
-    fn weigh(&mut self, target: TargetId, family: Family, answer: Result<(), Failure>) -> Result<(), Failure> {
+    /// The answer as it counts: a host that has had no route to any target of the family for a while, as before its network
+    /// is up, can say nothing about a backend. A target on this host itself has a route whatever becomes of the network.
+    fn weigh(&mut self, open: &Open, answer: Result<(), Failure>) -> Result<(), Failure> {
+        let (target, family) = (open.due.target, open.addr.family());
         let is_unasked = matches!(&answer, Err(failure) if failure.outcome == Outcome::Unasked);
         // A target may have left while it was asked.
-        if is_unasked || self.board.question(target).is_none() {
-            return answer;
-        }
+        let Some(question) = self.board.question(target).filter(|_| !is_unasked) else { return answer };
         match answer {
             Err(failure) if failure.has_no_route => {
-                self.routes.note(target, family, false);
-                let outcome = if self.routes.leads_anywhere(family) { failure.outcome } else { Outcome::Unasked };
+                self.routes.forget(target);
+                let after = evidence_after(&question.check, open.asked);
+                let outcome = if self.routes.lead_anywhere(family, after) { failure.outcome } else { Outcome::Unasked };
                 Err(Failure { outcome, ..failure })
             }
             answer => {
-                self.routes.note(target, family, true);
+                if (self.checker.is_local)(open.addr) {
+                    self.routes.forget(target);
+                } else {
+                    self.routes.note(target, family, open.asked);
+                }
                 answer
             }
         }

@@ -137,9 +137,7 @@ impl Schedule {
     fn jittered(&self, target: TargetId, due: Moment, interval: Duration) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.seed, target, due).hash(&mut hasher);
-        let percent = 100 - JITTER_PERCENT + hasher.finish() % (2 * JITTER_PERCENT + 1);
-        let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
-        (millis.saturating_mul(percent) / 100).max(1)
+        part(interval, 100 - JITTER_PERCENT + hasher.finish() % (2 * JITTER_PERCENT + 1))
     }
 
     /// When there is next somebody to ask, unless a question is closed before.
@@ -151,6 +149,16 @@ impl Schedule {
     pub(super) fn open(&self) -> usize {
         self.lanes.iter().map(|lane| lane.open).sum()
     }
+}
+
+/// The least time from one question to the next in this interval, in milliseconds.
+pub(super) fn shortest(interval: Duration) -> u64 {
+    part(interval, 100 - JITTER_PERCENT)
+}
+
+fn part(interval: Duration, percent: u64) -> u64 {
+    let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+    (millis.saturating_mul(percent) / 100).max(1)
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nodelb_core::change::Change;
+use nodelb_core::addr::Addr;
+use nodelb_core::change::{Change, NodeFacts};
+use nodelb_core::engine::Snapshot;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -21,6 +23,8 @@ pub(super) struct Connections {
     pub(super) changes: mpsc::Sender<Vec<Change>>,
     /// Makes a socket nodelb's own.
     pub(super) register: Register,
+    /// What the node's own addresses are known from.
+    pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
     pub(super) clock: Clock,
     /// How many service ports the kernel held at the start.
     pub(super) expected: usize,
@@ -36,7 +40,7 @@ pub(super) struct Files {
 
 /// Starts both; they run until `stop`.
 pub(super) fn start(config: &Config, connections: Connections, stop: watch::Receiver<bool>) -> Files {
-    let Connections { changes, register, clock, expected } = connections;
+    let Connections { changes, register, snapshot, clock, expected } = connections;
     let (directory, directory_out) = watch::channel(config.files.directory.clone());
     let (reports_in, sources) = watch::channel(Arc::new(Vec::new()));
     let (checks_in, checks) = watch::channel(Arc::new(CheckReport::default()));
@@ -48,6 +52,7 @@ pub(super) fn start(config: &Config, connections: Connections, stop: watch::Rece
         changes,
         reports: checks_in,
         register,
+        is_local: Arc::new(move |addr| is_local(snapshot.borrow().facts().node(), addr)),
         directory: config.state.directory.clone(),
         continues: expected > 0,
         clock,
@@ -58,3 +63,11 @@ pub(super) fn start(config: &Config, connections: Connections, stop: watch::Rece
     let checker = tokio::spawn(checks::run(checker, stopped(stop)));
     Files { sources, checks, directory, checker }
 }
+
+/// Whether the address is the node's own. All are, for as long as its addresses are not known.
+fn is_local(node: &NodeFacts, addr: Addr) -> bool {
+    addr.is_loopback() || node.addresses.is_empty() || node.addresses.contains(&addr)
+}
+
+#[cfg(test)]
+mod tests;

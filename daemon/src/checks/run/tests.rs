@@ -28,6 +28,7 @@ impl Rig {
             changes,
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
+            is_local: Arc::new(Addr::is_loopback),
             directory,
             continues: false,
             clock: Clock::start(),
@@ -176,4 +177,22 @@ async fn what_is_done_is_counted() {
     tokio::time::timeout(Duration::from_secs(20), rig.reports.wait_for(is_counted)).await.unwrap().unwrap();
     rig.owner.close();
     tokio::time::timeout(Duration::from_secs(20), rig.task).await.unwrap().unwrap();
+}
+
+/// A multicast address has no route for TCP on any host, a backend on this host always has one.
+#[tokio::test]
+async fn an_answer_from_this_host_is_no_evidence_that_its_network_is_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(directory.path().into(), 64);
+    let (_listening, here) = listen();
+    let elsewhere = SocketAddr::from(([224, 0, 0, 1], 80));
+    rig.files.send(vec![slice(&[here, elsewhere]), service(Some(fast())), synced()]).await.unwrap();
+    let done = |report: &Arc<CheckReport>, outcome| report.done.get(&outcome).copied().unwrap_or_default();
+    let is_asked = |report: &Arc<CheckReport>| {
+        done(report, Outcome::Passed) > 5 && done(report, Outcome::Unasked) + done(report, Outcome::Unreachable) > 5
+    };
+    let waiting = tokio::time::timeout(Duration::from_secs(20), rig.reports.wait_for(is_asked));
+    let report = Arc::clone(&*waiting.await.unwrap().unwrap());
+    assert_eq!(done(&report, Outcome::Unreachable), 0, "{report:?}");
+    rig.end().await;
 }
