@@ -81,7 +81,8 @@ pub async fn start(
         late_name: None,
         other_name: None,
     };
-    watch.tell().await;
+    let identity = watch.take_identity();
+    watch.tell(&identity).await;
     tokio::spawn(async move {
         tokio::select! {
             () = watch.run() => {}
@@ -121,9 +122,10 @@ impl Watch {
                     continue;
                 },
                 changed = self.identity.changed() => {
-                    // The reload that made it has read the host name again.
-                    (self.late_name, self.other_name) = (None, None);
-                    if changed.is_err() || !self.tell().await {
+                    // Seen only when it is taken.
+                    self.identity.mark_changed();
+                    let identity = self.take_identity();
+                    if changed.is_err() || !self.tell(&identity).await {
                         return;
                     }
                     continue;
@@ -181,14 +183,24 @@ impl Watch {
             info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {news}");
             self.addresses = addresses;
         }
-        self.look_at_host_name();
-        self.tell().await
+        let identity = self.take_identity();
+        self.look_at_host_name(&identity);
+        self.tell(&identity).await
+    }
+
+    /// The identity as it is now. A reload that made another one has read the host name again: what was found out about
+    /// that before counts no more.
+    fn take_identity(&mut self) -> Arc<Identity> {
+        let identity = self.identity.borrow_and_update();
+        if identity.has_changed() {
+            (self.late_name, self.other_name) = (None, None);
+        }
+        Arc::clone(&identity)
     }
 
     /// Takes over a host name that is set late, as by DHCP. One that changes is only reported: the kubelet keeps the name of
     /// its start, and so does the Node.
-    fn look_at_host_name(&mut self) {
-        let identity = Arc::clone(&self.identity.borrow());
+    fn look_at_host_name(&mut self, identity: &Identity) {
         let Ok(now) = (self.host_name)() else { return };
         let used = self.late_name.as_ref().unwrap_or(&identity.name);
         if !identity.is_host_name || is_unset(&now) || now == **used {
@@ -219,12 +231,8 @@ impl Watch {
     }
 
     /// Tells the owner, if there is anything to tell; false if nobody listens any more.
-    async fn tell(&mut self) -> bool {
-        if self.identity.has_changed().unwrap_or(false) {
-            // The reload that made it has read the host name again.
-            (self.late_name, self.other_name) = (None, None);
-        }
-        let mut facts = self.identity.borrow_and_update().facts(&self.addresses);
+    async fn tell(&mut self, identity: &Identity) -> bool {
+        let mut facts = identity.facts(&self.addresses);
         if let Some(name) = &self.late_name {
             facts.name = Arc::clone(name);
         }

@@ -97,13 +97,47 @@ async fn a_host_name_that_is_set_late_is_taken_over_once() {
     assert_eq!(named("localhost.localdomain").await, (None, None));
     assert_eq!(named("node-7").await, (None, None));
     identity_in.send_replace(Arc::new(Identity { name: "node-9".into(), ..Identity::default() }));
-    // The reload comes while an address event is being handled.
-    assert!(watch.look().await);
+    let identity = watch.take_identity();
+    assert!(watch.tell(&identity).await);
     let mut last = None;
     while let Ok(batch) = told.try_recv() {
         last = Some(facts(Some(&batch)).name);
     }
     assert_eq!(last.as_deref(), Some("node-9"), "a reload has the last word");
-    watch.look_at_host_name();
+    watch.look_at_host_name(&identity);
     assert_eq!((watch.late_name, watch.other_name), (None, None), "a name that is set counts for good");
+}
+
+/// The reload is noticed by the reading that an address event leads to, not by its own notice.
+#[tokio::test]
+async fn a_node_name_that_is_reloaded_in_the_moment_of_an_address_event_is_taken_over() {
+    let unset = Identity { name: "localhost".into(), is_host_name: true, ..Identity::default() };
+    let (identity_in, identity) = watch::channel(Arc::new(unset));
+    let (changes, mut told) = mpsc::channel(8);
+    let mut watch = Watch {
+        events: None,
+        identity,
+        changes,
+        timing: Timing::default(),
+        addresses: Addresses::default(),
+        told: NodeFacts::default(),
+        wait: None,
+        host_name: || Ok("node-7".to_owned()),
+        late_name: None,
+        other_name: None,
+    };
+    let mut named = async |watch: &mut Watch| {
+        assert!(watch.look().await);
+        let mut name = None;
+        while let Ok(batch) = told.try_recv() {
+            name = Some(facts(Some(&batch)).name);
+        }
+        name.as_deref().map(str::to_owned)
+    };
+    assert_eq!(named(&mut watch).await.as_deref(), Some("node-7"), "set by DHCP");
+    identity_in.send_replace(Arc::new(Identity { name: "node-9".into(), ..Identity::default() }));
+    assert_eq!(named(&mut watch).await.as_deref(), Some("node-9"), "node.name");
+    let unset = Identity { name: "localhost".into(), is_host_name: true, ..Identity::default() };
+    identity_in.send_replace(Arc::new(unset));
+    assert_eq!(named(&mut watch).await.as_deref(), Some("node-7"), "no node.name, and a host name that was set since");
 }
