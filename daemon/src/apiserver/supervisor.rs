@@ -83,6 +83,20 @@ pub fn start(
     parts: Parts,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<(Apiservers, watch::Receiver<Arc<PoolReport>>)> {
+    let Made { supervisor, reports, apiservers, report } = make(parts)?;
+    tokio::spawn(supervisor.run(reports, shutdown));
+    Ok((apiservers, report))
+}
+
+/// A supervisor that does not run yet, and the other ends of its channels.
+struct Made {
+    supervisor: Supervisor,
+    reports: mpsc::Receiver<Report>,
+    apiservers: Apiservers,
+    report: watch::Receiver<Arc<PoolReport>>,
+}
+
+fn make(parts: Parts) -> anyhow::Result<Made> {
     let Parts { settings, register, changes, is_frontend, clock, unix, seed, timing, dial, credentials } = parts;
     let dialer = Dialer::new(register, dial, settings.proxy.as_deref())?;
     let credentials = Arc::new(Credentials::new(&settings, credentials)?);
@@ -123,8 +137,7 @@ pub fn start(
         session_in,
         report_in,
     };
-    tokio::spawn(supervisor.run(reports, shutdown));
-    Ok((Apiservers { session, reports: reports_in }, report))
+    Ok(Made { supervisor, reports, apiservers: Apiservers { session, reports: reports_in }, report })
 }
 
 /// The session in use and what happened over it.

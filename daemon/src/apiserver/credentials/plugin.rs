@@ -26,6 +26,8 @@ pub(super) struct Printed {
     plugin: Plugin,
     last_good: Option<Credential>,
     failure: Option<CredentialsError>,
+    /// An apiserver has refused what was printed last, and the plugin has not run since.
+    is_refused: bool,
     started: Option<Instant>,
     running: Option<JoinHandle<Result<Credential, CredentialsError>>>,
 }
@@ -48,7 +50,7 @@ impl Drop for Printed {
 impl Printed {
     /// Nothing yet.
     pub(super) fn of(plugin: Plugin) -> Self {
-        Self { plugin, last_good: None, failure: None, started: None, running: None }
+        Self { plugin, last_good: None, failure: None, is_refused: false, started: None, running: None }
     }
 
     pub(super) fn is_of(&self, plugin: &Plugin) -> bool {
@@ -71,12 +73,12 @@ impl Printed {
     ) -> Result<(), CredentialsError> {
         let now = SystemTime::now();
         let ends_within = |time: Duration| want.ends.is_some_and(|ends| ends <= now + time);
-        let is_due =
-            want.is_rejected || self.last_good.is_none() || self.failure.is_some() || ends_within(timing.early);
+        self.is_refused |= want.is_rejected;
+        let is_due = self.is_refused || self.last_good.is_none() || self.failure.is_some() || ends_within(timing.early);
         let is_rested = self.started.is_none_or(|at| at.elapsed() >= timing.plugin_pause);
         if self.running.is_none() && is_due && is_rested {
             let (plugin, authority, patience) = (self.plugin.clone(), authority.to_vec(), timing.plugin);
-            self.started = Some(Instant::now());
+            (self.started, self.is_refused) = (Some(Instant::now()), false);
             self.running = Some(tokio::spawn(async move { plugin.run(&authority, patience).await }));
         }
         let must_wait = !want.has_login || want.is_rejected || ends_within(Duration::ZERO);

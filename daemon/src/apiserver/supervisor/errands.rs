@@ -36,7 +36,8 @@ pub(super) enum Done {
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
     /// The first one together with what is remembered, or why it is not.
     Login(Result<Arc<Login>, CredentialsError>, Result<Option<Memory>, String>),
-    Verified(Arc<Login>, Result<(), LinkError>),
+    /// With the number of the session whose server was asked.
+    Verified(u64, Arc<Login>, Result<(), LinkError>),
     Saved(Result<(), String>),
 }
 

@@ -42,7 +42,7 @@ impl Supervisor {
                 self.resolved_to(&address, resolved);
             }
             Done::Login(result, memory) => self.login(now, result, memory),
-            Done::Verified(login, result) => self.verified(now, &login, result),
+            Done::Verified(session, login, result) => self.verified(now, session, &login, result),
             Done::Saved(result) => self.journal.saved(result),
         }
     }
@@ -232,22 +232,23 @@ impl Supervisor {
         if self.errands.is_out(&Errand::Verify) {
             return;
         }
-        let mut attempt = self.attempt(server, login);
-        if let Some(current) = &self.current {
-            attempt = attempt.pinned(current.session.link.at());
-        }
+        let Some(current) = &self.current else { return };
+        let (session, at) = (current.session.number, current.session.link.at());
+        let attempt = self.attempt(server, login).pinned(at);
         let (patience, login) = (Timing::duration(self.timing.probe_patience), Arc::clone(login));
         self.errands.send(Errand::Verify, async move {
             let (answer, _) = preflight::probe(attempt, patience).await;
-            Done::Verified(login, answer)
+            Done::Verified(session, login, answer)
         });
     }
 
-    /// What came of that. A token that is not accepted is tried again as often as the credentials are looked at.
-    fn verified(&mut self, now: Moment, login: &Arc<Login>, result: Result<(), LinkError>) {
-        let Some(current) = &mut self.current else { return };
+    /// What came of that, unless another session has taken the place of the one that was asked. A token that is not accepted
+    /// is tried again as often as the credentials are looked at; an exec plugin is to print another one.
+    fn verified(&mut self, now: Moment, session: u64, login: &Arc<Login>, result: Result<(), LinkError>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.session.number == session) else { return };
         match result {
             Err(LinkError::Unauthorized(why)) => {
+                self.credentials.reject(login);
                 let address = current.server.address.clone();
                 let told = format!("the new token is not used, requests go on with the one from before: {why}");
                 self.journal.failed(now, &address, &told);

@@ -57,8 +57,8 @@ fn configured(n: u8) -> Server {
 }
 
 impl World {
-    fn start(&self, servers: &[u8]) -> Running {
-        let settings = Settings {
+    fn settings(&self, servers: &[u8]) -> Settings {
+        Settings {
             servers: servers.iter().copied().map(configured).collect(),
             token_file: Some(self.path().join("token")),
             ca_file: Some(self.path().join("ca.pem")),
@@ -66,7 +66,25 @@ impl World {
             service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
             state_directory: self.path().to_owned(),
             ..Settings::default()
+        }
+    }
+
+    fn start(&self, servers: &[u8]) -> Running {
+        self.start_with(self.settings(servers))
+    }
+
+    fn start_with(&self, settings: Settings) -> Running {
+        let (parts, changes) = self.parts(settings);
+        let clock = parts.clock;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async {
+            let _ = stopped.await;
         };
+        let (apiservers, report) = start(parts, shutdown).unwrap();
+        Running { apiservers, report, changes, clock, _stop: stop }
+    }
+
+    fn parts(&self, settings: Settings) -> (Parts, mpsc::Receiver<Vec<Change>>) {
         let (changes_in, changes) = mpsc::channel(8);
         let clock = Clock::start();
         let dial = dial::Timing {
@@ -86,14 +104,9 @@ impl World {
             seed: 7,
             timing: TIMING,
             dial,
-            credentials: credentials::Timing::default(),
+            credentials: credentials::Timing { plugin_pause: Duration::from_millis(100), ..Default::default() },
         };
-        let (stop, stopped) = oneshot::channel::<()>();
-        let shutdown = async {
-            let _ = stopped.await;
-        };
-        let (apiservers, report) = start(parts, shutdown).unwrap();
-        Running { apiservers, report, changes, clock, _stop: stop }
+        (parts, changes)
     }
 
     fn remembers(&self, cluster: &str, servers: &[u8]) {
@@ -416,6 +429,62 @@ async fn a_rotated_token_is_taken_over_without_another_session() {
     tokio::time::timeout(PATIENCE, probed).await.unwrap();
     session.link.get("/api", PATIENCE).await.unwrap();
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, 1);
+}
+
+/// The second token that the plugin prints is refused: a server may learn of its key a moment later than the plugin.
+#[tokio::test]
+async fn an_exec_plugin_whose_new_token_is_refused_runs_again_soon() {
+    let world = World::with(&[1]).await;
+    let plugin = "echo run >>runs\n[ $(wc -l <runs) = 2 ] && token=bad || token=good\necho '{\"kind\": \
+                  \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s.io/v1\", \"status\": {\"token\": \
+                  \"'$token'\"}}'\n";
+    world.write("plugin", &format!("cd {:?}\n{plugin}", world.path()));
+    let exec = "{apiVersion: client.authentication.k8s.io/v1, command: sh, args: [plugin], interactiveMode: Never}";
+    let exec = exec.replace("plugin", &world.path().join("plugin").display().to_string());
+    world.write(
+        "kubeconfig",
+        &format!(
+            "{{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: k, user: \
+             u}}}}], clusters: [{{name: k, cluster: {{server: 'https://{}', tls-server-name: kubernetes, \
+             certificate-authority: ca.pem}}}}], users: [{{name: u, user: {{exec: {exec}}}}}]}}",
+            at(1)
+        ),
+    );
+    let kubeconfig = Some(world.path().join("kubeconfig"));
+    let settings = Settings { kubeconfig, token_file: None, ca_file: None, ..world.settings(&[1]) };
+    let mut running = world.start_with(settings);
+    running.session_at(1).await;
+    // One request: a reason to run the plugin again, which now prints the bad one.
+    running.tell(Report::Failed { session: 1, error: LinkError::Unauthorized("webhook".into()) }).await;
+    let runs = || std::fs::read_to_string(world.path().join("runs")).unwrap_or_default().lines().count();
+    let ran = async {
+        while runs() < 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, ran).await.is_ok(), "{} runs: {:#?}", runs(), running.rows());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(runs(), 3, "its third token is accepted");
+    assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, 1);
+}
+
+/// Another server may not know the token yet.
+#[tokio::test]
+async fn a_token_that_the_server_of_before_accepts_is_not_used_over_the_session_after_it() {
+    let world = World::with(&[1]).await;
+    let mut running = world.start(&[1]);
+    let (session, _) = running.session_at(1).await;
+    let good = session.link.login();
+    let better = Arc::new(Login::clone(&good));
+    let Made { mut supervisor, .. } = make(world.parts(world.settings(&[1])).0).unwrap();
+    let (server, login) = (configured(1), Arc::clone(&good));
+    let current = Current { session, server, login, complaints: 0, objections: (0, Moment(0)), unauthorized: None };
+    let number = current.session.number;
+    supervisor.current = Some(current);
+    for (asked, used) in [(number - 1, &good), (number, &better)] {
+        supervisor.done(Done::Verified(asked, Arc::clone(&better), Ok(())));
+        assert!(Arc::ptr_eq(&supervisor.current.as_ref().unwrap().login, used), "session {asked} was asked");
+    }
 }
 
 #[tokio::test]
