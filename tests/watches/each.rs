@@ -274,6 +274,19 @@ fn too_many_requests() {
 }
 
 #[test]
+fn the_retry_after_of_a_server_error_holds_up_a_watch_no_longer_than_any_failure() {
+    let rig = Rig::shop(2);
+    for kind in BOTH {
+        let unavailable = Fault::Status { code: 503, retry_after: Some(60) };
+        rig.replica.faults().answer_next(1, On::path(kind.path()), unavailable);
+        rig.replica.faults().end_watches();
+        rig.apply(extra(1));
+        rig.apply(make::service("new", 9));
+        rig.converge("503 with Retry-After: 60");
+    }
+}
+
+#[test]
 fn storms_of_errors() {
     let rig = Rig::shop(3);
     for code in [500, 502, 503, 504] {

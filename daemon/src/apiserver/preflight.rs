@@ -279,8 +279,9 @@ pub fn outcome_of(error: &LinkError) -> Outcome {
         LinkError::Certificate(_) | LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } => {
             Outcome::Refused(told)
         }
-        LinkError::Busy { retry_after: Some(wait), .. } => {
-            Outcome::Busy(told, u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
+        LinkError::Busy { code, retry_after: Some(wait), .. } => {
+            let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            if *code == 429 { Outcome::Busy(told, wait) } else { Outcome::Unavailable(told, wait) }
         }
         LinkError::Busy { .. } | LinkError::Gone(_) => Outcome::NotReady(told),
         LinkError::Unproven(_) => Outcome::Unproven(told),

@@ -44,7 +44,7 @@ pub struct Timing {
     /// So long after an address was unreachable its refusals are those of a server that starts; and for so long one
     /// that refuses everything, its readiness included, is only not ready.
     pub starting: u64,
-    /// The longest that a server may ask to be left alone.
+    /// The longest that a server with too many requests may ask to be left alone.
     pub retry_after_most: u64,
     /// A learned or remembered address that failed for this long while the cluster does not list it is forgotten.
     pub forget: u64,

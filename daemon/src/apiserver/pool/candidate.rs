@@ -74,8 +74,11 @@ pub enum Outcome {
     NotReady(String),
     /// No connection, or no answer in time.
     Failed(String),
-    /// It answered that it is not ready, or with too many requests, and asks to be left alone for so many milliseconds.
+    /// It answered with too many requests, and asks to be left alone for so many milliseconds.
     Busy(String, u64),
+    /// It answered that it is not ready, or with server errors, and names a pause of so many milliseconds: a guess, often
+    /// of a load balancer before it.
+    Unavailable(String, u64),
     /// It refuses everything, its readiness included: as an apiserver does that has just started, or one that does not
     /// know these credentials.
     Unproven(String),
@@ -246,7 +249,11 @@ impl Candidate {
             Outcome::NotReady(error) => self.not_ready(now, error, timing, jitter),
             Outcome::Busy(error, wait) => {
                 self.not_ready(now, error, timing, jitter);
-                self.retry_at = self.retry_at.max(now.plus(wait.min(timing.retry_after_most)));
+                self.is_asked_to_wait(now, wait.min(timing.retry_after_most));
+            }
+            Outcome::Unavailable(error, wait) => {
+                self.not_ready(now, error, timing, jitter);
+                self.is_asked_to_wait(now, wait.min(timing.retry_most));
             }
             Outcome::Failed(error) => {
                 (self.unreachable, self.unproven) = (Some(now), None);
@@ -265,6 +272,10 @@ impl Candidate {
             Outcome::Refused(error) if self.has_just_come(now, timing) => self.not_ready(now, error, timing, jitter),
             Outcome::Refused(error) | Outcome::Another(error) => self.refused(now, error, timing, jitter),
         }
+    }
+
+    fn is_asked_to_wait(&mut self, now: Moment, wait: u64) {
+        self.retry_at = self.retry_at.max(now.plus(wait));
     }
 
     /// Whether it was unreachable a moment ago: what a server answers while it starts is no verdict yet.

@@ -467,10 +467,17 @@ fn the_first_refusal_after_network_failures_is_the_first() {
 
 #[test]
 fn a_server_that_asks_to_be_left_alone_is_within_bounds() {
-    for (asked, left) in [(3_000, 3_000), (3_600_000, TIMING.retry_after_most)] {
+    let (busy, unavailable) =
+        (|asked| Outcome::Busy("429".into(), asked), |asked| Outcome::Unavailable("503".into(), asked));
+    for (outcome, left) in [
+        (busy(3_000), 3_000),
+        (busy(3_600_000), TIMING.retry_after_most),
+        (unavailable(3_000), 3_000),
+        (unavailable(60_000), TIMING.retry_most),
+    ] {
         let mut pool = pool(&[1]);
         dial(&mut pool, Moment(0));
-        pool.note(Moment(0), &address(1), Outcome::Busy("429".into(), asked));
+        pool.note(Moment(0), &address(1), outcome);
         assert_eq!(standing(&pool, 1, Moment(0)), Standing::NotReady);
         assert_eq!(pool.next(Moment(left - 1)), None);
         assert_eq!(dial(&mut pool, Moment(left)), address(1));

@@ -21,4 +21,7 @@ fn errors_say_how_the_address_stands() {
     assert!(matches!(outcome_of(&LinkError::Forbidden("x".into())), Outcome::Refused(_)));
     let busy = LinkError::Busy { code: 503, message: "etcd".into(), retry_after: None };
     assert_eq!(outcome_of(&busy), Outcome::NotReady("503: etcd".into()));
+    let busy = |code| LinkError::Busy { code, message: "x".into(), retry_after: Some(Duration::from_secs(60)) };
+    assert_eq!(outcome_of(&busy(429)), Outcome::Busy("429: x".into(), 60_000));
+    assert_eq!(outcome_of(&busy(503)), Outcome::Unavailable("503: x".into(), 60_000));
 }

@@ -608,6 +608,17 @@ async fn the_retry_after_of_a_first_answer_is_honoured() {
     running.session_at(1).await;
 }
 
+/// As a load balancer answers whose apiservers are all away: it has no other idea than a number of its configuration.
+#[tokio::test]
+async fn the_retry_after_of_a_server_error_keeps_nodelb_away_no_longer_than_any_failure() {
+    let world = World::with(&[1]).await;
+    world.manner(1, |manner| (manner.list, manner.retry_after) = (503, Some(60)));
+    let mut running = world.start(&[1]);
+    running.until("not ready", |report, now| standing(report, 1, now) == Standing::NotReady).await;
+    world.manner(1, |manner| manner.list = 200);
+    running.session_at(1).await;
+}
+
 #[tokio::test]
 async fn one_401_does_not_end_a_session() {
     let world = World::with(&[1]).await;

@@ -415,8 +415,10 @@ impl Watcher {
         debug!("{}: {error}", self.query.kind.resource());
         let mut pause = Duration::ZERO;
         match &error {
-            LinkError::Busy { retry_after, .. } => {
-                pause = retry_after.unwrap_or_default().min(request::MAX_RETRY_AFTER);
+            LinkError::Busy { code, retry_after, .. } => {
+                // What comes with a server error is a guess.
+                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timing.backoff.1 };
+                pause = retry_after.unwrap_or_default().min(most);
                 if failures > 2 {
                     self.version = None;
                 }

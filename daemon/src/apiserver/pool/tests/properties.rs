@@ -30,6 +30,7 @@ enum Kind {
     Worked,
     NotReady,
     Busy,
+    Unavailable,
     Unproven,
     Failed,
     Refused,
@@ -41,6 +42,7 @@ impl Kind {
             Self::Worked => Outcome::Worked,
             Self::NotReady => Outcome::NotReady("503".into()),
             Self::Busy => Outcome::Busy("429".into(), 3_000),
+            Self::Unavailable => Outcome::Unavailable("503".into(), 60_000),
             Self::Unproven => Outcome::Unproven("403".into()),
             Self::Failed => failed("no route"),
             Self::Refused => Outcome::Refused("403".into()),
@@ -53,6 +55,7 @@ fn kind() -> impl Strategy<Value = Kind> {
         Just(Kind::Worked),
         Just(Kind::NotReady),
         Just(Kind::Busy),
+        Just(Kind::Unavailable),
         Just(Kind::Unproven),
         Just(Kind::Failed),
         Just(Kind::Refused)
