@@ -439,6 +439,66 @@ fn a_server_that_drains_its_connections_has_not_failed() {
     assert_eq!(lists, 1, "the one at the start");
 }
 
+/// Behind a load balancer the next connection of the same session may lead to another server. Here it opens only when a
+/// watch asks for it, and is not the one over which the watcher has looked.
+#[test]
+fn a_restored_cluster_is_noticed_over_the_connection_that_follows_a_drained_one() {
+    let rig = Rig::patient_shop(2);
+    let faults = rig.replica.faults();
+    let backup = rig.cluster.backup();
+    (0..5).for_each(|number| rig.apply(extra(number)));
+    // A connection that is drained while it is young has no successor before a request needs one.
+    faults.go_away();
+    faults.end_watches();
+    rig.apply(extra(5));
+    rig.converge("a young connection");
+    rig.cluster.restore_backup(&backup);
+    faults.go_away();
+    faults.end_watches();
+    rig.apply(extra(6));
+    rig.converge("restored");
+}
+
+/// The other connection has been opened by the watcher of Services before the cluster is restored: only the others can
+/// notice.
+#[test]
+fn a_restored_cluster_is_noticed_by_a_watch_that_ends_after_its_connection_has_a_successor() {
+    let rig = Rig::patient_shop(2);
+    let faults = rig.replica.faults();
+    let backup = rig.cluster.backup();
+    (0..5).for_each(|number| rig.apply(extra(number)));
+    rig.converge("later");
+    faults.go_away();
+    faults.events_next(1, "services", EventFault::Error { code: 500 });
+    rig.apply(make::service("new", 9));
+    rig.converge("Services over the next connection");
+    rig.cluster.restore_backup(&backup);
+    faults.end_watches();
+    rig.apply(extra(6));
+    rig.converge("restored");
+}
+
+/// The versions of a restored cluster that has passed those from before show nothing; one of them stands for other content.
+#[test]
+fn a_list_that_follows_a_failure_takes_no_equal_version_for_equal_content() {
+    let rig = Rig::shop(2);
+    rig.apply(extra(1));
+    for number in [2, 4] {
+        let backup = rig.cluster.backup();
+        rig.apply(extra(number));
+        rig.converge("a slice that changes");
+        rig.away(|cluster| {
+            cluster.restore_backup(&backup);
+            cluster.apply_value(extra(number + 1)).expect("a valid object");
+            cluster.advance(300);
+            cluster.compact();
+        });
+        rig.converge("410, and the same version with other content");
+        let journal = rig.take_journal();
+        assert!(!journal.contains("was restored"), "no version shows it: {journal}");
+    }
+}
+
 #[test]
 fn one_401_repeats_that_request_alone() {
     let rig = Rig::shop(2);

@@ -99,6 +99,20 @@ impl Rig {
         Self { cluster, replica, node, state }
     }
 
+    /// The same as [`Self::shop`], with watches that may be silent for longer than any test takes: what a test shows is not
+    /// what a watch that is made again would find.
+    pub(crate) fn patient_shop(services: u64) -> Self {
+        let cluster = Cluster::new().expect("a cluster");
+        (0..services).flat_map(make::pair).for_each(|object| cluster.apply_value(object).expect("a valid object"));
+        let replica = serve(&cluster, ServeOptions::default());
+        let state = tempfile::tempdir().expect("a directory");
+        let patient = Timing { watch_silence: 10 * PATIENCE, ..timing() };
+        let node = Node::start_with(&cluster, replica.address(), state.path(), None, patient);
+        let rig = Self { cluster, replica, node, state };
+        rig.converge("the beginning");
+        rig
+    }
+
     /// So many services with a backend each, that are watched, and served.
     pub(crate) fn shop(services: u64) -> Self {
         let rig = Self::start((0..services).flat_map(make::pair));
@@ -175,7 +189,7 @@ impl Rig {
         let kubeconfig = own.replace(&encode(self.cluster.ca_pem()), &encode(&bundle));
         assert_ne!(own, kubeconfig);
         let (at, state) = (self.replica.address(), self.state.path());
-        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig));
+        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), timing());
         self.node.eye().watched = watched;
     }
 
@@ -248,11 +262,11 @@ pub(crate) fn timing() -> Timing {
 impl Node {
     /// A node that knows this address, and the state directory of an earlier one.
     pub(crate) fn start(cluster: &Cluster, at: SocketAddr, state: &Path) -> Self {
-        Self::start_with(cluster, at, state, None)
+        Self::start_with(cluster, at, state, None, timing())
     }
 
-    /// The same with this kubeconfig.
-    fn start_with(cluster: &Cluster, at: SocketAddr, state: &Path, text: Option<&str>) -> Self {
+    /// The same with this kubeconfig and this patience of the source.
+    fn start_with(cluster: &Cluster, at: SocketAddr, state: &Path, text: Option<&str>, timing: Timing) -> Self {
         let journal = Journal::default();
         let written = journal.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -314,7 +328,7 @@ impl Node {
             },
             node: "n1".into(),
             expected: 0,
-            timing: timing(),
+            timing,
         };
         runtime.spawn(kube::run(source, std::future::pending()));
         runtime.spawn(own(changes, Arc::clone(&eye), snapshot_in, directory));
