@@ -382,6 +382,32 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
     });
 }
 
+/// The configuration was reset, as by a package or a power loss: everything works, and nothing that changes arrives.
+#[test]
+fn a_source_that_was_there_before_and_is_not_configured() {
+    sandbox::run("diagnose::a_source_that_was_there_before_and_is_not_configured", |sandbox| {
+        let mut scene = Scene::new(sandbox);
+        let remembered = scene.host.path("state/kubernetes.jsonl");
+        eventually("the service is remembered", || {
+            std::fs::read_to_string(&remembered).is_ok_and(|text| text.contains("192.0.2.80"))
+        });
+        assert!(scene.daemon.terminate().success());
+        scene.host.configure(&format!("[state]\ndirectory = {:?}\n", scene.host.path("state")));
+        scene.daemon = scene.host.start();
+        eventually("the service as last known", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
+        assert!(scene.host.log().contains("the configuration does not name kubernetes"), "{}", scene.host.log());
+        scene.blames("default/web", 1, "source-absent", &["kubernetes is not configured", "check-config", "/diff: "]);
+        apply(&scene.cluster, service("new", "198.51.100.81"));
+        scene.blames("default/new", 2, "source-absent", &["configure [kubernetes]", "systemctl restart nodelb"]);
+
+        // One of a file has nothing to do with it.
+        scene.host.serve("a.toml", &crate::host::service("mine/own", &["198.51.100.90:80"], &[BACKEND]));
+        eventually("the file's service", || is_done("198.51.100.90:80/TCP", &["192.0.2.80:8080/TCP"]));
+        let report = scene.diagnose("mine/own", 0);
+        assert!(!report.to_string().contains("source-absent"), "{report:#}");
+    });
+}
+
 /// A running `nodelb watch` and its output.
 struct Watching {
     child: Child,

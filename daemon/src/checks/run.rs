@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodelb_core::change::Change;
-use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};

@@ -21,6 +21,8 @@ pub enum Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
+    /// A source that was there before is not configured, or has not told all it has since nodelb started.
+    SourceAbsent,
     /// Nobody knows a service of this name.
     NoSuchService,
     /// `ExternalName`, headless.

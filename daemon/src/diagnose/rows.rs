@@ -42,6 +42,11 @@ pub(super) fn is_about_hooks(row: &Value) -> bool {
     row["what"] == "hooks"
 }
 
+/// The source of a row of `/diff` that is about one as a whole, such as one that is not configured.
+pub(super) fn source(row: &Value) -> Option<&str> {
+    row["what"].as_str()?.strip_prefix("source ")
+}
+
 /// Whether a row of `/diff` says that a map does not hold what the daemon wants.
 pub(super) fn is_about_maps(row: &Value) -> bool {
     row["between"] == "memory/kernel" && !is_about_hooks(row)

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nodelb_core::addr::Addr;
-use nodelb_core::change::{Change, NodeFacts};
-use nodelb_core::engine::Snapshot;
+use nodelb_core::change::Change;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 

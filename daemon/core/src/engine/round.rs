@@ -288,7 +288,6 @@ impl Engine {
         let (desired, realised) = (&self.desired, &self.realised);
         self.failures.settle(touched, desired, realised);
         for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
-            self.failures.services.remove(id);
             let is_told = self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
             if is_told && self.at_start.inherited.remove(id) {
                 self.deferred.note_change(*id);

@@ -58,7 +58,7 @@ fn add_sources(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>)
             between: Between::SourceMemory,
             what: format!("source {source}"),
             service: None,
-            source: Some("not configured".into()),
+            source: Some(NOT_CONFIGURED.into()),
             memory: Some("as last known".into()),
             kernel: None,
             cause: "the configuration does not name it, and it was a source before".into(),

@@ -100,7 +100,7 @@ impl Asked {
             self.answer("/apiservers?output=json".into()),
             self.answer(of("/maps")),
         );
-        // Hooks are nobody's in particular: only the whole answer has them.
+        // Hooks and sources are no service's in particular: only the whole answer has them.
         let (differences, history) = tokio::join!(self.answer("/diff?output=json".into()), self.answer(of("/history")));
         let apiserver_rows = |table| apiservers.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
         let mut daemon = Daemon {
@@ -179,7 +179,8 @@ fn typed<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
 /// What differs about the service, and about what all of them need.
 fn concerning(service: &ServiceName, mut differences: Vec<Value>) -> Vec<Value> {
     let name = service.to_string();
-    differences.retain(|row| row["service"] == name.as_str() || rows::is_about_hooks(row));
+    let is_about_all = |row: &Value| rows::is_about_hooks(row) || rows::source(row).is_some();
+    differences.retain(|row| row["service"] == name.as_str() || is_about_all(row));
     differences
 }
 

@@ -137,6 +137,25 @@ fn denial(question: &'static str) -> Denial {
     Denial { question, why: "403 Forbidden: no".into(), is_forbidden: true }
 }
 
+/// The row of `/diff` of a source that was there before.
+fn not_configured() -> Value {
+    json!({
+        "between": "source/memory", "what": "source kubernetes", "source": "not configured", "memory": "as last known",
+        "likely_cause": "the configuration does not name it, and it was a source before",
+        "what_happens": "its services stay; configure [kubernetes], or set kubernetes.enabled to false and restart",
+    })
+}
+
+/// The row of `/diff` of a source that has not synced.
+fn not_told() -> Value {
+    json!({
+        "between": "source/memory", "what": "source kubernetes", "source": "not told completely",
+        "memory": "what is known so far",
+        "likely_cause": "it has not told all it has since nodelb started; see `nodelb apiservers`",
+        "what_happens": "what the kernel held at the start stays as it was; what is told is added at once",
+    })
+}
+
 /// What breaks a service, and what its first finding must be.
 type Case = (&'static str, fn(&mut Facts), Kind, Severity, &'static [&'static str]);
 
@@ -395,6 +414,34 @@ static CASES: &[Case] = &[
         &["for 95s", "192.0.2.1:6443: Failed: connection refused", "could not reach one either"],
     ),
     (
+        "a source that is not configured",
+        |facts| daemon(facts).differences = Some(vec![not_configured()]),
+        Kind::SourceAbsent,
+        Severity::Warning,
+        &["kubernetes is not configured, and was a source before", "served as last known", "nodelb check-config"],
+    ),
+    (
+        "a source that is not configured, and nothing is left of the service",
+        |facts| {
+            daemon(facts).differences = Some(vec![not_configured()]);
+            daemon(facts).services.clear();
+            daemon(facts).frontends.clear();
+            daemon(facts).backends.clear();
+            facts.cluster = Witness::NotAsked;
+            facts.dials.clear();
+        },
+        Kind::SourceAbsent,
+        Severity::Critical,
+        &["kubernetes is not configured", "[kubernetes]", "systemctl restart nodelb"],
+    ),
+    (
+        "a source that has not told all it has",
+        |facts| daemon(facts).differences = Some(vec![not_told()]),
+        Kind::SourceAbsent,
+        Severity::Warning,
+        &["kubernetes has not told all it has since nodelb started", "see `nodelb apiservers`", "nodelb sources"],
+    ),
+    (
         "permission missing",
         |facts| {
             daemon(facts).sources = vec![from(json!({
@@ -621,6 +668,25 @@ fn what_is_only_of_another_moment_is_no_difference() {
         daemon(&mut facts).differences = differences;
         assert!(findings(&facts).iter().all(|finding| finding.kind != Kind::KernelDiffers));
     }
+}
+
+#[test]
+fn an_absent_source_is_no_cause_of_what_it_does_not_describe() {
+    let is_blamed = |facts: &Facts| findings(facts).iter().any(|finding| finding.kind == Kind::SourceAbsent);
+    let mut facts = sound();
+    daemon(&mut facts).differences = Some(vec![not_configured()]);
+    assert!(is_blamed(&facts));
+    daemon(&mut facts).services[0].source = "files".into();
+    assert!(!is_blamed(&facts), "a file describes the service");
+    let mut facts = sound();
+    daemon(&mut facts).differences = Some(vec![not_told()]);
+    daemon(&mut facts).sources = vec![from(json!({
+        "source": "kubernetes", "path": "services", "state": "Error", "since": 60, "problems": ["no answer"],
+    }))];
+    assert!(!is_blamed(&facts), "its problem is told");
+    daemon(&mut facts).sources.clear();
+    daemon(&mut facts).session = Some(from(json!({"apiserver": null, "last_heard": 95})));
+    assert!(!is_blamed(&facts), "that no apiserver is reached is told");
 }
 
 #[test]

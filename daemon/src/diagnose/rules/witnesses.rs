@@ -1,5 +1,8 @@
 //! Who could not be asked, and what that means for the service: the daemon, the apiservers it needs, the permissions.
 
+use nodelb_core::explain::differences::NOT_CONFIGURED;
+use serde_json::Value;
+
 use super::{Scene, age, quoted, shown};
 use crate::admin::diff::ATTACHED_AGAIN;
 use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, SourceRow, Witness};
@@ -58,9 +61,50 @@ fn of_daemon(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
                 .remedy("it becomes ready when every source has been read; see `nodelb sources`"),
         );
     }
+    found.extend(absent(scene, daemon));
     found.extend(away(scene, daemon));
     found.extend(sources(daemon));
     found
+}
+
+/// Sources that say nothing although they were there before: what they described is as it was when they were last heard.
+fn absent(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
+    let is_known = !daemon.services.is_empty();
+    let describes = |source: &str| daemon.services.iter().any(|row| row.source.eq_ignore_ascii_case(source));
+    let rows = daemon.differences.iter().flatten().filter_map(|row| Some((rows::source(row)?, row)));
+    let concerned = rows.filter(|(source, _)| !is_known || describes(source));
+    concerned.filter_map(|(source, row)| of_absent(scene, daemon, source, row)).collect()
+}
+
+fn of_absent(scene: &Scene<'_>, daemon: &Daemon, source: &str, row: &Value) -> Option<Finding> {
+    let is_denied = scene.cluster.is_some_and(|cluster| matches!(cluster.service, Ok(None)));
+    let is_lost = daemon.services.is_empty() && !is_denied;
+    let severity = if is_lost || scene.has_failed_dials() { Severity::Critical } else { Severity::Warning };
+    let name = shown(source);
+    let (what, remedy) = if row["source"] == NOT_CONFIGURED {
+        (
+            format!(
+                "{name} is not configured, and was a source before: what it described is served as last known, and \
+                 changes since are not"
+            ),
+            format!(
+                "configure [{name}] again in nodelb.toml(5), see `nodelb check-config`, then `systemctl restart nodelb`; \
+                 to remove its services instead, set {name}.enabled = false first"
+            ),
+        )
+    } else {
+        let has_problem = |row: &SourceRow| row.source.eq_ignore_ascii_case(source) && !row.problems.is_empty();
+        let is_away = source.eq_ignore_ascii_case("kubernetes") && is_away(daemon);
+        // The problem is the deeper reason.
+        if is_away || daemon.sources.iter().any(has_problem) {
+            return None;
+        }
+        (
+            format!("{name} has not told all it has since nodelb started: what the kernel held before stays as it was"),
+            "see `nodelb sources`, and `journalctl -u nodelb` for what it waits for".into(),
+        )
+    };
+    Some(Finding::new(severity, Kind::SourceAbsent, what).seen([format!("/diff: {}", rows::told(row))]).remedy(remedy))
 }
 
 fn is_away(daemon: &Daemon) -> bool {
