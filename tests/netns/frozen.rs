@@ -1,7 +1,6 @@
-//! No external dependency blocks the reconcile path: each one hangs in turn, at the start of the
-//! daemon or later, and each time an endpoint change reaches the kernel, the watchdog is fed, and
-//! SIGTERM stops the daemon in time. ARCHITECTURE.md, "What can block, and where it runs", lists
-//! the dependencies.
+//! Nothing outside the reconcile path stops it: one thing after the other is frozen, at the start of the daemon or later,
+//! and each time an endpoint change reaches the kernel, the watchdog is fed, and SIGTERM ends the daemon in its time.
+//! ARCHITECTURE.md, "What can block, and where it runs", has the list of these things.
 
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -14,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use nodelb_apiserver::{Cluster, Replica};
 use nodelb_prober::{Backend, Transport};
 
 use crate::cluster::{self, apply, serve};
@@ -25,13 +25,19 @@ const A: &str = "192.0.2.11:80";
 const B: &str = "192.0.2.12:80";
 const C: &str = "192.0.2.13:80";
 
+const SERVER: &str = "192.0.2.21:6443";
+const API: &str = "198.51.100.80:443";
+const X: &str = "192.0.2.31:443";
+const Y: &str = "192.0.2.32:443";
+const Z: &str = "192.0.2.33:443";
+
 /// Less than `TimeoutStopSec=` of nodelb.service.
 const STOPS_WITHIN: Duration = Duration::from_secs(20);
 
-/// The socket of journald.
+/// Where journald listens.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// A node with one service in a file, and backends that answer with their names.
+/// A node with one service in a file, and backends that say their name.
 struct Scene {
     host: Host,
     _backends: [Backend; 3],
@@ -47,20 +53,38 @@ impl Scene {
         scene
     }
 
-    /// Sets the backend of the service.
+    /// Makes this the backend of the service.
     fn serve(&self, backend: &str) {
         self.host.serve("web.toml", &host::service("shop/web", &[WEB], &[backend]));
     }
 
-    /// Starts the daemon with a watchdog and these environment variables; does not wait.
+    /// Starts the daemon with a watchdog and these variables, and does not wait.
     fn launch(&self, variables: &[String]) -> Daemon {
         let mut command = Command::new("env");
         command.arg("WATCHDOG_USEC=4000000").args(variables).arg(env!("CARGO_BIN_EXE_nodelb"));
         self.host.launch(command, &[])
     }
 
-    /// While a dependency hangs: a change reaches the kernel, the watchdog is fed, the daemon
-    /// stops.
+    /// The daemon that this starts, once it is ready and serves what is in the file.
+    fn ready(&self, launch: impl FnOnce() -> Daemon) -> Daemon {
+        self.serve(A);
+        let mut daemon = launch();
+        assert!(daemon.wait_ready(), "nodelb ended: {}", self.host.log());
+        reaches(WEB, "a");
+        daemon
+    }
+
+    /// Freezes something while the daemon runs, which goes on; and so does one that starts while it is frozen. Returns
+    /// what is frozen, still so.
+    fn outlasts<T>(&self, launch: impl Fn() -> Daemon, freeze: impl FnOnce() -> T) -> T {
+        let daemon = self.ready(&launch);
+        let frozen = freeze();
+        self.still_works(daemon);
+        self.still_works(self.ready(&launch));
+        frozen
+    }
+
+    /// While something is frozen: a change reaches the kernel, the watchdog is fed, the daemon ends.
     fn still_works(&self, mut daemon: Daemon) {
         self.serve(B);
         reaches(WEB, "b");
@@ -72,6 +96,30 @@ impl Scene {
     }
 }
 
+/// A cluster with one service, and backends that say their name.
+struct Api {
+    objects: Cluster,
+    _server: Replica,
+    _backends: [Backend; 3],
+}
+
+impl Api {
+    fn new() -> Self {
+        let backends = [("x", X), ("y", Y), ("z", Z)].map(|(name, address)| host::backend(name, address));
+        let objects = cluster::cluster_at(&[SERVER]);
+        apply(&objects, cluster::service("api", "198.51.100.80"));
+        let server = serve(&objects, SERVER);
+        let api = Self { objects, _server: server, _backends: backends };
+        api.serve(X);
+        api
+    }
+
+    /// Makes this the backend of the service.
+    fn serve(&self, backend: &str) {
+        apply(&self.objects, cluster::slice("api", &[backend]));
+    }
+}
+
 /// Waits until connections to the address reach this backend.
 fn reaches(address: &str, backend: &str) {
     eventually(&format!("{address} reaches {backend}"), || {
@@ -80,14 +128,14 @@ fn reaches(address: &str, backend: &str) {
     });
 }
 
-/// Waits for new messages, not only buffered ones: the watchdog is fed every two seconds.
+/// Not only what was sent before: it is fed every other second.
 fn feeds_the_watchdog(daemon: &mut Daemon) {
     for _ in 0..3 {
         assert!(daemon.wait_for("WATCHDOG=1"), "nodelb ended");
     }
 }
 
-/// The runtime has two workers: with one blocked it seems to work until the other blocks, too.
+/// A runtime has two workers: with one of them blocked it seems to work, until something else blocks the other.
 fn no_worker_is_blocked(daemon: &Daemon) {
     let tasks = PathBuf::from(format!("/proc/{}/task", daemon.pid()));
     let read = |task: &Path, file| fs::read_to_string(task.join(file)).unwrap_or_default().trim().to_owned();
@@ -117,7 +165,7 @@ fn ends(mut daemon: Daemon) {
     assert!(began.elapsed() < STOPS_WITHIN, "SIGTERM took {:?}", began.elapsed());
 }
 
-/// Writes until the buffer is full.
+/// Writes until there is no more room.
 fn fill(mut send: impl FnMut() -> std::io::Result<usize>) {
     loop {
         match send() {
@@ -128,15 +176,14 @@ fn fill(mut send: impl FnMut() -> std::io::Result<usize>) {
     }
 }
 
-/// A mounted file system that does not respond. When dropped, pending operations fail.
+/// A file system over a directory that answers nothing. Thawed when dropped: what waits for it fails then.
 struct Hung {
     at: PathBuf,
     device: Option<File>,
 }
 
 impl Hung {
-    /// FUSE without a server that reads requests, which behaves like a network file system whose
-    /// server is down.
+    /// FUSE whose server reads no request, as a network file system whose server is away.
     fn over(at: &Path) -> Self {
         let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let mounted = Command::new("mount")
@@ -157,7 +204,7 @@ impl Drop for Hung {
     }
 }
 
-/// journald, which can stop reading.
+/// journald, which reads or does not.
 struct Journald {
     socket: UnixDatagram,
 }
@@ -171,14 +218,14 @@ impl Journald {
         Self { socket }
     }
 
-    /// Fills its socket.
+    /// No more fits into its socket.
     fn freeze(&self) {
         let client = UnixDatagram::unbound().unwrap();
         client.set_nonblocking(true).unwrap();
         fill(|| client.send_to(b"MESSAGE=full\n", JOURNAL));
     }
 
-    /// Reads messages until one contains this text; returns all of them.
+    /// Everything it gets until a message has this in it.
     fn read_until(&self, text: &str) -> String {
         let mut all = String::new();
         let mut buffer = vec![0; 1 << 16];
@@ -192,8 +239,7 @@ impl Journald {
     }
 }
 
-/// The value that systemd sets for a stderr connected to the journal, here for the file that the
-/// test uses.
+/// What systemd says of a stderr that leads to the journal, of the file that the host makes stderr.
 fn journal_stream(host: &Host) -> String {
     fs::write(host.path("log"), "").unwrap();
     let file = fs::metadata(host.path("log")).unwrap();
@@ -206,8 +252,8 @@ fn journald_that_does_not_read_stops_nothing() {
         let scene = Scene::new(sandbox);
         let journald = Journald::start();
         let stream = journal_stream(&scene.host);
-        let mut daemon = scene.launch(std::slice::from_ref(&stream));
-        assert!(daemon.wait_ready());
+        let launch = || scene.launch(std::slice::from_ref(&stream));
+        let daemon = scene.ready(launch);
         let output = journald.read_until("every source is synced");
         for field in ["PRIORITY\u{a}", "SYSLOG_IDENTIFIER", "MESSAGE_ID", "nodelb starts", "CODE_FILE"] {
             assert!(output.contains(field.trim_end()), "{field}: {output}");
@@ -215,15 +261,12 @@ fn journald_that_does_not_read_stops_nothing() {
         journald.freeze();
         scene.still_works(daemon);
 
-        // From the start: the journal library sends a message first.
-        scene.serve(A);
-        let mut daemon = scene.launch(&[stream]);
-        assert!(daemon.wait_ready());
-        reaches(WEB, "a");
+        // From the start: the first thing that the journal's library does is to send.
+        let mut daemon = scene.ready(launch);
         feeds_the_watchdog(&mut daemon);
         scene.serve(B);
         reaches(WEB, "b");
-        // Buffered messages are written in order once journald reads again.
+        // What waited is written when it reads again, in order.
         let output = journald.read_until("applied: shop/web");
         let (starts, applied) = (output.find("nodelb starts").unwrap(), output.rfind("applied: shop/web").unwrap());
         assert!(starts < applied, "{output}");
@@ -247,22 +290,13 @@ fn a_stderr_that_is_not_read_stops_nothing() {
             command.args(["-c", &script]).arg(env!("CARGO_BIN_EXE_nodelb"));
             scene.host.launch(command, &[])
         };
-        let mut daemon = launch();
-        assert!(daemon.wait_ready());
-        let mut text = [0; 1 << 16];
-        let length = reader.read(&mut text).unwrap();
-        assert!(String::from_utf8_lossy(&text[..length]).contains("nodelb starts"));
-        fill(|| reader.write(&[b'.'; 512]));
-        scene.still_works(daemon);
-
-        scene.serve(A);
-        let mut daemon = launch();
-        assert!(daemon.wait_ready());
-        scene.still_works({
-            reaches(WEB, "a");
-            daemon
+        scene.outlasts(launch, || {
+            let mut text = [0; 1 << 16];
+            let length = reader.read(&mut text).unwrap();
+            assert!(String::from_utf8_lossy(&text[..length]).contains("nodelb starts"));
+            fill(|| reader.write(&[b'.'; 512]));
         });
-        // Error messages of a failed start have a time limit, too.
+        // The last words of a start that fails are bounded, too.
         scene.host.write("nodelb.toml", "what = ");
         let began = Instant::now();
         let status = launch().wait();
@@ -275,16 +309,35 @@ fn a_stderr_that_is_not_read_stops_nothing() {
 fn a_state_directory_that_hangs_stops_nothing() {
     sandbox::run("frozen::a_state_directory_that_hangs_stops_nothing", |sandbox| {
         let scene = Scene::new(sandbox);
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
-        let hung = Hung::over(&scene.host.path("state"));
-        scene.still_works(daemon);
-        scene.serve(A);
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
-        reaches(WEB, "a");
-        scene.still_works(daemon);
+        drop(scene.outlasts(|| scene.launch(&[]), || Hung::over(&scene.host.path("state"))));
+    });
+}
+
+/// Whether Kubernetes was a source cannot be asked while the directory hangs, and the configuration does not say it any
+/// more: what the kernel has of it stays.
+#[test]
+fn a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured() {
+    sandbox::run("frozen::a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured", |sandbox| {
+        let scene = Scene::new(sandbox);
+        let api = Api::new();
+        cluster::join(&scene.host, &api.objects, &[SERVER]);
+        let launch = || scene.launch(&[]);
+        let daemon = scene.ready(launch);
+        reaches(API, "x");
+        ends(daemon);
+
+        scene.host.configure("");
+        let warnings = || scene.host.log().matches(" WARN the configuration does not name kubernetes").count();
+        let hung = scene.outlasts(launch, || {
+            reaches(API, "x");
+            assert_eq!(warnings(), 1, "{}", scene.host.log());
+            Hung::over(&scene.host.path("state"))
+        });
+        reaches(API, "x");
+        assert_eq!(warnings(), 2, "{}", scene.host.log());
         drop(hung);
+        ends(scene.ready(launch));
+        reaches(API, "x");
     });
 }
 
@@ -296,8 +349,7 @@ fn fifos_in_place_of_files_stop_nothing() {
             drop(fs::remove_file(&path));
             assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         };
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
+        let mut daemon = scene.ready(|| scene.launch(&[]));
         for round in ["later", "from the start"] {
             let state = fs::read_dir(scene.host.path("state")).unwrap();
             let files: Vec<PathBuf> = state.map(|entry| entry.unwrap().path()).collect();
@@ -305,10 +357,7 @@ fn fifos_in_place_of_files_stop_nothing() {
             files.into_iter().for_each(fifo);
             fifo(scene.host.path("services.d/fifo.toml"));
             scene.still_works(daemon);
-            scene.serve(A);
-            daemon = scene.launch(&[]);
-            assert!(daemon.wait_ready(), "{round}");
-            reaches(WEB, "a");
+            daemon = scene.ready(|| scene.launch(&[]));
         }
         daemon.stop();
     });
@@ -317,44 +366,32 @@ fn fifos_in_place_of_files_stop_nothing() {
 #[test]
 fn a_services_directory_that_hangs_stops_nothing_else() {
     sandbox::run("frozen::a_services_directory_that_hangs_stops_nothing_else", |sandbox| {
-        const SERVER: &str = "192.0.2.21:6443";
-        const API: &str = "198.51.100.80";
         let scene = Scene::new(sandbox);
-        let backends = [("x", "192.0.2.31:443"), ("y", "192.0.2.32:443"), ("z", "192.0.2.33:443")];
-        let _backends = backends.map(|(name, address)| host::backend(name, address));
-        let [x, y, z] = backends.map(|(_, address)| cluster::slice("api", &[address]));
-        let objects = cluster::cluster_at(&[SERVER]);
-        apply(&objects, cluster::service("api", API));
-        apply(&objects, x.clone());
-        let _server = serve(&objects, SERVER);
-        cluster::join(&scene.host, &objects, &[SERVER]);
-        let api = format!("{API}:443");
+        let api = Api::new();
+        cluster::join(&scene.host, &api.objects, &[SERVER]);
 
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
-        reaches(&api, "x");
-        reaches(WEB, "a");
+        let mut daemon = scene.ready(|| scene.launch(&[]));
+        reaches(API, "x");
         let mut hung = Hung::over(&scene.host.path("services.d"));
         for round in ["later", "from the start"] {
-            apply(&objects, y.clone());
-            reaches(&api, "y");
+            api.serve(Y);
+            reaches(API, "y");
             feeds_the_watchdog(&mut daemon);
             no_worker_is_blocked(&daemon);
-            // The previous content of the directory is still served, and status shows that it does
-            // not respond.
+            // What the directory held is served on, and it is shown that it does not answer.
             reaches(WEB, "a");
             eventually("/sources says so", || answer("/sources", "text/plain").unwrap().contains("does not answer"));
             daemon.signal(Signal::SIGHUP);
-            apply(&objects, z.clone());
-            reaches(&api, "z");
+            api.serve(Z);
+            reaches(API, "z");
             ends(daemon);
-            apply(&objects, x.clone());
+            api.serve(X);
             daemon = scene.launch(&[]);
-            // After ten seconds: units ordered after nodelb have to start.
+            // After ten seconds: what is ordered after nodelb has to start.
             assert!(daemon.wait_ready(), "{round}");
-            reaches(&api, "x");
+            reaches(API, "x");
         }
-        // It responds again: nodelb reads what has changed meanwhile.
+        // It answers again: what changed meanwhile is read.
         hung.device = None;
         drop(hung);
         scene.serve(B);
@@ -366,7 +403,6 @@ fn a_services_directory_that_hangs_stops_nothing_else() {
 #[test]
 fn an_exec_plugin_that_never_ends_stops_nothing() {
     sandbox::run("frozen::an_exec_plugin_that_never_ends_stops_nothing", |sandbox| {
-        const SERVER: &str = "192.0.2.21:6443";
         let scene = Scene::new(sandbox);
         let objects = cluster::cluster_at(&[SERVER]);
         cluster::join(&scene.host, &objects, &[SERVER]);
@@ -389,15 +425,10 @@ fn an_exec_plugin_that_never_ends_stops_nothing() {
         let head = head.split("contexts:").next().unwrap().to_owned();
         scene.host.write("kubeconfig", &format!("{head}{contexts}{users}"));
 
-        // First a plugin that sleeps, then one that cannot be started because exec waits for its
-        // file system.
+        // A program that sleeps, then one that cannot even be started: exec waits for its file system.
         let mut hung = None;
-        for round in ["sleeps", "cannot be read"] {
-            let mut daemon = scene.launch(&[]);
-            assert!(daemon.wait_ready(), "{round}");
-            reaches(WEB, "a");
-            scene.still_works(daemon);
-            scene.serve(A);
+        for _ in ["sleeps", "cannot be read"] {
+            scene.still_works(scene.ready(|| scene.launch(&[])));
             hung.get_or_insert_with(|| Hung::over(&scene.host.path("plugins")));
         }
         drop(hung);
@@ -407,38 +438,26 @@ fn an_exec_plugin_that_never_ends_stops_nothing() {
 #[test]
 fn credentials_that_cannot_be_read_stop_nothing() {
     sandbox::run("frozen::credentials_that_cannot_be_read_stop_nothing", |sandbox| {
-        const SERVER: &str = "192.0.2.21:6443";
-        const API: &str = "198.51.100.80";
         let scene = Scene::new(sandbox);
-        let backends = [("x", "192.0.2.31:443"), ("y", "192.0.2.32:443")];
-        let _backends = backends.map(|(name, address)| host::backend(name, address));
-        let [x, y] = backends.map(|(_, address)| cluster::slice("api", &[address]));
-        let objects = cluster::cluster_at(&[SERVER]);
-        apply(&objects, cluster::service("api", API));
-        apply(&objects, x);
-        let _server = serve(&objects, SERVER);
+        let api = Api::new();
         let directory = scene.host.path("credentials");
         fs::create_dir(&directory).unwrap();
-        let kubeconfig = objects.kubeconfig(&[&format!("https://{SERVER}")]).unwrap();
+        let kubeconfig = api.objects.kubeconfig(&[&format!("https://{SERVER}")]).unwrap();
         scene.host.write("credentials/kubeconfig", &kubeconfig);
         let path = directory.join("kubeconfig");
         cluster::configure(&scene.host, &format!("kubeconfig = {path:?}\n{}", cluster::in_order(&[SERVER])));
 
-        // The existing connection continues to deliver changes.
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
-        reaches(&format!("{API}:443"), "x");
+        // The connection there is goes on, and so does what it says.
+        let daemon = scene.ready(|| scene.launch(&[]));
+        reaches(API, "x");
         let hung = Hung::over(&directory);
-        apply(&objects, y);
-        reaches(&format!("{API}:443"), "y");
+        api.serve(Y);
+        reaches(API, "y");
         scene.still_works(daemon);
 
-        // Until they can be read, the files and the stored state of Kubernetes are served.
-        scene.serve(A);
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
-        reaches(WEB, "a");
-        reaches(&format!("{API}:443"), "y");
+        // What files say is served, and what Kubernetes said last, until they can be read.
+        let daemon = scene.ready(|| scene.launch(&[]));
+        reaches(API, "y");
         scene.still_works(daemon);
         drop(hung);
     });
@@ -450,8 +469,7 @@ fn admin_clients_that_never_read_stop_nothing() {
         let scene = Scene::new(sandbox);
         let socket = scene.host.path("nodelb.sock");
         scene.host.configure(&format!("[admin]\nsocket = {socket:?}\n"));
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
+        let daemon = scene.ready(|| scene.launch(&[]));
         let requests = ["/frontends?watch=true", "/history?watch=true", "/metrics", "/frontends", ""];
         let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let mut tcp = Vec::new();
@@ -461,7 +479,7 @@ fn admin_clients_that_never_read_stop_nothing() {
             stream.write_all(request(path).as_bytes()).unwrap();
             tcp.push(stream);
             let mut stream = UnixStream::connect(&socket).unwrap();
-            // The server may have closed a connection to make room.
+            // One that had to make room is closed by now.
             drop(stream.write_all(request(path).as_bytes()));
             unix.push(stream);
         }
@@ -497,8 +515,7 @@ fn a_notify_socket_that_is_not_read_stops_nothing() {
 fn a_configuration_that_cannot_be_read_delays_no_signal() {
     sandbox::run("frozen::a_configuration_that_cannot_be_read_delays_no_signal", |sandbox| {
         let scene = Scene::new(sandbox);
-        let mut daemon = scene.launch(&[]);
-        assert!(daemon.wait_ready());
+        let mut daemon = scene.ready(|| scene.launch(&[]));
         let config = scene.host.path("nodelb.toml");
         let good = fs::read_to_string(&config).unwrap();
         let freeze = || {
@@ -510,16 +527,14 @@ fn a_configuration_that_cannot_be_read_delays_no_signal() {
         assert!(daemon.wait_for("STATUS=reloading the configuration"));
         scene.serve(B);
         reaches(WEB, "b");
-        // systemd does not wait, and a later reload works once the file can be read, independent of
-        // the previous one.
+        // systemd is not kept waiting, and a reload works when the file can be read, whatever became of the one before.
         assert!(daemon.wait_for("STATUS=reload waits for the file system; the old configuration stays in force"));
         assert!(scene.host.log().contains("is not read within 10 s"), "{}", scene.host.log());
         fs::remove_file(&config).unwrap();
         scene.host.write("nodelb.toml", &format!("[log]\nlevel = \"debug\"\n{good}"));
         daemon.signal(Signal::SIGHUP);
         assert!(daemon.wait_for("STATUS=configuration reloaded"));
-        // The number of hanging reloads is bounded; further ones are refused, and all other signals
-        // keep working.
+        // Reloads that hang are bounded; further ones are refused, and so is none of what else a signal does.
         freeze();
         for _ in 0..7 {
             daemon.signal(Signal::SIGHUP);

@@ -18,6 +18,9 @@ mod kernel;
 
 pub use kernel::{CHECKS_AT_ONCE, NextCheck};
 
+/// What a source says that was there before and is not configured.
+pub const NOT_CONFIGURED: &str = "not configured";
+
 /// Every difference between source and memory, and between memory and what the maps hold now, in this order, by
 /// address and name.
 pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter: &Filter) -> Vec<Difference> {
