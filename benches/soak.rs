@@ -17,6 +17,8 @@
 mod churn;
 #[path = "soak/cluster.rs"]
 mod cluster;
+#[path = "../tests/forward.rs"]
+mod forward;
 #[path = "soak/node.rs"]
 mod node;
 #[path = "soak/relay.rs"]

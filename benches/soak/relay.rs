@@ -2,11 +2,12 @@
 //! killing the apiserver: every connection breaks and the port refuses. It runs the same binary; an
 //! environment variable selects this mode.
 
-use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use crate::forward::join;
 
 /// `FROM>TO`, set in the process that is a relay.
 const VARIABLE: &str = "NODELB_SOAK_RELAY";
@@ -25,7 +26,7 @@ impl Relay {
         let to: SocketAddr = to.parse().unwrap();
         for client in TcpListener::bind(from).unwrap().incoming() {
             let client = client.unwrap();
-            thread::spawn(move || TcpStream::connect(to).and_then(|server| forward(&client, &server)));
+            thread::spawn(move || TcpStream::connect(to).and_then(|server| join(&client, &server)));
         }
         true
     }
@@ -69,21 +70,4 @@ fn spawn(address: SocketAddr, server: SocketAddr) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(VARIABLE, format!("{address}>{server}")).stdin(Stdio::null()).stdout(Stdio::null());
     command.spawn().unwrap()
-}
-
-fn forward(client: &TcpStream, server: &TcpStream) -> io::Result<()> {
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    let (from, to) = (client.try_clone()?, server.try_clone()?);
-    let back = thread::spawn(move || copy(&to, &from));
-    copy(client, server);
-    drop(back.join());
-    Ok(())
-}
-
-fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    // Both sides see the end of the connection, whatever the reason.
-    drop(io::copy(&mut from, &mut to));
-    drop(from.shutdown(Shutdown::Both));
-    drop(to.shutdown(Shutdown::Both));
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +16,7 @@ use nodelb_prober::exchange::QUESTION;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::Socket;
 
+use crate::forward::join;
 use crate::host::{eventually, socket};
 
 /// Polling interval of a thread that may have to stop, and the time limit for a client's first
@@ -90,24 +91,6 @@ fn attend(mut client: TcpStream, name: &str, servers: &[SocketAddr], forwarded: 
     let Some(server) = servers.iter().find_map(|server| TcpStream::connect(server).ok()) else { return Ok(()) };
     forwarded.fetch_add(1, Ordering::Relaxed);
     join(&client, &server)
-}
-
-/// Copies in both directions until either side closes.
-fn join(left: &TcpStream, right: &TcpStream) -> io::Result<()> {
-    left.set_nodelay(true)?;
-    right.set_nodelay(true)?;
-    let (from, to) = (left.try_clone()?, right.try_clone()?);
-    let back = thread::spawn(move || copy(&from, &to));
-    copy(right, left);
-    drop(back.join());
-    Ok(())
-}
-
-fn copy(mut from: &TcpStream, mut to: &TcpStream) {
-    // The other side sees the end, whatever the reason.
-    drop(io::copy(&mut from, &mut to));
-    drop(from.shutdown(Shutdown::Both));
-    drop(to.shutdown(Shutdown::Both));
 }
 
 /// An address that nodelb must not connect to; counts connections.

@@ -3,15 +3,37 @@
 
 use std::process::{Command, Output};
 
-use nodelb_apiserver::{EventFault, Fault, On};
+use nodelb_apiserver::{Cluster, EventFault, Fault, On, Replica};
 use serde_json::Value;
 
 use crate::cluster::{apply, cluster_at, join, serve, service, slice};
-use crate::host::{Host, answer, backend, eventually, get, is_done};
-use crate::sandbox;
+use crate::host::{Daemon, Host, answer, backend, eventually, get, is_done};
+use crate::sandbox::{self, Sandbox};
 
 const APISERVER: &str = "192.0.2.21:6443";
 const SHOP: &str = "198.51.100.20:443/TCP";
+
+/// A node that serves the one service of a cluster.
+struct Shop {
+    host: Host,
+    cluster: Cluster,
+    replica: Replica,
+    daemon: Daemon,
+}
+
+impl Shop {
+    fn open(sandbox: &Sandbox) -> Self {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[APISERVER]);
+        let replica = serve(&cluster, APISERVER);
+        apply(&cluster, service("shop", "198.51.100.20"));
+        apply(&cluster, slice("shop", &["192.0.2.11:8443"]));
+        join(&host, &cluster, &[APISERVER]);
+        let daemon = host.start();
+        eventually("the shop", || is_done(SHOP, &["192.0.2.11:8443/TCP"]));
+        Self { host, cluster, replica, daemon }
+    }
+}
 
 fn rows(path: &str) -> Vec<Value> {
     let answer = get(path).unwrap_or_else(|| panic!("no answer to {path}"));
@@ -27,14 +49,7 @@ fn text<'r>(row: &'r Value, column: &str) -> &'r str {
 #[test]
 fn what_a_watch_has_not_told_is_seen_by_asking() {
     sandbox::run("diff::what_a_watch_has_not_told_is_seen_by_asking", |sandbox| {
-        let host = Host::new(sandbox);
-        let cluster = cluster_at(&[APISERVER]);
-        let replica = serve(&cluster, APISERVER);
-        apply(&cluster, service("shop", "198.51.100.20"));
-        apply(&cluster, slice("shop", &["192.0.2.11:8443"]));
-        join(&host, &cluster, &[APISERVER]);
-        let daemon = host.start();
-        eventually("the shop", || is_done(SHOP, &["192.0.2.11:8443/TCP"]));
+        let Shop { host, cluster, replica, daemon } = Shop::open(sandbox);
         eventually("source, memory and kernel agree", || rows("/diff").is_empty());
         assert_eq!(rows("/diff?live&service=default/shop"), Vec::<Value>::new());
 
@@ -121,14 +136,7 @@ fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
 #[test]
 fn a_server_that_drains_its_connections_can_be_asked() {
     sandbox::run("diff::a_server_that_drains_its_connections_can_be_asked", |sandbox| {
-        let host = Host::new(sandbox);
-        let cluster = cluster_at(&[APISERVER]);
-        let replica = serve(&cluster, APISERVER);
-        apply(&cluster, service("shop", "198.51.100.20"));
-        apply(&cluster, slice("shop", &["192.0.2.11:8443"]));
-        join(&host, &cluster, &[APISERVER]);
-        let daemon = host.start();
-        eventually("the shop", || is_done(SHOP, &["192.0.2.11:8443/TCP"]));
+        let Shop { host, replica, daemon, .. } = Shop::open(sandbox);
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
