@@ -1,4 +1,4 @@
-//! Who may do what: users, and rules as of RBAC. Owns no certificates; `identity` tells who somebody is.
+//! Authorization: users, and roles as in RBAC. Authentication (certificates) is in `identity`.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,29 @@ use serde_json::{Value, json};
 use crate::request::Request;
 use crate::status::Status;
 
-/// Somebody who has shown who they are.
+/// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Common name of the certificate, or what the token stands for.
+    /// Common name of the client certificate, or the user that a token belongs to.
     pub name: String,
-    /// Organisations of the certificate.
+    /// Organizations of the client certificate.
     pub groups: Vec<String>,
 }
 
-/// What somebody may do, as a `ClusterRole`.
+/// The permissions of a user, as in a `ClusterRole`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
     rules: Vec<(Vec<String>, Vec<String>)>,
 }
 
 impl Role {
-    /// Everything.
+    /// Every verb on every resource.
     pub fn admin() -> Self {
         Self::default().and(&["*"], &["*"])
     }
 
-    /// What `ClusterRole` `system:node-proxier` allows. Not to get a single service: it must be listed.
+    /// The permissions of the ClusterRole `system:node-proxier`. It may list and watch services but
+    /// not get one.
     pub fn node_proxier() -> Self {
         Self::default()
             .and(&["list", "watch"], &["services", "endpoints", "endpointslices", "servicecidrs"])
@@ -36,12 +37,12 @@ impl Role {
             .and(&["create", "patch", "update"], &["events"])
     }
 
-    /// Nothing but what everybody may: discovery, health, version.
+    /// No permissions beyond those of every user: discovery, health, version.
     pub fn nothing() -> Self {
         Self::default()
     }
 
-    /// The same, and these verbs on these resources.
+    /// Adds these verbs on these resources.
     #[must_use]
     pub fn and(mut self, verbs: &[&str], resources: &[&str]) -> Self {
         let owned = |list: &[&str]| list.iter().map(|it| (*it).to_owned()).collect();
@@ -49,7 +50,7 @@ impl Role {
         self
     }
 
-    /// The same without a resource.
+    /// Removes all permissions on a resource.
     #[must_use]
     pub fn without(mut self, resource: &str) -> Self {
         for (_, resources) in &mut self.rules {
@@ -73,13 +74,13 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Whether a user may; members of `system:masters` always may.
+    /// Reports whether a user may do this. Members of `system:masters` may do everything.
     pub(crate) fn allows(&self, user: &User, verb: &str, resource: &str) -> bool {
         user.groups.iter().any(|group| group == "system:masters")
             || self.roles.get(&user.name).is_some_and(|role| role.allows(verb, resource))
     }
 
-    /// 403 where a request about a resource is not allowed.
+    /// Returns 403 if a request about a resource is not allowed.
     pub(crate) fn check(&self, user: &User, request: &Request) -> Result<(), Status> {
         let Some(resource) = request.resource else { return Ok(()) };
         let verb = request.verb.as_str();
@@ -107,7 +108,7 @@ impl Access {
     }
 }
 
-/// 403 in the words of an apiserver.
+/// The 403 error message of a real apiserver.
 pub(crate) fn forbidden(user: &str, request: &Request, resource: &str) -> Status {
     let plain = request.resource.map_or("", |resource| resource.plural);
     let group = request.resource.map_or("", |resource| resource.group);

@@ -1,5 +1,6 @@
-//! Service accounts, as the controllers and authorizers of a cluster make them of manifests: a token for a Secret that asks
-//! for one, and for each account what the cluster roles allow that are bound to it. Groups and users are not looked at.
+//! Service accounts: creates a token for each token Secret, and grants each account the permissions
+//! of the ClusterRoles bound to it. A real cluster leaves this to a controller and an authorizer.
+//! Bindings of groups and users are ignored.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +14,16 @@ use crate::resource::{RBAC, Resource};
 use crate::status::Status;
 use crate::write::Patch;
 
-/// Whether a write to the resource may concern accounts.
+/// Reports whether a write to the resource can affect service accounts.
 pub(crate) fn is_concerned(resource: &Resource) -> bool {
     resource.plural == "secrets" || resource.group == RBAC
 }
 
-/// Brings tokens and permissions in line with the objects there are. An account that is bound no more keeps what it had.
+/// Creates missing tokens and updates the permissions of service accounts. An account whose binding
+/// was removed keeps its permissions.
 ///
 /// # Errors
-/// No randomness.
+/// The random number generator failed.
 pub(crate) fn settle(cluster: &Cluster) -> Result<(), Status> {
     cluster.list("secrets").iter().try_for_each(|secret| fill(cluster, secret))?;
     let mut roles: BTreeMap<String, Role> = BTreeMap::new();
@@ -42,7 +44,7 @@ fn with_rule(role: Role, rule: &Value) -> Role {
     role.and(&words("verbs"), &words("resources"))
 }
 
-/// Puts a token into a Secret that is for one and has none.
+/// Fills a token Secret that has no token.
 fn fill(cluster: &Cluster, secret: &Value) -> Result<(), Status> {
     let meta = &secret["metadata"];
     let account = text(&meta["annotations"]["kubernetes.io/service-account.name"]);

@@ -1,4 +1,4 @@
-//! From a request to its answer: faults first, then who asks, then whether they may, then what they want.
+//! Handles a request: injects faults, authenticates, authorizes, then serves it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -29,24 +29,24 @@ use crate::table;
 use crate::watch::Watch;
 use crate::write::{Part, Patch, State, Write, not_found};
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Whom the client certificate names, if it is a good one.
+    /// The user that the client certificate names; `None` without a valid one.
     pub(crate) user: Option<User>,
     pub(crate) has_certificate: bool,
 }
 
-/// The largest body that is read: etcd's limit, and some.
+/// Maximum size of a request body, in bytes: a little more than etcd's limit.
 const BODY: usize = 3 << 20;
 
-/// How long a namespace is terminating.
+/// How long a deleted namespace stays in the phase Terminating.
 const TERMINATING: Duration = Duration::from_millis(500);
 
-/// Lines of a watch that wait for a slow reader.
+/// Maximum number of watch events that are buffered for a slow client.
 const BACKLOG: usize = 64;
 
-/// Answers a request.
+/// Handles a request.
 pub(crate) async fn answer(
     cluster: Cluster,
     faults: Arc<Faults>,
@@ -103,7 +103,7 @@ impl Exchange {
         }
     }
 
-    /// What was read: as a table where that is preferred and nothing is to go wrong.
+    /// The response to a read: a table if the client prefers one and no fault is to be injected.
     fn shown(&self, resource: &Resource, body: Bytes, headers: &HeaderMap) -> Response<ReplyBody> {
         let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if self.fault.is_none()
@@ -115,7 +115,7 @@ impl Exchange {
         reply::spoilt(body, self.fault.as_ref())
     }
 
-    /// 401 unless a certificate or a token says who asks.
+    /// Returns 401 unless a certificate or a token identifies the user.
     fn user(&self, peer: &Peer, headers: &HeaderMap) -> Result<User, Status> {
         let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = header.and_then(|value| value.strip_prefix("Bearer "));
@@ -125,7 +125,7 @@ impl Exchange {
             (true, None) => "x509: certificate signed by unknown authority",
             (false, None) => "no credentials",
         };
-        // The message of an apiserver says less, so as not to help an intruder.
+        // A real apiserver does not say why, so as not to help an intruder.
         peer.user.clone().or(by_token).ok_or_else(|| Status::new(401, format!("Unauthorized: {why}")))
     }
 
@@ -183,21 +183,22 @@ impl Exchange {
         Ok(reply::json(code, object.bytes.clone()))
     }
 
-    /// Removes a terminating namespace and what is in it, a little later, as the namespace controller does.
+    /// Removes a terminating namespace and its content after a delay, as the namespace controller
+    /// does.
     fn end_namespace(&self, key: Key) {
         let cluster = self.cluster.clone();
         tokio::spawn(async move {
             tokio::time::sleep(TERMINATING).await;
-            // Whoever else has removed it meanwhile has done the same.
+            // An error means that it is already gone.
             let _ = cluster.delete("namespaces", &key.0, &key.1);
         });
     }
 }
 
-/// How the body of a PATCH is to be read.
+/// The format of the body of a PATCH request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PatchKind {
-    /// It is no PATCH.
+    /// Not a PATCH request.
     None,
     Json,
     Merge,
@@ -219,7 +220,7 @@ fn patch_kind(verb: Verb, headers: &HeaderMap) -> Result<PatchKind, Status> {
     }
 }
 
-/// Over the network a namespace must exist.
+/// Unlike `Cluster::apply`, a request cannot create its namespace implicitly.
 fn create(state: &mut State, write: &Write<'_>, namespace: &str, content: Value) -> Result<Arc<Object>, Status> {
     if let Some(namespaces) = Resource::find("namespaces").filter(|_| write.resource.namespaced) {
         state.find(namespaces, &(String::new(), namespace.to_owned()))?;
@@ -227,7 +228,8 @@ fn create(state: &mut State, write: &Write<'_>, namespace: &str, content: Value)
     state.create(write, namespace, content)
 }
 
-/// Server-side apply, without conflicts and without removal of what is no longer applied: create or merge.
+/// Server-side apply without conflict detection and without removal of fields that are no longer
+/// applied: creates or merges.
 fn apply(state: &mut State, write: &Write<'_>, key: &Key, content: Value) -> Result<(u16, Arc<Object>), Status> {
     if state.store.get(write.resource, key).is_none() {
         return create(state, write, &key.0, content).map(|object| (201, object));
@@ -245,7 +247,8 @@ fn writer(asked: &Request, headers: &HeaderMap, part: Part) -> Writer {
     Writer { subresource: (part == Part::Status).then_some("status"), ..Writer::new(name) }
 }
 
-/// The object a request names; for one that names none, the name is empty.
+/// The key of the object that a request names; the name is empty for a request about a whole
+/// collection.
 fn key(asked: &Request) -> Key {
     (asked.namespace.clone().unwrap_or_default(), asked.name.clone().unwrap_or_default())
 }
@@ -256,7 +259,7 @@ async fn body(request: hyper::Request<Incoming>) -> Result<Bytes, Status> {
         .map_err(|error| Status::new(413, format!("the body cannot be read: {error}")))
 }
 
-/// JSON, YAML as server-side apply sends it, or a little protobuf; nothing at all is `null`.
+/// Decodes JSON, YAML (as in server-side apply) or a few protobuf types; an empty body is `null`.
 fn parse(body: &Bytes) -> Result<Value, Status> {
     if body.is_empty() {
         return Ok(Value::Null);

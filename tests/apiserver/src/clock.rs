@@ -1,12 +1,12 @@
-//! Times as objects carry them.
+//! Timestamps as in Kubernetes objects.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// RFC 3339 in UTC, to the second.
+/// RFC 3339 in UTC, with a resolution of one second.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date: Howard Hinnant's civil_from_days, for dates after 1970.
+    // Converts days to a date with Howard Hinnant's civil_from_days; valid for dates after 1970.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,4 +1,5 @@
-//! A cluster: what all its apiservers share, and what tests do to it directly.
+//! A cluster: the state that all its apiservers share, and the operations by which tests change it
+//! directly.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -19,11 +20,11 @@ use crate::status::Status;
 use crate::store::Key;
 use crate::write::{Part, Patch, State, Write};
 
-/// A cluster; a clone is another handle on the same one.
+/// A cluster. Clones refer to the same cluster.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     shared: Arc<Shared>,
-    /// Who is written down as the writer of what is written through this handle.
+    /// The field manager of all writes through this handle.
     writer: Arc<str>,
 }
 
@@ -31,17 +32,17 @@ pub struct Cluster {
 struct Shared {
     state: Mutex<State>,
     access: Mutex<Access>,
-    /// Counts changes; watches wait for it.
+    /// Incremented by each change; watches wait for it.
     changes: watch::Sender<u64>,
     identity: Identity,
     random: SystemRandom,
 }
 
-/// A cluster's content at some time.
+/// A copy of a cluster's content.
 #[derive(Clone, Debug)]
 pub struct Backup(State);
 
-/// How a kubeconfig says who one is.
+/// The credentials in a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
     /// A client certificate.
@@ -51,19 +52,19 @@ pub enum Credentials {
 }
 
 impl Cluster {
-    /// A new cluster: its own CA, four namespaces, one ServiceCIDR; users `admin` and `nodelb` (may what
-    /// `system:node-proxier` may) exist once they are asked for.
+    /// Creates a cluster with its own CA, four namespaces and one ServiceCIDR. The users `admin`
+    /// and `nodelb` (with the permissions of `system:node-proxier`) are created on first use.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn new() -> anyhow::Result<Self> {
         Self::with(Ranges::default())
     }
 
-    /// The same with other service CIDRs or node ports.
+    /// Creates a cluster with other service CIDRs or node ports.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn with(ranges: Ranges) -> anyhow::Result<Self> {
         let random = SystemRandom::new();
         let mut seed = [0; 8];
@@ -89,11 +90,11 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Creates or replaces every object of a YAML or JSON stream, status included, and the namespaces they need.
-    /// Server-set fields are kept, as is what was allocated.
+    /// Creates or replaces every object of a YAML or JSON stream, status included, and creates
+    /// their namespaces. Fields set by the server and allocated values are kept.
     ///
     /// # Errors
-    /// Not YAML, or what an apiserver refuses.
+    /// The text is not YAML, or an apiserver would reject an object.
     pub fn apply(&self, yaml: &str) -> Result<(), Status> {
         let documents: Vec<Value> = match serde_json::from_str(yaml) {
             Ok(document) => vec![document],
@@ -113,7 +114,7 @@ impl Cluster {
     /// Creates or replaces one object.
     ///
     /// # Errors
-    /// What an apiserver refuses.
+    /// An apiserver would reject it.
     pub fn apply_value(&self, object: Value) -> Result<(), Status> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let resource = Resource::find(kind)
@@ -135,17 +136,18 @@ impl Cluster {
         if accounts::is_concerned(resource) { accounts::settle(self) } else { Ok(()) }
     }
 
-    /// The same cluster, where everything written through this handle is written down as somebody else's doing:
-    /// `kube-apiserver`'s, say.
+    /// Returns a handle on the same cluster whose writes are recorded under another field manager,
+    /// for example `kube-apiserver`.
     #[must_use]
     pub fn writing_as(&self, writer: &str) -> Self {
         Self { shared: self.shared.clone(), writer: writer.into() }
     }
 
-    /// Patches an object, status included. `resource` is a plural or a kind; `namespace` is empty where there is none.
+    /// Patches an object, status included. `resource` is a plural or a kind; `namespace` is empty
+    /// for cluster-scoped resources.
     ///
     /// # Errors
-    /// What an apiserver refuses.
+    /// An apiserver would reject the patch.
     pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: &Patch) -> Result<(), Status> {
         let key = (namespace.to_owned(), name.to_owned());
         self.write(find(resource)?, |state, write| state.patch(write, &key, patch))?;
@@ -162,14 +164,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// An object as it is stored.
+    /// Returns an object as it is stored.
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         let resource = Resource::find(resource)?;
         let key = (namespace.to_owned(), name.to_owned());
         self.read(|state| state.store.get(resource, &key).map(|object| object.value.clone()))
     }
 
-    /// All objects of a resource, by namespace and name.
+    /// Returns all objects of a resource, ordered by namespace and name.
     pub fn list(&self, resource: &str) -> Vec<Value> {
         let objects = Resource::find(resource).map(|resource| self.read(|state| state.store.objects(resource)));
         objects.iter().flat_map(|objects| objects.values().map(|object| object.value.clone())).collect()
@@ -180,18 +182,20 @@ impl Cluster {
         self.read(|state| state.store.revision())
     }
 
-    /// Takes so many revisions, as writes to resources that are not served here do.
+    /// Advances the revision by this number, as writes to resources that this server does not have
+    /// would.
     pub fn advance(&self, revisions: u64) {
         self.change(|state| (0..revisions).for_each(|_| state.store.tick()));
     }
 
-    /// Forgets history: watches and continue tokens from before now get 410. Watches that run go on.
+    /// Compacts the history: watches and continue tokens of earlier revisions get 410 from now on.
+    /// Running watches continue.
     pub fn compact(&self) {
         self.change(|state| state.store.compact());
     }
 
-    /// Gives a resource (its plural or kind) an etcd of its own, as `--etcd-servers-overrides` does: its resourceVersions are
-    /// so much greater than those of the others from now on.
+    /// Gives a resource (plural or kind) its own etcd, as `--etcd-servers-overrides` does: from now
+    /// on its resourceVersions are greater than those of the others by `offset`.
     ///
     /// # Errors
     /// 404
@@ -201,17 +205,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// What [`Self::restore_backup`] goes back to.
+    /// Takes a backup for [`Self::restore_backup`].
     pub fn backup(&self) -> Backup {
         self.read(|state| Backup(state.clone()))
     }
 
-    /// Goes back to an earlier content and its revision, as after an etcd restore. Watches that run are told nothing.
+    /// Restores the content and revision of a backup, as after an etcd restore. Running watches are
+    /// not notified.
     pub fn restore_backup(&self, backup: &Backup) {
         self.change(|state| state.restore(&backup.0));
     }
 
-    /// Does something that no watch is ever told of; lists show it.
+    /// Makes a change that no watch ever reports; lists show it.
     pub fn quietly<T>(&self, change: impl FnOnce(&Self) -> T) -> T {
         self.change(|state| state.store.quiet = true);
         let result = change(self);
@@ -219,10 +224,10 @@ impl Cluster {
         result
     }
 
-    /// A token for a user, new and random. What the user may do is as [`Self::allow`] says.
+    /// Creates a random token for a user. [`Self::allow`] sets the permissions of the user.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn token(&self, user: &str) -> anyhow::Result<String> {
         let mut bytes = [0; 16];
         self.shared.random.fill(&mut bytes).ok().context("no randomness")?;
@@ -232,30 +237,30 @@ impl Cluster {
         Ok(token)
     }
 
-    /// From now on this token is nobody's: 401.
+    /// Makes a token invalid: requests with it get 401.
     pub fn revoke_token(&self, token: &str) {
         self.access(|access| access.tokens.remove(token));
     }
 
-    /// A client certificate.
+    /// Issues a client certificate.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn certificate(&self, user: &str, groups: &[&str]) -> anyhow::Result<Certificate> {
         self.shared.identity.client(user, groups)
     }
 
-    /// From now on this is what a user may do, by certificate or by token.
+    /// Sets the permissions of a user, for certificates and tokens alike.
     pub fn allow(&self, user: &str, role: Role) {
         self.access(|access| access.roles.insert(user.into(), role));
     }
 
-    /// The CA's certificate.
+    /// The CA certificate, in PEM.
     pub fn ca_pem(&self) -> &str {
         self.shared.identity.ca_pem()
     }
 
-    /// The CA itself.
+    /// The CA.
     pub fn identity(&self) -> &Identity {
         &self.shared.identity
     }
@@ -270,7 +275,7 @@ impl Cluster {
         result
     }
 
-    /// Changes what watches do not need to know of.
+    /// Makes a change without waking up the watches.
     pub(crate) fn change_quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.shared.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -294,7 +299,7 @@ impl Cluster {
 }
 
 impl State {
-    /// Creates a namespace that is not there.
+    /// Creates a namespace unless it exists.
     fn ensure_namespace(&mut self, write: &Write<'_>, name: &str) -> Result<(), Status> {
         let key: Key = (String::new(), name.to_owned());
         let Some(resource) = RESOURCES.iter().find(|it| it.kind == "Namespace") else { return Ok(()) };

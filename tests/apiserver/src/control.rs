@@ -1,4 +1,5 @@
-//! The control socket of the binary: one JSON command per line, one line back, `ok` or what is wrong.
+//! The control socket of the binary. Protocol: one JSON command per line, answered by one line,
+//! either `ok` or an error message.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -10,23 +11,23 @@ use anyhow::{Context, bail};
 use nodelb_apiserver::{Cluster, EventFault, Fault, On, Replica, ServeOptions};
 use serde::Deserialize;
 
-/// What can be told; replicas are numbered from 0 in the order of `--listen`.
+/// A command. Replicas are numbered from 0 in the order of `--listen`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Command {
-    /// Serves again at the address it had.
+    /// Starts a stopped replica at its previous address.
     Start(usize),
     /// Closes the listener and every connection.
     Stop(usize),
-    /// No reading, no writing, as a stopped process.
+    /// Stops reading and writing, as SIGSTOP would.
     Freeze(usize),
-    /// New connections are accepted and never answered.
+    /// Accepts new connections and never responds on them.
     BlackHole(usize),
-    /// New connections are refused.
+    /// Refuses new connections.
     Refuse(usize),
     /// Resets every connection.
     Reset(usize),
-    /// `/readyz` answers 503.
+    /// `/readyz` returns 503.
     NotReady(usize),
     /// Ends every watch.
     EndWatches(usize),
@@ -34,11 +35,11 @@ enum Command {
     ExpireWatches(usize),
     /// Sends GOAWAY over every connection.
     GoAway(usize),
-    /// Answers every request with this status for a while, as after a start.
+    /// Answers every request with this status for a while, as an apiserver that is starting does.
     StartUp { replica: usize, millis: u64, code: u16 },
-    /// At most so many bytes, then a pause.
+    /// Writes at most this many bytes at a time, with a pause after each write.
     Slow { replica: usize, bytes: usize, pause_ms: u64 },
-    /// Requests go wrong.
+    /// Injects a fault into requests.
     Answer {
         replica: usize,
         #[serde(default)]
@@ -46,11 +47,11 @@ enum Command {
         fault: Fault,
         times: Option<u32>,
     },
-    /// Events go wrong.
+    /// Injects a fault into watch events.
     Events { replica: usize, resource: String, fault: EventFault, times: Option<u32> },
-    /// No faults.
+    /// Removes all faults.
     Clear(usize),
-    /// Forgets history.
+    /// Compacts the history.
     Compact,
 }
 
@@ -61,15 +62,15 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Takes over replicas that run.
+    /// Takes ownership of running replicas.
     pub(crate) fn new(cluster: Cluster, replicas: Vec<Replica>) -> Self {
         Self { cluster, replicas: replicas.into_iter().map(|it| (it.address(), Some(it))).collect() }
     }
 
-    /// Does what clients of the socket say, one client at a time, for ever.
+    /// Executes the commands of clients, one client at a time, until the process ends.
     pub(crate) fn serve(mut self, listener: &UnixListener) {
         for stream in listener.incoming().flatten() {
-            // A client that has gone needs no answer.
+            // The client has disconnected.
             let _ = self.converse(&stream);
         }
     }
@@ -143,7 +144,7 @@ impl Control {
     }
 }
 
-/// Says commands to a server's control socket.
+/// Sends commands to the control socket of a server.
 pub(crate) fn tell(path: &Path, commands: &[String]) -> anyhow::Result<()> {
     let mut stream = UnixStream::connect(path).with_context(|| format!("cannot connect to {}", path.display()))?;
     let mut answers = BufReader::new(stream.try_clone()?).lines();

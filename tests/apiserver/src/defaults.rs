@@ -1,4 +1,5 @@
-//! What an apiserver fills into objects before it stores them, and what it refuses to change.
+//! Defaulting, allocation and immutable fields: how an apiserver completes objects before it stores
+//! them.
 
 use std::net::IpAddr;
 
@@ -8,10 +9,10 @@ use crate::pools::{Pools, addresses, ports};
 use crate::resource::Resource;
 use crate::status::Status;
 
-/// Fills in what is missing. `old` is the object that is replaced.
+/// Sets missing fields. `old` is the object that is replaced.
 ///
 /// # Errors
-/// 422: a field is missing, taken by somebody else, or may not change.
+/// 422: a field is missing, is immutable, or has a value that another object uses.
 pub(crate) fn complete(
     resource: &Resource,
     old: Option<&Value>,
@@ -64,7 +65,7 @@ fn invalid(object: &Value, field: &str, why: &str) -> Status {
     Status::new(422, format!("{kind} {name:?} is invalid: {field}: {why}"))
 }
 
-/// `endpoints` and `ports` are `null` when there are none: what an apiserver gives back whatever it was given.
+/// Stores empty `endpoints` and `ports` as `null`, as an apiserver does.
 fn slice(old: Option<&Value>, new: &mut Value) -> Result<(), Status> {
     for list in ["endpoints", "ports"] {
         if is_empty(&new[list]) {
@@ -127,7 +128,7 @@ fn service(old: Option<&Value>, new: &mut Value, pools: &mut Pools) -> Result<()
     Ok(())
 }
 
-/// Keeps, checks or allocates the cluster addresses, and says their families.
+/// Keeps, validates or allocates the cluster IPs, and sets `ipFamilies`.
 fn cluster_addresses(old: Option<&Value>, new: &mut Value, pools: &mut Pools) -> Result<(), Status> {
     let spec = &mut new["spec"];
     if is_empty(&spec["clusterIP"]) && !is_empty(&spec["clusterIPs"]) {
@@ -175,7 +176,7 @@ fn cluster_addresses(old: Option<&Value>, new: &mut Value, pools: &mut Pools) ->
     Ok(())
 }
 
-/// The families that a service wants, `true` for IPv6, the first one first.
+/// The IP families of a service, the primary one first; `true` is IPv6.
 fn families(service: &Value, pools: &Pools) -> Vec<bool> {
     let spec = &service["spec"];
     let mut wanted: Vec<bool> = addresses(service).iter().map(IpAddr::is_ipv6).collect();
@@ -193,7 +194,7 @@ fn families(service: &Value, pools: &Pools) -> Vec<bool> {
     wanted
 }
 
-/// Keeps, checks, allocates or gives back the node ports.
+/// Keeps, validates, allocates or releases the node ports.
 fn node_ports(old: Option<&Value>, new: &mut Value, pools: &mut Pools, wanted: bool) -> Result<(), Status> {
     if let Some(port) = ports(new).into_iter().find(|port| pools.has_port(*port)) {
         let why = format!("Invalid value: {port}: provided port is already allocated");

@@ -1,12 +1,12 @@
-//! What is served, as clients ask for it: API groups, resources, and just enough OpenAPI for `kubectl` to leave
-//! validation to the server.
+//! Discovery: API groups, resources, and just enough OpenAPI for `kubectl` to leave validation to
+//! the server.
 
 use serde_json::{Map, Value, json};
 
 use crate::resource::{RBAC, RESOURCES, Resource};
 use crate::status::Status;
 
-/// Answers a path that is about the server itself.
+/// Serves a path that describes the server itself.
 ///
 /// # Errors
 /// 404
@@ -38,7 +38,7 @@ fn version() -> Value {
     })
 }
 
-/// The groups beside core; `authorization.k8s.io` has no objects, only questions.
+/// The groups other than core; `authorization.k8s.io` has only review requests, no stored objects.
 fn groups() -> impl Iterator<Item = &'static str> {
     ["authorization.k8s.io", "discovery.k8s.io", "networking.k8s.io", RBAC].into_iter()
 }
@@ -93,7 +93,7 @@ fn place(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// The paths of a group, each with the parameters of its PATCH: `kubectl` looks for `fieldValidation` there.
+/// The paths of a group with the parameters of PATCH, where `kubectl` looks for `fieldValidation`.
 fn openapi(group: &str, version: &str) -> Result<Value, Status> {
     let mut paths = Map::new();
     for resource in of_group(group, version) {

@@ -1,5 +1,5 @@
-//! How a replica misbehaves: rules that tests set and change while it runs. Nothing is left to chance; a rule says which
-//! requests, which fault, and how many times.
+//! Fault injection. Tests add and remove rules while the replica runs. A rule selects requests, the
+//! fault, and how many times it occurs; nothing is random.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::request::{Request, Verb};
 use crate::status::Status;
 use crate::wire::Gate;
 
-/// Which requests a rule is about; default: all.
+/// Selects requests; the default selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct On {
@@ -25,22 +25,22 @@ pub struct On {
 }
 
 impl On {
-    /// Every request.
+    /// All requests.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// Lists of a resource.
+    /// List requests for a resource.
     pub fn list(resource: &str) -> Self {
         Self { verb: Some(Verb::List), resource: Some(resource.into()), path: None }
     }
 
-    /// Watches of a resource.
+    /// Watch requests for a resource.
     pub fn watch(resource: &str) -> Self {
         Self { verb: Some(Verb::Watch), resource: Some(resource.into()), path: None }
     }
 
-    /// Everything about a resource.
+    /// All requests for a resource.
     pub fn resource(resource: &str) -> Self {
         Self { resource: Some(resource.into()), ..Self::default() }
     }
@@ -50,7 +50,7 @@ impl On {
         Self { verb: Some(verb), ..Self::default() }
     }
 
-    /// One path, such as `/readyz`.
+    /// Requests for one path, such as `/readyz`.
     pub fn path(path: &str) -> Self {
         Self { path: Some(path.into()), ..Self::default() }
     }
@@ -62,11 +62,11 @@ impl On {
     }
 }
 
-/// What goes wrong with a request.
+/// A fault of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// Answered with this HTTP status and a Status object.
+    /// The response has this HTTP status and a Status object.
     Status {
         /// HTTP status.
         code: u16,
@@ -74,50 +74,53 @@ pub enum Fault {
         #[serde(default)]
         retry_after: Option<u32>,
     },
-    /// Never answered.
+    /// The request is never answered.
     Stall,
-    /// The body breaks off after so many bytes, visibly: the connection or stream is reset.
+    /// The body ends after this many bytes with a reset of the connection or stream, which the
+    /// client can detect.
     Cut {
-        /// Bytes of the body that are sent.
+        /// Number of bytes that are sent.
         after: usize,
     },
-    /// The body breaks off after so many bytes, and claims to be complete.
+    /// The body ends after this many bytes as if it were complete.
     Truncate {
-        /// Bytes of the body that are sent.
+        /// Number of bytes that are sent.
         after: usize,
     },
-    /// A list, or the initial events of a watch, has only the first so many items, and claims to be complete.
+    /// A list, or the initial events of a watch, contains only the first items, as if it were
+    /// complete.
     Keep {
-        /// Items that are left.
+        /// Number of items that are kept.
         items: usize,
     },
-    /// These bytes are a further item, the first one.
+    /// These bytes are inserted as the first item.
     Garbage {
-        /// What is inserted, JSON or not.
+        /// The inserted bytes, JSON or not.
         bytes: String,
     },
-    /// The watch begins, and ends with an ERROR event of this code; 410: the resourceVersion is too old.
+    /// The watch starts and ends with an ERROR event of this code; 410 means that the
+    /// resourceVersion is too old.
     ErrorEvent {
         /// `code` of the Status in the event.
         code: u16,
     },
-    /// The watch begins and sends nothing, ever.
+    /// The watch starts and never sends anything.
     Silence,
 }
 
-/// What goes wrong with an event of a watch that runs.
+/// A fault of one event of a running watch.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventFault {
-    /// It is sent twice.
+    /// The event is sent twice.
     Duplicate,
-    /// It is sent after the one that follows it.
+    /// The event is sent after the next one.
     Swap,
-    /// It is not sent, nor anything after it; the stream stays open.
+    /// Neither this event nor any later one is sent; the stream stays open.
     Silence,
-    /// It breaks off after so many bytes, and the stream with it.
+    /// The stream breaks after this many bytes of the event.
     Cut {
-        /// Bytes of it that are sent.
+        /// Number of bytes of the event that are sent.
         after: usize,
     },
     /// An ERROR event of this code is sent instead, and the stream ends.
@@ -125,27 +128,29 @@ pub enum EventFault {
         /// `code` of the Status in the event.
         code: u16,
     },
-    /// These bytes are a line before it.
+    /// These bytes are sent as a line before the event.
     Garbage {
-        /// What is inserted, JSON or not.
+        /// The inserted bytes, JSON or not.
         bytes: String,
     },
 }
 
-/// What is no fault, but differs between servers.
+/// Properties that are not faults but differ between servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
-    /// How often a watch that allows them gets bookmarks; `None`: never, not even at its end.
+    /// Interval of bookmarks for watches that allow them; `None` sends none, not even at the end of
+    /// a watch.
     pub bookmarks: Option<Duration>,
-    /// Whether lists can be streamed.
+    /// Whether the server supports streaming lists.
     pub watch_list: WatchList,
-    /// The longest that a watch lasts, also if its client asks for no limit.
+    /// Maximum duration of a watch, also if the client requests no limit.
     pub watch_timeout: Duration,
-    /// Whether Services can be selected by `spec.clusterIP`, as since Kubernetes 1.22; 400 where not.
+    /// Whether Services can be selected by `spec.clusterIP`, as since Kubernetes 1.22; otherwise
+    /// the server returns 400.
     pub selects_cluster_ip: bool,
-    /// A compacted resourceVersion in a watch is answered with HTTP 410 instead of an ERROR event.
+    /// Whether a watch from a compacted resourceVersion gets HTTP 410 instead of an ERROR event.
     pub expired_as_status: bool,
-    /// For so long after it begins to serve, a replica answers every request with this status.
+    /// After it starts, the replica answers every request with this status for this long.
     pub starting: Option<(Duration, u16)>,
 }
 
@@ -162,24 +167,24 @@ impl Default for Behaviour {
     }
 }
 
-/// What a server makes of `sendInitialEvents`.
+/// How a server handles `sendInitialEvents`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WatchList {
     /// Kubernetes 1.32, 1.34 and later.
     On,
-    /// The gate is off: 422.
+    /// The feature gate is off: 422.
     Off,
-    /// Before 1.27: the parameter is not known, and ignored.
+    /// Before 1.27: the parameter is unknown and ignored.
     Ancient,
 }
 
-/// What all watches of a replica are told.
+/// A signal to all watches of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     /// End as at a timeout.
     End,
-    /// An ERROR event 410, then end.
+    /// Send an ERROR event 410, then end.
     Expire,
 }
 
@@ -190,7 +195,7 @@ pub struct Faults {
     rules: Mutex<Rules>,
     pub(crate) listening: watch::Sender<bool>,
     pub(crate) interrupts: watch::Sender<(u64, Interrupt)>,
-    /// Counts how often all connections were told to go away.
+    /// Incremented by each request to send GOAWAY on all connections.
     pub(crate) retired: watch::Sender<u64>,
 }
 
@@ -200,7 +205,7 @@ struct Rules {
     events: Vec<Rule<String, EventFault>>,
     behaviour: Behaviour,
     seen: VecDeque<String>,
-    /// Every request is answered with this status until then.
+    /// Until this time, every request gets this status.
     starting: Option<(Instant, u16)>,
 }
 
@@ -208,11 +213,11 @@ struct Rules {
 struct Rule<W, F> {
     on: W,
     fault: F,
-    /// `None`: until cleared.
+    /// Remaining occurrences; `None` means until cleared.
     times: Option<u32>,
 }
 
-/// How many requests are remembered.
+/// Maximum number of recorded requests.
 const SEEN: usize = 10_000;
 
 impl Faults {
@@ -234,12 +239,12 @@ impl Faults {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every request that is meant goes wrong, until [`Self::clear`].
+    /// Injects a fault into every selected request until [`Self::clear`].
     pub fn answer(&self, on: On, fault: Fault) {
         self.rules().requests.push(Rule { on, fault, times: None });
     }
 
-    /// The next so many requests that are meant go wrong.
+    /// Injects a fault into the next `times` selected requests.
     pub fn answer_next(&self, times: u32, on: On, fault: Fault) {
         if times == 0 {
             return;
@@ -247,7 +252,8 @@ impl Faults {
         self.rules().requests.push(Rule { on, fault, times: Some(times) });
     }
 
-    /// The next so many events about a resource (its plural), over all its watches, go wrong.
+    /// Injects a fault into the next `times` events of a resource (its plural), counted over all
+    /// its watches.
     pub fn events_next(&self, times: u32, resource: &str, fault: EventFault) {
         if times == 0 {
             return;
@@ -255,75 +261,79 @@ impl Faults {
         self.rules().events.push(Rule { on: resource.into(), fault, times: Some(times) });
     }
 
-    /// Every event about a resource goes wrong, until [`Self::clear`].
+    /// Injects a fault into every event of a resource until [`Self::clear`].
     pub fn events(&self, resource: &str, fault: EventFault) {
         self.rules().events.push(Rule { on: resource.into(), fault, times: None });
     }
 
-    /// `/readyz` answers 503, all else works.
+    /// `/readyz` returns 503; everything else works.
     pub fn not_ready(&self) {
         self.answer(On::path("/readyz"), Fault::Status { code: 503, retry_after: None });
     }
 
-    /// New connections are refused (the listener is closed; the port stays taken), or accepted again. Returns before
-    /// the listener has followed.
+    /// Refuses new connections (the listener is closed but the port stays reserved), or accepts
+    /// them again. Returns before the listener has changed.
     pub fn refuse(&self, on: bool) {
         self.listening.send_replace(!on);
     }
 
-    /// Nothing is read or written on any connection, old or new, as in a stopped process; or all goes on.
+    /// Stops reading and writing on all connections, as SIGSTOP would; or continues.
     pub fn freeze(&self, on: bool) {
         self.gate.freeze(on);
     }
 
-    /// Connections made from now on are accepted and never answered; old ones go on. Or all goes on.
+    /// Accepts new connections and never responds on them; existing ones continue. `false` ends
+    /// this.
     pub fn black_hole(&self, on: bool) {
         self.gate.black_hole(on);
     }
 
-    /// Resets (RST) every connection there is.
+    /// Resets (RST) every connection.
     pub fn reset_connections(&self) {
         self.gate.reset_all();
     }
 
-    /// Resets a connection when it has sent so many more bytes (of TLS), the next so many times that this happens.
+    /// Resets a connection after it has sent this many more bytes (of TLS), for the next `times`
+    /// connections.
     pub fn reset_after(&self, bytes: u64, times: u32) {
         self.gate.reset_after(bytes, times);
     }
 
-    /// Sends at most so many bytes at a time, with a pause after each.
+    /// Sends at most this many bytes at a time, with a pause after each write.
     pub fn slow(&self, bytes: usize, pause: Duration) {
         self.gate.slow(Some((bytes, pause)));
     }
 
-    /// Ends every watch there is as if its time were over.
+    /// Ends every watch as at a timeout.
     pub fn end_watches(&self) {
         self.interrupts.send_modify(|(number, what)| (*number, *what) = (*number + 1, Interrupt::End));
     }
 
-    /// Ends every watch there is with an ERROR event 410.
+    /// Ends every watch with an ERROR event 410.
     pub fn expire_watches(&self) {
         self.interrupts.send_modify(|(number, what)| (*number, *what) = (*number + 1, Interrupt::Expire));
     }
 
-    /// As after a start: every request is answered with this status for a while, `/readyz` included. A real apiserver
-    /// answers 403 until it knows who may do what, and 401 until its authenticators work.
+    /// Answers every request, including `/readyz`, with this status for a while. A real apiserver
+    /// returns 403 until its authorizer has synced, and 401 until its authenticators work.
     pub fn start_up(&self, lasts: Duration, code: u16) {
         self.rules().starting = Some((Instant::now() + lasts, code));
     }
 
-    /// Sends GOAWAY over every HTTP/2 connection: requests under way go on, and no others are accepted. As
-    /// `--goaway-chance`, and an apiserver that shuts down. A connection without HTTP/2 is closed after its request.
+    /// Sends GOAWAY over every HTTP/2 connection: requests in progress finish, new ones are not
+    /// accepted. `--goaway-chance` and a shutdown do the same. An HTTP/1.1 connection is closed
+    /// after its current request.
     pub fn go_away(&self) {
         self.retired.send_modify(|count| *count += 1);
     }
 
-    /// Changes what is no fault.
+    /// Changes the behaviour that is not a fault.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.rules().behaviour);
     }
 
-    /// No faults: rules are dropped, connections flow, the listener listens. Behaviour stays.
+    /// Removes all faults: rules are dropped, connections work, the listener listens. Behaviour
+    /// stays.
     pub fn clear(&self) {
         let mut rules = self.rules();
         rules.requests.clear();
@@ -334,7 +344,7 @@ impl Faults {
         self.refuse(false);
     }
 
-    /// The requests that came in since the last call: `GET /api/v1/services?watch=true`.
+    /// Returns and clears the recorded requests, such as `GET /api/v1/services?watch=true`.
     pub fn take_requests(&self) -> Vec<String> {
         self.rules().seen.drain(..).collect()
     }
@@ -364,7 +374,7 @@ impl Faults {
         Some(spend(requests, at))
     }
 
-    /// The fault of one event; for a bookmark only those that do not need an object.
+    /// The fault for one event; a bookmark gets only faults that need no object.
     pub(crate) fn of_event(&self, resource: &str, bookmark: bool) -> Option<EventFault> {
         let events = &mut self.rules().events;
         let at = events.iter().position(|rule| {
@@ -374,7 +384,7 @@ impl Faults {
     }
 }
 
-/// The fault of a rule, used once.
+/// Takes one occurrence of the fault of a rule.
 fn spend<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
     let fault = rules[at].fault.clone();
     if let Some(times) = &mut rules[at].times {
@@ -387,12 +397,12 @@ fn spend<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
 }
 
 impl Fault {
-    /// A watch that goes on where another one ended has no items to leave out.
+    /// A watch that resumes has no initial items to omit.
     fn can_happen_to(&self, request: &Request) -> bool {
         !matches!(self, Self::Keep { .. }) || request.verb != Verb::Watch || request.flag("sendInitialEvents")
     }
 
-    /// The status of a [`Fault::Status`].
+    /// The response to a [`Fault::Status`].
     pub(crate) fn status(&self) -> Option<Status> {
         let Self::Status { code, retry_after } = self else { return None };
         let mut status = Status::new(*code, format!("this server was told to answer {code}"));

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Who writes, and how.
+/// The author of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     /// `manager`: the `fieldManager` of the request, or the first word of its `User-Agent`.
@@ -16,14 +16,14 @@ pub(crate) struct Writer {
 /// How fields were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Create, update and every patch but server-side apply.
+    /// Create, update and every kind of patch except server-side apply.
     Update,
     /// Server-side apply.
     Apply,
 }
 
 impl Writer {
-    /// Somebody who creates and updates.
+    /// A writer that creates and updates objects.
     pub(crate) fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), operation: Operation::Update, subresource: None }
     }
@@ -36,7 +36,8 @@ impl Writer {
     }
 }
 
-/// Writes into `new` who owns its fields, given what was there before. The entry of the writer goes to the end.
+/// Records in `new` who owns its fields, given the previous object. The writer's entry moves to the
+/// end.
 pub(crate) fn record(old: Option<&Value>, new: &mut Value, writer: &Writer, now: &str) {
     let mut entries = match old.map(|old| &old["metadata"]["managedFields"]) {
         Some(Value::Array(entries)) => entries.clone(),
@@ -74,7 +75,7 @@ pub(crate) fn record(old: Option<&Value>, new: &mut Value, writer: &Writer, now:
     new["metadata"]["managedFields"] = Value::Array(entries);
 }
 
-/// What nobody owns.
+/// Fields without an owner.
 const UNOWNED: [&str; 9] = [
     "apiVersion",
     "kind",
@@ -87,7 +88,7 @@ const UNOWNED: [&str; 9] = [
     "managedFields",
 ];
 
-/// The fields of `new` that differ from `old`, as a `fieldsV1` tree. A list is one field.
+/// The fields of `new` that differ from `old`, as a `fieldsV1` tree. A list counts as one field.
 fn changed(old: Option<&Value>, new: &Value) -> Value {
     let Value::Object(new) = new else { return json!({}) };
     let mut tree = Map::new();
@@ -101,7 +102,7 @@ fn changed(old: Option<&Value>, new: &Value) -> Value {
     Value::Object(tree)
 }
 
-/// Takes from a tree what another one has.
+/// Removes from a tree everything that another tree contains.
 fn subtract(tree: &mut Value, gone: &Value) {
     let (Value::Object(tree), Value::Object(gone)) = (tree, gone) else { return };
     for (name, below) in gone {
@@ -113,7 +114,7 @@ fn subtract(tree: &mut Value, gone: &Value) {
     }
 }
 
-/// Drops from a tree what the object no longer has.
+/// Removes from a tree the fields that the object no longer has.
 fn keep_existing(tree: &mut Value, object: &Value) {
     let Value::Object(tree) = tree else { return };
     tree.retain(|name, below| {

@@ -1,4 +1,4 @@
-//! Certificates: a CA, what replicas show, and what clients show. Made anew for each cluster and forgotten with it.
+//! Certificates: a CA, server certificates and client certificates. Each cluster creates its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName as Subject, RootCertStore,
 
 use crate::access::User;
 
-/// A certificate authority and the means to check what it has signed.
+/// A certificate authority that can also verify its own certificates.
 #[derive(Clone)]
 pub struct Identity {
     ca_pem: String,
@@ -25,12 +25,12 @@ pub struct Identity {
     provider: Arc<CryptoProvider>,
 }
 
-/// A certificate with its key, in PEM.
+/// A certificate with its private key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// The certificate.
     pub certificate: String,
-    /// Its key.
+    /// The private key.
     pub key: String,
 }
 
@@ -41,10 +41,10 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new CA.
+    /// Creates a CA.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn new() -> anyhow::Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -64,15 +64,15 @@ impl Identity {
         })
     }
 
-    /// The CA's certificate.
+    /// The CA certificate, in PEM.
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
-    /// A client certificate.
+    /// Issues a client certificate.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn client(&self, user: &str, groups: &[&str]) -> anyhow::Result<Certificate> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -82,11 +82,12 @@ impl Identity {
         Ok(Certificate { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// What a replica needs to speak TLS as each of these names and addresses. Client certificates are asked for, and
-    /// judged only by [`Self::user`], as an apiserver does: a wrong one means 401, not a failed handshake.
+    /// The TLS configuration of a replica with these names and addresses. Client certificates are
+    /// optional and verified only by [`Self::user`], as an apiserver does: a wrong one leads to
+    /// 401, not to a failed handshake.
     ///
     /// # Errors
-    /// A name that cannot be in a certificate.
+    /// A name is not valid in a certificate.
     pub fn server(&self, names: &[String], alpn: &[&str]) -> anyhow::Result<Arc<ServerConfig>> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names)?;
@@ -102,7 +103,7 @@ impl Identity {
         Ok(Arc::new(config))
     }
 
-    /// Whom a client certificate names, if this CA has signed it for a client and it is valid now.
+    /// The user that a client certificate names, if this CA has issued it and it is valid now.
     pub fn user(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
         let (end_entity, intermediates) = chain.split_first()?;
         self.verifier.verify_client_cert(end_entity, intermediates, UnixTime::now()).ok()?;
@@ -123,7 +124,7 @@ fn names(common: &str, organisations: &[&str]) -> DistinguishedName {
     name
 }
 
-/// Checks that the client has the key of its certificate, and nothing else.
+/// Verifies only that the client has the private key of its certificate.
 #[derive(Debug)]
 struct Lenient(Arc<dyn ClientCertVerifier>);
 

@@ -6,26 +6,26 @@ use base64::engine::general_purpose::STANDARD;
 use crate::cluster::{Cluster, Credentials};
 
 impl Cluster {
-    /// A kubeconfig of `nodelb`, with a new client certificate, for apiservers at these URLs; the first is the current
-    /// context.
+    /// Returns a kubeconfig of the user `nodelb` with a new client certificate, for apiservers at
+    /// these URLs; the first one is the current context.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn kubeconfig(&self, urls: &[&str]) -> anyhow::Result<String> {
         let certificate = self.certificate("nodelb", &["system:node-proxiers"])?;
         Ok(self.kubeconfig_for(&Credentials::Certificate(certificate), urls))
     }
 
-    /// A kubeconfig of somebody who may do everything.
+    /// Returns a kubeconfig of a user with all permissions.
     ///
     /// # Errors
-    /// No randomness.
+    /// The random number generator failed.
     pub fn admin_kubeconfig(&self, urls: &[&str]) -> anyhow::Result<String> {
         let certificate = self.certificate("admin", &["system:masters"])?;
         Ok(self.kubeconfig_for(&Credentials::Certificate(certificate), urls))
     }
 
-    /// A kubeconfig with these credentials.
+    /// Returns a kubeconfig with these credentials.
     pub fn kubeconfig_for(&self, credentials: &Credentials, urls: &[&str]) -> String {
         let ca = STANDARD.encode(self.ca_pem());
         let mut text = "apiVersion: v1\nkind: Config\ncurrent-context: server-0\nclusters:\n".to_owned();

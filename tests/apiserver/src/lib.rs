@@ -1,5 +1,5 @@
-//! A Kubernetes API server for tests: the protocol of an apiserver over TLS, as far as nodelb and `kubectl` need it, and
-//! every way it is known to go wrong.
+//! A Kubernetes API server for tests: the protocol of an apiserver over TLS, as far as nodelb and
+//! `kubectl` need it, with injected faults.
 //!
 //! ```text
 //!  tests ──────────────────────────> Cluster (state: store, write, defaults, patch, fields; access, accounts; identity)
@@ -9,8 +9,8 @@
 //!                answer: request, access, discovery, list, watch, reply
 //! ```
 //!
-//! It is deterministic: nothing goes wrong unless a rule says so. It does not validate objects beyond what nodelb depends
-//! on, and it forgets everything when it ends.
+//! The server is deterministic: a fault occurs only where a rule requests it. It validates objects
+//! only as far as nodelb depends on the result, and keeps its state in memory.
 
 mod access;
 mod accounts;

@@ -14,10 +14,10 @@ use crate::selector::Selector;
 use crate::status::Status;
 use crate::store::{Key, Object, Objects, Store};
 
-/// Answers a list request.
+/// Serves a list request.
 ///
 /// # Errors
-/// 400, 410 or 504, as an apiserver.
+/// 400, 410 or 504, as a real apiserver.
 pub(crate) fn list(
     store: &mut Store,
     resource: &'static Resource,
@@ -51,7 +51,7 @@ pub(crate) fn selector(resource: &Resource, request: &Request) -> Result<Selecto
     Selector::parse(resource, request.parameter("labelSelector"), request.parameter("fieldSelector"))
 }
 
-/// What a request selects, in order.
+/// The objects that a request selects, in order.
 pub(crate) fn chosen<'a>(
     objects: &'a Objects,
     request: &Request,
@@ -62,7 +62,7 @@ pub(crate) fn chosen<'a>(
     all.filter(|(key, object)| request.covers(&key.0, &key.1) && selector.matches(&object.value)).collect()
 }
 
-/// The objects to list, the revision they are of, and the last one that an earlier page had.
+/// The objects to list, their revision, and the last key of the previous page.
 fn start(store: &Store, resource: &'static Resource, request: &Request) -> Result<(Objects, u64, Option<Key>), Status> {
     let asked = inside(store, resource, revision(request.parameter("resourceVersion"))?);
     let token = request.parameter("continue");
@@ -86,7 +86,7 @@ fn start(store: &Store, resource: &'static Resource, request: &Request) -> Resul
     Ok((store.objects(resource), current, None))
 }
 
-/// 504 where a list must not be older than a revision that is not there yet.
+/// Returns 504 if the client requires a revision that does not exist yet.
 pub(crate) fn check_not_ahead(asked: u64, current: u64) -> Result<(), Status> {
     if asked <= current {
         return Ok(());
@@ -98,12 +98,12 @@ pub(crate) fn check_not_ahead(asked: u64, current: u64) -> Result<(), Status> {
     Err(status)
 }
 
-/// The store's revision that a client means; 0 stays 0.
+/// Converts a resourceVersion of a client to a revision of the store; 0 stays 0.
 pub(crate) fn inside(store: &Store, resource: &Resource, asked: u64) -> u64 {
     if asked == 0 { 0 } else { asked.saturating_sub(store.offset(resource)).max(1) }
 }
 
-/// A `resourceVersion`; 0 where not given.
+/// Parses a `resourceVersion`; 0 if empty.
 pub(crate) fn revision(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);

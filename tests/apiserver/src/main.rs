@@ -1,4 +1,5 @@
-//! `nodelb-apiserver`: a Kubernetes API server for demonstrations. It forgets everything when it ends.
+//! `nodelb-apiserver`: a Kubernetes API server for demonstrations. It keeps its state in memory
+//! only.
 
 mod control;
 
@@ -23,10 +24,10 @@ struct Arguments {
     /// Serve the cluster at this address; may be repeated
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     listen: Vec<SocketAddr>,
-    /// Write ca.crt, admin.kubeconfig and nodelb.kubeconfig here
+    /// Write ca.crt, admin.kubeconfig and nodelb.kubeconfig to this directory
     #[arg(long, value_name = "DIR", required_unless_present = "tell")]
     directory: Option<PathBuf>,
-    /// Write a kubeconfig of nodelb's user to this file, too; may be repeated
+    /// Also write a kubeconfig of the user nodelb to this file; may be repeated
     #[arg(long, value_name = "FILE")]
     kubeconfig: Vec<PathBuf>,
     /// Apply this manifest before serving; may be repeated
@@ -35,10 +36,10 @@ struct Arguments {
     /// The cluster's service CIDRs, the first one primary
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/16")]
     service_cidr: Vec<IpNet>,
-    /// Take commands (one line of JSON each) on this unix socket
+    /// Accept commands (one line of JSON each) on this unix socket
     #[arg(long, value_name = "PATH", required_unless_present = "directory")]
     control: Option<PathBuf>,
-    /// Do not serve: say this to the server whose socket --control names; may be repeated
+    /// Do not serve; send this command to the server at --control; may be repeated
     #[arg(long, value_name = "COMMAND", requires = "control")]
     tell: Vec<String>,
 }
@@ -86,13 +87,13 @@ fn write_secret(path: &Path, content: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Says `ready` and serves until SIGTERM or SIGINT.
+/// Prints `ready` and serves until SIGTERM or SIGINT.
 fn wait(cluster: Cluster, replicas: Vec<Replica>, control: Option<&Path>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _running = match control {
         None => Some(replicas),
         Some(path) => {
-            // What is there is the socket of a server that has ended.
+            // Remove the stale socket of a server that has ended.
             let _ = fs::remove_file(path);
             let listener = UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
             std::thread::spawn(move || Control::new(cluster, replicas).serve(&listener));
@@ -109,7 +110,7 @@ fn wait(cluster: Cluster, replicas: Vec<Replica>, control: Option<&Path>) -> any
         Ok::<_, io::Error>(())
     })?;
     if let Some(path) = control {
-        // It is of no use to anybody now.
+        // The socket is no longer needed.
         let _ = fs::remove_file(path);
     }
     Ok(())

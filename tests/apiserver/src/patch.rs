@@ -1,5 +1,6 @@
-//! The three kinds of patch: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch. Pure:
-//! a document and a patch in, a document out.
+//! The three kinds of patch: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes'
+//! strategic merge patch. The functions are pure: they take a document and a patch and return a
+//! document.
 
 mod strategic;
 
@@ -9,7 +10,8 @@ use crate::status::Status;
 
 pub(crate) use strategic::strategic;
 
-/// RFC 7396: what the patch names replaces what is there, `null` removes it.
+/// Applies a merge patch (RFC 7396): values of the patch replace those of the target, `null`
+/// removes a field.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -25,7 +27,7 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// The object that a value is, or becomes.
+/// Returns the value as an object; replaces any other value by an empty object.
 fn object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
@@ -36,10 +38,10 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
-/// RFC 6902: a list of operations.
+/// Applies a JSON patch (RFC 6902), a list of operations.
 ///
 /// # Errors
-/// 400: not a patch; 422: an operation that cannot be done, or a test that failed.
+/// 400: malformed patch; 422: an operation cannot be applied, or a test failed.
 pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), Status> {
     let operations = patch.as_array().ok_or_else(|| Status::new(400, "a JSON patch is a list of operations"))?;
     for operation in operations {
@@ -74,7 +76,7 @@ fn step(target: &mut Value, operation: &Value) -> Result<(), &'static str> {
     }
 }
 
-/// The parent's pointer and the last token, unescaped.
+/// The pointer to the parent and the last token, unescaped.
 fn parent(path: &str) -> Result<(&str, String), &'static str> {
     let (parent, last) = path.rsplit_once('/').ok_or("path is not a pointer")?;
     Ok((parent, last.replace("~1", "/").replace("~0", "~")))

@@ -1,4 +1,5 @@
-//! Cluster addresses and node ports that services are given, in a fixed order: the same writes allocate the same numbers.
+//! Allocation of cluster IPs and node ports, in a fixed order: the same writes allocate the same
+//! values.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::status::Status;
 
-/// What services may be given.
+/// The ranges that services get their addresses and ports from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranges {
     /// Service CIDRs, the primary one first; at most one per family.
@@ -19,14 +20,14 @@ pub struct Ranges {
 }
 
 impl Default for Ranges {
-    /// As kubeadm's: `10.96.0.0/16`, 30000 to 32767.
+    /// The defaults of kubeadm: `10.96.0.0/16`, 30000 to 32767.
     fn default() -> Self {
         let range = IpNet::new_assert(IpAddr::from([10, 96, 0, 0]), 16);
         Self { addresses: vec![range], ports: 30000..=32767 }
     }
 }
 
-/// What is taken.
+/// The allocated values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
     pub(crate) ranges: Ranges,
@@ -34,7 +35,8 @@ pub(crate) struct Pools {
     ports: BTreeSet<u16>,
 }
 
-/// Addresses at the beginning of a range that are only given to those who name them, as apiservers do (KEP-3070).
+/// Number of addresses at the start of a range that are assigned only on request, as apiservers do
+/// (KEP-3070).
 const RESERVED: usize = 16;
 
 impl Pools {
@@ -42,13 +44,13 @@ impl Pools {
         Self { ranges, ..Self::default() }
     }
 
-    /// Takes what a service has; what is taken already stays so.
+    /// Marks the values of a service as allocated.
     pub(crate) fn claim(&mut self, service: &Value) {
         self.addresses.extend(addresses(service));
         self.ports.extend(ports(service));
     }
 
-    /// Gives back what a service had.
+    /// Releases the values of a service.
     pub(crate) fn release(&mut self, service: &Value) {
         for address in addresses(service) {
             self.addresses.remove(&address);
@@ -58,22 +60,23 @@ impl Pools {
         }
     }
 
-    /// Whether another service has this address.
+    /// Reports whether a service has this address.
     pub(crate) fn has_address(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
 
-    /// Whether another service has this node port.
+    /// Reports whether a service has this node port.
     pub(crate) fn has_port(&self, port: u16) -> bool {
         self.ports.contains(&port)
     }
 
-    /// An address of this family, after the greatest one that was given while the range lasts.
+    /// Allocates an address of this family: the one after the greatest allocated address, as long
+    /// as the range lasts.
     pub(crate) fn address(&mut self, v6: bool) -> Result<IpAddr, Status> {
         let range = self.ranges.addresses.iter().find(|range| range.addr().is_ipv6() == v6);
         let range = range.ok_or_else(|| Status::new(422, "this cluster is not configured for that IP family"))?;
         let taken = |address: &IpAddr| self.addresses.contains(address);
-        // The usual case, without a walk over all that are taken.
+        // The common case, without a scan of all allocated addresses.
         let last = self.addresses.range(range.network()..range.broadcast()).next_back();
         let next = last.and_then(|last| range_after(range, *last)).filter(|it| !taken(it));
         let free = next.or_else(|| range.hosts().skip(RESERVED).find(|it| !taken(it)));
@@ -82,7 +85,7 @@ impl Pools {
         Ok(free)
     }
 
-    /// The lowest free node port.
+    /// Allocates the lowest free node port.
     pub(crate) fn port(&mut self) -> Result<u16, Status> {
         let free = self.ranges.ports.clone().find(|port| !self.ports.contains(port));
         let free = free.ok_or_else(|| Status::new(500, "failed to allocate a nodePort: range is full"))?;
@@ -91,7 +94,7 @@ impl Pools {
     }
 }
 
-/// The address after this one, if it is one that may be given.
+/// The next address that may be allocated.
 fn range_after(range: &IpNet, address: IpAddr) -> Option<IpAddr> {
     let next: IpAddr = match address {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits().checked_add(1)?).into(),
@@ -101,7 +104,7 @@ fn range_after(range: &IpNet, address: IpAddr) -> Option<IpAddr> {
     (next >= first && next < range.broadcast()).then_some(next)
 }
 
-/// The cluster addresses of a service, `None` and unparsable ones left out.
+/// The cluster IPs of a service without `None` and invalid ones.
 pub(crate) fn addresses(service: &Value) -> Vec<IpAddr> {
     let list = service["spec"]["clusterIPs"].as_array().map(Vec::as_slice).unwrap_or_default();
     list.iter().filter_map(|address| address.as_str()?.parse().ok()).collect()

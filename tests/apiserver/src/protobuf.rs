@@ -1,9 +1,9 @@
-//! The little protobuf that `kubectl create` and `kubectl auth can-i` cannot do without: requests of a few types, decoded
-//! into the JSON they stand for. Answers are always JSON. Field numbers are those of Kubernetes' `generated.proto` files.
+//! The few protobuf requests that `kubectl create` and `kubectl auth can-i` send, decoded into
+//! JSON. Responses are always JSON. Field numbers are those of Kubernetes' `generated.proto` files.
 
 use serde_json::{Map, Value, json};
 
-/// What a field holds.
+/// The type of a field.
 enum Shape {
     Text,
     Number,
@@ -13,7 +13,7 @@ enum Shape {
     IntOrString,
 }
 
-/// Number, name, what it holds, whether it is a list.
+/// Number, name, type, and whether the field is repeated.
 type Field = (u64, &'static str, Shape, bool);
 
 const METADATA: &[Field] = &[
@@ -59,7 +59,7 @@ const REVIEW: &[Field] = &[(
     false,
 )];
 
-/// The fields of a kind that is understood.
+/// The fields of a supported kind.
 fn kind(name: &str) -> Option<&'static [Field]> {
     const METADATA_FIELD: Field = (1, "metadata", Shape::Message(METADATA), false);
     match name {
@@ -70,7 +70,8 @@ fn kind(name: &str) -> Option<&'static [Field]> {
     }
 }
 
-/// Decodes a body that begins as Kubernetes' protobuf does; `None`: it does not, or it is of a kind that is not known.
+/// Decodes a body that starts with the magic number of Kubernetes' protobuf; `None` if it does not,
+/// or for an unknown kind.
 pub(crate) fn decode(body: &[u8]) -> Option<Value> {
     let envelope = body.strip_prefix(b"k8s\0")?;
     let (mut object, mut raw) = (Value::Null, None);
@@ -88,7 +89,7 @@ pub(crate) fn decode(body: &[u8]) -> Option<Value> {
     Some(Value::Object(content))
 }
 
-/// Decodes a message; unknown fields are skipped, empty strings are as good as missing.
+/// Decodes a message; skips unknown fields and treats empty strings as missing.
 fn message(fields: &[Field], bytes: &[u8]) -> Value {
     let mut object = Map::new();
     for (number, item) in Items(bytes) {
@@ -131,15 +132,15 @@ fn int_or_string(bytes: &[u8]) -> Value {
     value
 }
 
-/// The content of one field on the wire.
+/// The encoded value of one field.
 enum Item<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of a fixed size, which no field here is.
+    /// A fixed-size value, which no field here has.
     Skipped,
 }
 
-/// The fields of a message as they come; ends at the first that is cut short.
+/// Iterates over the fields of a message; ends at the first truncated one.
 struct Items<'a>(&'a [u8]);
 
 impl<'a> Items<'a> {

@@ -1,4 +1,4 @@
-//! Answers: whole bodies, bodies that go on, and bodies that break off.
+//! Responses: complete bodies, streamed bodies, and bodies that break off.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,10 +15,10 @@ use tokio::time::{Sleep, sleep};
 use crate::faults::Fault;
 use crate::status::Status;
 
-/// A part of a body that is not whole yet.
+/// A chunk of a streamed body.
 pub(crate) type Piece = Result<Bytes, Broken>;
 
-/// The body breaks off, and its reader can see that it did.
+/// The body breaks off in a way that the client can detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
@@ -30,18 +30,18 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
-    /// All of it.
+    /// The complete body.
     Whole(Option<Bytes>),
-    /// As it comes.
+    /// A stream of chunks.
     Stream(mpsc::Receiver<Piece>),
-    /// So much of it, and then a broken stream.
+    /// A part of the body, followed by an error.
     Torn(Option<Bytes>, Pin<Box<Sleep>>),
 }
 
-/// How long what was sent before a break has to reach the socket: whatever is queued then is lost.
+/// How long the socket has to send the data before a break; data that is still queued then is lost.
 pub(crate) const FLUSH: Duration = Duration::from_millis(20);
 
 impl Body for ReplyBody {
@@ -71,27 +71,27 @@ impl Body for ReplyBody {
     }
 }
 
-/// JSON that is ready, with a status.
+/// A response with JSON that is already encoded.
 pub(crate) fn json(code: u16, body: impl Into<Bytes>) -> Response<ReplyBody> {
     reply(code, "application/json", ReplyBody::Whole(Some(body.into())))
 }
 
-/// JSON that was just made.
+/// A response with a JSON value.
 pub(crate) fn value(code: u16, body: &Value) -> Response<ReplyBody> {
     json(code, format!("{body}\n"))
 }
 
-/// Text.
+/// A response with text.
 pub(crate) fn text(code: u16, body: &'static str) -> Response<ReplyBody> {
     reply(code, "text/plain; charset=utf-8", ReplyBody::Whole(Some(body.into())))
 }
 
-/// The events of a watch.
+/// A response with the events of a watch.
 pub(crate) fn stream(pieces: mpsc::Receiver<Piece>) -> Response<ReplyBody> {
     reply(200, "application/json", ReplyBody::Stream(pieces))
 }
 
-/// A refusal.
+/// An error response.
 pub(crate) fn refusal(status: &Status) -> Response<ReplyBody> {
     let mut response = value(status.code, &status.body());
     if let Some(seconds) = status.retry_after {
@@ -100,7 +100,7 @@ pub(crate) fn refusal(status: &Status) -> Response<ReplyBody> {
     response
 }
 
-/// A whole body, less what a fault takes from it.
+/// A complete body, modified by a fault.
 pub(crate) fn spoilt(body: Bytes, fault: Option<&Fault>) -> Response<ReplyBody> {
     match fault {
         Some(Fault::Cut { after }) => {

@@ -1,4 +1,4 @@
-//! What a request asks for, read from its method and its URL.
+//! Parses a request from its method and URL.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use serde::Deserialize;
 
 use crate::resource::Resource;
 
-/// What is done to a resource.
+/// The operation on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// One object is read.
+    /// Reads one object.
     Get,
-    /// All are read.
+    /// Reads all objects.
     List,
-    /// Changes are read.
+    /// Streams changes.
     Watch,
-    /// An object is made.
+    /// Creates an object.
     Create,
-    /// An object is replaced.
+    /// Replaces an object.
     Update,
-    /// An object is changed in part.
+    /// Changes part of an object.
     Patch,
-    /// An object is deleted.
+    /// Deletes an object.
     Delete,
 }
 
 impl Verb {
-    /// As in RBAC rules.
+    /// The name in RBAC rules.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -47,13 +47,13 @@ impl Verb {
 pub(crate) struct Request {
     /// Decoded path.
     pub path: String,
-    /// What is done.
+    /// The operation.
     pub verb: Verb,
-    /// To which resource; `None`: the path is not one of a resource.
+    /// The resource; `None` if the path does not belong to one.
     pub resource: Option<&'static Resource>,
-    /// In which namespace; `None`: in all, or the resource has none.
+    /// The namespace; `None` for all namespaces and for cluster-scoped resources.
     pub namespace: Option<String>,
-    /// To which object; `None`: to all.
+    /// The name of the object; `None` for a collection.
     pub name: Option<String>,
     /// `status`
     pub subresource: Option<String>,
@@ -62,7 +62,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Takes a URL apart. Never fails: a path that is no resource's has none.
+    /// Parses a URL. Never fails: an unknown path has no resource.
     pub(crate) fn parse(method: &Method, uri: &Uri) -> Self {
         let path = uri.path().to_owned();
         let query: BTreeMap<String, String> =
@@ -105,7 +105,7 @@ impl Request {
         self.subresource = rest.get(1).map(|name| (*name).to_owned());
     }
 
-    /// A parameter; empty where not given.
+    /// A query parameter; empty if missing.
     pub(crate) fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
@@ -115,7 +115,7 @@ impl Request {
         matches!(self.parameter(name), "true" | "1")
     }
 
-    /// The parameters that say which objects of a list are meant.
+    /// Reports whether the path of a list or watch includes this object.
     pub(crate) fn covers(&self, namespace: &str, name: &str) -> bool {
         self.namespace.as_ref().is_none_or(|it| it == namespace) && self.name.as_ref().is_none_or(|it| it == name)
     }

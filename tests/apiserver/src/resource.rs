@@ -1,9 +1,9 @@
-//! The resources that are served, and what differs between them.
+//! The supported resources and their properties.
 
 /// One resource.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Resource {
-    /// API group; empty: core.
+    /// API group; empty for core.
     pub group: &'static str,
     /// `v1`
     pub version: &'static str,
@@ -13,20 +13,20 @@ pub(crate) struct Resource {
     pub singular: &'static str,
     /// `Service`
     pub kind: &'static str,
-    /// As people type it.
+    /// Short names for kubectl.
     pub short: &'static [&'static str],
     /// Whether objects live in namespaces.
     pub namespaced: bool,
     /// Whether `/status` exists.
     pub status: bool,
-    /// Fields, beside name and namespace, that field selectors may use.
+    /// Fields that field selectors may use in addition to name and namespace.
     pub selectable: &'static [&'static str],
 }
 
-/// The group of roles.
+/// The API group of roles.
 pub(crate) const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// All of them.
+/// All supported resources.
 pub(crate) static RESOURCES: [Resource; 12] = [
     Resource {
         status: true,
@@ -58,7 +58,7 @@ pub(crate) static RESOURCES: [Resource; 12] = [
     },
     Resource { group: "discovery.k8s.io", ..core("endpointslices", "endpointslice", "EndpointSlice", &[], true) },
     Resource { group: "networking.k8s.io", ..core("servicecidrs", "servicecidr", "ServiceCIDR", &[], false) },
-    // What follows from these is said in `accounts`.
+    // `accounts` implements their effects.
     core("serviceaccounts", "serviceaccount", "ServiceAccount", &["sa"], true),
     Resource { selectable: &["type"], ..core("secrets", "secret", "Secret", &[], true) },
     Resource { group: RBAC, ..core("clusterroles", "clusterrole", "ClusterRole", &[], false) },
@@ -76,12 +76,12 @@ const fn core(
 }
 
 impl Resource {
-    /// Finds one by its plural, or by its kind.
+    /// Finds a resource by plural or kind.
     pub(crate) fn find(name: &str) -> Option<&'static Self> {
         RESOURCES.iter().find(|resource| resource.plural == name || resource.kind == name)
     }
 
-    /// Finds one as a path names it.
+    /// Finds a resource by the parts of its path.
     pub(crate) fn in_group(group: &str, version: &str, plural: &str) -> Option<&'static Self> {
         RESOURCES.iter().find(|it| it.group == group && it.version == version && it.plural == plural)
     }
@@ -91,7 +91,7 @@ impl Resource {
         if self.group.is_empty() { self.version.into() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// `services`, `endpointslices.discovery.k8s.io`: as messages call it.
+    /// `services`, `endpointslices.discovery.k8s.io`: the name in messages.
     pub(crate) fn qualified(&self) -> String {
         if self.group.is_empty() { self.plural.into() } else { format!("{}.{}", self.plural, self.group) }
     }

@@ -5,12 +5,12 @@ use serde_json::Value;
 use crate::resource::Resource;
 use crate::status::Status;
 
-/// What a list or watch asks for; default: everything.
+/// The selectors of a list or watch; the default selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
-    /// All must hold.
+    /// Label requirements, all of which must be met.
     labels: Vec<Requirement>,
-    /// Path, expected value, whether it must be equal; all must hold.
+    /// Field requirements (path, value, whether it must be equal), all of which must be met.
     fields: Vec<(String, String, bool)>,
 }
 
@@ -23,17 +23,17 @@ enum Requirement {
 }
 
 impl Selector {
-    /// Reads `labelSelector` and `fieldSelector`, either of which may be empty.
+    /// Parses `labelSelector` and `fieldSelector`, either of which may be empty.
     ///
     /// # Errors
-    /// 400: not a selector, or a field that this resource cannot be selected by.
+    /// 400: not a selector, or the resource does not support the field.
     pub(crate) fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, Status> {
         let labels = split(labels).map(requirement).collect::<Result<_, _>>()?;
         let fields = split(fields).map(|term| field(resource, fields, term)).collect::<Result<_, _>>()?;
         Ok(Self { labels, fields })
     }
 
-    /// Whether the object is asked for.
+    /// Reports whether the object is selected.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         self.labels.iter().all(|requirement| requirement.holds(labels))
@@ -55,7 +55,7 @@ impl Requirement {
     }
 }
 
-/// Splits at commas that are not within parentheses.
+/// Splits at commas outside parentheses.
 fn split(selector: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     selector
@@ -127,7 +127,7 @@ fn field(resource: &Resource, selector: &str, term: &str) -> Result<(String, Str
     Ok((path.into(), value.into(), equal))
 }
 
-/// The field at a dotted path as a field selector sees it; empty where missing.
+/// The value of a field at a dotted path, as field selectors see it; empty if missing.
 fn text(object: &Value, path: &str) -> String {
     match path.split('.').fold(object, |value, name| &value[name]) {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! One apiserver of a cluster: a listener, TLS, and the connections it has accepted, in a thread of its own.
+//! One apiserver of a cluster: a listener, TLS and its connections, in a separate thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -21,21 +21,23 @@ use crate::cluster::Cluster;
 use crate::faults::{Behaviour, Faults};
 use crate::identity::Identity;
 
-/// How a replica differs from others.
+/// The options of a replica.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// Names and addresses in its certificate; its own address is added.
+    /// Names and addresses in its certificate; the listen address is added.
     pub names: Vec<String>,
-    /// Whose CA signs its certificate and its clients'; `None`: the cluster's.
+    /// The CA that issues its certificate and the client certificates; `None` is the CA of the
+    /// cluster.
     pub identity: Option<Identity>,
-    /// Protocols it offers, best first.
+    /// ALPN protocols, preferred first.
     pub alpn: Vec<&'static str>,
-    /// What it does from the start.
+    /// The initial behaviour.
     pub behaviour: Behaviour,
 }
 
 impl Default for ServeOptions {
-    /// As kubeadm makes them: `kubernetes` and its longer forms, `localhost`; HTTP/2 and HTTP/1.1.
+    /// As kubeadm configures it: `kubernetes` and its longer forms, `localhost`; HTTP/2 and
+    /// HTTP/1.1.
     fn default() -> Self {
         let names = [
             "kubernetes",
@@ -53,7 +55,7 @@ impl Default for ServeOptions {
     }
 }
 
-/// A running apiserver; dropped, it stops.
+/// A running apiserver. It stops when dropped.
 #[derive(Debug)]
 pub struct Replica {
     address: SocketAddr,
@@ -63,7 +65,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Where it listens.
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -73,12 +75,13 @@ impl Replica {
         format!("https://{}", self.address)
     }
 
-    /// What goes wrong with it.
+    /// The faults of this replica.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Closes the listener and every connection. Serve the cluster again at the same address to start it again.
+    /// Closes the listener and every connection. To restart it, serve the cluster again at the same
+    /// address.
     pub fn stop(self) {
         drop(self);
     }
@@ -88,17 +91,18 @@ impl Drop for Replica {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // An error would be a panic of that thread, which has printed it.
+            // The thread has already printed its panic message.
             let _ = thread.join();
         }
     }
 }
 
 impl Cluster {
-    /// Serves the cluster on a listener, in the caller's network namespace, until the replica is dropped.
+    /// Serves the cluster on a listener, in the caller's network namespace, until the replica is
+    /// dropped.
     ///
     /// # Errors
-    /// A name that no certificate can have, or no thread.
+    /// A name is not valid in a certificate, or the thread cannot be created.
     pub fn serve(&self, listener: TcpListener, options: ServeOptions) -> anyhow::Result<Replica> {
         let address = listener.local_addr().context("the listener has no address")?;
         listener.set_nonblocking(true)?;
@@ -139,11 +143,11 @@ struct Server {
     address: SocketAddr,
 }
 
-/// How long to wait before a listener is tried again.
+/// Interval between attempts to bind the listener again.
 const AGAIN: Duration = Duration::from_millis(10);
 
 impl Server {
-    /// Accepts connections for ever, except while they are to be refused.
+    /// Accepts connections, except while the replica refuses them.
     async fn accept(&self, listener: TcpListener) {
         let mut listening = self.faults.listening.subscribe();
         let mut listener = tokio::net::TcpListener::from_std(listener).ok();
@@ -166,7 +170,7 @@ impl Server {
         }
     }
 
-    /// Keeps the port, refusing connections, until they are accepted again.
+    /// Keeps the port and refuses connections until the replica accepts them again.
     async fn listen_again(
         &self,
         listening: &mut tokio::sync::watch::Receiver<bool>,
@@ -183,13 +187,13 @@ impl Server {
     }
 
     fn connection(&self, stream: TcpStream) {
-        // It only costs latency.
+        // Failure only costs latency.
         let _ = stream.set_nodelay(true);
         let wire = self.faults.gate.admit(stream);
         let acceptor = TlsAcceptor::from(self.tls.clone());
         let (cluster, identity, faults) = (self.cluster.clone(), self.identity.clone(), self.faults.clone());
         tokio::spawn(async move {
-            // Whatever ends a connection, its client sees it.
+            // The client notices the end of the connection, whatever the reason.
             let Ok(stream) = acceptor.accept(wire).await else { return };
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let peer = Arc::new(Peer { user: identity.user(chain), has_certificate: !chain.is_empty() });
@@ -208,7 +212,8 @@ impl Server {
     }
 }
 
-/// A socket that has the address and does not listen: connections are refused, and nobody else gets the port.
+/// Returns a socket that is bound but does not listen: connections are refused, and no other
+/// process gets the port.
 fn reserve(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

@@ -1,15 +1,15 @@
-//! `Status`: how an apiserver says no. Owns the reasons and codes; whoever refuses something makes one.
+//! `Status`: the error responses of an apiserver, with their codes and reasons.
 
 use serde_json::{Value, json};
 
-/// An error answer: an HTTP status, and a `meta/v1` Status as its body.
+/// An error response: an HTTP status, with a `meta/v1` Status as its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status, also `code` in the body.
     pub code: u16,
-    /// `reason`, a word for machines.
+    /// `reason`, machine-readable.
     pub reason: String,
-    /// `message`, a sentence for people.
+    /// `message`, human-readable.
     pub message: String,
     /// `Retry-After` in seconds, also `details.retryAfterSeconds`.
     pub retry_after: Option<u32>,
@@ -18,7 +18,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// A status with the reason an apiserver gives with this code.
+    /// Creates a status with the reason that an apiserver gives for this code.
     pub fn new(code: u16, message: impl Into<String>) -> Self {
         let reason = match code {
             400 => "BadRequest",
@@ -41,30 +41,30 @@ impl Status {
         Self { code, reason: reason.into(), message: message.into(), retry_after: None, details: None }
     }
 
-    /// The same with another reason.
+    /// Replaces the reason.
     pub fn reason(mut self, reason: &str) -> Self {
         self.reason = reason.into();
         self
     }
 
-    /// The same with a `Retry-After`, in seconds.
+    /// Adds a `Retry-After`, in seconds.
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
-    /// The same about one object.
+    /// Adds the object that the error is about.
     pub fn about(mut self, resource: &str, group: &str, name: &str) -> Self {
         self.details = Some(json!({"name": name, "group": group, "kind": resource}));
         self
     }
 
-    /// 410, as a list or watch that starts before what is still known.
+    /// 410: a list or watch asks for a revision that was compacted.
     pub fn expired(asked: u64, oldest: u64) -> Self {
         Self::new(410, format!("too old resource version: {asked} ({oldest})"))
     }
 
-    /// The body.
+    /// The body of the response.
     pub fn body(&self) -> Value {
         let mut body = json!({
             "kind": "Status",

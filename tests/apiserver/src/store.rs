@@ -1,5 +1,5 @@
-//! What an etcd is to an apiserver: objects, one revision counter, and the log of what changed. Knows nothing of what
-//! objects mean; `write` decides what is stored.
+//! The role of etcd: objects, one revision counter, and a log of changes. Does not interpret
+//! objects; `write` decides what is stored.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use serde_json::Value;
 use crate::resource::Resource;
 use crate::status::Status;
 
-/// Namespace (empty for what lives in none) and name, in the order of lists.
+/// Namespace (empty for cluster-scoped objects) and name, in list order.
 pub(crate) type Key = (String, String);
 
-/// The objects of one resource; a copy is cheap and does not change.
+/// The objects of one resource; immutable and cheap to clone.
 pub(crate) type Objects = OrdMap<Key, Arc<Object>>;
 
-/// How many events are kept, whoever may still want them.
+/// Maximum number of logged events.
 const LOG: usize = 100_000;
 
 /// One version of one object.
 #[derive(Debug)]
 pub(crate) struct Object {
-    /// As it is now.
+    /// The current content.
     pub(crate) value: Value,
-    /// The same as JSON, made once.
+    /// The content encoded as JSON.
     pub(crate) bytes: Bytes,
 }
 
-/// What happened to an object.
+/// The type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
     Added,
@@ -43,27 +43,27 @@ pub(crate) struct Event {
     pub(crate) revision: u64,
     pub(crate) resource: &'static Resource,
     pub(crate) kind: EventKind,
-    /// As it is now; for a deletion as it was, with the revision of the deletion.
+    /// The new object; for a deletion the old one, with the revision of the deletion.
     pub(crate) object: Arc<Object>,
-    /// As it was before.
+    /// The previous object.
     pub(crate) previous: Option<Arc<Object>>,
 }
 
-/// Everything that is stored.
+/// The stored objects of a cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     tables: BTreeMap<&'static str, Objects>,
     log: VecDeque<Event>,
     revision: u64,
-    /// Lists and watches from before this revision are refused.
+    /// Lists and watches from earlier revisions are refused.
     compacted: u64,
-    /// The revision of the last event that the log has lost.
+    /// The revision of the last event that the log has dropped.
     forgotten: u64,
-    /// What is added to the revision wherever clients see it, by resource: such a resource has an etcd of its own.
+    /// Offsets of the revisions that clients see, by resource: such a resource has its own etcd.
     offsets: BTreeMap<&'static str, u64>,
-    /// What continue tokens refer to.
+    /// The lists that continue tokens refer to.
     snapshots: BTreeMap<(u64, &'static str), Objects>,
-    /// While set, watchers are not told of changes.
+    /// Whether watches are not notified of changes.
     pub(crate) quiet: bool,
 }
 
@@ -76,12 +76,12 @@ impl Store {
         self.compacted
     }
 
-    /// What is added to revisions of this resource where clients see them.
+    /// The offset of the revisions of this resource that clients see.
     pub(crate) fn offset(&self, resource: &Resource) -> u64 {
         self.offsets.get(resource.plural).copied().unwrap_or(0)
     }
 
-    /// From now on the resource has resourceVersions of its own.
+    /// Gives the resource its own sequence of resourceVersions.
     pub(crate) fn set_offset(&mut self, resource: &'static Resource, offset: u64) {
         self.offsets.insert(resource.plural, offset);
     }
@@ -94,7 +94,7 @@ impl Store {
         self.tables.get(resource.plural)?.get(key)
     }
 
-    /// Stores an object under the next revision.
+    /// Stores an object with the next revision.
     pub(crate) fn put(&mut self, resource: &'static Resource, key: &Key, value: Value) -> Arc<Object> {
         let object = self.version(resource, value);
         let previous = self.tables.entry(resource.plural).or_default().insert(key.clone(), object.clone());
@@ -103,7 +103,7 @@ impl Store {
         object
     }
 
-    /// Removes an object, which takes a revision too.
+    /// Removes an object, which also takes a revision.
     pub(crate) fn remove(&mut self, resource: &'static Resource, key: &Key) -> Option<Arc<Object>> {
         let previous = self.tables.get_mut(resource.plural)?.remove(key)?;
         let object = self.version(resource, previous.value.clone());
@@ -133,10 +133,10 @@ impl Store {
         }
     }
 
-    /// What happened to a resource after a revision, for a watch that already runs.
+    /// The events of a resource after a revision, for a running watch.
     ///
     /// # Errors
-    /// 410: it has read too slowly.
+    /// 410: the watch is too far behind.
     pub(crate) fn since(&self, resource: &Resource, revision: u64) -> Result<Vec<Event>, Status> {
         if revision < self.forgotten {
             return Err(Status::expired(revision, self.forgotten));
@@ -145,23 +145,24 @@ impl Store {
         Ok(self.log.range(from..).filter(|event| event.resource == resource).cloned().collect())
     }
 
-    /// Forgets history: continue tokens and watches from before now are refused; those that run go on.
+    /// Compacts the history: earlier continue tokens and watches are refused from now on; running
+    /// watches continue.
     pub(crate) fn compact(&mut self) {
         self.compacted = self.revision;
         self.snapshots.clear();
     }
 
-    /// Remembers what a list looked like, for its next pages.
+    /// Keeps the content of a list for its next pages.
     pub(crate) fn pin(&mut self, resource: &'static Resource, revision: u64, objects: Objects) {
         self.snapshots.insert((revision, resource.plural), objects);
     }
 
-    /// What a list looked like at a revision whose first page was served.
+    /// The content of a list at a revision whose first page was served.
     pub(crate) fn pinned(&self, resource: &'static Resource, revision: u64) -> Option<Objects> {
         self.snapshots.get(&(revision, resource.plural)).cloned()
     }
 
-    /// Goes back to an earlier state, revision included, as after an etcd restore.
+    /// Restores an earlier state with its revision, as after an etcd restore.
     pub(crate) fn restore(&mut self, backup: &Self) {
         let revision = backup.revision;
         self.tables = backup.tables.clone();
@@ -172,7 +173,7 @@ impl Store {
         self.snapshots.clear();
     }
 
-    /// Takes a revision for nothing, as a write to a resource that nobody here reads.
+    /// Takes a revision, as a write to an unsupported resource would.
     pub(crate) fn tick(&mut self) {
         self.revision += 1;
     }

@@ -1,15 +1,15 @@
-//! Tables: what `kubectl get` prints when it is not told otherwise. Only for lists and objects, not for watches.
+//! Tables, the default output of `kubectl get`. Only for lists and objects, not for watches.
 
 use serde_json::{Value, json};
 
 use crate::resource::Resource;
 
-/// Whether a request prefers a table to the objects.
+/// Reports whether a client prefers a table.
 pub(crate) fn is_wanted(accept: &str) -> bool {
     accept.split(',').next().is_some_and(|first| first.contains("as=Table") && first.contains("v=v1;"))
 }
 
-/// A list, or one object, as a table.
+/// A list or an object as a table.
 pub(crate) fn table(resource: &Resource, answer: &Value, now: &str) -> Value {
     let one = std::slice::from_ref(answer);
     let items = answer["items"].as_array().map_or(one, Vec::as_slice);
@@ -82,7 +82,7 @@ fn service_port(port: &Value) -> String {
     format!("{}{node}/{}", port["port"], text(&port["protocol"]))
 }
 
-/// How long ago, when both were on one day: a test cluster is never older.
+/// The age, if both times are on the same day: a test cluster is never older.
 fn age(then: &str, now: &str) -> String {
     let seconds = |time: &str| -> Option<u64> {
         let (_, clock) = time.strip_suffix('Z')?.split_once('T')?;

@@ -1,4 +1,5 @@
-//! Watches: what a client has not seen yet, in order, one JSON line each; bookmarks; and what may go wrong with them.
+//! Watches: sends the events that a client has not received yet, in order, one JSON line each;
+//! bookmarks; and injected faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,56 +19,57 @@ use crate::selector::Selector;
 use crate::status::Status;
 use crate::store::{Event, EventKind, Object, Objects};
 
-/// A watch that is allowed, before its first event.
+/// A watch request that was accepted.
 pub(crate) struct Watch {
     cluster: Cluster,
     faults: Arc<Faults>,
     request: Request,
     resource: &'static Resource,
     selector: Selector,
-    /// What the client has seen, or what it says it has.
+    /// The last revision that the client has received.
     seen: u64,
     initial: Initial,
-    /// What was stored, and at which revision, when the watch was allowed: not when its client gets round to reading.
+    /// The content and revision at the time of the request, not at the time when the client starts
+    /// to read.
     objects: Objects,
     current: u64,
     compacted: u64,
-    /// What is added to revisions where the client sees them.
+    /// The offset of the revisions that the client sees.
     offset: u64,
     bookmarks: Option<Duration>,
     deadline: Instant,
     fault: Option<Fault>,
-    /// From when the watch was allowed.
+    /// Signals since the time of the request.
     interrupts: watch::Receiver<(u64, Interrupt)>,
     /// An event that is sent after the next one.
     swapped: Option<Bytes>,
 }
 
-/// What is sent before events.
+/// The initial events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Initial {
     Nothing,
     /// All objects.
     Objects,
-    /// All objects, then a bookmark that says so.
+    /// All objects, then a bookmark that marks their end.
     Marked,
 }
 
 /// Why a watch ends.
 enum End {
-    /// Its time is over, or the client has gone.
+    /// The timeout has expired, or the client has disconnected.
     Clean,
-    /// The connection breaks.
+    /// The connection is broken by a fault.
     Broken,
 }
 
 type Step = Result<(), End>;
 
 impl Watch {
-    /// Checks a request.
+    /// Validates a request.
     ///
     /// # Errors
-    /// 400, 410, 422 or 504, as an apiserver.
+    /// 400, 410, 422 or 504, as a real apiserver.
     pub(crate) fn new(
         cluster: &Cluster,
         faults: &Arc<Faults>,
@@ -118,7 +120,7 @@ impl Watch {
         })
     }
 
-    /// Sends until the time is over, the client has gone or something goes wrong.
+    /// Sends events until the timeout, the end of the connection or a fault.
     pub(crate) async fn run(mut self, to: mpsc::Sender<Piece>) {
         let mut interrupts = self.interrupts.clone();
         let ended = tokio::select! {
@@ -186,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Sends what comes before the first event; returns the revision that it is of.
+    /// Sends the initial events; returns their revision.
     async fn begin(&mut self, to: &mpsc::Sender<Piece>) -> Result<u64, End> {
         if self.initial == Initial::Nothing {
             if self.seen < self.compacted {
@@ -210,7 +212,7 @@ impl Watch {
         Ok(self.current)
     }
 
-    /// Sends one event, if the client is to see it.
+    /// Sends one event if the client has selected the object.
     async fn event(&mut self, to: &mpsc::Sender<Piece>, event: &Event) -> Step {
         let sees = |object: &Object| {
             let metadata = &object.value["metadata"];
@@ -224,7 +226,8 @@ impl Watch {
             (false, true) => encode("ADDED", &event.object),
             (true, true) => encode("MODIFIED", &event.object),
             (true, false) if event.kind == EventKind::Deleted => encode("DELETED", &event.object),
-            // It is still there, but no longer selected: as it was, under the new revision.
+            // The object still exists but is no longer selected: send the old content with the new
+            // revision.
             (true, false) => encode("DELETED", &self.as_it_was(event)),
         };
         match self.faults.of_event(self.resource.plural, false) {
@@ -251,7 +254,7 @@ impl Watch {
         Object { bytes: value.to_string().into(), value }
     }
 
-    /// Does what a fault says beside or instead of a line.
+    /// Injects a fault in addition to a line or instead of it.
     async fn spoil(&mut self, to: &mpsc::Sender<Piece>, fault: EventFault, line: &Bytes) -> Step {
         match fault {
             EventFault::Duplicate | EventFault::Swap => Ok(()),
@@ -272,7 +275,7 @@ impl Watch {
         }
     }
 
-    /// Nothing more, until the client gives up.
+    /// Sends nothing more until the client disconnects.
     async fn silence(&self) -> Step {
         std::future::pending().await
     }
@@ -313,7 +316,7 @@ impl Watch {
     }
 }
 
-/// Whether the list is to be streamed; 422 where it cannot be.
+/// Whether the client requests a streaming list; 422 if the server does not support it.
 fn streams_list(request: &Request, watch_list: WatchList) -> Result<bool, Status> {
     let asked = request.flag("sendInitialEvents");
     let named = !request.parameter("sendInitialEvents").is_empty();

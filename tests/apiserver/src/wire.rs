@@ -1,4 +1,4 @@
-//! The TCP stream beneath TLS, which a replica can hold still, slow down or reset while it is in use.
+//! The TCP stream below TLS, which a replica can freeze, slow down or reset.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// What holds for all connections of a replica.
+/// The state that all connections of a replica share.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
@@ -21,11 +21,11 @@ pub(crate) struct Gate {
 struct State {
     frozen: bool,
     black_hole: bool,
-    /// Connections made up to this number are reset.
+    /// Connections with numbers up to this one are reset.
     reset_up_to: u64,
-    /// Each connection is reset when it has written this many bytes since the rule was set; so many times.
+    /// Resets a connection when it has written this many bytes since the rule was set.
     reset_after: Option<ResetAfter>,
-    /// At most so many bytes at a time, and a pause after each.
+    /// Maximum number of bytes per write, and the pause after each write.
     slow: Option<(usize, Duration)>,
     connections: u64,
     wakers: HashMap<u64, Waker>,
@@ -48,17 +48,17 @@ impl Gate {
         result
     }
 
-    /// No connection is read from or written to.
+    /// Stops reading and writing on all connections.
     pub(crate) fn freeze(&self, on: bool) {
         self.change(|state| state.frozen = on);
     }
 
-    /// The same for connections that are made while it is on.
+    /// The same for connections that are accepted while it is on.
     pub(crate) fn black_hole(&self, on: bool) {
         self.change(|state| state.black_hole = on);
     }
 
-    /// Resets every connection there is.
+    /// Resets every connection.
     pub(crate) fn reset_all(&self) {
         self.change(|state| state.reset_up_to = state.connections);
     }
@@ -74,7 +74,7 @@ impl Gate {
         self.change(|state| state.slow = slow);
     }
 
-    /// Everything flows again.
+    /// Removes all faults.
     pub(crate) fn clear(&self) {
         self.change(|state| {
             state.frozen = false;
@@ -86,7 +86,7 @@ impl Gate {
         });
     }
 
-    /// A connection that has just been accepted.
+    /// Wraps an accepted connection.
     pub(crate) fn admit(self: &Arc<Self>, stream: TcpStream) -> Wire {
         let (number, swallowed) = self.change(|state| {
             state.connections += 1;
@@ -102,7 +102,7 @@ pub(crate) struct Wire {
     stream: TcpStream,
     gate: Arc<Gate>,
     number: u64,
-    /// Made while the replica was a black hole.
+    /// Accepted while the replica was a black hole.
     swallowed: bool,
     /// The reset rule that `written` counts for.
     rule: u64,
@@ -110,14 +110,14 @@ pub(crate) struct Wire {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// How much may be written now.
+/// How many bytes may be written now.
 struct Allowance {
     bytes: usize,
     pause: Option<Duration>,
 }
 
 impl Wire {
-    /// Waits while the connection is held still; an error if it is to be reset.
+    /// Waits while the connection is frozen; returns an error if it has to be reset.
     fn pass(&mut self, context: &Context<'_>) -> Poll<io::Result<Allowance>> {
         let gate = self.gate.clone();
         let mut state = gate.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +146,7 @@ impl Wire {
         Poll::Ready(Ok(allowance))
     }
 
-    /// Makes the closing that follows a reset.
+    /// Makes close() send a reset.
     fn reset(&self) -> io::Error {
         self.stream.set_zero_linger().err().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
     }

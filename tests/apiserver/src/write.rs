@@ -1,5 +1,5 @@
-//! Create, update, patch and delete, with an apiserver's rules: names, conflicts, what a client may not set, what is
-//! filled in, and who is written down as the writer.
+//! Create, update, patch and delete with the rules of an apiserver: names, conflicts, read-only
+//! fields, defaults, and field managers.
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use crate::resource::Resource;
 use crate::status::Status;
 use crate::store::{Key, Object, Store};
 
-/// All that a cluster remembers.
+/// The state of a cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State {
     pub(crate) store: Store,
     pub(crate) pools: Pools,
-    /// Makes the UIDs of one cluster differ from those of another.
+    /// Makes the UIDs of different clusters differ.
     pub(crate) seed: u64,
-    /// How many UIDs were given.
+    /// Number of UIDs assigned so far.
     pub(crate) uids: u64,
 }
 
-/// Which part of an object a write is about.
+/// The part of an object that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All but the status, for those that have a `/status`.
+    /// Everything except the status, for resources with a `/status`.
     Main,
-    /// The status alone.
+    /// Only the status.
     Status,
-    /// All of it: for tests.
+    /// Everything, for tests.
     Whole,
 }
 
-/// One write, beside its content.
+/// The parameters of a write except its content.
 #[derive(Clone, Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) resource: &'static Resource,
@@ -45,7 +45,7 @@ pub(crate) struct Write<'a> {
     pub(crate) now: &'a str,
 }
 
-/// A patch, by the way it is written.
+/// A patch by type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// RFC 6902, `application/json-patch+json`.
@@ -57,10 +57,10 @@ pub enum Patch {
 }
 
 impl State {
-    /// Stores a new object.
+    /// Creates an object.
     ///
     /// # Errors
-    /// 400, 409 or 422, as an apiserver.
+    /// 400, 409 or 422, as a real apiserver.
     pub(crate) fn create(&mut self, write: &Write<'_>, namespace: &str, mut new: Value) -> Result<Arc<Object>, Status> {
         let resource = write.resource;
         identify(resource, namespace, &mut new)?;
@@ -97,10 +97,10 @@ impl State {
         Ok(self.store.put(resource, &key, new))
     }
 
-    /// Replaces an object. A write that changes nothing takes no revision.
+    /// Replaces an object. A write without changes takes no revision.
     ///
     /// # Errors
-    /// 400, 404, 409 or 422, as an apiserver.
+    /// 400, 404, 409 or 422, as a real apiserver.
     pub(crate) fn update(&mut self, write: &Write<'_>, key: &Key, mut new: Value) -> Result<Arc<Object>, Status> {
         let resource = write.resource;
         let old = self.find(resource, key)?;
@@ -131,7 +131,7 @@ impl State {
     /// Patches an object.
     ///
     /// # Errors
-    /// As [`Self::update`], or the patch does not fit.
+    /// As [`Self::update`], or the patch cannot be applied.
     pub(crate) fn patch(&mut self, write: &Write<'_>, key: &Key, with: &Patch) -> Result<Arc<Object>, Status> {
         let mut new = self.find(write.resource, key)?.value.clone();
         match with {
@@ -142,11 +142,11 @@ impl State {
         self.update(write, key, new)
     }
 
-    /// Deletes an object, or marks it while it has finalizers. A namespace goes with all that is in it;
-    /// over the network it is only marked as terminating.
+    /// Deletes an object, or marks it as deleted while it has finalizers. Deleting a namespace
+    /// deletes its content; a request over the network only marks it as terminating.
     ///
     /// # Errors
-    /// 404; 409 where `preconditions` name another `uid` or `resourceVersion`.
+    /// 404; 409 if `preconditions` name another `uid` or `resourceVersion`.
     pub(crate) fn delete(
         &mut self,
         write: &Write<'_>,
@@ -178,7 +178,7 @@ impl State {
         self.remove(resource, key)
     }
 
-    /// An object.
+    /// Returns an object.
     ///
     /// # Errors
     /// 404
@@ -194,7 +194,7 @@ impl State {
         Ok(gone)
     }
 
-    /// Goes back to an earlier state; UIDs go on.
+    /// Restores an earlier state; UIDs continue.
     pub(crate) fn restore(&mut self, backup: &Self) {
         self.store.restore(&backup.store);
         self.pools = backup.pools.clone();
@@ -207,13 +207,13 @@ impl State {
     }
 }
 
-/// 404 about one object.
+/// 404 for one object.
 pub(crate) fn not_found(resource: &Resource, name: &str) -> Status {
     let message = format!("{} {name:?} not found", resource.qualified());
     Status::new(404, message).about(resource.plural, resource.group, name)
 }
 
-/// Checks or fills in what kind of object it is and where it lives.
+/// Validates or sets the kind, name and namespace of an object.
 fn identify(resource: &Resource, namespace: &str, object: &mut Value) -> Result<(), Status> {
     if !object.is_object() || !(object["metadata"].is_object() || object["metadata"].is_null()) {
         return Err(Status::new(400, "the body is not an object with metadata"));
@@ -252,7 +252,7 @@ fn checked_name(resource: &Resource, object: &Value) -> Result<String, Status> {
     Ok(name.to_owned())
 }
 
-/// 409 where the writer has seen another version, or another object of that name.
+/// 409 if the writer has read another version, or another object of that name.
 fn check_unchanged(resource: &Resource, old: &Object, new: &Value) -> Result<(), Status> {
     let name = old.value["metadata"]["name"].as_str().unwrap_or_default();
     for (field, why) in [
@@ -300,7 +300,7 @@ fn has_finalizers(object: &Value) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
 }
 
-/// What counts as a change.
+/// The fields whose change is a change of the object.
 fn content(object: &Value) -> Value {
     let mut content = object.clone();
     if let Value::Object(metadata) = &mut content["metadata"] {
@@ -310,7 +310,7 @@ fn content(object: &Value) -> Value {
     content
 }
 
-/// What `generation` counts.
+/// The fields whose change increments `generation`.
 fn body(object: &Value) -> Value {
     let mut body = object.clone();
     body["metadata"].take();

@@ -1,4 +1,5 @@
-//! The installed `kubectl` against the server's binary; nothing to show where there is none.
+//! Runs the installed `kubectl` against the server's binary; does nothing where `kubectl` is not
+//! installed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 
@@ -67,7 +68,7 @@ impl Server {
         kubectl
     }
 
-    /// What kubectl prints, and whether it is content.
+    /// Runs kubectl; returns its output and whether it succeeded.
     fn say(&self, user: &str, line: &str) -> (String, bool) {
         let output = self.command(user, line).output().unwrap();
         let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();

@@ -1,5 +1,5 @@
-//! Strategic merge patch: like a merge patch, but some lists are merged element by element, and `$` directives say what a
-//! document cannot.
+//! Strategic merge patch: like a merge patch, except that some lists are merged element by element
+//! and `$` directives express deletion, replacement and order.
 
 use serde_json::{Map, Value};
 
@@ -9,13 +9,13 @@ use super::object;
 enum ListKind {
     /// Replaced as a whole.
     Atomic,
-    /// By an element's key.
+    /// Merged by a key of the elements.
     Keyed(&'static str),
-    /// A set of plain values.
+    /// A set of scalar values.
     Set,
 }
 
-/// What the types of the resources served here say about their lists, by the last two names of the path.
+/// The merge strategy of a list in the resources served here, by the last two names of its path.
 fn list_kind(parent: &str, name: &str) -> ListKind {
     match (parent, name) {
         ("spec", "ports") => ListKind::Keyed("port"),
@@ -104,7 +104,8 @@ fn merge_list(at: &str, items: &mut Vec<Value>, patch: &[Value], kind: &ListKind
     }
 }
 
-/// A new element comes after the one before it in the patch, the first one before all others, as an apiserver has it.
+/// Inserts a new element after the one that precedes it in the patch, or first, as an apiserver
+/// does.
 fn merge_keyed(at: &str, items: &mut Vec<Value>, patch: &[Value], key: &str) {
     let mut place = 0;
     for item in patch {
@@ -123,7 +124,7 @@ fn merge_keyed(at: &str, items: &mut Vec<Value>, patch: &[Value], key: &str) {
     }
 }
 
-/// Those named come in the order named; the others keep their places behind them.
+/// Sorts the listed elements as listed; the others follow in their previous order.
 fn reorder(items: &mut [Value], order: &[Value], kind: &ListKind) {
     let place = |item: &Value| {
         let same = |named: &Value| match kind {

@@ -1,4 +1,4 @@
-//! A small client: requests and watches over TLS, as HTTP/1.1 or HTTP/2.
+//! A small client that sends requests and watches over TLS, with HTTP/1.1 or HTTP/2.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// How long anything may take.
+/// Time limit of every step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub(crate) struct Lines {
 }
 
 impl Client {
-    /// Somebody who may do everything.
+    /// A client with all permissions.
     pub(crate) fn admin(cluster: &Cluster, address: SocketAddr) -> Self {
         Self::new(cluster, address, Some(&cluster.certificate("admin", &["system:masters"]).unwrap()))
     }
@@ -69,7 +69,7 @@ impl Client {
         self
     }
 
-    /// Sends a request over a new connection; an error is whatever went wrong.
+    /// Sends a request over a new connection and returns the response or any error.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
         let sent = async {
             let stream = TcpStream::connect(self.address).await.map_err(|error| error.to_string())?;
@@ -115,7 +115,7 @@ impl Client {
         whole(self.send(request.body(Full::from(body.to_string())).unwrap()).await.unwrap()).await
     }
 
-    /// Begins a watch, which the server must allow.
+    /// Starts a watch, which must succeed.
     pub(crate) async fn watch(&self, path: &str) -> Lines {
         let response = self.open(path).await.unwrap();
         assert_eq!(response.status(), 200, "{path}");
@@ -130,7 +130,8 @@ async fn whole(response: Response<Incoming>) -> (u16, Value) {
 }
 
 impl Lines {
-    /// The next line; `None` at a clean end, an error where the stream broke or nothing came in time.
+    /// The next line; `None` at the end of the stream, an error if the stream broke or the time is
+    /// up.
     pub(crate) async fn line(&mut self, patience: Duration) -> Result<Option<String>, String> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
@@ -159,7 +160,7 @@ impl Lines {
         format!("{} {what}", event["type"].as_str().unwrap())
     }
 
-    /// So many events.
+    /// The next `count` events.
     pub(crate) async fn events(&mut self, count: usize) -> Vec<String> {
         let mut events = Vec::new();
         for _ in 0..count {

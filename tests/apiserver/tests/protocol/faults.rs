@@ -1,4 +1,4 @@
-//! Every fault, as a client meets it; and that it ends.
+//! Every fault as a client sees it, and its end.
 
 use std::time::{Duration, Instant};
 

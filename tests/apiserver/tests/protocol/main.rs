@@ -1,4 +1,4 @@
-//! The protocol, over TLS on loopback, as a client meets it: served as it should be, and with every fault.
+//! The protocol over TLS on loopback, as a client sees it: without faults and with each of them.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop where it is")]
 

@@ -1,4 +1,4 @@
-//! The protocol, over TLS, as a client meets it.
+//! The protocol over TLS, without faults.
 
 use std::time::{Duration, Instant};
 
