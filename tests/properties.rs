@@ -1,5 +1,6 @@
-//! Properties of the core over random worlds with hostile names. `PROPTEST_CASES=1000 cargo test --test properties` looks
-//! longer. A failure prints the smallest world that shows it; paste that into a unit test of the module at fault.
+//! Properties of the core over random worlds with similar names. `PROPTEST_CASES=1000 cargo test
+//! --test properties` runs more cases. A failure prints the smallest world that shows it; turn it
+//! into a unit test of the faulty module.
 
 #[path = "properties/absence.rs"]
 mod absence;
@@ -36,7 +37,7 @@ mod world;
 
 use proptest::test_runner::Config;
 
-/// `cases` worlds for each property, or what `PROPTEST_CASES` says.
+/// The number of worlds for each property: `cases`, or `PROPTEST_CASES`.
 fn cases(cases: u32) -> Config {
     let is_told = std::env::var_os("PROPTEST_CASES").is_some();
     let config = Config { failure_persistence: None, max_shrink_iters: 4_096, ..Config::default() };

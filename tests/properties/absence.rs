@@ -1,5 +1,5 @@
-//! Absence is not evidence: whatever a start's configuration lacks, what its sources said before stays until the source
-//! has synced or the operator has asked for its removal.
+//! A missing source removes nothing: if a source is absent from the configuration of a start, its
+//! services stay until the source has synced or the operator has requested their removal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ fn reached(state: &MapState) -> BTreeMap<L4Addr, BTreeSet<L4Addr>> {
     dialled().into_iter().filter_map(backends).collect()
 }
 
-/// The source of a fact; the node's facts have none.
+/// The source of a change; changes of the node's facts have none.
 fn source_of(change: &Change) -> Option<Source> {
     match change {
         Change::UpsertService(service) => Some(service.source),
@@ -33,13 +33,13 @@ fn source_of(change: &Change) -> Option<Source> {
     }
 }
 
-/// The facts that these sources tell, and those about the node.
+/// The changes from these sources, and those of the node's facts.
 fn facts_of(all: &[Change], sources: &[Source]) -> Vec<Change> {
     let is_told = |change: &&Change| source_of(change).is_none_or(|source| sources.contains(&source));
     all.iter().filter(is_told).cloned().collect()
 }
 
-/// Which service owns each address that the kernel has.
+/// The service that owns each address in the kernel.
 fn owners(host: &Host) -> BTreeMap<L4Addr, ServiceName> {
     let snapshot = host.engine.snapshot(host.now);
     let rows = reports::frontends(&snapshot, &Default::default());
@@ -53,7 +53,8 @@ fn owners(host: &Host) -> BTreeMap<L4Addr, ServiceName> {
 proptest! {
     #![proptest_config(cases(512))]
 
-    /// The configuration is empty, was replaced, or lost a section: no start takes away what the absent source had.
+    /// The configuration is empty, was replaced, or lost a section: a start removes nothing that
+    /// belongs to the absent source.
     #[test]
     fn a_start_without_a_source_that_was_there_removes_nothing_of_it(
         world in changes(24),
@@ -80,7 +81,7 @@ proptest! {
         let after = reached(&held);
         for (address, name) in &owners {
             let is_absent = services.get(name).is_some_and(|service| !configured.contains(&service.source));
-            // A description by another source counts once the first one is not there.
+            // The description by another source takes effect once the first one is absent.
             if !is_absent || claimed.contains(address) || remaining.contains_key(name) {
                 continue;
             }
@@ -89,7 +90,7 @@ proptest! {
                 prop_assert_eq!(after.get(address), before.get(address), "{} of {}", address, name);
             }
         }
-        // The source is back.
+        // The source is configured again.
         host.sources = SOURCES.into_iter().collect();
         host.restart();
         host.tell(all.iter().cloned());

@@ -1,4 +1,5 @@
-//! What health checks find never empties a service that has a backend left, and is undone without a trace.
+//! Failed health checks never empty a service that has a healthy backend, and recovery restores the
+//! state exactly.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +54,7 @@ proptest! {
         }
     }
 
-    /// Everything fails and comes back, one service after the other, in any order with everything else that happens.
+    /// Backends of every service fail and recover, interleaved with all other changes in any order.
     #[test]
     fn what_passes_again_leaves_no_trace(changes in changes(32)) {
         let mut host = told(changes.clone());

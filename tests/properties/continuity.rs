@@ -1,4 +1,5 @@
-//! Nothing that happens to nodelb takes a backend from a frontend that has one before and after: promise 3.
+//! No event in nodelb's life removes all backends from a frontend that has some before and after:
+//! promise 3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,8 @@ use crate::cases;
 use crate::model::Host;
 use crate::world::{SOURCES, changes, changes_and_order, dialled, disputed, facts, guard, reordered, settled, without};
 
-/// The service a client that dials the address reaches, and the backends it may get; `None` if it gets none.
+/// The service that a client reaches at the address, and its possible backends; `None` if there are
+/// none.
 fn reached(state: &MapState, to: L4Addr) -> Option<(ServiceId, BTreeSet<L4Addr>)> {
     match trace(state, &guard().nodeport_range, to) {
         Verdict::Forwarded(id, slots) => Some((id, slots.iter().map(|slot| slot.addr).collect())),
@@ -21,13 +23,13 @@ fn reached(state: &MapState, to: L4Addr) -> Option<(ServiceId, BTreeSet<L4Addr>)
     }
 }
 
-/// Every backend in either view of the entry.
+/// All backends in either view of the entry.
 fn lists(state: &MapState, id: ServiceId) -> impl Iterator<Item = L4Addr> {
     let entry = state.services.get(&id);
     entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(entry.local.iter())).map(|slot| slot.addr)
 }
 
-/// The states after each operation that succeeded, in order.
+/// The states after each successful operation, in order.
 fn prefixes<'a>(before: &MapState, log: &'a [(MapOp, bool)]) -> impl Iterator<Item = (MapState, &'a MapOp)> {
     let mut state = before.clone();
     log.iter().filter(|(_, is_done)| *is_done).map(move |(op, _)| {
@@ -36,7 +38,7 @@ fn prefixes<'a>(before: &MapState, log: &'a [(MapOp, bool)]) -> impl Iterator<It
     })
 }
 
-/// Whether services swap addresses in a circle: no order of single operations is then without a gap.
+/// Whether services swap addresses in a cycle: then every order of single operations has a gap.
 fn has_circle(before: &MapState, after: &MapState) -> bool {
     let mut moves: BTreeMap<ServiceId, BTreeSet<ServiceId>> = BTreeMap::new();
     for (address, held) in &before.frontends {
@@ -55,7 +57,8 @@ fn has_circle(before: &MapState, after: &MapState) -> bool {
     moves.keys().any(reaches_itself)
 }
 
-/// After every operation: a frontend with backends before and after has one that is live before or after.
+/// After every operation, a frontend that has backends before and after has one that is live before
+/// or after.
 fn assert_no_gap(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
     for to in dialled() {
         let (Some((old, _)), Some((new, _))) = (reached(before, to), reached(after, to)) else { continue };
@@ -70,7 +73,7 @@ fn assert_no_gap(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> 
     Ok(())
 }
 
-/// After every operation: whoever had a backend in the kernel at start has one.
+/// After every operation, each service that had a backend in the kernel at the start has one.
 fn assert_nothing_taken(held: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
     for to in dialled().into_iter().filter(|to| reached(held, *to).is_some()) {
         for (state, op) in prefixes(held, log) {
@@ -80,8 +83,8 @@ fn assert_nothing_taken(held: &MapState, log: &[(MapOp, bool)]) -> Result<(), Te
     Ok(())
 }
 
-/// What the maps hold, without the addresses of services that both sources describe: there one description takes away what
-/// the other one gives, and says so.
+/// The content of the maps without the addresses of services that both sources describe: there, one
+/// description reports that it removes what the other one adds.
 fn without_twins(host: &Host, facts: &[Change]) -> MapState {
     let described_by = |source: Source| -> BTreeSet<&ServiceName> {
         let services = facts.iter().filter_map(|change| match change {
@@ -103,13 +106,13 @@ fn synced(index: usize) -> Change {
     Change::Synced { source: SOURCES[index], incomplete: None }
 }
 
-/// A change to something that is there: the changes that meet in one round and get in each other's way.
+/// A change to an existing object, so that changes of one round affect each other.
 #[derive(Clone, Debug)]
 enum Tweak {
     FlipInternalPolicy,
-    /// All backends run on this node now.
+    /// Moves all backends to this node.
     MoveTo(&'static str),
-    /// Gives its addresses to another service, which has the index of the first again.
+    /// Gives the addresses of a service to another one, which gets the index of the first again.
     SwapPorts(prop::sample::Index),
 }
 
@@ -122,7 +125,7 @@ fn tweaks() -> impl Strategy<Value = Vec<(prop::sample::Index, Tweak)>> {
     prop::collection::vec((any::<prop::sample::Index>(), tweak), 0..8)
 }
 
-/// Applies the tweaks to what is there now; tells what changed.
+/// Applies the tweaks to the facts; returns the changes.
 fn tweaked(facts: &mut [Change], tweaks: &[(prop::sample::Index, Tweak)]) -> Vec<Change> {
     let mut changed = Vec::new();
     for (index, tweak) in tweaks.iter().filter(|_| !facts.is_empty()).collect::<Vec<_>>() {
@@ -179,7 +182,7 @@ proptest! {
         }
     }
 
-    /// Killed at any time, started again, told the same in another order, all at once.
+    /// Killed at any time, restarted, and given the same facts in another order, all at once.
     #[test]
     fn a_restart_with_the_same_facts_changes_nothing((world, order) in changes_and_order(24)) {
         let mut host = settled(&world);
@@ -197,14 +200,16 @@ proptest! {
         for entry in held.frontends.values() {
             prop_assert_eq!(again.services.get(&entry.service), held.services.get(&entry.service));
         }
-        // An entry nothing points at cannot be known again: it may get another id. Else nothing at all is done.
+        // An entry without references cannot be identified and may get another id. Otherwise
+        // nothing changes at all.
         let is_unpointed = |id: &ServiceId| !held.frontends.values().any(|entry| entry.service == *id);
         if !held.services.keys().any(is_unpointed) {
             prop_assert_eq!(&host.maps.log, &[]);
         }
     }
 
-    /// Started again beside other facts, which arrive one by one, files first: until all is told nothing is taken away.
+    /// Restarted with different facts, which arrive one by one, files first: nothing is removed
+    /// before all sources have synced.
     #[test]
     fn before_everything_is_told_nothing_is_taken_away(
         world in changes(24),
@@ -235,11 +240,13 @@ proptest! {
             host.round();
             log.append(&mut host.maps.log);
         }
-        // NodePorts are answered where the node is; that it is somewhere no more only the node and its Node object say.
+        // NodePorts are accepted on the node's addresses; only the node and its Node object can
+        // remove an address.
         let addrs = settled(&facts(&all)).held().node_addrs.intersection(held.node_addrs.clone());
         assert_nothing_taken(&MapState { node_addrs: addrs, ..held }, &log)?;
         if !facts(&all).iter().any(|change| matches!(change, Change::NodeObject(_))) {
-            // NodePorts go on being answered where they were until Kubernetes has said something about the node.
+            // NodePorts stay where they are until Kubernetes has sent the Node object or reported
+            // that there is none.
             host.tell([Change::NodeObject(None)]);
         }
         host.tell([synced(0), synced(1)]);

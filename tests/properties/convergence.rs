@@ -1,4 +1,4 @@
-//! Where the sources lead is all that counts, not the way there.
+//! The final state depends only on the facts, not on the order of changes.
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
@@ -15,7 +15,7 @@ use crate::cases;
 use crate::model::Host;
 use crate::world::{changes, changes_and_order, disputed, facts, host, reordered, without};
 
-/// A host that was told the changes at once.
+/// A host after these changes, sent at once.
 fn told(changes: &[Change]) -> Host {
     let mut host = host();
     host.tell(changes.iter().cloned());
@@ -24,13 +24,13 @@ fn told(changes: &[Change]) -> Host {
     host
 }
 
-/// What is desired, through names: ids depend on the way.
+/// The desired state with names instead of ids, which depend on the order.
 fn desired(host: &Host) -> String {
     let snapshot = host.engine.snapshot(host.now);
     dump(&snapshot.desired, |id| snapshot.service_of(id))
 }
 
-/// What `/frontends` says, the age of each row left out: that does depend on the way.
+/// The rows of `/frontends` without their ages, which depend on the order.
 fn frontends(host: &Host) -> Vec<FrontendReport> {
     let mut rows = reports::frontends(&host.engine.snapshot(host.now), &Filter::default());
     rows.iter_mut().for_each(|row| row.since = nodelb_core::model::moment::Moment(0));
@@ -52,7 +52,7 @@ proptest! {
         }
         other.tell_synced();
         other.settle();
-        // Of equals, the first one has the address: tests/properties/owners.rs.
+        // Among equals, the first claim has the address: tests/properties/owners.rs.
         let disputed = disputed(&facts(&changes));
         prop_assert_eq!(without(&desired(&one), &disputed), without(&desired(&other), &disputed));
         let rows = |host| frontends(host).into_iter().filter(|row| !disputed.contains(&row.address));
@@ -100,8 +100,8 @@ proptest! {
         let snapshot = host.engine.snapshot(host.now);
         let rows = reports::frontends(&snapshot, &Filter::default());
         let owners: Vec<&FrontendReport> = rows.iter().filter(|row| row.status == Status::Done).collect();
-        // A frontend that is as the sources ask tells an error only if it has no backend but ones that are refused, or is
-        // answered on no address of the node.
+        // A frontend in the desired state has an error only if all its backends are refused, or if
+        // it is accepted on no address of the node.
         let is_explained = |row: &FrontendReport| match &row.error {
             Some(_) => row.status == Status::Error || row.backends.is_empty() || row.kind == FrontendKind::NodePort,
             None => row.status != Status::Error,

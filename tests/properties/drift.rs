@@ -1,4 +1,4 @@
-//! Somebody else writes into the maps: one look at them and one round, and they are as they were.
+//! Another process writes to the maps: one check and one round restore them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::cases;
 use crate::model::Host;
 use crate::world::{changes, host, l4};
 
-/// What somebody does to one entry: to an existing one, picked by an index, or to one of their own.
+/// A foreign write to one entry, either an existing one, chosen by an index, or a new one.
 #[derive(Clone, Debug)]
 enum Meddling {
     DeleteFrontend(usize),
@@ -42,7 +42,7 @@ fn meddling() -> impl Strategy<Value = Meddling> {
 }
 
 impl Meddling {
-    /// The same as an operation on these maps; `None` where there is nothing to pick.
+    /// The write as an operation on these maps; `None` if there is no entry to choose.
     fn op(&self, held: &MapState) -> Option<MapOp> {
         let frontend = |index: &usize| held.frontends.keys().nth(index % held.frontends.len().max(1)).copied();
         let service = |index: &usize| held.services.keys().nth(index % held.services.len().max(1)).copied();
@@ -76,7 +76,7 @@ fn key(op: &MapOp) -> EntryKey {
     }
 }
 
-/// What the daemon does when a check is due.
+/// The check that the daemon runs periodically.
 fn look(host: &mut Host) -> BTreeSet<EntryKey> {
     let content = Content { state: host.held(), ..Content::default() };
     let suspects = differing(&content, &host.engine.snapshot(host.now).realised);
@@ -114,7 +114,8 @@ proptest! {
         prop_assert_eq!(host.engine.next_round(), None);
     }
 
-    /// The checker reads while the owner writes: what it takes for drift is none when the owner looks.
+    /// The checker reads while the owner writes: the owner finds that a reported difference no
+    /// longer exists.
     #[test]
     fn what_is_in_flight_is_no_drift(changes in changes(24), at in any::<usize>()) {
         let mut host = host();

@@ -1,4 +1,5 @@
-//! A change to one service never touches another: promise 2, and the outage this project exists for.
+//! A change to one service never affects another: promise 2, and the outage that this project
+//! exists for.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +17,14 @@ use crate::dice;
 use crate::model::{Host, ROOMY};
 use crate::world::{change, changes, facts, host, l4, object};
 
-/// The node is about all services.
+/// A change of the node affects all services.
 fn service_change() -> impl Strategy<Value = Change> {
     let is_about_node =
         |change: &Change| matches!(change, Change::Node(_) | Change::NodeObject(_) | Change::NodeObjectUnknown);
     change().prop_filter("about a service", move |change| !is_about_node(change))
 }
 
-/// The services the change is about: the named one, or those the slice leaves and joins.
+/// The services that the change is about: the named one, or those that the slice leaves and joins.
 fn subjects(world: &[Change], change: &Change) -> BTreeSet<ServiceName> {
     let is_same = |fact: &&Change| object(fact) == object(change);
     let named = |fact: &Change| match fact {
@@ -36,13 +37,13 @@ fn subjects(world: &[Change], change: &Change) -> BTreeSet<ServiceName> {
     facts(world).iter().filter(is_same).chain([change]).filter_map(named).collect()
 }
 
-/// The addresses these services claim.
+/// The addresses that these services claim.
 fn claimed(host: &Host, names: &BTreeSet<ServiceName>) -> BTreeSet<L4Addr> {
     let rows = reports::frontends(&host.engine.snapshot(host.now), &Default::default());
     rows.iter().filter(|row| names.contains(&row.service)).map(|row| row.address).collect()
 }
 
-/// The lines of the maps that are neither of these services nor of an address in dispute with them.
+/// The lines of the maps that belong neither to these services nor to an address that they dispute.
 fn others(text: &str, names: &BTreeSet<ServiceName>, disputed: &BTreeSet<L4Addr>) -> String {
     let is_other = |line: &&str| {
         let mut words = line.split_whitespace();
@@ -100,19 +101,20 @@ fn service(full: &str, cluster_ip: &str, version: &str) -> Change {
     })
 }
 
-/// A slice with the incident's address, or with `endpoints: []` as Kubernetes writes it: no ports either.
+/// A slice with the incident's address, or empty as Kubernetes writes it: `endpoints: []` and no
+/// ports.
 fn slice(full: &str, is_empty: bool) -> Change {
     let service: ServiceName = full.parse().expect("valid");
     let backends = vec![Backend::new(l4("1.1.1.1:80").addr, 80)];
     let ports =
         if is_empty { Vec::new() } else { vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }] };
-    // Equal slice names where the namespaces differ, as far as one namespace allows.
+    // Equal slice names if the services are in different namespaces.
     let is_plain = &*service.namespace == "default" && &*service.name != "x";
     let name = SliceName::new(&service.namespace, if is_plain { &service.name } else { "slice" });
     Change::UpsertSlice(Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports })
 }
 
-/// Every order of these.
+/// All permutations.
 fn orders(of: &[Change]) -> Vec<Vec<Change>> {
     let Some((first, rest)) = of.split_first() else { return vec![Vec::new()] };
     let with_first_at = |order: &[Change], at: usize| {
@@ -124,7 +126,7 @@ fn orders(of: &[Change]) -> Vec<Vec<Change>> {
     shorter.iter().flat_map(|order| (0..=order.len()).map(|at| with_first_at(order, at))).collect()
 }
 
-/// The reproduction in `reference/incident.md`, for every order in which the four objects arrive and every pair of names.
+/// The reproduction of the incident, for every order of the four objects and every pair of names.
 #[test]
 fn the_incident_does_not_happen_in_any_order() {
     for (emptied, other) in PAIRS {
@@ -150,7 +152,7 @@ fn the_incident_does_not_happen_in_any_order() {
 
             host.tell([slice(emptied, true)]);
             host.round();
-            // The apiservers' own service is held: not even its own list is written.
+            // The service of the apiservers is held, so that not even its own list is written.
             let is_held = emptied == "default/kubernetes";
             assert_eq!(host.maps.log.len(), usize::from(!is_held), "one list is written: {:?}", host.maps.log);
             assert!(kept(&host), "emptying {emptied} emptied {other}:\n{}", host.text());

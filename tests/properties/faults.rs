@@ -1,4 +1,5 @@
-//! Maps that fail one operation in ten, and maps that are too small: what is wanted comes in, what goes leaves nothing.
+//! Maps that fail one operation in ten, and maps that are too small: desired entries arrive
+//! eventually, and removed ones do not leak.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ fn empty_holdings() -> Holdings {
     host.engine.holdings()
 }
 
-/// Takes everything back and looks for what stays behind.
+/// Removes all facts and checks that nothing is left.
 fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestCaseError> {
     host.tell(facts(changes).iter().filter_map(removal));
     host.tell_synced();
@@ -38,8 +39,8 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
     Ok(())
 }
 
-/// What an operator reads of every address that a client may connect to is what the maps do with it; and what is wanted and
-/// not there is named.
+/// The report of every address matches the behaviour of the maps, and every missing entry has an
+/// error.
 fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
     let (held, snapshot) = (host.held(), host.engine.snapshot(host.now));
     for to in dialled() {
@@ -69,7 +70,7 @@ fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
         let of_family = |addr: &&Addr| addr.family() == row.address.addr.family();
         if let Some(first) = missing.iter().find(of_family).filter(|_| row.status == Status::Done) {
             let error = row.error.as_deref().unwrap_or_default();
-            // A row has one error, and having no backend that may be used is the worse one.
+            // A row has one error, and the lack of a usable backend has priority.
             prop_assert!(
                 error.contains(&first.to_string()) || row.backends.is_empty(),
                 "{} lacks {}: {}",
@@ -116,7 +117,7 @@ proptest! {
         assert_nothing_leaks(&mut host, &changes)?;
     }
 
-    /// Those that fit work, the others say which map is full; nothing is left behind by either.
+    /// Entries that fit work, and the others report which map is full; neither leak.
     #[test]
     fn full_maps_keep_what_fits_and_leak_nothing(
         changes in changes(40),
@@ -137,10 +138,11 @@ proptest! {
         for row in reports::frontends(&snapshot, &Default::default()) {
             let text = row.error.unwrap_or_default();
             let is_done = row.status == Status::Done;
-            // A frontend can be as the sources ask, and yet have no backend but ones that are refused or unhealthy.
+            // A frontend can be in the desired state although all its backends are refused or
+            // unhealthy,
             let is_about_backends = text.contains("refused") || text.contains("health checks");
             let tells_of_backends = is_done && row.backends.is_empty() && is_about_backends;
-            // Nor an address of the node to be answered on.
+            // or although the node has no address that accepts it.
             let tells_of_addresses = is_done && (text.starts_with("answered nowhere") || text.starts_with("not answered on"));
             prop_assert!(is_done == text.is_empty() || tells_of_backends || tells_of_addresses, "{:?} {}", row.status, text);
         }

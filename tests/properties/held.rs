@@ -1,5 +1,5 @@
-//! The services through which a node reaches its apiserver are never emptied, whatever their source says, whatever else
-//! happens, and whenever the daemon dies: promise 3.
+//! The services through which a node reaches its apiserver are never emptied, whatever the source
+//! and other changes do, and whenever the daemon dies: promise 3.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,8 @@ use crate::dice;
 use crate::model::{Host, ROOMY};
 use crate::world::{SOURCES, change, disputed, facts, guard, l4, without};
 
-/// Protected by its name; by its load balancer's address; by an address of the node; by its backend.
+/// The protected services: by name; by the load balancer's address; by an address of the node; by a
+/// backend.
 const PROTECTED: [(&str, &[(&str, FrontendKind)]); 4] = [
     ("default/kubernetes", &[("192.168.0.1:443", FrontendKind::ClusterIP)]),
     (
@@ -37,7 +38,7 @@ const PROTECTED: [(&str, &[(&str, FrontendKind)]); 4] = [
 const DIALLED: [&str; 6] =
     ["192.168.0.1:443", "192.168.0.2:443", "192.168.0.3:443", "192.168.0.4:443", "10.15.1.8:443", "203.0.113.1:31443"];
 
-/// What is told of apiservers; the last is nobody's backend, and the two before are nobody's either.
+/// The known apiservers. The last three are not backends.
 const APISERVERS: [&str; 3] = ["192.0.2.1:6443", "10.15.1.8:443", "203.0.113.1:31443"];
 /// The first is an apiserver, the last is refused.
 const BACKENDS: [&str; 4] = ["192.0.2.1:6443", "192.0.2.2:6443", "192.0.2.3:6443", "127.0.0.1:6443"];
@@ -71,7 +72,8 @@ fn service(index: usize, version: u8) -> Service {
     }
 }
 
-/// A slice of one of the services: of the one that is protected by its backend, with that one or with none.
+/// A slice of one of the services. For the one that is protected by its backend, it has that
+/// backend or none.
 fn slice(index: usize, number: usize, backends: Vec<(usize, BackendState)>) -> Slice {
     let name: nodelb_core::model::service::ServiceName = PROTECTED[index].0.parse().expect("valid");
     let backend = |(at_index, state): (usize, BackendState)| {
@@ -133,7 +135,7 @@ fn reached(state: &MapState, to: &str) -> Option<BTreeSet<L4Addr>> {
     }
 }
 
-/// A host, what it was told, and which addresses have had a backend.
+/// A host, its facts, and the addresses that have had a backend.
 struct Watched {
     host: Host,
     told: Vec<Change>,
@@ -153,7 +155,7 @@ impl Watched {
         Self { host, told, answered: BTreeSet::new() }
     }
 
-    /// What was answered before is answered after every operation, by a backend that is not refused.
+    /// After every operation, every address that had a backend has one that is not refused.
     fn check(&mut self, before: &MapState) -> Result<(), TestCaseError> {
         let mut state = before.clone();
         for (op, _) in self.host.maps.log.iter().filter(|(_, is_done)| *is_done) {
@@ -187,7 +189,8 @@ impl Watched {
         self.check(&before)
     }
 
-    /// What a new daemon is told: the address pool's and the node's facts first, everything else in this order.
+    /// Sends all facts to a new daemon: those of the address pool and the node first, the others in
+    /// this order.
     fn tell_again(&mut self, order: &[usize]) -> Result<(), TestCaseError> {
         let mut rest: BTreeMap<usize, Change> = facts(&self.told).into_iter().enumerate().collect();
         let is_first = |change: &Change| matches!(change, Change::Node(_) | Change::Apiservers(_));
@@ -246,7 +249,7 @@ proptest! {
             let is_explained = row.error.is_some() || !matches!(row.status, Status::Held | Status::Error);
             prop_assert!(is_explained, "{:?}", row);
         }
-        // Who deletes a service means it, and nothing of it stays behind.
+        // Deleting the service is intentional: nothing of it stays.
         let names = PROTECTED.iter().map(|(name, _)| name.parse().expect("valid"));
         watched.host.tell(names.map(|name| Change::RemoveService(name, Source::Kubernetes)));
         watched.host.settle();
@@ -255,7 +258,7 @@ proptest! {
         prop_assert!(DIALLED.iter().all(|to| reached(&watched.host.held(), to).is_none()));
     }
 
-    /// Once the source has backends again, nothing tells that it ever had none.
+    /// After the source has backends again, the state is as if it always had them.
     #[test]
     fn a_hold_leaves_no_trace(steps in steps()) {
         let mut watched = Watched::new(None);

@@ -1,5 +1,6 @@
-//! One port number in several roles: a NodePort, the port of a backend on the node's own network, a port on which nodelb
-//! itself listens. What is kept from being bound is said here a second time, from the sources alone.
+//! One port number in several roles: a NodePort, the port of a backend in the node's network
+//! namespace, a port on which nodelb listens. This module derives the protected ports
+//! independently, from the sources alone.
 
 use nodelb_core::change::Change;
 use nodelb_core::explain::reports;
@@ -15,7 +16,8 @@ use crate::cases;
 use crate::model::Host;
 use crate::world::{changes, dialled, facts, guard, host};
 
-/// Whether an endpoint of the service port, whatever its state, is a process of this node at the NodePort's own number.
+/// Whether an endpoint of the service port, in any state, is a process of this node with the number
+/// of the NodePort.
 fn is_own_backend(host: &Host, (service, port): (&ServiceName, &str), nodeport: L4Addr) -> bool {
     let snapshot = host.engine.snapshot(host.now);
     let Some((_, slices)) = snapshot.facts().owner(service) else { return false };
@@ -32,7 +34,8 @@ fn is_answered(held: &MapState, family: Family) -> bool {
 proptest! {
     #![proptest_config(cases(512))]
 
-    /// A NodePort is kept free exactly while it is served on some address, and no backend on the node needs it.
+    /// A NodePort is protected exactly while it is served on some address and no backend on the
+    /// node needs it.
     #[test]
     fn a_nodeport_is_kept_free_from_all_but_its_own_backends(changes in changes(32)) {
         let mut host = host();
@@ -45,7 +48,7 @@ proptest! {
         let rows = reports::frontends(&host.engine.snapshot(host.now), &Filter::default());
         let nodeports = rows.iter().filter(|row| row.kind == FrontendKind::NodePort && row.address.port == 30_080);
         for row in nodeports.filter(|row| row.status != Status::Error && row.address.protocol != Protocol::Sctp) {
-            // A wildcard socket of IPv6 takes IPv4 as well: judged where only one family has the NodePort.
+            // A wildcard IPv6 socket also takes IPv4: only check where one family has the NodePort.
             let other = L4Addr { addr: Addr::UNSPECIFIED_V4, ..row.address };
             if row.address != other && held.frontends.contains_key(&other) {
                 continue;
@@ -61,8 +64,8 @@ proptest! {
         }
     }
 
-    /// No source can have nodelb's own port, and no connection to the unspecified address meets a NodePort, since the node
-    /// of these worlds answers none on loopback.
+    /// No service gets the port of nodelb itself, and a connection to the unspecified address never
+    /// reaches a NodePort because the nodes of these worlds do not accept NodePorts on loopback.
     #[test]
     fn no_nodeport_takes_a_listener_or_the_unspecified_address(changes in changes(32)) {
         let mut host = host();

@@ -1,5 +1,5 @@
-//! The current owner keeps its address among claims of equal rank: in whatever order they arrive, over restarts, with
-//! files added while the daemon is down, and while some other file cannot be read.
+//! Among claims of equal rank, the current owner keeps its address: in any order, across restarts,
+//! with files that are added during downtime, and while another file cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ const NAMES: [&str; 4] = ["aaa/thief", "shop/a", "shop/web", "zzz/last"];
 const ADDRESSES: [&str; 3] = ["198.51.100.1:80", "198.51.100.2:80", "198.51.100.3:80"];
 const FILES: [&str; 4] = ["a.toml", "shop.toml", "m.yaml", "zz-new.toml"];
 
-/// A service in a file, often in the way of another, and its backends if it has any.
+/// A service in a file, often in conflict with another, and its slice, which may be empty.
 fn entry() -> impl Strategy<Value = [Change; 2]> {
     let created = prop_oneof![6 => Just(None), 1 => Just(Some(100)), 1 => Just(Some(200))];
     let addresses = prop::collection::btree_set(select(&ADDRESSES), 1..3);
@@ -39,7 +39,7 @@ fn entry() -> impl Strategy<Value = [Change; 2]> {
                 ports: vec![ServicePort { name: "".into(), protocol, frontends }],
                 ..Service::new(name.clone(), Source::Files)
             };
-            // Each service has a backend of its own: who is reached says who owns the address.
+            // Each service has its own backend, which identifies the owner of an address.
             let last = NAMES.iter().position(|other| **other == name.to_string()).expect("one of them") + 1;
             let backend =
                 nodelb_core::model::service::Backend::new(format!("192.0.2.{last}").parse().expect("valid"), 8080);
@@ -58,13 +58,14 @@ fn entry() -> impl Strategy<Value = [Change; 2]> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A file is added or written over.
+    /// Adds or replaces a file.
     Write([Change; 2]),
-    /// A service goes.
+    /// Removes a service.
     Remove(&'static str),
-    /// The daemon starts again; meanwhile files were added. They are told in this order, in rounds of this length.
+    /// Restarts the daemon after these files were added. All files are sent in this order, in
+    /// rounds of this size.
     Restart { added: Vec<[Change; 2]>, order: Vec<usize>, round: usize },
-    /// The same while one of the services is in a file that cannot be read at first.
+    /// The same while the file of one service cannot be read at first.
     RestartWithout { unread: prop::sample::Index, added: Vec<[Change; 2]>, written: Option<[Change; 2]> },
 }
 
@@ -81,7 +82,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Step {
-    /// Whether the service changes twice on the way: what it claims in between is not what it claims at the end.
+    /// Whether the service changes twice during the restart, so that its claims in between differ
+    /// from those at the end.
     fn changes_twice(&self, owner: &ServiceName) -> bool {
         let Self::RestartWithout { added, written: Some(written), .. } = self else { return false };
         let is_of_owner = |change: &Change| name_of(change) == Some(owner);
@@ -126,7 +128,7 @@ impl Story {
         reports::frontends(&self.host.engine.snapshot(self.host.now), &Default::default())
     }
 
-    /// The owner of each address, by what the kernel has.
+    /// The owner of each address according to the kernel.
     fn owners(&self) -> BTreeMap<L4Addr, ServiceName> {
         let mut owners = BTreeMap::new();
         let snapshot = self.host.engine.snapshot(self.host.now);
@@ -185,7 +187,8 @@ impl Story {
         Ok(())
     }
 
-    /// What the unread file had is served as before, whatever else claims its addresses, unless that is older.
+    /// The services of the unread file stay, whatever else claims their addresses, unless an older
+    /// service does.
     fn restart_without(
         &mut self,
         unread: &prop::sample::Index,
@@ -231,7 +234,7 @@ impl Story {
                 prop_assert_eq!(now, entry, "{} of {}", address, name);
             }
         }
-        // The file is read.
+        // Now the file is readable.
         self.host.tell(self.facts.clone());
         self.host.tell_synced();
         self.host.settle();
@@ -259,19 +262,21 @@ proptest! {
                 }
                 let now = after.get(address);
                 if step.is_claimed_in_between(address) {
-                    // An older claim may have had the address for a while: which of the others gets it then is open.
+                    // An older claim may have had the address meanwhile: then any of the others may
+                    // get it.
                     continue;
                 }
                 let is_older = now.and_then(|now| services.get(now)).is_some_and(|now| rank(now) < rank(service));
                 prop_assert!(now == Some(owner) || is_older, "{} goes from {} to {:?} by {:?}", address, owner, now, step);
             }
-            // Every address that is claimed has an owner.
+            // Every claimed address has an owner.
             let claimed: BTreeSet<L4Addr> = services.values().flat_map(|it| crate::world::claims_of(it)).collect();
             prop_assert!(claimed.iter().eq(after.keys()), "{:?} {:?}", claimed, after);
         }
     }
 
-    /// With nothing to go by, the first file by name has the address, whatever the services are named.
+    /// Without previous state, the first file by name gets the address, whatever the names of the
+    /// services.
     #[test]
     fn with_empty_maps_the_first_file_has_the_address(entries in prop::collection::vec(entry(), 1..6), turn in 0..6_usize) {
         let told = facts(&entries.into_iter().flatten().collect::<Vec<_>>());

@@ -1,5 +1,6 @@
-//! A BPF program that has loaded a view, or a service id, may go on for a while after the owner of the maps has published
-//! another: what it reads meanwhile stays as it was. The owner's rounds take their time, and the clock goes on in them.
+//! A BPF program that has loaded a view or a service id may still use it after the owner of the
+//! maps has published a new one: the data that it reads must not change meanwhile. The rounds take
+//! time, during which the clock advances.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,10 @@ use crate::dice;
 use crate::model::Host;
 use crate::world::{SOURCES, changes, guard};
 
-/// A program that read something while the maps still led there.
+/// A program that loaded its data while the maps still referred to it.
 struct Reader {
     what: Read,
-    /// When the round was over that led readers elsewhere.
+    /// The end of the round that removed the last reference.
     left: Moment,
 }
 
@@ -26,7 +27,7 @@ enum Read {
     Id(ServiceId, String),
 }
 
-/// What a program may have read before the round.
+/// Data that a program may have loaded before the round.
 struct Before {
     views: BTreeMap<ServiceId, [Run; 2]>,
     names: BTreeMap<ServiceId, String>,
@@ -39,7 +40,7 @@ impl Before {
         Self { views: host.maps.maps.views().collect(), names }
     }
 
-    /// Programs that go on with what this round took out of use.
+    /// Programs that still use what this round has unpublished.
     fn readers(self, host: &Host, slots: &BTreeMap<ServiceId, [Vec<Slot>; 2]>) -> Vec<Reader> {
         let after = Self::of(host);
         let mut readers = Vec::new();
@@ -75,12 +76,13 @@ proptest! {
         for (changes, takes, pause) in rounds {
             let before = Before::of(&host);
             let slots = before.views.iter().map(|(id, runs)| (*id, runs.map(|run| host.maps.maps.slots_at(run)))).collect();
-            // `Host::round` moves the clock on before it begins.
+            // `Host::round` advances the clock before it starts.
             let began = host.now.plus(1);
             host.tell(changes);
             host.round_millis = takes;
             host.round();
-            // Written at some time after the round began: whoever left less than a rest before that still reads.
+            // The writes happened after the start of the round: readers that left less than a grace
+            // period before may still read.
             for Reader { what, left } in &readers {
                 if left.plus(REST_MILLIS) <= began {
                     continue;

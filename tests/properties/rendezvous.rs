@@ -1,4 +1,4 @@
-//! Which backend a UDP socket gets, over any lists: of any length, weights, order and ids.
+//! The backend choice of a UDP socket, over arbitrary lists: any length, weights, order and ids.
 
 use nodelb_core::explain::rendezvous::{MOST_SCORED, choose};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
@@ -21,7 +21,7 @@ fn chosen(socket: u64, service: u32, backends: &Backends) -> Option<u32> {
     choose(socket, ServiceId(service), &slots).map(|place| slots[place].backend.0)
 }
 
-/// Ids that follow one another, as those of one service do, or not.
+/// Consecutive ids, as those of one service, or arbitrary ones.
 fn backends() -> impl Strategy<Value = Backends> {
     let ids = prop_oneof![
         prop::collection::btree_set(1..40_u32, 1..20),
@@ -38,8 +38,8 @@ fn backends() -> impl Strategy<Value = Backends> {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// The order means nothing; a backend that goes moves its own sockets only; one that comes, or gets a larger weight, moves
-    /// sockets only to itself.
+    /// The order has no effect; removing a backend moves only its own sockets; adding one or
+    /// raising its weight moves sockets only to that backend.
     #[test]
     fn a_change_moves_only_the_sockets_that_it_must(
         list in backends(),

@@ -1,4 +1,4 @@
-//! Where lists lie in the `slots` map, against a model that knows each slot.
+//! The allocation of lists in the `slots` map, compared with a model of each slot.
 
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::runs::{REST_MILLIS, Run, Runs};
@@ -25,7 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// When each slot may be written again: `None` while it is in use.
+/// The time from which each slot may be written again; `None` while it is in use.
 struct Model {
     free_from: Vec<Option<Moment>>,
 }
@@ -44,7 +44,8 @@ impl Model {
 proptest! {
     #![proptest_config(cases(2_048))]
 
-    /// Never overlapping, never reused within the rest, and room is found whenever there is room.
+    /// Runs never overlap, are never reused within the grace period, and an allocation succeeds
+    /// whenever there is room.
     #[test]
     fn runs_agree_with_a_model_that_knows_each_slot(steps in prop::collection::vec(step(), 1..60)) {
         let mut runs = Runs::new(LIMIT);

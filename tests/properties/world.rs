@@ -1,6 +1,6 @@
-//! Random worlds: few names, few addresses, so that everything collides with everything; and mostly plain, so that most
-//! services have backends and what happens to them can be seen. Names are prefixes of each
-//! other, slice names are equal in different namespaces, and every backend address is shared by many services.
+//! Random worlds with few names and few addresses, so that conflicts are frequent, and mostly
+//! ordinary values, so that most services have backends. Names are prefixes of each other, slice
+//! names repeat in different namespaces, and many services share each backend address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,8 @@ const NODES: [&str; 2] = ["n1", "n2"];
 const ZONES: [&str; 2] = ["z1", "z2"];
 
 const SERVED: usize = 7;
-/// Those after the first `SERVED` are refused, each for another reason; NodePorts are reached at [`NODE_ADDRS`].
+/// Those after the first `SERVED` are refused, each for a different reason; NodePorts are accepted
+/// on [`NODE_ADDRS`].
 const FRONTENDS: [(&str, FrontendKind); 13] = [
     ("198.51.100.1:80", FrontendKind::ClusterIP),
     ("198.51.100.1:80", FrontendKind::Static),
@@ -46,8 +47,8 @@ const FRONTENDS: [(&str, FrontendKind); 13] = [
     ("0.0.0.0:30990", FrontendKind::NodePort),
 ];
 
-/// Two are on the host network of a node that has the address, at the number of a NodePort. The last two are refused:
-/// nodelb's own, and no address at all.
+/// Two are in the network namespace of a node with this address and have the number of a NodePort.
+/// The last two are refused: nodelb's own address, and the unspecified address.
 const BACKENDS: [&str; 10] = [
     "192.0.2.1:8080",
     "192.0.2.2:8080",
@@ -61,7 +62,7 @@ const BACKENDS: [&str; 10] = [
     "0.0.0.0:8080",
 ];
 
-/// The last two are frontends, too, while the node does not have them.
+/// The last two are also frontends, as long as the node does not have them.
 const NODE_ADDRS: [&str; 5] = ["203.0.113.1", "203.0.113.2", "2001:db8:2::1", "198.51.100.2", "2001:db8::1"];
 const NODEPORT_ADDRESSES: [&str; 4] = ["primary", "203.0.113.2", "0.0.0.0/0", "::/0"];
 
@@ -81,7 +82,7 @@ pub(crate) fn host() -> Host {
     Host::new(dice::maps(ROOMY, None), SOURCES, guard())
 }
 
-/// The same after these changes, with every source synced and nothing left to do.
+/// The same after these changes, with every source synced and no retries left.
 pub(crate) fn settled(changes: &[Change]) -> Host {
     let mut host = host();
     host.tell(changes.iter().cloned());
@@ -90,7 +91,7 @@ pub(crate) fn settled(changes: &[Change]) -> Host {
     host
 }
 
-/// Every address a client might dial in such a world.
+/// Every address that a client might connect to in such a world.
 pub(crate) fn dialled() -> Vec<L4Addr> {
     let frontends = FRONTENDS.iter().map(|(text, _)| l4(text));
     let nodeports = NODE_ADDRS.iter().map(|text| L4Addr::new(text.parse().expect("valid"), 30_080, Protocol::Tcp));
@@ -99,7 +100,7 @@ pub(crate) fn dialled() -> Vec<L4Addr> {
     tcp.iter().copied().chain(udp).collect()
 }
 
-/// What a change is about: changes of one object keep their order, others may arrive in any.
+/// The object of a change: changes of one object keep their order, others may be reordered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Object {
     Service(ServiceName, Source),
@@ -131,7 +132,7 @@ pub(crate) fn object(change: &Change) -> Object {
     }
 }
 
-/// The facts that remain after these changes, the node's first, as a daemon tells them at its start.
+/// The facts after these changes, those of the node first, as a daemon sends them at its start.
 pub(crate) fn facts(changes: &[Change]) -> Vec<Change> {
     let mut last: BTreeMap<Object, &Change> = BTreeMap::new();
     for change in changes {
@@ -143,7 +144,7 @@ pub(crate) fn facts(changes: &[Change]) -> Vec<Change> {
     facts
 }
 
-/// The services these facts describe, each by the description that counts.
+/// The services in these facts, each with the description that takes effect.
 pub(crate) fn described(facts: &[Change]) -> BTreeMap<ServiceName, &Service> {
     let mut services: BTreeMap<ServiceName, &Service> = BTreeMap::new();
     for change in facts {
@@ -156,18 +157,18 @@ pub(crate) fn described(facts: &[Change]) -> BTreeMap<ServiceName, &Service> {
     services
 }
 
-/// What decides between two claims to one address, before who has it.
+/// The priority of a claim to an address, before current ownership is considered.
 pub(crate) fn rank(service: &Service) -> u64 {
     service.created.unwrap_or(0)
 }
 
-/// Every address the service claims.
+/// Every address that the service claims.
 pub(crate) fn claims_of(service: &Service) -> BTreeSet<L4Addr> {
     let ports = service.ports.iter();
     ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
 }
 
-/// The addresses that services of equal rank claim: who owns them depends on who had them first.
+/// The addresses that services of equal rank claim: their owner depends on history.
 pub(crate) fn disputed(facts: &[Change]) -> BTreeSet<L4Addr> {
     let mut seen: BTreeSet<(L4Addr, u64)> = BTreeSet::new();
     let mut disputed = BTreeSet::new();
@@ -186,7 +187,7 @@ pub(crate) fn without(text: &str, addresses: &BTreeSet<L4Addr>) -> String {
     text.lines().filter(is_other).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// What takes the fact back.
+/// The change that removes the fact.
 pub(crate) fn removal(change: &Change) -> Option<Change> {
     match change {
         Change::UpsertService(service) => Some(Change::RemoveService(service.name.clone(), service.source)),
@@ -198,7 +199,8 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
     }
 }
 
-/// The changes in another order, each object's own in the order they had. `order` says whose turn it is.
+/// The changes in another order, in which those of one object keep their order. `order` selects the
+/// next object.
 pub(crate) fn reordered(changes: &[Change], order: &[usize]) -> Vec<Change> {
     let mut queues: BTreeMap<Object, std::collections::VecDeque<&Change>> = BTreeMap::new();
     for change in changes {
@@ -235,7 +237,8 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Also of backends that the service does not have, and of services that have no checks or do not exist.
+/// Includes backends that the service does not have, and services that have no checks or do not
+/// exist.
 fn quarantine() -> impl Strategy<Value = Quarantine> {
     let backend = select(&BACKENDS[..8]).prop_map(|text| (l4(text).addr, l4(text).port));
     let error = prop_oneof![Just("connection refused".into()), Just("no answer within 2 s".into())];
@@ -362,7 +365,8 @@ fn node_addresses() -> impl Strategy<Value = BTreeSet<Addr>> {
     prop::collection::btree_set(select(&NODE_ADDRS).prop_map(|text| text.parse().expect("valid")), 0..3)
 }
 
-/// Never none: what Kubernetes said before counts on then, which is not among the facts.
+/// Never `None`: in that case the previous Node object, which is not part of the facts, stays in
+/// effect.
 fn node_object() -> impl Strategy<Value = NodeObject> {
     (text(&ZONES), node_addresses()).prop_map(|(zone, addresses)| NodeObject { zone, addresses, leaving: None })
 }
