@@ -1,7 +1,9 @@
-//! Stories as text: files and steps in, tables and map dumps out. One file each in `scenarios/`; `scenarios/README.md`
-//! says how they are written. Every story is told twice, the second time to maps that fail one operation in ten.
+//! Scenarios as text: files and steps in, tables and map dumps out. Each file in `scenarios/` is
+//! one; `scenarios/README.md` explains the format. Every scenario runs twice, the second time with
+//! maps that fail one operation in ten.
 //!
-//! `UPDATE=1 cargo test -p nodelb --test scenarios` rewrites what is expected; read the difference before you keep it.
+//! `UPDATE=1 cargo test -p nodelb --test scenarios` rewrites the expected output; review the
+//! difference before you keep it.
 
 #[path = "scenarios/dial.rs"]
 mod dial;
@@ -26,7 +28,7 @@ use nodelb_core::snapshot::Snapshot;
 use script::Script;
 use tell::{difference, stories, tell};
 
-/// Maps in memory. Nobody dials: what the state says is what comes out.
+/// Maps in memory. There are no clients: the outcome is derived from the state.
 struct Memory {
     seed: Option<u64>,
 }
@@ -53,11 +55,11 @@ impl World for Memory {
     fn wait(&mut self, _: u64) {}
 }
 
-/// Seeds with which a story once came out wrong: a row kept an error after its operation was deferred.
+/// Seeds with which a scenario once failed: a row kept an error after its operation was deferred.
 const ONCE_FAILED: [u64; 1] = [533_474_391];
 const RANDOM_SEEDS: usize = 8;
 
-/// What is wrong with the story, if anything.
+/// Runs a scenario; returns an error if its output differs.
 fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let script = Script::parse(&text)?;
@@ -67,11 +69,11 @@ fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
     } else if told.to_string() != text {
         return Err(difference(&text, &told.to_string()));
     }
-    // What comes out depends on which operation comes first, so that none may fail.
+    // The output depends on the order of the operations, so that none may fail.
     if script.steps.iter().any(|step| step == "exact") {
         return Ok(());
     }
-    // Which operations a round needs depends on which fail.
+    // The operations of a round depend on which of them fail.
     for seed in seeds {
         let of_run = |error| format!("with one failure in ten, SEED={seed}: {error}");
         let told_again = tell(&told, Memory { seed: Some(*seed) }, &["ops"]).map_err(of_run)?;
@@ -82,7 +84,8 @@ fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// A row for each behaviour: the first lines of a story say which it shows, as `# 1.5 Terminating endpoints: ...`.
+/// A row for each behaviour: the first lines of a scenario name it, as `# 1.5 Terminating
+/// endpoints: ...`.
 fn table_of_behaviours() -> String {
     let mut rows: Vec<(Vec<u32>, String)> = Vec::new();
     for path in stories("conformance") {

@@ -1,5 +1,5 @@
-//! What a client meets at an address, and where stories take place: a world has maps, clients that dial, and load
-//! balancers that ask. In memory nobody does; what comes out there is what the state says.
+//! The environment of a scenario: maps, clients that connect, and load balancers that send health
+//! checks. In memory there are no clients, and the outcome is derived from the state.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,23 +13,24 @@ use nodelb_core::state::entries::{MapState, ServiceId};
 
 use crate::model::Maps;
 
-/// Who dials. Each is a network namespace of its own.
+/// A client. Each has its own network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Host,
     Pod,
 }
 
-/// What becomes of all connections to an address.
+/// The outcome of all connections to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Each of these backends is reached.
+    /// Connections reach all of these backends.
     Reaches(BTreeSet<L4Addr>),
-    /// So is one of them, for as long as the client does not stay away for so many seconds.
+    /// Session affinity: connections reach one of these backends, always the same one unless the
+    /// client pauses for `seconds`.
     Keeps { service: ServiceId, seconds: u32, one_of: BTreeSet<L4Addr> },
-    /// The connection fails at once.
+    /// Connections fail at once.
     Refused(Errno),
-    /// nodelb does nothing.
+    /// nodelb does not translate connections.
     PassesThrough,
 }
 
@@ -43,12 +44,12 @@ impl fmt::Display for Client {
 }
 
 impl Outcome {
-    /// For this client: the loopback addresses of a pod are its own, and never the node's.
+    /// The outcome for this client: the loopback addresses of a pod are its own, never the node's.
     pub(crate) fn seen_by(&self, client: Client, to: L4Addr) -> Self {
         if client == Client::Pod && to.addr.is_loopback() { Self::PassesThrough } else { self.clone() }
     }
 
-    /// What follows from the content of the maps.
+    /// The outcome according to the content of the maps.
     pub(crate) fn by(state: &MapState, guard: &Guard, to: L4Addr) -> Self {
         match trace(state, &guard.nodeport_range, to) {
             Verdict::Forwarded(service, slots) => {
@@ -76,22 +77,24 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// See the module.
+/// The environment of a scenario; see the module.
 pub(crate) trait World {
     type Maps: Maps;
 
-    /// Empty maps; those of the story before are gone.
+    /// Returns empty maps and discards those of the previous scenario.
     fn maps(&mut self, limits: Limits, guard: &Guard) -> Result<Self::Maps, String>;
 
-    /// What the client meets at the address, as [`Outcome`] prints it, where the state says `traced`.
+    /// The outcome for the client at the address, as [`Outcome`] prints it. `traced` is the outcome
+    /// according to the state.
     fn dial(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String>;
 
-    /// What a load balancer is told that asks at a healthCheckNodePort, where the snapshot says `expected`.
+    /// The response to a load balancer at a healthCheckNodePort. `expected` is the response
+    /// according to the snapshot.
     fn ask(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String>;
 
-    /// From now on each of these listens, where anyone does: also those that must not be reached.
+    /// Makes all these backends listen, including those that must not be reached.
     fn listen(&mut self, backends: &BTreeSet<L4Addr>) -> Result<(), String>;
 
-    /// So many seconds pass.
+    /// Waits for `seconds`.
     fn wait(&mut self, seconds: u64);
 }

@@ -1,19 +1,19 @@
-//! The form of a story: steps, then blocks that begin with `-- NAME --`. Owns reading and writing it; knows nothing of
-//! what a step does.
+//! The format of a scenario: steps, then blocks that begin with `-- NAME --`. Reads and writes it
+//! without knowledge of the steps.
 
 use std::fmt;
 
-/// A story.
+/// A parsed scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Script {
-    /// The lines before the first block, as written: comments, blanks and steps.
+    /// The lines before the first block: comments, blanks and steps.
     head: Vec<String>,
-    /// The steps among them.
+    /// The steps in `head`.
     pub(crate) steps: Vec<String>,
     pub(crate) blocks: Vec<Block>,
 }
 
-/// A file that a step names, or what a step is expected to print.
+/// A file that a step uses, or the expected output of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     name: String,
@@ -23,14 +23,14 @@ pub(crate) struct Block {
 const EXPECTED: &str = "expected-";
 
 impl Block {
-    /// Whether it is what a step prints.
+    /// Whether this is the expected output of a step.
     pub(crate) fn is_expected(&self) -> bool {
         self.name.starts_with(EXPECTED)
     }
 }
 
 impl Script {
-    /// Reads a story.
+    /// Parses a scenario.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut script = Self { head: Vec::new(), steps: Vec::new(), blocks: Vec::new() };
         for line in text.lines() {
@@ -54,24 +54,24 @@ impl Script {
         Ok(script)
     }
 
-    /// The content of the file block of this name.
+    /// The content of the file block with this name.
     pub(crate) fn file(&self, name: &str) -> Result<&str, String> {
         let block = self.blocks.iter().find(|block| block.name == name && !block.is_expected());
         block.map(|block| block.text.as_str()).ok_or_else(|| format!("there is no block `-- {name} --`"))
     }
 
-    /// How many steps printed something so far.
+    /// Number of outputs so far.
     pub(crate) fn outputs(&self) -> usize {
         self.blocks.iter().filter(|block| block.is_expected()).count()
     }
 
-    /// What the step that prints after `before` others is expected to print.
+    /// The expected output of the step that follows `before` other printing steps.
     pub(crate) fn expected(&self, before: usize, step: &str) -> String {
         let name = expected_name(before, step);
         self.blocks.iter().find(|block| block.name == name).map_or_else(String::new, |block| block.text.clone())
     }
 
-    /// Notes what a step printed.
+    /// Records the output of a step.
     pub(crate) fn expect(&mut self, step: &str, text: String) {
         self.blocks.push(Block { name: expected_name(self.outputs(), step), text });
     }

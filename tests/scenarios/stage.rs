@@ -1,4 +1,4 @@
-//! Where a story happens: a host in a box and a services directory that exists only here. Owns what each step does.
+//! Runs the steps of a scenario on a simulated host with a simulated services directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -33,18 +33,18 @@ use crate::dice;
 use crate::model::{Host, Maps, ROOMY};
 use crate::script::Script;
 
-/// A file of the services directory: its last good content, and what is wrong with it now.
+/// A file of the services directory: its last valid content, and its current problems.
 #[derive(Default)]
 struct File {
     content: Option<Arc<FileContent>>,
     problems: Vec<String>,
 }
 
-/// What a story says before anything else.
+/// The settings at the start of a scenario.
 struct Settings {
     guard: Guard,
     limits: Limits,
-    /// Who tells what is applied.
+    /// The source of what is applied.
     source: Source,
 }
 
@@ -57,11 +57,11 @@ pub(crate) struct Stage<W: World> {
     merged: Merged,
     node: NodeFacts,
     apiservers: BTreeSet<(Addr, u16)>,
-    /// What health checks have found, as the daemon keeps it over a restart.
+    /// The unhealthy backends, which the daemon keeps over a restart.
     unhealthy: BTreeMap<ServiceName, Quarantine>,
-    /// What the last `Synced` said was missing; `None` before the first.
+    /// The `incomplete` of the last `Synced`; `None` before the first.
     synced: Option<Option<Arc<str>>>,
-    /// Names of ids that were given back, for operations that delete them.
+    /// Names of released ids, for operations that delete them.
     names: BTreeMap<ServiceId, String>,
 }
 
@@ -83,7 +83,7 @@ impl<W: World> Stage<W> {
         })
     }
 
-    /// Does what the step says; what it prints, if it is one that prints.
+    /// Runs a step; returns its output if it is a printing one.
     pub(crate) fn play(&mut self, step: &str, script: &Script) -> Result<Option<String>, String> {
         let words: Vec<&str> = step.split_whitespace().collect();
         match words[..] {
@@ -119,7 +119,7 @@ impl<W: World> Stage<W> {
         Ok(match *words {
             ["frontends"] => {
                 let mut rows = reports::frontends(&snapshot, &all);
-                // Ages depend on how often an operation had to be tried.
+                // Ages depend on the number of attempts.
                 rows.iter_mut().for_each(|row| row.since = Moment(0));
                 text(&tables::frontends(rows, Moment(0)))
             }
@@ -154,7 +154,7 @@ impl<W: World> Stage<W> {
         Ok(())
     }
 
-    /// Tells the engine what the directory says now, as the file source does.
+    /// Sends the changes of the directory to the engine, as the file source does.
     fn tell(&mut self) {
         let contents = self.files.iter().filter_map(|(path, file)| Some((path.clone(), file.content.clone()?)));
         let merged = merge(&contents.collect());
@@ -201,7 +201,7 @@ impl<W: World> Stage<W> {
         Ok(())
     }
 
-    /// What Kubernetes says of the node. It is to be told again after a `restart`.
+    /// Sets the Node object. It must be sent again after a `restart`.
     fn set_node_object(&mut self, words: &[&str]) -> Result<(), String> {
         let mut object = Some(NodeObject::default());
         for word in words {
@@ -217,7 +217,7 @@ impl<W: World> Stage<W> {
         Ok(())
     }
 
-    /// What the address pool knows.
+    /// Sets the apiservers that the address pool knows.
     fn set_apiservers(&mut self, addresses: &str) -> Result<(), String> {
         self.apiservers = list::<L4Addr>(addresses)?.iter().map(|at| (at.addr, at.port)).collect();
         self.host.tell([Change::Apiservers(self.apiservers.clone())]);
@@ -225,7 +225,7 @@ impl<W: World> Stage<W> {
         Ok(())
     }
 
-    /// Health checks have found the backends, one or several, to fail with this error or to pass.
+    /// Sets the health of one or several backends: failed with this error, or passed.
     fn find(&mut self, service: &str, backends: &str, error: Option<&Arc<str>>) -> Result<(), String> {
         let name: ServiceName = service.parse().map_err(|error| format!("{error}"))?;
         let failed = self.unhealthy.entry(name.clone()).or_default();
@@ -247,7 +247,7 @@ impl<W: World> Stage<W> {
         self.host.tell(told.collect::<Vec<_>>());
     }
 
-    /// What processes of the node have bound; nodelb hears which NodePorts these are.
+    /// Sets the sockets of the node's processes, and sends the NodePorts among them to the engine.
     fn set_listeners(&mut self, addresses: &str) -> Result<(), String> {
         let held = self.host.held();
         let mut bound: BTreeMap<L4Addr, Arc<str>> = BTreeMap::new();
@@ -269,8 +269,8 @@ impl<W: World> Stage<W> {
         Ok(())
     }
 
-    /// A new daemon beside what the kernel holds. It knows the node and the apiservers, and of files only what is applied
-    /// again.
+    /// Starts a new daemon; the kernel keeps its maps. The daemon knows the node and the
+    /// apiservers, but only files that are applied again.
     fn restart(&mut self, how: fn(&mut Host<W::Maps>)) {
         how(&mut self.host);
         self.files.clear();
@@ -295,7 +295,7 @@ impl<W: World> Stage<W> {
         self.names.get(&id).map_or("?", String::as_str)
     }
 
-    /// What the kernel does with a connection.
+    /// The kernel's verdict on a connection.
     fn trace(&self, to: L4Addr) -> String {
         let held = self.host.held();
         match trace(&held, &self.settings.guard.nodeport_range, to) {
@@ -305,7 +305,7 @@ impl<W: World> Stage<W> {
         }
     }
 
-    /// What clients meet at each of the addresses.
+    /// The outcome for clients at each of the addresses.
     fn dial(&mut self, words: &[&str], from: &[Client]) -> Result<String, String> {
         let snapshot = self.host.engine.snapshot(self.host.now);
         let held = self.host.held();
@@ -318,7 +318,7 @@ impl<W: World> Stage<W> {
             let to: L4Addr = word.parse().map_err(|error| format!("{error}"))?;
             let [desired, traced] =
                 [&snapshot.desired, &held].map(|state| Outcome::by(state, &self.settings.guard, to));
-            // Before everything is told, the maps keep what nobody has spoken of yet.
+            // Before all sources have synced, the maps keep services that no source has sent yet.
             if self.synced.is_some() && desired != traced {
                 return Err(format!("{to}: by what is desired it {desired}, by what the maps hold it {traced}"));
             }
@@ -329,13 +329,13 @@ impl<W: World> Stage<W> {
         Ok(text)
     }
 
-    /// What a process meets that binds the address.
+    /// The result of a bind to the address.
     fn bind(&self, at: L4Addr) -> String {
         let is_refused = refuses_bind(&self.host.held(), &self.settings.guard.nodeport_range, at);
         format!("{at} {}\n", if is_refused { "EADDRINUSE" } else { "can be bound" })
     }
 
-    /// What a load balancer is told at a healthCheckNodePort.
+    /// The response to a load balancer at a healthCheckNodePort.
     fn ask(&mut self, at: &str) -> Result<String, String> {
         let at: L4Addr = at.parse().map_err(|error| format!("{error}"))?;
         let snapshot = self.host.engine.snapshot(self.host.now);
@@ -367,7 +367,7 @@ impl<W: World> Stage<W> {
         if lines.is_empty() { "none\n".into() } else { lines }
     }
 
-    /// What the flight recorder has of the story; when that was is left out.
+    /// The records of the flight recorder, without times.
     fn history(&self, service: Option<ServiceName>) -> String {
         let filter = Filter { service, ..Filter::default() };
         let records = self.host.history.select(&filter, &BTreeSet::new());
@@ -388,7 +388,7 @@ impl<W: World> Stage<W> {
         text
     }
 
-    /// What an operator is told of the last step.
+    /// The log messages of the last step.
     fn journal(&self) -> String {
         let mut text = String::new();
         for round in &self.host.rounds {
@@ -416,7 +416,7 @@ impl<W: World> Stage<W> {
         if text.is_empty() { "nothing\n".into() } else { text }
     }
 
-    /// What is wrong with the files, and what was left out of them on purpose.
+    /// The problems of the files, and the objects that were ignored on purpose.
     fn problems(&self) -> String {
         let mut text = String::new();
         for (path, file) in &self.files {
@@ -428,7 +428,7 @@ impl<W: World> Stage<W> {
         text
     }
 
-    /// Takes everything back. Nothing may stay behind: no id, no slot, no name.
+    /// Removes everything. Nothing may leak: no id, no slot, no name.
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.files.clear();
         self.unhealthy.values_mut().for_each(Quarantine::clear);
@@ -504,7 +504,7 @@ impl Settings {
     }
 }
 
-/// What all of them met; or each, where they differ.
+/// The common outcome, or each one if they differ.
 fn agreed(met: &[(Client, String)]) -> String {
     match met {
         [(_, first), others @ ..] if others.iter().all(|(_, other)| other == first) => first.clone(),
@@ -520,7 +520,7 @@ fn parse_client(text: &str) -> Result<Client, String> {
     }
 }
 
-/// Who is asked at which port, and how many addresses of this node stand behind it.
+/// Each healthCheckNodePort with its service and its number of local addresses.
 fn health_check_nodeports(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for ((port, family), Claimants { owner, waiting }) in snapshot.facts().health_check_ports().by_port() {
@@ -536,7 +536,7 @@ fn health_check_nodeports(snapshot: &Snapshot) -> String {
     if text.is_empty() { "none\n".into() } else { text }
 }
 
-/// The change as the source tells it: an object of Kubernetes is named by its kind and name.
+/// The change as the source sends it: for Kubernetes, an object is named by kind and name.
 fn told_by(source: Source, change: Change) -> Change {
     if source == Source::Files {
         return change;

@@ -1,4 +1,4 @@
-//! Telling a story: plays its steps and notes what really came out.
+//! Runs a scenario and records its output.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::dial::World;
 use crate::script::Script;
 use crate::stage::Stage;
 
-/// The stories of `tests/scenarios`, or of a directory in it.
+/// The scenarios in `tests/scenarios`, or in a subdirectory.
 pub(crate) fn stories(directory: &str) -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scenarios").join(directory);
     let entries = std::fs::read_dir(&directory).expect("the directory of the stories is there");
@@ -16,7 +16,8 @@ pub(crate) fn stories(directory: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Tells the story and returns it with what really came out; what the steps of `untold` print is taken as expected.
+/// Runs the scenario; returns it with the actual output. The output of steps in `ignored` is taken
+/// from the expected one.
 pub(crate) fn tell<W: World>(script: &Script, world: W, untold: &[&str]) -> Result<Script, String> {
     let mut stage = Stage::new(script, world)?;
     let mut told = script.clone();
