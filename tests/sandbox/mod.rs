@@ -1,9 +1,9 @@
-//! A place where a test may do what it likes as root: own mount, network and process namespace, own bpffs, own cgroup.
-//! Owns making it and removing it, also after `kill -9`; knows nothing of nodelb.
+//! A sandbox for tests that need root: its own mount, network and process namespaces, bpffs and
+//! cgroup. Creates and removes them, also after `kill -9`. Independent of nodelb.
 //!
-//! The test runs twice. The outer run makes a cgroup and starts a janitor that removes it when the test process is
-//! gone, however it went; then it runs the same test again inside fresh namespaces. The inner run sees the prepared
-//! sandbox and does the work.
+//! The test runs twice. The outer process creates a cgroup and starts a janitor that removes it
+//! when the test process is gone for any reason; then it runs the same test again inside new
+//! namespaces. The inner process finds the prepared sandbox and runs the body of the test.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,26 +11,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Tells the inner run where its cgroup is; its presence tells the two runs apart.
+/// The cgroup of the sandbox; set only in the inner process.
 const INNER: &str = "NODELB_SANDBOX_CGROUP";
 
-/// Every address of this range is local inside the sandbox, so that backends can listen on any of them. The other
-/// documentation ranges (198.51.100.0/24, 203.0.113.0/24, the rest of 2001:db8::/32) have no route: a connection to a
-/// frontend there that is not translated fails with ENETUNREACH.
+/// Every address of this range is local inside the sandbox, so that backends can listen on it. The
+/// other documentation ranges (198.51.100.0/24, 203.0.113.0/24, the rest of 2001:db8::/32) have no
+/// route: a connection to a frontend there that is not translated fails with ENETUNREACH.
 pub(crate) const BACKENDS_V4: &str = "192.0.2.0/24";
 /// See [`BACKENDS_V4`].
 pub(crate) const BACKENDS_V6: &str = "2001:db8:b::/48";
 
-/// What a test inside the sandbox has.
+/// The resources of a test inside the sandbox.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
-    /// A cgroup of the test's own, which it is a member of. Programs are attached here, never to the root.
+    /// The cgroup of the test, which the test is a member of. Programs are attached here, never to
+    /// the root cgroup.
     pub(crate) cgroup: PathBuf,
-    /// A freshly mounted bpffs.
+    /// A new bpffs.
     pub(crate) bpffs: PathBuf,
 }
 
-/// Runs `body` in a sandbox. `test` is the calling test's name as `cargo test -- --list` shows it.
+/// Runs `body` in a sandbox. `test` is the name of the calling test as in `cargo test -- --list`.
 pub(crate) fn run(test: &str, body: impl FnOnce(&Sandbox)) {
     match std::env::var_os(INNER) {
         Some(cgroup) => body(&enter(PathBuf::from(cgroup))),
@@ -59,13 +60,13 @@ fn outside(test: &str) {
 
 fn enter(cgroup: PathBuf) -> Sandbox {
     let bpffs = PathBuf::from("/sys/fs/bpf");
-    // Mounts made here must not reach the host.
+    // Mounts must not propagate to the host.
     command("mount", &["--make-rprivate", "/"]);
     command("mount", &["-t", "bpf", "bpf", "/sys/fs/bpf"]);
     command("ip", &["link", "set", "lo", "up"]);
     command("ip", &["address", "add", BACKENDS_V4, "dev", "lo"]);
     command("ip", &["-6", "route", "add", "local", BACKENDS_V6, "dev", "lo"]);
-    // IPv6 has no local subnets on lo: binding to any address of the range needs this.
+    // IPv6 has no local subnets on lo: binding to any address of the range requires this.
     fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").expect("ip_nonlocal_bind");
     fs::write(cgroup.join("cgroup.procs"), "0").expect("joining the test's cgroup");
     Sandbox { cgroup, bpffs }
@@ -76,8 +77,8 @@ pub(crate) fn command(program: &str, args: &[&str]) {
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A cgroup that goes when this process goes: the janitor waits for the end of its standard input, kills what is left
-/// in the cgroup and removes it.
+/// A cgroup that is removed with this process: the janitor waits until its standard input is
+/// closed, kills the processes in the cgroup and removes it.
 struct OwnCgroup {
     path: PathBuf,
     janitor: Child,
@@ -107,7 +108,7 @@ impl OwnCgroup {
             .spawn()
             .expect("setsid (package util-linux)");
         let alive = janitor.stdin.take();
-        // Made after its janitor, so that there is no moment at which it could be left behind.
+        // The janitor starts first, so that the cgroup is removed in any case.
         fs::create_dir(&path).unwrap_or_else(|error| panic!("making {}: {error}", path.display()));
         Self { path, janitor, alive }
     }
@@ -123,7 +124,7 @@ impl Drop for OwnCgroup {
     }
 }
 
-/// Where cgroup v2 is mounted on this machine, alone or beside v1.
+/// The mount point of cgroup v2, with or without v1.
 fn cgroup2_mount() -> PathBuf {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("/proc/self/mountinfo");
     let found = mounts.lines().find_map(|line| {

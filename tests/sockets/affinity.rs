@@ -1,4 +1,4 @@
-//! Session affinity: a client, which is a network namespace, keeps its backend.
+//! Session affinity: a client, identified by its network namespace, keeps its backend.
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -64,13 +64,14 @@ fn a_client_keeps_its_backend_while_others_come_and_go() {
     });
 }
 
-/// How many connections each client makes over each protocol.
+/// Number of connections of each client over each protocol.
 const CONNECTS: usize = 10_000;
 
 /// The addresses of one service port: ClusterIP, NodePort, LoadBalancer address.
 const FRONTENDS: [&str; 3] = ["198.51.100.1:80", "203.0.113.1:30080", "198.51.100.101:80"];
 
-/// A service port with all three, and the backends of `hosts`; each of them one to three times, as weights are.
+/// A service port with all three addresses and the backends in `hosts`, each one to three times, as
+/// with weights.
 struct Port {
     id: u32,
     protocol: &'static str,
@@ -96,7 +97,7 @@ impl Port {
     }
 }
 
-/// Backends that listen on both protocols, each named by the last part of its address.
+/// Backends that listen on both protocols, identified by the last byte of their address.
 fn listen(hosts: impl Iterator<Item = u32>) -> Vec<Backend> {
     let start = |host: u32| {
         let at = SocketAddr::from(([192, 0, 2, u8::try_from(host).unwrap()], 8080));
@@ -110,7 +111,7 @@ fn answering(to: &str, transport: Transport) -> u32 {
     name.unwrap_or_else(|failure| panic!("{to}: {failure}")).parse().unwrap()
 }
 
-/// Who answers in a hundred connections.
+/// The backends of a hundred connections.
 fn spread(transport: Transport) -> BTreeSet<u32> {
     (0..100).map(|_| answering(FRONTENDS[0], transport)).collect()
 }
@@ -127,14 +128,14 @@ fn keep(own: u32, done: &AtomicUsize) {
     }
 }
 
-/// The one of the host, that of the pod, and all that there can be.
+/// The backend of the host, the one of the pod, and all backends.
 const OWN: [u32; 2] = [20, 21];
 const HOSTS: std::ops::RangeInclusive<u32> = 10..=40;
 
 #[test]
 fn ten_thousand_connections_keep_their_backend_while_others_come_and_go() {
     in_sandbox("sockets::affinity::ten_thousand_connections_keep_their_backend_while_others_come_and_go", |env| {
-        // Each change takes a fresh run of slots, and the old one rests for a second.
+        // Each change takes a new run of slots, and the old one rests for a second.
         let limits = Limits { slots: 200_000, ..options(env).limits };
         let mut kernel = Kernel::open(&Options { limits, ..options(env) });
         let pod = Pod::new(0);
@@ -145,7 +146,7 @@ fn ten_thousand_connections_keep_their_backend_while_others_come_and_go() {
             kernel.apply(&[port.put(&OWN, 3600, &mut random)]);
             kernel.apply(&port.frontends());
         }
-        // Each client is led to its own backend; from then on it has to keep it.
+        // Each client gets its own backend first and has to keep it from then on.
         for (client, own) in OWN.into_iter().enumerate() {
             let ops = ports.each_ref().map(|port| port.put(&[own], 3600, &mut random));
             kernel.apply(&ops);
@@ -226,11 +227,11 @@ fn affinity_ends_when_the_client_stays_away() {
         for _ in 0..8 {
             sleep(Duration::from_millis(600));
             let (began, backend) = (Instant::now(), reached());
-            // A machine that was busy for two seconds has kept the client away.
+            // A busy machine may have delayed the client for two seconds.
             assert!(backend == kept || last.elapsed() >= Duration::from_secs(2), "each connection renews it");
             (last, kept) = (began, backend);
         }
-        // Five free choices among five backends are the same one time in 3125 for each try.
+        // Five free choices among five backends are the same once in 3125 tries.
         let moved = (0..6).any(|_| {
             sleep(Duration::from_millis(2_100));
             reached() != kept
@@ -273,7 +274,7 @@ fn each_service_port_has_an_affinity_of_its_own() {
     });
 }
 
-/// What the kernel keeps about the one client of the one service.
+/// The kernel's affinity entry of the only client of the only service.
 struct Kept {
     map: MapHandle,
 }
@@ -296,7 +297,7 @@ impl Kept {
         }
     }
 
-    /// Sets when it was last used, counted from now.
+    /// Sets the time of last use, relative to now.
     fn set_last_used(&self, seconds: f64) {
         let key = self.key();
         let mut value = self.map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
@@ -311,7 +312,7 @@ impl Kept {
         self.map.update(&key, &value, MapFlags::ANY).unwrap();
     }
 
-    /// Gives it a backend that no list has.
+    /// Sets a backend that is not in any list.
     fn set_gone(&self) {
         let key = self.key();
         let mut value = self.map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
@@ -320,14 +321,14 @@ impl Kept {
     }
 }
 
-/// Fifty backends, so that two free choices are hardly ever the same.
+/// Fifty backends, so that two free choices are almost never the same.
 fn serve_fifty(kernel: &mut Kernel, affinity_seconds: u32) {
     let list: Vec<String> = (1..=50).map(|host| format!("192.0.2.{host}:53/UDP")).collect();
     let list: Vec<&str> = list.iter().map(String::as_str).collect();
     kernel.apply(&[put(1, with(&list, affinity_seconds)), point("198.51.100.1:53/UDP", 1)]);
 }
 
-/// The backend that a new socket gets; without a datagram, after [`show_backends`].
+/// The backend of a new socket, found without a datagram; requires [`show_backends`].
 fn connected(socket: &UdpSocket) -> SocketAddr {
     socket.connect("198.51.100.1:53").unwrap();
     socket.peer_addr().unwrap()
@@ -337,7 +338,7 @@ fn new_socket() -> UdpSocket {
     UdpSocket::bind("0.0.0.0:0").unwrap()
 }
 
-/// Another CPU has read its clock a moment later than this one, and has stored it already.
+/// Another CPU has stored a time slightly later than the clock of this one.
 #[test]
 fn a_clock_that_is_behind_is_no_expiry() {
     in_sandbox("sockets::affinity::a_clock_that_is_behind_is_no_expiry", |env| {
@@ -361,10 +362,10 @@ fn a_clock_that_is_behind_is_no_expiry() {
     });
 }
 
-/// How often the clients of a race connect.
+/// Number of connections of each client in a race.
 const RACES: usize = 6_000;
 
-/// Where two threads wait for each other without sleeping, so that both go on in the same moment.
+/// A spin barrier: both threads continue at the same moment.
 #[derive(Default)]
 struct Line(AtomicUsize);
 
@@ -381,8 +382,8 @@ impl Line {
     }
 }
 
-/// Two threads connect at once, again and again, after `before`; how often they got different backends, and whether a
-/// connection after them got a third one.
+/// Two threads connect at the same time, repeatedly, each time after `before`; returns how often
+/// they got different backends, and whether a later connection got a third one.
 fn race(before: impl Fn()) -> (usize, usize) {
     let (start, end) = (Line::default(), Line::default());
     let (mut split, mut moved) = (0, 0);

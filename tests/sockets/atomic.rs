@@ -1,4 +1,5 @@
-//! A backend list changes at once: no client ever sees a mixture, and no system call is made for it.
+//! A backend list changes atomically: no client sees a mixture, and the change needs no system
+//! call.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +40,7 @@ fn a_list_is_never_seen_half_changed() {
             while !clients.iter().all(thread::ScopedJoinHandle::is_finished) {
                 flips += 1;
                 let at = flips % 2;
-                // The third set's list moves as often, so that its slots lie between those of the others.
+                // The third list moves as often, so that its slots lie between those of the others.
                 for op in [&ops[at][0], &put(2, entry(&third[at..]))] {
                     match kernel.try_apply(std::slice::from_ref(op)).remove(0) {
                         // On a fast machine most slots rest.
@@ -55,7 +56,8 @@ fn a_list_is_never_seen_half_changed() {
     });
 }
 
-/// Takes getpeername's hook away: then it shows the backend, and a connect is checked without a datagram.
+/// Detaches the getpeername hook: then the socket shows its backend, and a connect can be checked
+/// without a datagram.
 pub(super) fn show_backends(env: &Sandbox) {
     Link::open(env.bpffs.join("nodelb/v1/links/getpeername4")).unwrap().detach().unwrap();
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -70,7 +72,7 @@ fn connect_and_check(members: &BTreeSet<SocketAddr>) {
     let service: SocketAddr = "198.51.100.1:53".parse().unwrap();
     let mut socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     for count in 0..CONNECTS / CLIENTS {
-        // Old sockets look for their backend in the new list; new ones choose.
+        // Existing sockets search for their backend in the new list; new ones choose one.
         if count % 16 == 0 {
             socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         }

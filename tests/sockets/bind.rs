@@ -1,4 +1,5 @@
-//! Binding a NodePort that is served: refused with EADDRINUSE in the node's own network namespace, and nothing else is.
+//! Binding a served NodePort fails with EADDRINUSE in the node's network namespace; every other
+//! bind succeeds.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,10 +16,10 @@ use nodelb_datapath::{CrashPoint, HiddenReport, Options, OwnSockets, cleanup, de
 use super::{Kernel, Random, cases, entry, in_sandbox, l4, options, point, put};
 use crate::pod::Pod;
 
-/// How a server makes its socket.
+/// The properties of a server's socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wish {
-    /// IPv4 in a socket of IPv6.
+    /// An IPv4-mapped address in an IPv6 socket.
     mapped: bool,
     reuse_port: bool,
     reuse_addr: bool,
@@ -27,12 +28,12 @@ struct Wish {
 
 const PLAIN: Wish = Wish { mapped: false, reuse_port: false, reuse_addr: false, only_v6: false };
 
-/// Binds and, over TCP, listens; the socket is gone afterwards.
+/// Binds and, over TCP, listens; then closes the socket.
 fn try_bind(at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
     try_bind_as(None, at, port, wish)
 }
 
-/// The same; with a socket of nodelb's own, if it is to be one.
+/// The same, optionally with a socket that is registered as nodelb's own.
 fn try_bind_as(own: Option<&OwnSockets>, at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
     let ip = match at.addr.ip() {
         IpAddr::V4(v4) if wish.mapped => IpAddr::V6(v4.to_ipv6_mapped()),
@@ -61,7 +62,7 @@ fn bound(at: &str, wish: Wish) -> Result<(), Errno> {
     try_bind(at, at.port, wish)
 }
 
-/// Node addresses in both families, and a service behind these NodePorts.
+/// Node addresses in both families, and a service with these NodePorts.
 fn serve(kernel: &mut Kernel, nodeports: &[&str]) {
     kernel.apply(&["192.0.2.1:1/TCP", "[2001:db8:b::1]:1/TCP"].map(|addr| MapOp::PutNodeAddr(l4(addr).addr)));
     kernel.apply(&[put(1, entry(&["192.0.2.10:8080/TCP"]))]);
@@ -140,7 +141,7 @@ fn a_refused_socket_and_a_port_that_is_free_again_can_be_bound() {
     });
 }
 
-/// Even if every port that the kernel may choose is a NodePort that is served.
+/// Even if every port of the automatic range is a served NodePort.
 #[test]
 fn a_bind_to_port_0_is_never_refused() {
     in_sandbox("sockets::bind::a_bind_to_port_0_is_never_refused", |env| {
@@ -234,7 +235,7 @@ fn a_link_that_is_not_there_yet_is_made() {
         let mut kernel = Kernel::open(&options);
         serve(&mut kernel, &["0.0.0.0:30080/TCP"]);
         drop(kernel);
-        // As a nodelb leaves them that did not have these hooks.
+        // The state after a version of nodelb without these hooks.
         for hook in ["bind4", "bind6"] {
             std::fs::remove_file(options.pin_directory.join("v1/links").join(hook)).unwrap();
         }
@@ -249,7 +250,8 @@ fn a_link_that_is_not_there_yet_is_made() {
     });
 }
 
-/// An older nodelb had its programs at post_bind, where an automatic bind looks like any other.
+/// An older nodelb had its programs at post_bind, where an automatic bind cannot be distinguished
+/// from any other.
 #[test]
 fn links_that_only_an_older_nodelb_has_are_removed() {
     in_sandbox("sockets::bind::links_that_only_an_older_nodelb_has_are_removed", |env| {
@@ -271,7 +273,7 @@ fn links_that_only_an_older_nodelb_has_are_removed() {
     });
 }
 
-/// Where no newer daemon was attached since, the pins of these links are still there.
+/// The pins of these links still exist if no newer daemon was attached since.
 #[test]
 fn cleanup_removes_links_that_only_an_older_nodelb_has() {
     in_sandbox("sockets::bind::cleanup_removes_links_that_only_an_older_nodelb_has", |env| {
@@ -303,7 +305,7 @@ fn random_binds_do_what_the_maps_say() {
         for id in [1, 2] {
             change(&mut kernel, &mut state, put(id, entry(&["192.0.2.10:8080/TCP"])));
         }
-        // Most of what the kernel may choose is a NodePort.
+        // Most of the automatic range consists of NodePorts.
         std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30000 30003").unwrap();
         let own = kernel.datapath.own_sockets();
         let addrs =

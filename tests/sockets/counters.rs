@@ -1,4 +1,4 @@
-//! What is counted is what really happened: each TCP connect, each UDP flow, each refusal, and nothing twice.
+//! Counters count each TCP connect, each UDP flow and each refusal exactly once.
 
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn connections_of_many_threads_are_all_counted() {
     });
 }
 
-/// A datagram more is no connection more, and neither is dialling the same service again; another backend is.
+/// Neither another datagram nor connecting to the same service again counts; another backend does.
 #[test]
 fn a_udp_socket_counts_once_for_each_backend_it_is_given() {
     in_sandbox("sockets::counters::a_udp_socket_counts_once_for_each_backend_it_is_given", |env| {
@@ -101,7 +101,7 @@ fn a_udp_socket_counts_once_for_each_backend_it_is_given() {
         socket.connect(service).unwrap();
         socket.connect(service).unwrap();
         assert_eq!(count.read(ServiceId(1)), tally(1, 0));
-        // Frontends have changed: it is looked up anew, and leads where it led.
+        // After a change of frontends the socket looks up its service again and finds the same one.
         kernel.serve(2, "198.51.100.7:53/UDP", &BACKENDS[2..3]);
         socket.connect(service).unwrap();
         assert_eq!(count.read(ServiceId(1)), tally(1, 0));
@@ -124,7 +124,7 @@ fn nothing_is_counted_where_that_is_off() {
         TcpStream::connect("198.51.100.1:80").unwrap();
         assert!(kernel.datapath.counters().is_none());
         drop(kernel);
-        // It can be switched on and off over restarts.
+        // Counting can be switched on and off across restarts.
         let kernel = Kernel::open(&options(env));
         TcpStream::connect("198.51.100.1:80").unwrap();
         assert_eq!(counters(&kernel).read(ServiceId(1)), tally(1, 0));
@@ -134,7 +134,7 @@ fn nothing_is_counted_where_that_is_off() {
     });
 }
 
-/// The counts begin anew with each start, and so they do for each service that gets an id.
+/// The counters restart from zero at each start, and for each service that gets a reused id.
 #[test]
 fn counts_are_of_one_start_and_of_one_owner_of_an_id() {
     in_sandbox("sockets::counters::counts_are_of_one_start_and_of_one_owner_of_an_id", |env| {
@@ -144,7 +144,7 @@ fn counts_are_of_one_start_and_of_one_owner_of_an_id() {
         TcpStream::connect("198.51.100.1:80").unwrap();
         assert_eq!(counters(&kernel).read(ServiceId(1)), tally(1, 0));
         drop(kernel);
-        // Nobody reads this, and nobody minds.
+        // No reader needs this count.
         TcpStream::connect("198.51.100.1:80").unwrap();
 
         let mut kernel = Kernel::open(&options(env));

@@ -1,5 +1,5 @@
-//! kill -9 after every single operation: what is left translates completely and correctly, and the next start goes on
-//! from there.
+//! kill -9 after each operation: the remaining state translates completely and correctly, and the
+//! next start continues from there.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -13,10 +13,10 @@ use super::{Kernel, Manner, Prober, backends, entry, in_sandbox, l4, list, optio
 use crate::sandbox::Sandbox;
 
 const SERVICE: &str = "198.51.100.1:80";
-/// More operations than any life here has.
+/// Upper bound of the operations of one run.
 const MANY: u64 = 200;
 
-/// What a process does: start, changes of every kind, a link that has to be put back.
+/// The operations of one run: a start, changes of every kind, a link that has to be restored.
 fn live(options: &Options) {
     let mut kernel = Kernel::open(options);
     let both = ServiceEntry { local: list(&["192.0.2.11:80/TCP"]), ..entry(&["192.0.2.10:80/TCP"; 3]) };
@@ -37,7 +37,7 @@ fn delete(op: &MapOp) -> MapOp {
     }
 }
 
-/// The service that is there all the time.
+/// The service that exists all the time.
 fn steady() -> MapState {
     let mut state = MapState::default();
     state.apply(&put(1, entry(&["192.0.2.10:80/TCP"])));
@@ -45,7 +45,7 @@ fn steady() -> MapState {
     state
 }
 
-/// Goes on from whatever is there: brings the maps to the steady state and compares.
+/// Starts from the existing state, brings the maps to the steady state and compares.
 fn converge(options: &Options) {
     let mut kernel = Kernel::open(options);
     assert_eq!(kernel.report.corrupt, Vec::<String>::new());
@@ -60,13 +60,14 @@ fn converge(options: &Options) {
     assert_eq!(kernel.datapath.verify_links(), []);
 }
 
-/// Whether the process ended by itself; if not, it must have been the crash point.
+/// Whether the process ended normally; otherwise it must have crashed at the crash point.
 pub(super) fn survived(status: ExitStatus, after: u64) -> bool {
     assert!(status.success() || status.signal() == Some(9), "after operation {after}: {status}");
     status.success()
 }
 
-/// Options of a life: every other one may have other limits, so that each start builds a new generation.
+/// The options of a run. Every other run has other limits, so that each start builds a new
+/// generation.
 fn options_of(env: &Sandbox, after: Option<u64>, other_limits: bool) -> Options {
     let mut options = Options { crash_after: after, ..options(env) };
     options.limits.slots += u32::from(other_limits);

@@ -1,4 +1,5 @@
-//! What the iterators tell: every connection through a service, of every network namespace, and nothing else.
+//! The iterators report every connection through a service, of every network namespace, and no
+//! others.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -41,7 +42,7 @@ fn connected(to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Each as `namespace source family frontend backend`.
+/// Each flow as `namespace source family frontend backend`.
 fn texts(flows: &[Flow]) -> BTreeSet<String> {
     let text = |flow: &Flow| {
         let Flow { socket, frontend, backend } = flow;
@@ -54,7 +55,7 @@ fn netns() -> u64 {
     fs::metadata("/proc/thread-self/ns/net").unwrap().ino()
 }
 
-/// A client in a network namespace of its own.
+/// Runs a client in a new network namespace.
 fn in_another_netns<T: Send + 'static>(client: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -139,7 +140,8 @@ fn a_backend_of_two_services_is_told_twice() {
     });
 }
 
-/// A socket talks to more services than its own state has room for; the one that it is connected to is not set aside.
+/// A socket talks to more services than its own state has room for; the one that it is connected to
+/// is never evicted.
 #[test]
 fn a_connected_socket_that_talks_to_many_services_is_reported() {
     in_sandbox("sockets::flows::a_connected_socket_that_talks_to_many_services_is_reported", |env| {
@@ -194,7 +196,7 @@ fn ten_thousand_connections_are_read_without_capabilities() {
         )
         .unwrap();
         let sockets: Vec<UdpSocket> = (0..SOCKETS).map(|_| connected(service)).collect();
-        // The kernel may have no memory for a socket's state at once: such a socket shows its backend.
+        // The kernel may fail to allocate the state of a socket: such a socket shows its backend.
         let known = sockets.iter().filter(|socket| socket.peer_addr().unwrap() == service).count();
         assert!(known > SOCKETS - 10, "{known}");
         let flows = reader(&kernel);
@@ -205,7 +207,8 @@ fn ten_thousand_connections_are_read_without_capabilities() {
             let cookies: BTreeSet<u64> = found.iter().map(|flow| flow.socket.cookie).collect();
             (found.len() == known && cookies.len() == known).then(|| start.elapsed())
         };
-        // The kernel counts places in a list, so that a socket closed meanwhile hides another one: until the next reading.
+        // The kernel resumes at a position in a list, so that a socket that is closed meanwhile
+        // hides another one until the next reading.
         let best = (0..20).filter_map(|_| read()).min().expect("a reading that is complete");
         drop(writeln!(io::stdout(), "{SOCKETS} UDP connections are read in {best:?}"));
         drop(sockets);

@@ -1,5 +1,6 @@
-//! A next layout version takes over from the one of before: what the maps hold, the links, the open sockets; and the one
-//! of before refuses to come back. The next one is this one under another number.
+//! The next layout version takes over the content of the maps, the links and the open sockets; the
+//! previous version refuses to start afterwards. The next version is the current one with another
+//! layout number.
 
 use std::fs;
 use std::net::TcpStream;
@@ -17,9 +18,9 @@ use crate::links::{assert_replaced_in_place, attached};
 use crate::sandbox::Sandbox;
 
 const SERVICE: &str = "198.51.100.1:80";
-/// Has affinity.
+/// Has session affinity.
 const LOYAL: &str = "198.51.100.7:80";
-/// More operations than a start has.
+/// Upper bound of the operations of a start.
 const MANY: u64 = 200;
 
 fn next(env: &Sandbox) -> Options {
@@ -37,7 +38,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Every path below a directory.
+/// All paths below a directory.
 fn below(directory: &Path) -> Vec<PathBuf> {
     let mut found = vec![directory.to_path_buf()];
     if directory.is_dir() {
@@ -50,7 +51,7 @@ fn reach(to: &str) -> super::Reached {
     dial(Manner::Tcp, to.parse().unwrap()).unwrap_or_else(|error| panic!("{to}: {error}"))
 }
 
-/// Services of every kind, one of them with a client that has its backend.
+/// Services of every kind, one of them with a client that has a backend.
 fn serve_everything(kernel: &mut Kernel) -> MapState {
     fill(kernel, &content());
     let loyal = ServiceEntry { affinity_seconds: 10_800, ..entry(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]) };
@@ -157,7 +158,7 @@ fn an_upgrade_that_does_not_fit_changes_nothing() {
     });
 }
 
-/// What cleanup meets after a layout that it has never heard of.
+/// The state that cleanup finds after an unknown layout version.
 #[test]
 fn cleanup_removes_what_it_does_not_know() {
     in_sandbox("sockets::layout::cleanup_removes_what_it_does_not_know", |env| {
@@ -176,13 +177,13 @@ fn cleanup_removes_what_it_does_not_know() {
     });
 }
 
-/// Whether the next version's maps are the truth.
+/// Whether the maps of the next version are in use.
 fn is_committed(env: &Sandbox) -> bool {
     let v2 = env.bpffs.join("nodelb/v2");
     v2.exists() && names(&v2).iter().any(|name| name == "g1")
 }
 
-/// Upgrades, to crash after so many operations; then the version that is asked for goes on, or refuses.
+/// Upgrades with a crash after some operations; then the requested version continues or refuses.
 fn upgrade_and_go_on(env: &Sandbox, crash: impl FnOnce() -> bool, back: bool) -> bool {
     let directory = env.bpffs.join("nodelb");
     let mut kernel = Kernel::open(&options(env));

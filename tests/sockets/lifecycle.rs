@@ -1,4 +1,5 @@
-//! What is pinned outlives the process, grows without a connection noticing, and goes when it is told to.
+//! Pinned objects outlive the process, grow without affecting connections, and disappear on
+//! cleanup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use super::{Kernel, Manner, Prober, backends, dial, entry, in_sandbox, l4, list,
 
 const SERVICE: &str = "198.51.100.1:80";
 
-/// Something of every kind, so that a dump that lacks anything differs.
+/// Entries of every kind, so that a dump that lacks any of them differs.
 pub(super) fn content() -> MapState {
     let full = ServiceEntry {
         cluster: list(&["192.0.2.10:80/TCP", "192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]),
@@ -279,14 +280,14 @@ fn cleanup_removes_everything_and_nothing_else() {
     });
 }
 
-/// Every file below the directory.
+/// Number of files below the directory.
 fn pins_below(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| if path.is_dir() { pins_below(&path) } else { 1 }).sum()
 }
 
-/// Removed, with the directory, or hidden by another bpffs: while the daemon lives no connection fails, and the next start
-/// finds everything.
+/// The pins are removed with their directory, or hidden by another bpffs: while the daemon runs no
+/// connection fails, and the next start finds everything.
 #[test]
 fn what_is_pinned_outlives_its_pins_while_the_daemon_runs() {
     in_sandbox("sockets::lifecycle::what_is_pinned_outlives_its_pins_while_the_daemon_runs", |env| {
@@ -322,7 +323,8 @@ fn what_is_pinned_outlives_its_pins_while_the_daemon_runs() {
     });
 }
 
-/// The kernel names the descriptor of a link that was opened by its pin differently from that of a link that was created.
+/// The kernel describes the descriptor of a link that was opened by its pin differently from that
+/// of a link that was created.
 #[test]
 fn hidden_links_that_a_restarted_daemon_holds_are_left() {
     in_sandbox("sockets::lifecycle::hidden_links_that_a_restarted_daemon_holds_are_left", |env| {
@@ -343,7 +345,7 @@ fn hidden_links_that_a_restarted_daemon_holds_are_left() {
     });
 }
 
-/// Over the pins of one daemon a bpffs was mounted, and a second one started there.
+/// A bpffs was mounted over the pins of one daemon, and a second one was started there.
 #[test]
 fn what_a_second_daemon_pinned_is_left_to_it() {
     in_sandbox("sockets::lifecycle::what_a_second_daemon_pinned_is_left_to_it", |env| {
@@ -367,7 +369,7 @@ fn mount_over(directory: &Path, kind: &str) {
     assert!(mounted.success());
 }
 
-/// Where nothing can be pinned any more the programs stay attached.
+/// The programs stay attached if they cannot be pinned.
 #[test]
 fn without_a_bpffs_links_are_held() {
     in_sandbox("sockets::lifecycle::without_a_bpffs_links_are_held", |env| {
@@ -392,7 +394,7 @@ fn program_of(link: &Path) -> String {
     id.chars().take_while(char::is_ascii_digit).collect()
 }
 
-/// A hook that another program has to itself: said with the program's id and name, before anything is made.
+/// Another program has a hook exclusively: the error has its id and name, and nothing is created.
 #[test]
 fn a_program_that_has_a_hook_to_itself_is_named() {
     in_sandbox("sockets::lifecycle::a_program_that_has_a_hook_to_itself_is_named", |env| {
@@ -429,7 +431,8 @@ fn a_program_that_has_a_hook_to_itself_is_named() {
     });
 }
 
-/// A cleanup that runs while a daemon starts removes nothing of it: each start that succeeds finds all of its pins.
+/// A cleanup during a start removes nothing that belongs to the start: each start that succeeds
+/// finds all its pins.
 #[test]
 fn a_cleanup_beside_a_start_removes_nothing_of_it() {
     in_sandbox("sockets::lifecycle::a_cleanup_beside_a_start_removes_nothing_of_it", |env| {

@@ -1,5 +1,5 @@
-//! UDP sockets that live long and talk to many services: each service keeps its backend, and each answer comes from the
-//! address that was asked, however many there are.
+//! Long-lived UDP sockets that use many services: each service keeps its backend, and each answer
+//! comes from the requested address, whatever the number of services.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::sandbox::Sandbox;
 
-/// How many services a socket's own state has room for: `MAX_FLOWS` of `bpf/shared.h`.
+/// Number of services in the state of a socket: `MAX_FLOWS` of `bpf/shared.h`.
 const FLOWS: usize = 6;
 
 fn to(text: &str) -> SocketAddr {
@@ -35,7 +35,8 @@ fn pinned(env: &Sandbox, name: &str) -> MapHandle {
     MapHandle::from_pinned_path(env.bpffs.join("nodelb/v1").join(name)).unwrap()
 }
 
-/// Moves the socket's clock forward to a few datagrams before it wraps, as if it had sent four thousand million.
+/// Sets the clock of the socket to a few datagrams before it wraps, as if it had sent four billion
+/// datagrams.
 fn wind_clock(udp_sockets: &MapHandle, socket: &UdpSocket) {
     const CLOCK: usize = 4;
     let (used, protocol) = (|flow: usize| 16 + 64 * flow + 48, |flow: usize| 16 + 64 * flow + 18);
@@ -52,7 +53,8 @@ fn wind_clock(udp_sockets: &MapHandle, socket: &UdpSocket) {
     udp_sockets.update(&key, &state, MapFlags::ANY).unwrap();
 }
 
-/// Services 1 to `count` at 198.51.100.N:53, each with these backends at a port of its own, which listen.
+/// Services 1 to `count` at 198.51.100.N:53, each with these backends, which listen at a port of
+/// their own.
 fn serve_many(kernel: &mut Kernel, count: u32, hosts: &[u32]) {
     for id in 1..=count {
         let own = backends_of(id, hosts);
@@ -70,7 +72,8 @@ fn service(id: u32) -> SocketAddr {
     to(&format!("198.51.100.{id}:53"))
 }
 
-/// Asks all of them before it reads the first answer; the answers by the address they come from.
+/// Sends a query to all of them before it reads the first answer; returns the answers by source
+/// address.
 fn ask_all(socket: &UdpSocket, services: &[SocketAddr]) -> BTreeMap<SocketAddr, L4Addr> {
     for service in services {
         socket.send_to(b"?", service).unwrap();
@@ -100,7 +103,7 @@ fn seven_services_on_one_socket_keep_their_backends() {
     });
 }
 
-/// The choice does not depend on what is remembered: it is a function of the socket and the service.
+/// The choice does not depend on stored state: it is a function of the socket and the service.
 #[test]
 fn the_first_backend_of_a_socket_is_the_one_that_rendezvous_hashing_names() {
     const TEST: &str = "sockets::many::the_first_backend_of_a_socket_is_the_one_that_rendezvous_hashing_names";
@@ -140,7 +143,7 @@ fn a_long_list_is_chosen_from_as_the_model_says() {
             let socket = udp_socket(&service(1));
             socket.connect(service(1)).unwrap();
             let expected = slots[rendezvous::choose(cookie(&socket), ServiceId(1), &slots).unwrap()].addr;
-            // A connected socket that has sent nothing: the backend it knows is in its state.
+            // A connected socket that has sent nothing: its state contains the backend.
             let state = pinned(env, "udp_sockets").lookup(&socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY).unwrap();
             let state = state.expect("the socket has state");
             let reached = (&state[16 + 20..16 + 36], &state[16 + 36..16 + 38]);
@@ -149,7 +152,7 @@ fn a_long_list_is_chosen_from_as_the_model_says() {
     });
 }
 
-/// A forgotten flow is where it was, also after other backends came, went and changed places.
+/// A forgotten flow keeps its backend, also after other backends were added, removed and reordered.
 #[test]
 fn a_forgotten_flow_stays_while_its_backend_does() {
     in_sandbox("sockets::many::a_forgotten_flow_stays_while_its_backend_does", |env| {
@@ -198,7 +201,7 @@ fn a_clock_that_wraps_forgets_no_service_in_use() {
     });
 }
 
-/// The services that the socket's own state has.
+/// The services in the state of the socket.
 fn remembered(udp_sockets: &MapHandle, socket: &UdpSocket) -> Vec<SocketAddr> {
     let state = udp_sockets.lookup(&socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY).unwrap().expect("it has state");
     let flow = |index: usize| {
@@ -227,7 +230,7 @@ fn a_datagram_to_the_backend_itself_leaves_the_service_its_backend() {
                 let first = ask(&socket, service(1)).unwrap();
                 assert_eq!(first.shown, service(1), "{what}");
                 ask_all(&socket, &(1..=count).map(service).collect::<Vec<_>>());
-                // Another list, from which a socket without a backend would get another one.
+                // A different list, from which a socket without a backend would choose another one.
                 set(&mut kernel, &[12, 13, 11, 10]);
                 let itself = target(first.backend, false);
                 if connects {
@@ -245,7 +248,7 @@ fn a_datagram_to_the_backend_itself_leaves_the_service_its_backend() {
     });
 }
 
-/// The map of forgotten flows loses entries when it is full. The choice does not depend on it.
+/// The map of forgotten flows drops entries when it is full. The choice does not depend on it.
 #[test]
 fn a_flow_that_is_nowhere_any_more_returns_to_its_backend() {
     in_sandbox("sockets::many::a_flow_that_is_nowhere_any_more_returns_to_its_backend", |env| {
@@ -266,13 +269,13 @@ fn a_flow_that_is_nowhere_any_more_returns_to_its_backend() {
     });
 }
 
-/// A socket and what it must do next.
+/// A socket and its expected behaviour.
 struct Client {
     socket: UdpSocket,
     is_v6: bool,
-    /// Which backend each service's datagrams go to.
+    /// The backend of each service's datagrams.
     choices: BTreeMap<L4Addr, BackendId>,
-    /// Under which address each backend was asked last.
+    /// The address through which each backend was reached last.
     shown: BTreeMap<L4Addr, SocketAddr>,
 }
 
@@ -340,13 +343,14 @@ fn random_list(random: &mut Random, pool: &[L4Addr]) -> Vec<Slot> {
     slots
 }
 
-/// Sockets that live long, many services, several datagrams under way, lists that change, clocks that wrap: every datagram
-/// reaches the backend that the model names, and every answer comes from the address that was asked.
+/// Long-lived sockets, many services, several datagrams in flight, changing lists, clocks that
+/// wrap: every datagram reaches the backend that the model predicts, and every answer comes from
+/// the requested address.
 #[test]
 fn random_sockets_with_many_services_do_what_the_model_says() {
     in_sandbox("sockets::many::random_sockets_with_many_services_do_what_the_model_says", |env| {
         const SERVICES: u32 = 24;
-        // Each change takes a fresh run of slots, and the old one rests for a second.
+        // Each change takes a new run of slots, and the old one rests for a second.
         let limits = Limits { slots: 200_000, ..options(env).limits };
         let mut kernel = Kernel::open(&Options { limits, ..options(env) });
         let udp_sockets = pinned(env, "udp_sockets");
@@ -394,7 +398,7 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
                 }
                 _ => {}
             }
-            // Some clients keep to few services, some use all.
+            // Some clients use few services, some use all.
             let known = [4, 8, SERVICES as usize][at % 3];
             let asked = |random: &mut Random| match random.below(16) {
                 0 => *random.pick(&v4),
@@ -407,7 +411,8 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
     });
 }
 
-/// Where a nodelb without the map of forgotten flows ran before: its pins are used on, and the map is made.
+/// A version of nodelb without the map of forgotten flows ran before: its pins are reused, and the
+/// map is created.
 #[test]
 fn the_map_of_forgotten_flows_comes_with_an_upgrade() {
     in_sandbox("sockets::many::the_map_of_forgotten_flows_comes_with_an_upgrade", |env| {

@@ -1,4 +1,5 @@
-//! What the tests share: a datapath in a sandbox, backends that tell who they are, and ways to dial.
+//! Shared by the tests: a datapath in a sandbox, backends that answer with their addresses, and
+//! clients.
 
 mod affinity;
 mod atomic;
@@ -30,10 +31,10 @@ use nodelb_datapath::{KernelDatapath, Options, StartReport};
 
 use crate::sandbox::{self, Sandbox};
 
-/// Names the part of a test that a further process of it runs.
+/// The part of a test that another process runs.
 const PART: &str = "NODELB_TEST_PART";
 
-/// Runs a test in a sandbox, or a part of it in the sandbox that is there already.
+/// Runs a test in a sandbox, or a part of it in the existing sandbox.
 fn in_sandbox(test: &str, body: impl FnOnce(&Sandbox)) {
     match part() {
         None => sandbox::run(test, body),
@@ -44,12 +45,12 @@ fn in_sandbox(test: &str, body: impl FnOnce(&Sandbox)) {
     }
 }
 
-/// Which part of a test this process runs; `None` in the main one.
+/// The part of a test that this process runs; `None` in the main process.
 fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// This test again, as another process that runs the named part.
+/// A command that runs the named part of this test in another process.
 fn part_command(test: &str, part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of the test binary"));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PART, part);
@@ -69,7 +70,7 @@ fn options(env: &Sandbox) -> Options {
     }
 }
 
-/// A datapath and the clock it is told.
+/// A datapath and its clock.
 struct Kernel {
     datapath: KernelDatapath,
     report: StartReport,
@@ -97,7 +98,7 @@ impl Kernel {
         }
     }
 
-    /// A service with these backends behind one address.
+    /// Sets a service with these backends behind one address.
     fn serve(&mut self, id: u32, frontend: &str, backends: &[&str]) {
         self.apply(&[put(id, entry(backends)), point(frontend, id)]);
     }
@@ -107,7 +108,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }
 
-/// A slot whose backend id is the same wherever its address occurs, as the daemon gives them out.
+/// A slot with a backend id that depends only on the address, as in the daemon.
 fn slot(addr: L4Addr) -> Slot {
     let id =
         addr.to_string().bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
@@ -131,7 +132,7 @@ fn point(frontend: &str, id: u32) -> MapOp {
     MapOp::PutFrontend(l4(frontend), entry)
 }
 
-/// Listens on the address until the process ends, and tells everyone who asks what that address is.
+/// Listens on the address until the process ends, and answers with that address.
 fn backend(addr: L4Addr) {
     let socket = SocketAddr::new(addr.addr.ip(), addr.port);
     let name = addr.to_string();
@@ -139,7 +140,7 @@ fn backend(addr: L4Addr) {
         let listener = TcpListener::bind(socket).unwrap_or_else(|error| panic!("{addr}: {error}"));
         thread::spawn(move || {
             for stream in listener.incoming() {
-                // A client that has gone already is no concern of a backend's.
+                // A client that has disconnected needs no answer.
                 let _ = stream.and_then(|mut stream| stream.write_all(name.as_bytes()));
             }
         });
@@ -166,16 +167,16 @@ enum Manner {
     UdpUnconnected,
 }
 
-/// What a client saw.
+/// What a client observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reached {
-    /// Who answered.
+    /// The backend that answered.
     backend: L4Addr,
-    /// Whom the client thinks it talks to: getpeername, or the source of the answer.
+    /// The peer address that the client sees: from getpeername, or the source of the answer.
     shown: SocketAddr,
 }
 
-/// The destination as a socket address, IPv4 in an IPv6 one if `mapped`.
+/// The destination as a socket address, IPv4-mapped if `mapped`.
 fn target(to: L4Addr, mapped: bool) -> SocketAddr {
     match to.addr.ip() {
         IpAddr::V4(v4) if mapped => SocketAddr::new(v4.to_ipv6_mapped().into(), to.port),
@@ -223,7 +224,7 @@ fn parse(answer: &[u8]) -> L4Addr {
     std::str::from_utf8(answer).unwrap().parse().unwrap()
 }
 
-/// Connections to an address, as fast as about one in a millisecond, and how many of them failed.
+/// Connects to an address about once per millisecond and counts failures.
 struct Prober {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<(u64, Vec<String>)>,
@@ -247,7 +248,7 @@ impl Prober {
         Self { stop, thread }
     }
 
-    /// How many connections there were; none may have failed.
+    /// Stops; returns the number of connections, none of which may have failed.
     fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let (count, failures) = self.thread.join().unwrap();
@@ -257,16 +258,16 @@ impl Prober {
     }
 }
 
-/// Small and repeatable: which numbers a test saw follows from its seed.
+/// A small reproducible generator: its seed determines the numbers of a test.
 struct Random(u64);
 
-/// How many random cases a test draws: `SOCKET_CASES`, or what it draws by default.
+/// The number of random cases: `SOCKET_CASES`, or the default of the test.
 fn cases(default: u32) -> u32 {
     std::env::var("SOCKET_CASES").map_or(default, |text| text.parse().expect("SOCKET_CASES is a number"))
 }
 
 impl Random {
-    /// `SOCKET_SEED`, or the seed of the test's own.
+    /// Seeded with `SOCKET_SEED`, or with the default of the test.
     fn seeded(default: u64) -> Self {
         Self(std::env::var("SOCKET_SEED").map_or(default, |text| text.parse().expect("SOCKET_SEED is a number")))
     }

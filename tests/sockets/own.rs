@@ -1,4 +1,4 @@
-//! nodelb's own sockets are never translated, and what runs after start needs no capability.
+//! nodelb's own sockets are never translated, and operation after the start needs no capability.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -12,7 +12,8 @@ use nodelb_datapath::{Options, OwnSockets, drop_privileges, drop_thread_privileg
 
 use super::{Kernel, Manner, backends, dial, entry, in_sandbox, l4, options, point, put};
 
-/// Dials with a registered socket; the service's address has no route, so that untranslated means unreachable.
+/// Connects with a registered socket. The service's address has no route, so that an untranslated
+/// connection is unreachable.
 fn own_dial(own: &OwnSockets, kind: SockType, to: &str) -> Result<(), Errno> {
     let to: SocketAddr = to.parse().unwrap();
     let family = if matches!(to.ip(), IpAddr::V4(_)) { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -37,7 +38,7 @@ fn services(kernel: &mut Kernel) {
     kernel.serve(2, "198.51.100.1:80/UDP", &["192.0.2.10:80/UDP"]);
     kernel.serve(3, "[2001:db8:f::1]:80/TCP", &["[2001:db8:b::10]:80/TCP"]);
     kernel.serve(4, "[2001:db8:f::1]:80/UDP", &["[2001:db8:b::10]:80/UDP"]);
-    // A backend that is dialled itself, and an empty service: both are nothing special to an own socket.
+    // A service at the address of a backend, and an empty service: neither affects an own socket.
     kernel.serve(5, "192.0.2.10:80/TCP", &[]);
 }
 
@@ -88,7 +89,8 @@ fn everything_works_without_capabilities() {
         assert_eq!(dial(Manner::Tcp, "203.0.113.7:80".parse().unwrap()).unwrap().backend, l4("192.0.2.10:80/TCP"));
         assert_eq!(kernel.datapath.dump().unwrap().frontends.len(), 105);
         assert_eq!(kernel.datapath.verify_links(), []);
-        // A link whose pin was removed is pinned again, and one that was detached is made again.
+        // A link whose pin was removed is pinned again, and one that was detached is attached
+        // again.
         let pin = env.bpffs.join("nodelb/v1/links/connect4");
         std::fs::remove_file(&pin).unwrap();
         let repairs = kernel.datapath.ensure_attached().unwrap();
@@ -101,7 +103,8 @@ fn everything_works_without_capabilities() {
     });
 }
 
-/// A connect() of an ordinary UDP socket and of a registered one, each with what the program of `own` says of it.
+/// connect() of an ordinary UDP socket and of a registered one, each with the mark that the program
+/// of `own` left.
 fn try_canary(own: &OwnSockets) -> [(Result<(), Errno>, bool); 2] {
     [OwnSockets::observe, OwnSockets::register].map(|prepare: fn(&OwnSockets, BorrowedFd<'_>) -> io::Result<()>| {
         let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).unwrap();
@@ -112,7 +115,8 @@ fn try_canary(own: &OwnSockets) -> [(Result<(), Errno>, bool); 2] {
     })
 }
 
-/// What the self-test rests on: programs pinned in another directory refuse the same sockets, and do not leave the mark.
+/// The basis of the self-test: programs pinned in another directory refuse the same sockets but do
+/// not leave the mark.
 #[test]
 fn the_own_program_is_told_from_one_with_other_maps() {
     in_sandbox("sockets::own::the_own_program_is_told_from_one_with_other_maps", |env| {

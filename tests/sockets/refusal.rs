@@ -1,4 +1,5 @@
-//! Nobody to answer: refused at once, with an error that says so, and never with EPERM.
+//! Services without a backend: refused at once, with an error that shows the reason, and never with
+//! EPERM.
 
 use nix::errno::Errno;
 use nodelb_core::model::addr::L4Addr;

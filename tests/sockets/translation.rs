@@ -1,4 +1,4 @@
-//! Which backend a connection reaches, and what the client is shown.
+//! The backend that a connection reaches, and the address that the client sees.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,14 +21,14 @@ fn protocol(manner: Manner) -> Protocol {
     if manner == Manner::Tcp { Protocol::Tcp } else { Protocol::Udp }
 }
 
-/// Every backend there is: six addresses in each family, TCP and UDP.
+/// All backends: six addresses in each family, TCP and UDP.
 fn pool() -> Vec<L4Addr> {
     let addr = |i: u32| [format!("192.0.2.{}:8080", 10 + i), format!("[2001:db8:b::{}]:8081", 10 + i)];
     let texts = (0..6).flat_map(addr).flat_map(|addr| [format!("{addr}/TCP"), format!("{addr}/UDP")]);
     texts.map(|text| l4(&text)).collect()
 }
 
-/// A service entry with up to four of the backends that go with the frontend.
+/// A service entry with up to four backends of the frontend's family and protocol.
 fn random_entry(random: &mut Random, pool: &[L4Addr], frontend: L4Addr) -> ServiceEntry {
     let fits: Vec<L4Addr> = pool
         .iter()
@@ -53,13 +53,13 @@ fn random_frontend(random: &mut Random, id: usize) -> L4Addr {
     l4(&format!("{addr}/{}", random.pick(&["TCP", "UDP"])))
 }
 
-/// Where clients connect to a NodePort's number: node addresses, which loopback is at times, another address of this
-/// host, and the unspecified address.
+/// Addresses where clients use the port of a NodePort: node addresses, among them sometimes
+/// loopback, another address of this host, and the unspecified address.
 const NODE_SIDE: [[&str; 4]; 2] =
     [["192.0.2.1", "192.0.2.2", "127.0.0.1", "0.0.0.0"], ["2001:db8:b::1", "2001:db8:b::2", "::1", "::"]];
 
-/// An address to connect to: a frontend, an address of this host with its port, a backend itself, or one without a
-/// process.
+/// A destination: a frontend, an address of this host with its port, a backend itself, or one on
+/// which nothing listens.
 fn random_destination(random: &mut Random, frontends: &[L4Addr], pool: &[L4Addr], protocol: Protocol) -> L4Addr {
     let frontend = *random.pick(frontends);
     let nowhere = *random.pick(&[l4("198.51.100.250:80/TCP"), l4("[2001:db8:f::ffff]:80/TCP")]);
@@ -115,7 +115,7 @@ fn random_flows_do_what_the_maps_say() {
             let to = random_destination(random, &frontends, &pool, protocol(manner));
             let mapped = random.below(2) == 0;
             if manner == Manner::UdpUnconnected && is_here(to) && !pool.contains(&to) {
-                // An unconnected socket never learns that nobody is there.
+                // An unconnected socket does not get an error if nothing listens.
                 if trace(&state, &options.nodeport_range, to) == Verdict::PassedThrough {
                     continue;
                 }
@@ -126,7 +126,7 @@ fn random_flows_do_what_the_maps_say() {
     });
 }
 
-/// Whether the sandbox has the address itself.
+/// Whether the address is local in the sandbox.
 fn is_here(to: L4Addr) -> bool {
     let addr = to.addr.to_string();
     to.addr.is_unspecified() || to.addr.is_loopback() || addr.starts_with("192.0.2.") || addr.starts_with("2001:db8:b:")
@@ -197,7 +197,7 @@ fn a_nodeport_is_answered_on_node_addresses_only() {
     });
 }
 
-/// Every network namespace has a 127.0.0.1 of its own: what is the node's is not a pod's.
+/// Every network namespace has its own 127.0.0.1: a pod's loopback is not the node's.
 #[test]
 fn a_nodeport_on_loopback_is_for_the_node_alone() {
     in_sandbox("sockets::translation::a_nodeport_on_loopback_is_for_the_node_alone", |env| {
@@ -224,8 +224,8 @@ fn a_nodeport_on_loopback_is_for_the_node_alone() {
     });
 }
 
-/// 0.0.0.0 and :: mean the loopback of the network namespace that the process is in, never a NodePort's entry, which is
-/// kept under the same address.
+/// 0.0.0.0 and :: are the loopback of the process's network namespace, never the entry of a
+/// NodePort, which has the same address as its key.
 #[test]
 fn the_unspecified_address_is_the_loopback_of_the_process() {
     in_sandbox("sockets::translation::the_unspecified_address_is_the_loopback_of_the_process", |env| {
@@ -245,7 +245,7 @@ fn the_unspecified_address_is_the_loopback_of_the_process() {
             (Manner::UdpUnconnected, "0.0.0.0:30080", "127.0.0.1:30080"),
             (Manner::UdpUnconnected, "[::ffff:0.0.0.0]:30080", "[::ffff:127.0.0.1]:30080"),
         ];
-        // Servers of the pod's own.
+        // Servers in the pod itself.
         let own = ["127.0.0.1:30080/TCP", "[::1]:30080/TCP", "127.0.0.1:30080/UDP"];
         let reach =
             || ways.map(|(manner, to, _)| dial(manner, to.parse().unwrap()).map(|reached| reached.backend.port));

@@ -1,4 +1,5 @@
-//! What a UDP socket remembers: answers come from the address it asked, and it keeps its backend.
+//! The state of a UDP socket: answers come from the requested address, and the socket keeps its
+//! backend.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -132,7 +133,7 @@ fn dialling_a_backend_itself_is_shown_as_it_is() {
         socket.connect(service).unwrap();
         assert_eq!(socket.peer_addr().unwrap(), service);
 
-        // Takes the socket's peer away.
+        // Disconnects the socket.
         connect_unspec(&socket).unwrap();
         assert_eq!(socket.peer_addr().unwrap_err().kind(), std::io::ErrorKind::NotConnected);
         assert_eq!(ask(&socket, backend).unwrap().shown, backend, "after connect(AF_UNSPEC)");
@@ -166,8 +167,8 @@ fn a_socket_remembers_the_services_it_used_last() {
     });
 }
 
-/// What is sent from one socket of this host to another arrives there, or at a NodePort's backend, whichever the oracle
-/// says. True if at the former.
+/// A datagram from one socket of this host reaches the other socket or a backend of the NodePort,
+/// as the oracle predicts. Returns whether it reached the socket.
 fn answers(from: &UdpSocket, client: &UdpSocket, (to, expected): (SocketAddr, bool), case: &str) -> bool {
     if from.peer_addr().is_ok() { from.send(b"answer") } else { from.send_to(b"answer", to) }.unwrap();
     let (reader, other) = if expected { (client, from) } else { (from, client) };
@@ -181,16 +182,16 @@ fn answers(from: &UdpSocket, client: &UdpSocket, (to, expected): (SocketAddr, bo
     expected
 }
 
-/// A server and a client on this host, the client's port perhaps a NodePort.
+/// A server and a client on this host; the client's port may be a NodePort.
 struct Pair {
     server: UdpSocket,
     client: UdpSocket,
-    /// Where the server sends.
+    /// The server's destination.
     at: L4Addr,
 }
 
 impl Pair {
-    /// The first host is a node address, the second another, the last the unspecified one.
+    /// The first host is a node address, the second is another one, the last is unspecified.
     fn random(random: &mut Random, hosts: [&str; 3]) -> Self {
         let port = *random.pick(&[30_053, 30_053, 30_054, 29_999]);
         let own = hosts[random.below(3)];
@@ -207,14 +208,14 @@ impl Pair {
         Self { server, client, at: l4(&format!("{addr}:{port}/UDP")) }
     }
 
-    /// Where the client is bound.
+    /// The address to which the client is bound.
     fn bound(&self) -> L4Addr {
         let bound = self.client.local_addr().unwrap();
         L4Addr::new(bound.ip().into(), bound.port(), Protocol::Udp)
     }
 }
 
-/// A socket whose first port is the one that connect() gave it.
+/// A socket whose port was assigned by connect().
 fn connected_unbound(to: SocketAddr) -> UdpSocket {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None).unwrap();
     socket.connect(&to.into()).unwrap();
@@ -222,12 +223,12 @@ fn connected_unbound(to: SocketAddr) -> UdpSocket {
     socket.into()
 }
 
-/// Every role that a NodePort's number can have besides: port of a client, connected or not, at a node address or another;
-/// or of the service's own backend.
+/// All other roles of a NodePort's number: port of a client, connected or not, at a node address or
+/// another one; or of the service's own backend.
 #[test]
 fn an_answer_to_a_client_whose_port_is_a_nodeport_reaches_it() {
     in_sandbox("sockets::udp::an_answer_to_a_client_whose_port_is_a_nodeport_reaches_it", |env| {
-        // The clients had their ports before the Service came.
+        // The clients had their ports before the Service existed.
         let options = Options { protect_nodeports: false, ..options(env) };
         let (mut kernel, mut state) = (Kernel::open(&options), MapState::default());
         let mut apply = |op: MapOp| {
@@ -254,7 +255,7 @@ fn an_answer_to_a_client_whose_port_is_a_nodeport_reaches_it() {
             let hosts = [["192.0.2.1", "192.0.2.2", "0.0.0.0"], ["[2001:db8:b::1]", "[2001:db8:b::2]", "[::]"]];
             let mut pair = Pair::random(random, hosts[id as usize - 1]);
             let (at, bound, range) = (pair.at, pair.bound(), &options.nodeport_range);
-            // A connected client gets nothing but what its peer sends.
+            // A connected client receives only from its peer.
             let has_port = pair.client.peer_addr().is_ok() || random.below(3) > 0;
             let is_answer = is_answer(&state, range, at, has_port, |at| at == bound)
                 || trace(&state, range, at) == Verdict::PassedThrough;
