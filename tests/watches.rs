@@ -1,6 +1,6 @@
-//! Watch chaos: the Kubernetes source over the whole way, TLS and supervisor included, against a server that misbehaves.
-//! After each fault the table is what the server holds, and no service that stayed lost its backend on the way.
-//! `CHAOS_SEED=n` repeats a run, `CHAOS_SEQUENCES=n` changes its length.
+//! Faults of watches: the Kubernetes source with TLS and supervisor against a faulty server. After
+//! each fault the table equals the content of the server, and no permanent service has lost its
+//! backend meanwhile. `CHAOS_SEED=n` repeats a run, `CHAOS_SEQUENCES=n` sets its length.
 
 #![expect(clippy::panic, clippy::print_stdout, reason = "a test stops where it cannot go on, and prints its seed")]
 

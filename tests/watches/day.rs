@@ -1,4 +1,5 @@
-//! A day without any apiserver, on a clock that goes by itself: with the daemon's own patience, not a test's.
+//! A day without any apiserver, on a simulated clock, with the timeouts of the daemon instead of
+//! those of a test.
 
 use std::io;
 use std::net::TcpListener;
@@ -19,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What the node has heard.
+/// The changes that the node has received.
 type Heard = Arc<Mutex<Vec<Change>>>;
 
 #[test]
@@ -53,13 +54,13 @@ fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
         apply(&cluster, "comes");
 
         tokio::time::pause();
-        // A minute more: the loss is noticed in one of the first steps.
+        // One more minute: the loss is noticed in one of the first steps.
         pass(24 * HOUR + Duration::from_secs(60)).await;
         tokio::time::resume();
         let told = std::mem::take(&mut *heard.lock().expect("not poisoned"));
         assert!(told.iter().all(|change| matches!(change, Change::Apiservers(_))), "{told:?}");
         let lines = journal.take();
-        // That the connection broke may be told too; retries are not.
+        // The broken connection may be logged, too; retries must not be.
         let lost = lines.lines().filter(|line| line.contains("no apiserver can be reached")).count();
         assert!(lost == 1 && lines.lines().count() <= 3, "{lines}");
 
@@ -75,8 +76,8 @@ fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
     });
 }
 
-/// A paused clock leaps ahead as soon as nothing but threads is at work. This one goes by steps, each of which leaves the
-/// threads that read credentials the time to come back.
+/// A paused clock jumps ahead as soon as only threads are active. This one advances in steps, each
+/// of which gives the threads that read credentials time to return.
 async fn pass(time: Duration) {
     const STEP: Duration = Duration::from_secs(10);
     for _ in 0..time.as_secs() / STEP.as_secs() {
@@ -88,7 +89,7 @@ async fn pass(time: Duration) {
     }
 }
 
-/// The supervisor and the source, as the daemon starts them.
+/// Starts the supervisor and the source as the daemon does.
 fn node(settings: Settings) -> Heard {
     let (changes_in, mut changes) = mpsc::channel::<Vec<Change>>(64);
     let parts = apiserver::Parts {
@@ -143,7 +144,7 @@ fn apply(cluster: &Cluster, name: &str) {
     cluster.apply(&service).expect("valid");
 }
 
-/// The port is the server's own, but the connections it closed may still linger.
+/// Binds the server's previous port, where closed connections may linger.
 fn bind_again(at: std::net::SocketAddr) -> TcpListener {
     let begun = Instant::now();
     loop {
@@ -155,7 +156,7 @@ fn bind_again(at: std::net::SocketAddr) -> TcpListener {
     }
 }
 
-/// What the daemon has logged.
+/// The log of the daemon.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<u8>>>);
 

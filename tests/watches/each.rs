@@ -1,4 +1,4 @@
-//! Every fault by its name.
+//! Each fault on its own.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::make::{self, frontend};
 use crate::rig::Rig;
 
-/// More than the tenth object, so that a list without most of them is doubted.
+/// Enough objects that a list without most of them is doubted.
 const MANY: u64 = 12;
 
 const BOTH: [Kind; 2] = [Kind::Service, Kind::EndpointSlice];
@@ -73,7 +73,7 @@ fn streaming_lists_that_never_get_through_are_asked_for_in_pages() {
     faults.answer(On::watch("endpointslices"), Fault::Cut { after: 900 });
     rig.requests(Kind::EndpointSlice);
     faults.expire_watches();
-    // The last of the list.
+    // The last one of the list.
     rig.apply(make::slice("s5", 7, &["203.0.113.1".into()]));
     rig.converge("only lists in pages get through");
     rig.node.wait("a list in pages", |_| {
@@ -154,7 +154,7 @@ fn deleted_and_created_again() {
             let name = if kind == Kind::Service { "t" } else { "t-0" };
             _ = cluster.delete(kind.resource(), "ns", name);
         }
-        // With other content, under other UIDs.
+        // With other content and other UIDs.
         cluster.apply_value(make::service("t", 60 + cluster.revision() % 100)).expect("valid");
         cluster.apply_value(make::slice("t", 0, &["203.0.113.1".into()])).expect("valid");
     };
@@ -211,7 +211,7 @@ fn lists_that_lie() {
                 rig.requests(kind);
                 let (mut lists, mut polls) = (0, 0);
                 rig.node.wait("a second list", |_| {
-                    // A watch that is only about to begin expires the next time.
+                    // A watch that has not started yet expires the next time.
                     if lists == 0 && polls % 50 == 0 {
                         faults.expire_watches();
                     }
@@ -222,7 +222,8 @@ fn lists_that_lie() {
                 });
                 rig.apply(extra(items as u64));
                 rig.converge("a list that lies");
-                // A watch that goes on shows that the second list is complete: a lie before that would be the second in a row.
+                // A watch that continues shows that the second list is complete; otherwise the next
+                // wrong list would be the second in a row.
                 rig.requests(kind);
                 rig.node.wait("the end of the second list", |_| {
                     let asked = rig.requests(kind);
@@ -328,7 +329,7 @@ fn a_cluster_that_goes_back_in_time() {
         rig.apply(extra(1));
         rig.converge("the beginning");
         let backup = rig.cluster.backup();
-        // The same versions with other content, new objects, and objects that were deleted.
+        // The same versions with other content, new objects, and deleted ones.
         rig.apply(extra(2));
         rig.apply(make::service("new", 9));
         rig.cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
@@ -366,7 +367,7 @@ fn touched(number: u64) -> Patch {
     Patch::Merge(json!({"metadata": {"annotations": {"touched": number.to_string()}}}))
 }
 
-/// With EndpointSlices or Services in an etcd of their own, as `--etcd-servers-overrides` does.
+/// EndpointSlices or Services have their own etcd, as with `--etcd-servers-overrides`.
 #[test]
 fn a_kind_with_versions_of_its_own_is_compared_with_itself_alone() {
     for (apart, alpn) in
@@ -419,7 +420,7 @@ fn a_session_that_is_replaced_while_there_are_many_writes_is_no_restore() {
     assert_eq!(lists, 1, "the one at the start");
 }
 
-/// As `--goaway-chance`, which real apiservers have so that clients spread.
+/// As with `--goaway-chance`, which real apiservers use to distribute clients.
 #[test]
 fn a_server_that_drains_its_connections_has_not_failed() {
     let rig = Rig::shop(3);
@@ -515,12 +516,12 @@ fn one_401_repeats_that_request_alone() {
     };
     let seen = rig.replica.faults().take_requests();
     assert!(resource(Kind::EndpointSlice, &seen) >= 10, "{seen:#?}");
-    // Its watch may be silent for long enough to be asked for again.
+    // Its watch may be silent for long enough to be restarted.
     let other = seen.iter().filter(|line| line.contains("/namespaces/default/services")).count();
     assert_eq!(other, 0, "no session was opened: {seen:#?}");
 }
 
-/// Waits until a new session has asked its first question.
+/// Waits until a new session has sent its first request.
 fn wait_for_session(rig: &Rig) {
     let mut seen = Vec::new();
     rig.node.wait("the first question of a session", |_| {
@@ -530,11 +531,12 @@ fn wait_for_session(rig: &Rig) {
     });
 }
 
-/// Restores, and lets the kind ask again only after its versions have passed the ones from before.
+/// Restores a backup, and delays the requests of the kind until its versions have passed the old
+/// ones.
 fn restore_and_pass(rig: &Rig, kind: Kind, backup: &nodelb_apiserver::Backup, write: serde_json::Value) {
     let faults = rig.replica.faults();
     rig.cluster.restore_backup(backup);
-    // The second that this takes is enough for the writes.
+    // The delay of a second is enough for the writes.
     faults.answer_next(1, On::path(kind.path()), Fault::Status { code: 429, retry_after: Some(1) });
     faults.take_requests();
     faults.reset_connections();
@@ -556,7 +558,8 @@ fn a_restore_that_the_first_question_shows_counts_also_when_writes_follow() {
     rig.converge("a Service that was written after the first question");
 }
 
-/// Services alone cannot show it: no bookmark has told their watcher how far the cluster was.
+/// Services alone cannot detect it: no bookmark has reported the revision of the cluster to their
+/// watcher.
 #[test]
 fn a_restore_that_the_first_question_shows_counts_for_other_kinds_of_the_same_etcd() {
     let rig = Rig::shop(2);
@@ -585,7 +588,7 @@ fn a_kind_with_versions_of_its_own_is_not_listed_again_over_another_session() {
             rig.converge("another session");
             lists.extend(rig.replica.faults().take_requests());
         }
-        // A Node that does not exist is looked for twice.
+        // A missing Node is requested twice.
         lists.retain(|line| line.contains("sendInitialEvents") && !line.contains(Kind::Node.path()));
         assert!(lists.is_empty(), "{apart}: {lists:#?}");
     }

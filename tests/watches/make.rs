@@ -1,4 +1,4 @@
-//! Objects that tests put into a cluster.
+//! The objects of the tests.
 
 use serde_json::{Value, json};
 
@@ -18,18 +18,18 @@ pub(crate) fn slice(service: &str, slice: u64, backends: &[String]) -> Value {
         "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]})
 }
 
-/// A service called `s<number>` with the one backend `192.0.2.<number>`.
+/// A service `s<number>` with the only backend `192.0.2.<number>`.
 pub(crate) fn pair(number: u64) -> [Value; 2] {
     let name = format!("s{number}");
     [service(&name, number), slice(&name, 0, &[format!("192.0.2.{number}")])]
 }
 
-/// Where the service of that number is dialled.
+/// The address of the service with this number.
 pub(crate) fn frontend(number: u64) -> String {
     format!("198.51.100.{number}:80/TCP")
 }
 
-/// The backend of that number.
+/// The backend with this number.
 pub(crate) fn backend(number: u64) -> String {
     format!("192.0.2.{number}:8080/TCP")
 }

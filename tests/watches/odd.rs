@@ -1,4 +1,4 @@
-//! Servers that know less than others, and objects that make no sense.
+//! Servers without some features, and invalid objects.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn come_and_go(rig: &Rig) {
         rig.apply(plain());
         rig.converge("served");
         assert_eq!(rig.node.eye().backends(&frontend(77)), ["203.0.113.1:8080/TCP"]);
-        // An apiserver does not let a ClusterIP change: that takes a new object.
+        // An apiserver rejects a change of the ClusterIP: it takes a new object.
         let is_label = left_out["spec"] == plain()["spec"];
         if !is_label {
             rig.cluster.delete("services", "ns", "t").expect("was there");
@@ -86,7 +86,8 @@ fn an_object_of_ten_megabytes() {
     let large = json!({"metadata": {"namespace": "ns", "name": "large", "annotations": {"a": "x".repeat(10 << 20)}}});
     let event = json!({"type": "ADDED", "object": large}).to_string();
     for kind in Kind::SERVED {
-        // More than once, for on a slow machine a connection may be given up before all of it has arrived.
+        // More than once: on a slow machine nodelb may close the connection before the event is
+        // complete.
         faults.events_next(5, kind.resource(), EventFault::Garbage { bytes: event.clone() });
         rig.apply(make::slice("s0", 1, &["203.0.113.1".into()]));
         rig.apply(make::service("new", 9));
@@ -182,7 +183,7 @@ fn an_odd_object_that_is_deleted_is_forgotten() {
     rig.wait_for_problem(Kind::Service, Some("ns/odd:"));
     rig.cluster.delete("services", "ns", "odd").expect("was there");
     rig.wait_for_problem(Kind::Service, None);
-    // A good one whose next life is odd: the end of that life is its end.
+    // A valid object is deleted and created again with invalid content: the deletion takes effect.
     rig.apply(make::service("odd", 99));
     rig.converge("good");
     rig.cluster.delete("services", "ns", "odd").expect("was there");

@@ -8,14 +8,14 @@ use nodelb_apiserver::{Backup, EventFault, Fault, On, WatchList};
 use crate::make::{self, backend, frontend};
 use crate::rig::Rig;
 
-/// How many sequences there are, in so many threads.
+/// Number of sequences, and of threads.
 const SEQUENCES: u64 = 10_000;
 const THREADS: u64 = 2;
 
-/// How many services there are: enough that a list without them is doubted.
+/// Number of services: enough that a list without them is doubted.
 const SERVICES: u64 = 12;
 
-/// How often a list may lie: the one before must long have been found out.
+/// Minimum time between wrong lists: the previous one must be detected first.
 const BETWEEN_LIES: Duration = Duration::from_millis(500);
 
 #[test]
@@ -40,14 +40,14 @@ struct Chaos {
     steady: Steady,
     backup: (Backup, Steady),
     lied_at: Instant,
-    /// Kinds that may not have noticed the last restore.
+    /// Kinds that may not have detected the last restore.
     unnoticed: Vec<&'static str>,
 }
 
-/// In which of its slices the backend of a service is that never goes.
+/// For each service, the slice that contains its permanent backend.
 type Steady = [u64; 12];
 
-/// SplitMix64: the same numbers for the same seed, everywhere.
+/// SplitMix64: the same numbers for the same seed on every machine.
 struct Random(u64);
 
 impl Random {
@@ -65,7 +65,7 @@ impl Chaos {
         // Every other seed without HTTP/2.
         let alpn: &[_] = if seed.is_multiple_of(2) { &["h2", "http/1.1"] } else { &["http/1.1"] };
         let rig = Rig::over(alpn);
-        // A kind with an etcd of its own, whose versions are far ahead of the others.
+        // One kind may have its own etcd, whose versions are far ahead of the others.
         if let Some(kind) = ["services", "endpointslices"].get(usize::try_from(seed / 2 % 3).expect("few")) {
             rig.cluster.separate_versions(kind, 5_000_000).expect("served");
         }
@@ -93,13 +93,13 @@ impl Chaos {
                     std::thread::sleep(Duration::from_micros(self.random.below(3000)));
                 }
             }
-            // Every fault wears off by itself, most of them while the table follows.
+            // Every fault ends by itself, most of them while the table converges.
             let what = format!("CHAOS_SEED={} sequence {sequence}: {}", self.seed, steps.join(", "));
             self.rig.converge(&what);
             let journal = self.rig.take_journal();
             let restored = journal.lines().filter(|line| line.contains("was restored"));
             for line in restored.collect::<Vec<_>>() {
-                // Each kind notices once, if need be when it is asked for the next time.
+                // Each kind detects it once, at the latest with its next request.
                 let kind = self.unnoticed.iter().position(|kind| line.contains(&format!("{kind}: the cluster is at")));
                 assert!(kind.is_some(), "{what}: {journal}");
                 kind.map(|kind| self.unnoticed.remove(kind));
@@ -129,7 +129,7 @@ impl Chaos {
                 format!("delete slice {service}-{other}")
             }
             5 => {
-                // Renamed: the new one first, as controllers do.
+                // A renamed slice: controllers create the new one first.
                 let place = &mut self.steady[usize::try_from(service).expect("few")];
                 let (old, new) = (*place, *place ^ 1);
                 *place = new;
@@ -162,7 +162,7 @@ impl Chaos {
                 "compact".into()
             }
             10 => {
-                // Away while something is deleted.
+                // Disconnects while objects are deleted.
                 self.rig.replica.faults().refuse(true);
                 self.rig.replica.faults().reset_connections();
                 _ = cluster.delete("endpointslices", "ns", &format!("s{service}-{}", other + 10));
@@ -179,7 +179,7 @@ impl Chaos {
         }
     }
 
-    /// What must not meet another fault half-way, for then nobody could tell what was lost.
+    /// Actions that must not overlap another fault, because the loss could not be attributed.
     fn happen_alone(&mut self) -> String {
         let faults = self.rig.replica.faults();
         let resource = if self.random.below(2) == 0 { "services" } else { "endpointslices" };
@@ -229,7 +229,8 @@ impl Chaos {
                 let object = make::slice(&name, 12, &["203.0.113.8".into()]);
                 self.rig.cluster.apply_value(object).expect("valid");
                 self.rig.converge(&during("swapped events"));
-                // A list may have told it all; what is left would swap events of two objects, which nobody could put right.
+                // A list may have delivered everything; a remaining fault would swap events of two
+                // objects, which cannot be corrected.
                 faults.clear();
                 format!("swapped events of {name}")
             }
@@ -248,7 +249,7 @@ impl Chaos {
         }
     }
 
-    /// Requests that go wrong.
+    /// Injects faults into requests.
     fn answer_wrongly(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
         let on = match self.random.below(3) {
             0 => On::list(resource),
@@ -267,7 +268,7 @@ impl Chaos {
         what
     }
 
-    /// Events that go wrong.
+    /// Injects faults into events.
     fn tell_wrongly(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
         let garbage =
             ["{\"type\":\"ADDED\"}", "<html>", "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":7}}}"];
@@ -283,7 +284,7 @@ impl Chaos {
         what
     }
 
-    /// Another session takes the place of the one in use, while there are many writes.
+    /// Replaces the session in use by another one during many writes.
     fn replace_session(&mut self, after: usize) -> String {
         self.rig.renew_certificate();
         for step in 0..40 {
@@ -295,7 +296,7 @@ impl Chaos {
         "a renewed certificate".into()
     }
 
-    /// Connections, and servers, that are not as the last one was.
+    /// Injects faults into connections, and changes the features of the server.
     fn connect_wrongly(&mut self, after: usize) -> String {
         let faults = self.rig.replica.faults();
         match self.random.below(11) {
@@ -313,7 +314,7 @@ impl Chaos {
             }
             3 => {
                 let mode = [WatchList::On, WatchList::Off, WatchList::Ancient][after % 3];
-                // An ancient server costs the whole patience for a list, so it is rare.
+                // This mode costs the whole timeout of a list, so it is rare.
                 let mode = if mode == WatchList::Ancient && !after.is_multiple_of(8) { WatchList::Off } else { mode };
                 faults.behave(|behaviour| behaviour.watch_list = mode);
                 faults.expire_watches();

@@ -1,4 +1,4 @@
-//! Restarts: what is remembered is served before any apiserver answers, and corrected when one does.
+//! Restarts: the stored state is served before any apiserver responds, and corrected when one does.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crate::rig::{Rig, objects};
 
 const SERVICES: u64 = 12;
 
-/// A node that has been killed after its state was written, while the apiserver is away.
+/// A node that was killed after it stored its state, while the apiserver is down.
 fn killed() -> Rig {
     let rig = Rig::shop(SERVICES);
     rig.node.wait("the state is written", |_| {

@@ -1,5 +1,5 @@
-//! A node in a box that watches a cluster in a box: the supervisor and the Kubernetes source as the daemon has them, an
-//! engine with maps in memory behind them, and an eye on every batch of changes.
+//! A simulated node that watches a simulated cluster: the supervisor and the Kubernetes source of
+//! the daemon, an engine with maps in memory, and an observer that checks every batch of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,13 +37,13 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-/// Room for everything a test makes up.
+/// Large enough for every test.
 const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
 
-/// How long anything may take that must happen in the end.
+/// Time limit of every condition.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// A cluster and a node; see the module.
 pub(crate) struct Rig {
     pub(crate) cluster: Cluster,
     pub(crate) replica: Replica,
@@ -51,7 +51,7 @@ pub(crate) struct Rig {
     state: tempfile::TempDir,
 }
 
-/// The nodelb side. Dropped, it ends as a daemon that is killed.
+/// The components of nodelb. Dropping it has the effect of a kill.
 pub(crate) struct Node {
     /// Its tasks end with it.
     runtime: Option<Runtime>,
@@ -61,36 +61,36 @@ pub(crate) struct Node {
     kubeconfig: PathBuf,
 }
 
-/// What the node has logged.
+/// The log of the node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal(Arc<Mutex<String>>);
 
-/// What the owner sees.
+/// The state of the owner.
 pub(crate) struct Eye {
     engine: Engine,
     maps: MemoryDatapath,
     now: Moment,
     is_synced: bool,
-    /// Frontends that must always lead to a backend, from when they first do.
+    /// Frontends that must always have a backend once they have one.
     watched: BTreeMap<L4Addr, Option<L4Addr>>,
     lost: Vec<String>,
 }
 
 impl Rig {
-    /// A cluster with this content, and a node that has just started.
+    /// A cluster with this content, and a new node.
     pub(crate) fn start(objects: impl IntoIterator<Item = Value>) -> Self {
         let cluster = Cluster::new().expect("a cluster");
         objects.into_iter().for_each(|object| cluster.apply_value(object).expect("a valid object"));
         Self::of(cluster, ServeOptions::default(), |_| {})
     }
 
-    /// An empty cluster that offers these protocols.
+    /// An empty cluster that offers these ALPN protocols.
     pub(crate) fn over(alpn: &[&'static str]) -> Self {
         let options = ServeOptions { alpn: alpn.to_vec(), ..ServeOptions::default() };
         Self::of(Cluster::new().expect("a cluster"), options, |_| {})
     }
 
-    /// A cluster whose server is prepared before the node starts.
+    /// A cluster whose server is configured before the node starts.
     pub(crate) fn of(cluster: Cluster, options: ServeOptions, prepare: impl FnOnce(&Faults)) -> Self {
         let replica = serve(&cluster, options);
         prepare(replica.faults());
@@ -99,8 +99,8 @@ impl Rig {
         Self { cluster, replica, node, state }
     }
 
-    /// The same as [`Self::shop`], with watches that may be silent for longer than any test takes: what a test shows is not
-    /// what a watch that is made again would find.
+    /// The same as [`Self::shop`], with watches whose silence timeout is longer than any test: a new watch cannot hide what a test
+    /// shows.
     pub(crate) fn patient_shop(services: u64) -> Self {
         let cluster = Cluster::new().expect("a cluster");
         (0..services).flat_map(make::pair).for_each(|object| cluster.apply_value(object).expect("a valid object"));
@@ -113,7 +113,7 @@ impl Rig {
         rig
     }
 
-    /// So many services with a backend each, that are watched, and served.
+    /// This number of services with one backend each, watched and served.
     pub(crate) fn shop(services: u64) -> Self {
         let rig = Self::start((0..services).flat_map(make::pair));
         (0..services).for_each(|number| rig.watch(&make::frontend(number), Some(&make::backend(number))));
@@ -133,7 +133,7 @@ impl Rig {
         requests
     }
 
-    /// Does something while the node is away.
+    /// Makes a change while the node is disconnected.
     pub(crate) fn away(&self, change: impl FnOnce(&Cluster)) {
         self.replica.faults().refuse(true);
         self.replica.faults().reset_connections();
@@ -141,13 +141,14 @@ impl Rig {
         self.replica.faults().refuse(false);
     }
 
-    /// Waits until the row of `/sources` for a kind has a problem with these words, or none at all.
+    /// Waits until the row of `/sources` for a kind has a problem that contains `words`, or no
+    /// problem.
     pub(crate) fn wait_for_problem(&self, kind: Kind, words: Option<&str>) {
         let mut polls = 0;
         self.node.wait("/sources", |_| {
             polls += 1;
             if polls % 50 == 0 {
-                // What is to go wrong with the next event may go wrong with a bookmark.
+                // A fault meant for the next event may affect a bookmark instead.
                 self.cluster.advance(1);
             }
             let rows = self.node.sources.borrow();
@@ -160,12 +161,12 @@ impl Rig {
         });
     }
 
-    /// Stores an object.
+    /// Creates or replaces an object.
     pub(crate) fn apply(&self, object: Value) {
         self.cluster.apply_value(object).expect("a valid object");
     }
 
-    /// Where the node remembers things.
+    /// The state directory of the node.
     pub(crate) fn state(&self) -> &Path {
         self.state.path()
     }
@@ -178,7 +179,7 @@ impl Rig {
         self.node.eye().watched = watched;
     }
 
-    /// The same, with one certificate authority more in the kubeconfig, in front of the cluster's.
+    /// The same, with an additional certificate authority in the kubeconfig, before the cluster's.
     pub(crate) fn restart_node_with_another_authority(&mut self) {
         let watched = self.node.eye().watched.clone();
         self.node.stop();
@@ -193,7 +194,7 @@ impl Rig {
         self.node.eye().watched = watched;
     }
 
-    /// Gives the node another client certificate, which it can show over another connection only.
+    /// Renews the client certificate of the node, which requires a new connection.
     pub(crate) fn renew_certificate(&self) {
         let certificate = self.cluster.certificate("nodelb", &[]).expect("a certificate");
         let url = self.replica.url();
@@ -203,12 +204,13 @@ impl Rig {
         std::fs::rename(new, &self.node.kubeconfig).expect("renamed");
     }
 
-    /// What the node has logged since the last call.
+    /// The log of the node since the last call.
     pub(crate) fn take_journal(&self) -> String {
         std::mem::take(&mut *self.node.journal.0.lock().expect("not poisoned"))
     }
 
-    /// Resets every connection, and waits until Services and EndpointSlices are asked for over new ones.
+    /// Resets every connection, and waits until Services and EndpointSlices are requested over new
+    /// ones.
     pub(crate) fn reconnect(&self) {
         self.replica.faults().reset_connections();
         self.replica.faults().take_requests();
@@ -221,7 +223,7 @@ impl Rig {
         });
     }
 
-    /// Waits until the table is what the server holds.
+    /// Waits until the table equals the content of the server.
     pub(crate) fn converge(&self, what: &str) {
         let wanted = objects(&self.cluster);
         self.node.wait(what, |eye| {
@@ -243,7 +245,7 @@ fn serve(cluster: &Cluster, mut options: ServeOptions) -> Replica {
     cluster.serve(listener, options).expect("served")
 }
 
-/// The source's patience, shortened a thousandfold.
+/// The timeouts of the source, divided by a thousand.
 pub(crate) fn timing() -> Timing {
     Timing {
         patience: Duration::from_millis(300),
@@ -260,7 +262,7 @@ pub(crate) fn timing() -> Timing {
 }
 
 impl Node {
-    /// A node that knows this address, and the state directory of an earlier one.
+    /// A node with this address, and the state directory of a previous one.
     pub(crate) fn start(cluster: &Cluster, at: SocketAddr, state: &Path) -> Self {
         Self::start_with(cluster, at, state, None, timing())
     }
@@ -335,26 +337,26 @@ impl Node {
         Self { runtime: Some(runtime), eye, sources, journal, kubeconfig }
     }
 
-    /// Ends it as a kill would.
+    /// Stops it like a kill.
     fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(PATIENCE);
         }
     }
 
-    /// Whether the rows of `/sources` say that all is up to date.
+    /// Whether the rows of `/sources` show that everything is up to date.
     pub(crate) fn is_watching(&self) -> Result<(), String> {
         let rows = self.sources.borrow();
         let is_ok = rows.len() == Kind::ALL.len() && rows.iter().all(|row| row.state == SourceState::Ok);
         if is_ok { Ok(()) } else { Err(format!("{rows:?}")) }
     }
 
-    /// What its owner sees.
+    /// The state of its owner.
     pub(crate) fn eye(&self) -> MutexGuard<'_, Eye> {
         self.eye.lock().expect("not poisoned")
     }
 
-    /// Waits until it is so, or fails with the last answer.
+    /// Waits until the condition holds; fails with its last error.
     pub(crate) fn wait(&self, what: &str, mut is_so: impl FnMut(&Eye) -> Result<(), String>) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -368,7 +370,7 @@ impl Node {
     }
 }
 
-/// The supervisor's patience, shortened.
+/// The timeouts of the supervisor, shortened.
 pub(crate) fn quick() -> PoolTiming {
     PoolTiming {
         probe_every: 60,
@@ -404,13 +406,13 @@ async fn own(
 }
 
 impl Eye {
-    /// From now on, once it leads somewhere, the frontend must always do.
+    /// From now on, the frontend must always lead to a backend once it has one.
     pub(crate) fn watch(&mut self, frontend: &str, backend: Option<&str>) {
         let parse = |text: &str| text.parse().expect("an address");
         self.watched.insert(parse(frontend), backend.map(parse));
     }
 
-    /// Whatever happens to the frontend is all right from now on.
+    /// Ends the checks of the frontend.
     pub(crate) fn unwatch(&mut self, frontend: &str) {
         self.watched.remove(&frontend.parse().expect("an address"));
     }
@@ -435,7 +437,7 @@ impl Eye {
         snapshot
     }
 
-    /// What the sources say now.
+    /// The objects that the sources have sent.
     pub(crate) fn told(&self) -> Objects {
         let snapshot = self.snapshot();
         let services = snapshot.facts().services_of(Source::Kubernetes);
@@ -446,7 +448,7 @@ impl Eye {
         }
     }
 
-    /// Where connections to a frontend lead.
+    /// The backends of a frontend.
     pub(crate) fn backends(&self, frontend: &str) -> Vec<String> {
         match trace::verdict(&self.snapshot(), frontend.parse().expect("an address")) {
             Verdict::Forwarded(_, slots) => slots.iter().map(|slot| slot.addr.to_string()).collect(),
@@ -454,14 +456,14 @@ impl Eye {
         }
     }
 
-    /// What readers see.
+    /// The snapshot of readers.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.engine.snapshot(self.now)
     }
 }
 
 impl Journal {
-    /// From now on, what this thread logs is kept: warnings, and what is said of clusters.
+    /// Starts to collect warnings, and messages about clusters, of this thread.
     fn begin(&self) {
         let writer = self.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -485,21 +487,21 @@ impl io::Write for Journal {
     }
 }
 
-/// Everything served, by name.
+/// All served objects by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Objects {
     pub(crate) services: BTreeMap<String, Service>,
     pub(crate) slices: BTreeMap<String, Slice>,
 }
 
-/// What the server holds, in nodelb's words.
+/// The content of the server as nodelb's objects.
 pub(crate) fn objects(cluster: &Cluster) -> Objects {
     let mut objects = Objects::default();
     for kind in Kind::SERVED {
         let mut decoder = Decoder::new(kind);
         for object in cluster.list(kind.resource()) {
             let (heard, _) = decoder.item(object.to_string().as_bytes());
-            // What makes no sense is not served.
+            // Invalid objects are not served.
             let Heard::Upsert(item) = heard else { continue };
             match item.object {
                 Some(Object::Service(service)) => {
