@@ -43,8 +43,7 @@ impl Daemon {
             .spawn()
             .expect("the binary starts");
         let daemon = Self { child, scratch, tcp };
-        // The daemon listens before it installs its signal handlers: wait until it can be stopped
-        // in order.
+        // The daemon listens before it can handle signals: wait until it responds.
         let socket = daemon.socket().display().to_string();
         daemon.wait("answer", || nodelb(&["frontends", "--admin", &socket]).code == 0);
         daemon
