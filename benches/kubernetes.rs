@@ -40,7 +40,7 @@ fn main() {
             "10,000 Services; 1,000 EndpointSlices of 100 endpoints and 10,000 of one, with what a cluster writes"
         );
         println!(
-            "beside (managedFields, labels, targetRef): {:.1} MB of JSON. TLS on loopback.\n",
+            "in addition (managedFields, labels, targetRef): {:.1} MB of JSON. TLS on loopback.\n",
             content.megabytes()
         );
         println!("| | | limit |\n|---|---|---|");
@@ -53,7 +53,7 @@ fn main() {
         let delays = latency::measure(&daemon, &content, LOAD);
         let (median, p99) = (delays[delays.len() / 2], delays[delays.len() * 99 / 100]);
         let milliseconds = |delay: Duration| delay.as_secs_f64() * 1000.0;
-        println!("| event to kernel, beside 100 other events a second: median | {:.2} ms | |", milliseconds(median));
+        println!("| event to kernel, with 100 other events per second: median | {:.2} ms | |", milliseconds(median));
         println!("| the same, 99th percentile of {} | {:.2} ms | 10 ms |", delays.len(), milliseconds(p99));
         let memory = daemon.memory();
         println!("| resident in the end, the state written to disk meanwhile | {} MB | 100 MB |", memory.resident);

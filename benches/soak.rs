@@ -112,9 +112,9 @@ const CONTROL: &str = "UDP, not connected, straight to a backend";
 fn probes() -> [(&'static str, Probe); 4] {
     let start = |to, rate, transport| Probe::start(Plan { rate, ..Plan::new(to, transport) });
     [
-        ("TCP", start(cluster::STAYS, 1000, Transport::Tcp)),
-        ("UDP, connected", start(cluster::STAYS, 500, Transport::Udp)),
-        ("UDP, not connected", start(cluster::STAYS, 500, Transport::UdpUnconnected)),
+        ("TCP", start(cluster::STABLE, 1000, Transport::Tcp)),
+        ("UDP, connected", start(cluster::STABLE, 500, Transport::Udp)),
+        ("UDP, not connected", start(cluster::STABLE, 500, Transport::UdpUnconnected)),
         (CONTROL, start(cluster::backend(1), 500, Transport::UdpUnconnected)),
     ]
 }

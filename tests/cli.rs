@@ -12,16 +12,16 @@ mod hostile;
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
 /// The result of one command.
-struct Said {
+struct Finished {
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-fn nodelb(args: &[&str]) -> Said {
+fn nodelb(args: &[&str]) -> Finished {
     let Output { status, stdout, stderr } =
         Command::new(NODELB).args(args).stdin(Stdio::null()).output().expect("the binary starts");
-    Said {
+    Finished {
         code: status.code().expect("the program ends by itself"),
         stdout: String::from_utf8(stdout).expect("UTF-8"),
         stderr: String::from_utf8(stderr).expect("UTF-8"),
@@ -29,13 +29,13 @@ fn nodelb(args: &[&str]) -> Said {
 }
 
 /// A loopback address on which nothing listens.
-fn silent() -> String {
+fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     listener.local_addr().expect("bound").to_string()
 }
 
 /// Serves these rows on one connection, then ends.
-fn answering(rows: String) -> (SocketAddr, std::thread::JoinHandle<String>) {
+fn serving_once(rows: String) -> (SocketAddr, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
     let task = std::thread::spawn(move || {
@@ -104,7 +104,7 @@ fn a_wrong_command_line_is_64() {
 #[test]
 fn without_a_daemon_reading_is_69_and_says_what_to_do() {
     for command in ["services", "frontends", "backends", "maps", "history", "sources"] {
-        let address = silent();
+        let address = unused_address();
         let said = nodelb(&[command, "--admin", &address]);
         assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{command}");
         assert!(said.stderr.starts_with(&format!("nodelb: no nodelb daemon answers at {address}")), "{}", said.stderr);
@@ -115,7 +115,7 @@ fn without_a_daemon_reading_is_69_and_says_what_to_do() {
 
 #[test]
 fn filters_and_form_reach_the_daemon() {
-    let (address, task) = answering("rows\n".into());
+    let (address, task) = serving_once("rows\n".into());
     let admin = address.to_string();
     let said = nodelb(&[
         "frontends",
@@ -137,8 +137,8 @@ fn filters_and_form_reach_the_daemon() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
-    let (address, task) = answering("10.96.0.1:80/TCP  ClusterIP\n".repeat(100_000));
+fn a_closed_pipe_is_not_an_error() {
+    let (address, task) = serving_once("10.96.0.1:80/TCP  ClusterIP\n".repeat(100_000));
     let mut child = Command::new(NODELB)
         .args(["frontends", "--admin", &address.to_string()])
         .stdout(Stdio::piped())
@@ -177,11 +177,11 @@ fn a_socket_that_is_not_there_is_named_with_the_remedy() {
 /// Piped output is not fitted to a terminal and not coloured unless the user asks for it.
 #[test]
 fn a_pipe_gets_plain_text() {
-    let (address, task) = answering("rows\n".into());
+    let (address, task) = serving_once("rows\n".into());
     nodelb(&["trace", "10.96.7.7:80/UDP", "--from", "pod", "--admin", &address.to_string()]);
     let asked = task.join().expect("the server ends");
     assert!(asked.starts_with("GET /trace?output=text&to=10.96.7.7:80/UDP&from=pod HTTP/1.1\r\n"), "{asked}");
-    let (address, task) = answering("rows\n".into());
+    let (address, task) = serving_once("rows\n".into());
     nodelb(&["frontends", "--wide", "--color", "always", "--admin", &address.to_string()]);
     let asked = task.join().expect("the server ends");
     assert!(asked.starts_with("GET /frontends?output=text&wide=true&color=true HTTP/1.1\r\n"), "{asked}");
@@ -224,7 +224,7 @@ fn nothing_configured() -> tempfile::NamedTempFile {
 #[test]
 fn diagnose_without_a_daemon_warns_and_ends_with_1() {
     let config = nothing_configured();
-    let admin = silent();
+    let admin = unused_address();
     let config = config.path().to_str().expect("UTF-8");
     let said = nodelb(&["diagnose", "shop/web", "--config", config, "--admin", &admin]);
     assert_eq!((said.code, said.stderr.as_str()), (1, ""), "{}", said.stdout);
@@ -248,7 +248,7 @@ fn watch_says_what_it_needs() {
 }
 
 /// A daemon that serves these rows on one connection and then waits until the client disconnects.
-fn telling(rows: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>) {
+fn serving_rows(rows: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
     let task = std::thread::spawn(move || {
@@ -270,7 +270,7 @@ fn telling(rows: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>) {
 #[test]
 fn a_table_that_is_watched_ends_with_its_reader() {
     for command in ["frontends", "history"] {
-        let (address, daemon) = telling("first row\nsecond row\n");
+        let (address, daemon) = serving_rows("first row\nsecond row\n");
         let begun = std::time::Instant::now();
         let line = format!("{NODELB} {command} --watch --admin {address} | head -1");
         let mut shell = Command::new("timeout");
@@ -307,7 +307,7 @@ fn watch_without_permission_ends_and_says_what_to_ask() {
     let config = scratch.path().join("nodelb.toml");
     let config = config.to_str().expect("UTF-8");
     let mut command = Command::new("timeout");
-    command.args(["30", NODELB, "watch", "--config", config, "--admin", &silent()]);
+    command.args(["30", NODELB, "watch", "--config", config, "--admin", &unused_address()]);
     let output = command.stdin(Stdio::null()).output().expect("the binary starts");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(77), "{stdout}{stderr}");
@@ -322,7 +322,7 @@ fn a_secret_in_a_url_is_shown_nowhere() {
     std::fs::create_dir(scratch.path().join("services.d")).expect("a directory");
     let good = (std::fs::read_to_string(&config).expect("text"), std::fs::read_to_string(&kubeconfig).expect("text"));
     let check = || nodelb(&["check-config", "--config", config.to_str().expect("UTF-8")]);
-    let is_silent = |said: &Said, at: &str| {
+    let is_silent = |said: &Finished, at: &str| {
         let all = format!("{}{}", said.stdout, said.stderr);
         assert!(!all.contains("hunter2") && all.contains(at), "{all}");
     };
@@ -379,29 +379,32 @@ fn check_config_reports_address_conflicts_between_files_with_65() {
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
     let output = command.arg("check-config").arg("--config").arg(&config).output().expect("nodelb runs");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let output_text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(65), "{output:?}");
     for part in ["address conflict", "10.96.7.7:80/TCP", "aaa/thief", "zz-new.toml", "shop/web", "shop.toml"] {
-        assert!(told.contains(part), "{told}");
+        assert!(output_text.contains(part), "{output_text}");
     }
 }
 
 #[test]
-fn a_credential_is_judged_where_systemd_hands_it_over() {
+fn a_credential_is_checked_in_the_directory_that_systemd_provides() {
     const NAME: &str = "nodelb-test.kubeconfig";
     let kubeconfig = format!("credential:{NAME}");
     let by_hand = checked(&kubeconfig, None);
-    let told = String::from_utf8_lossy(&by_hand.stdout);
-    assert!(by_hand.status.success() && told.contains("not checked here") && told.contains(NAME), "{by_hand:?}");
+    let output_text = String::from_utf8_lossy(&by_hand.stdout);
+    assert!(
+        by_hand.status.success() && output_text.contains("not checked here") && output_text.contains(NAME),
+        "{by_hand:?}"
+    );
 
     let handed = tempfile::tempdir().expect("a directory");
     let missing = checked(&kubeconfig, Some(handed.path()));
-    let told = String::from_utf8_lossy(&missing.stderr);
+    let output_text = String::from_utf8_lossy(&missing.stderr);
     assert_eq!(missing.status.code(), Some(78), "{missing:?}");
-    assert!(told.contains(&format!("write it to /etc/credstore/{NAME}")), "{told}");
+    assert!(output_text.contains(&format!("write it to /etc/credstore/{NAME}")), "{output_text}");
 
     std::fs::write(handed.path().join(NAME), "apiVersion: v1\nkind: Config\n").expect("a file");
     let bad = checked(&kubeconfig, Some(handed.path()));
-    let told = String::from_utf8_lossy(&bad.stderr);
-    assert!(bad.status.code() == Some(78) && told.contains("current-context is not set"), "{bad:?}");
+    let output_text = String::from_utf8_lossy(&bad.stderr);
+    assert!(bad.status.code() == Some(78) && output_text.contains("current-context is not set"), "{bad:?}");
 }

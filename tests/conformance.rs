@@ -5,46 +5,46 @@
 
 #![expect(clippy::panic, reason = "a test that cannot go on should stop where it is")]
 
-#[path = "scenarios/dial.rs"]
-mod dial;
-mod dice;
-#[path = "conformance/entry.rs"]
-mod entry;
+#[path = "scenarios/environment.rs"]
+mod environment;
+#[path = "conformance/health_check_server.rs"]
+mod health_check_server;
 #[path = "conformance/kernel.rs"]
 mod kernel;
-#[path = "conformance/meet.rs"]
-mod meet;
+mod memory_maps;
 mod model;
+#[path = "conformance/observe.rs"]
+mod observe;
 mod pod;
+#[path = "scenarios/run.rs"]
+mod run;
+#[path = "scenarios/runner.rs"]
+mod runner;
 mod sandbox;
 #[path = "scenarios/script.rs"]
 mod script;
-#[path = "scenarios/stage.rs"]
-mod stage;
-#[path = "scenarios/tell.rs"]
-mod tell;
 
 use std::path::Path;
 
 use kernel::{Kernel, Net};
+use run::{difference, run, scenarios};
 use script::Script;
-use tell::{difference, stories, tell};
 
 /// Runs a scenario; returns an error if its output differs.
 fn check(path: &Path, net: &mut Net) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let told = tell(&Script::parse(&text)?, Kernel::new(net), &[])?;
-    if told.to_string() == text { Ok(()) } else { Err(difference(&text, &told.to_string())) }
+    let actual = run(&Script::parse(&text)?, Kernel::new(net), &[])?;
+    if actual.to_string() == text { Ok(()) } else { Err(difference(&text, &actual.to_string())) }
 }
 
 #[test]
-fn every_story_holds_for_sockets_of_the_kernel() {
-    sandbox::run("every_story_holds_for_sockets_of_the_kernel", |sandbox| {
-        let only = std::env::var("STORY").ok();
+fn every_scenario_holds_for_real_sockets() {
+    sandbox::run("every_scenario_holds_for_real_sockets", |sandbox| {
+        let only = std::env::var("SCENARIO").ok();
         let is_wanted =
             |path: &Path| only.as_ref().is_none_or(|only| path.file_stem().is_some_and(|stem| stem == &**only));
         let mut net = Net::new(sandbox);
-        let wrong: Vec<String> = stories("conformance")
+        let wrong: Vec<String> = scenarios("conformance")
             .iter()
             .filter(|path| is_wanted(path))
             .filter_map(|path| Some(format!("{}: {}", path.display(), check(path, &mut net).err()?)))

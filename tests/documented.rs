@@ -4,12 +4,16 @@
 
 #[path = "documented/alerts.rs"]
 mod alerts;
+#[path = "documented/coverage.rs"]
+mod coverage;
 #[path = "documented/daemon.rs"]
 mod daemon;
 #[path = "documented/dashboard.rs"]
 mod dashboard;
 #[path = "documented/expression.rs"]
 mod expression;
+#[path = "documented/idle_log.rs"]
+mod idle_log;
 #[path = "documented/manual.rs"]
 mod manual;
 #[path = "documented/pages.rs"]
@@ -20,12 +24,8 @@ mod prose;
 mod rbac;
 #[path = "documented/shipped.rs"]
 mod shipped;
-#[path = "documented/silence.rs"]
-mod silence;
 #[path = "documented/statuses.rs"]
 mod statuses;
-#[path = "documented/walk.rs"]
-mod walk;
 
 use std::path::PathBuf;
 

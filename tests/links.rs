@@ -34,8 +34,8 @@ pub(crate) fn attached(directory: &Path) -> Vec<Attached> {
 /// Panics unless every link is unchanged and runs another program.
 pub(crate) fn assert_replaced_in_place(before: &[Attached], after: &[Attached]) {
     let links = |all: &[Attached]| all.iter().map(|each| (each.hook.clone(), each.link)).collect::<Vec<_>>();
-    assert_eq!(links(before), links(after), "the links of before");
+    assert_eq!(links(before), links(after), "the links have not changed");
     for (before, after) in before.iter().zip(after) {
-        assert_ne!(before.program, after.program, "{} runs the program of before", before.hook);
+        assert_ne!(before.program, after.program, "{} still runs the old program", before.hook);
     }
 }

@@ -119,18 +119,18 @@ impl<M: Maps> Host<M> {
         let records = serde_json::to_vec(&self.engine.snapshot(self.now).remembered()).expect("can be written");
         self.maps.maps.wipe();
         self.restart();
-        self.tell([Change::Remember(serde_json::from_slice(&records).expect("can be read"))]);
+        self.send([Change::Remember(serde_json::from_slice(&records).expect("can be read"))]);
     }
 
     /// Sends changes to the engine without a round.
-    pub(crate) fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+    pub(crate) fn send(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
     }
 
     /// Marks every source as synced.
-    pub(crate) fn tell_synced(&mut self) {
+    pub(crate) fn send_synced(&mut self) {
         let synced = |source: &Source| Change::Synced { source: *source, incomplete: None };
-        self.tell(self.sources.iter().map(synced).collect::<Vec<_>>());
+        self.send(self.sources.iter().map(synced).collect::<Vec<_>>());
     }
 
     /// Runs one round and logs its map operations.

@@ -12,10 +12,10 @@ mod sandbox;
 #[path = "netns/host.rs"]
 mod host;
 
-#[path = "netns/cloud.rs"]
-mod cloud;
 #[path = "netns/cluster.rs"]
 mod cluster;
+#[path = "netns/network.rs"]
+mod network;
 #[path = "netns/servers.rs"]
 mod servers;
 
@@ -23,8 +23,6 @@ mod servers;
 mod addresses;
 #[path = "netns/apiserver_incident.rs"]
 mod apiserver_incident;
-#[path = "netns/away.rs"]
-mod away;
 #[path = "netns/clients.rs"]
 mod clients;
 #[path = "netns/continuity.rs"]
@@ -41,10 +39,12 @@ mod diff;
 mod drift;
 #[path = "netns/failover.rs"]
 mod failover;
-#[path = "netns/frozen.rs"]
-mod frozen;
+#[path = "netns/hangs.rs"]
+mod hangs;
 #[path = "netns/health.rs"]
 mod health;
+#[path = "netns/health_check_node_port.rs"]
+mod health_check_node_port;
 #[path = "netns/history.rs"]
 mod history;
 #[path = "netns/incident.rs"]
@@ -53,16 +53,16 @@ mod incident;
 mod limits;
 #[path = "netns/listeners.rs"]
 mod listeners;
-#[path = "netns/local_entry.rs"]
-mod local_entry;
-#[path = "netns/moves.rs"]
-mod moves;
 #[path = "netns/nodeports.rs"]
 mod nodeports;
+#[path = "netns/outage.rs"]
+mod outage;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]
 mod reaper;
+#[path = "netns/stale_sockets.rs"]
+mod stale_sockets;
 #[path = "netns/traffic.rs"]
 mod traffic;
 #[path = "netns/upgrade.rs"]

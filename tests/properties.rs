@@ -12,7 +12,6 @@ mod continuity;
 mod convergence;
 #[path = "properties/deferred.rs"]
 mod deferred;
-mod dice;
 #[path = "properties/drift.rs"]
 mod drift;
 #[path = "properties/exactness.rs"]
@@ -21,6 +20,7 @@ mod exactness;
 mod faults;
 #[path = "properties/held.rs"]
 mod held;
+mod memory_maps;
 mod model;
 #[path = "properties/nodeports.rs"]
 mod nodeports;
@@ -39,7 +39,7 @@ use proptest::test_runner::Config;
 
 /// The number of worlds for each property: `cases`, or `PROPTEST_CASES`.
 fn cases(cases: u32) -> Config {
-    let is_told = std::env::var_os("PROPTEST_CASES").is_some();
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
     let config = Config { failure_persistence: None, max_shrink_iters: 4_096, ..Config::default() };
-    if is_told { config } else { Config { cases, ..config } }
+    if is_set { config } else { Config { cases, ..config } }
 }

@@ -5,16 +5,16 @@
 //! `UPDATE=1 cargo test -p nodelb --test scenarios` rewrites the expected output; review the
 //! difference before you keep it.
 
-#[path = "scenarios/dial.rs"]
-mod dial;
-mod dice;
+#[path = "scenarios/environment.rs"]
+mod environment;
+mod memory_maps;
 mod model;
+#[path = "scenarios/run.rs"]
+mod run;
+#[path = "scenarios/runner.rs"]
+mod runner;
 #[path = "scenarios/script.rs"]
 mod script;
-#[path = "scenarios/stage.rs"]
-mod stage;
-#[path = "scenarios/tell.rs"]
-mod tell;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,25 +26,24 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::snapshot::Snapshot;
 use script::Script;
-use tell::{difference, stories, tell};
 
 /// Maps in memory. There are no clients: the outcome is derived from the state.
 struct Memory {
     seed: Option<u64>,
 }
 
-impl World for Memory {
+impl Environment for Memory {
     type Maps = MemoryDatapath;
 
     fn maps(&mut self, limits: Limits, _: &Guard) -> Result<MemoryDatapath, String> {
-        Ok(dice::maps(limits, self.seed))
+        Ok(memory_maps::create(limits, self.seed))
     }
 
-    fn dial(&mut self, _: L4Addr, _: Client, traced: &Outcome) -> Result<String, String> {
+    fn connect(&mut self, _: L4Addr, _: Client, traced: &Outcome) -> Result<String, String> {
         Ok(traced.to_string())
     }
 
-    fn ask(&mut self, _: L4Addr, _: Snapshot, expected: &str) -> Result<String, String> {
+    fn health_check(&mut self, _: L4Addr, _: Snapshot, expected: &str) -> Result<String, String> {
         Ok(expected.into())
     }
 
@@ -63,11 +62,11 @@ const RANDOM_SEEDS: usize = 8;
 fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let script = Script::parse(&text)?;
-    let told = tell(&script, Memory { seed: None }, &[])?;
+    let actual = run(&script, Memory { seed: None }, &[])?;
     if is_update {
-        std::fs::write(path, told.to_string()).map_err(|error| error.to_string())?;
-    } else if told.to_string() != text {
-        return Err(difference(&text, &told.to_string()));
+        std::fs::write(path, actual.to_string()).map_err(|error| error.to_string())?;
+    } else if actual.to_string() != text {
+        return Err(difference(&text, &actual.to_string()));
     }
     // The output depends on the order of the operations, so that none may fail.
     if script.steps.iter().any(|step| step == "exact") {
@@ -76,9 +75,9 @@ fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
     // The operations of a round depend on which of them fail.
     for seed in seeds {
         let of_run = |error| format!("with one failure in ten, SEED={seed}: {error}");
-        let told_again = tell(&told, Memory { seed: Some(*seed) }, &["ops"]).map_err(of_run)?;
-        if told_again != told {
-            return Err(of_run(difference(&told.to_string(), &told_again.to_string())));
+        let rerun = run(&actual, Memory { seed: Some(*seed) }, &["ops"]).map_err(of_run)?;
+        if rerun != actual {
+            return Err(of_run(difference(&actual.to_string(), &rerun.to_string())));
         }
     }
     Ok(())
@@ -88,7 +87,7 @@ fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
 /// endpoints: ...`.
 fn table_of_behaviours() -> String {
     let mut rows: Vec<(Vec<u32>, String)> = Vec::new();
-    for path in stories("conformance") {
+    for path in scenarios("conformance") {
         let text = std::fs::read_to_string(&path).expect("readable");
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let before = rows.len();
@@ -103,7 +102,7 @@ fn table_of_behaviours() -> String {
     }
     rows.sort_by(|(a, _), (b, _)| a.cmp(b));
     let rows = rows.into_iter().map(|(_, row)| row);
-    ["| section | behaviour | story |\n|---|---|---|\n".into()].into_iter().chain(rows).collect()
+    ["| section | behaviour | scenario |\n|---|---|---|\n".into()].into_iter().chain(rows).collect()
 }
 
 #[test]
@@ -120,13 +119,13 @@ fn the_readme_lists_every_behaviour() {
     } else {
         assert_eq!(
             table, current,
-            "UPDATE=1 rewrites the table of tests/README.md from the first lines of the stories"
+            "UPDATE=1 rewrites the table of tests/README.md from the first lines of the scenarios"
         );
     }
 }
 
 #[test]
-fn every_story_ends_as_written() {
+fn every_scenario_has_the_expected_output() {
     let seeds: Vec<u64> = match std::env::var("SEED") {
         Ok(text) => vec![text.parse().expect("SEED is a number")],
         Err(_) => {
@@ -137,7 +136,7 @@ fn every_story_ends_as_written() {
     let is_update = std::env::var_os("UPDATE").is_some();
     let wrong: Vec<String> = ["", "conformance"]
         .into_iter()
-        .flat_map(stories)
+        .flat_map(scenarios)
         .filter_map(|path| Some(format!("{}: {}", path.display(), check(&path, &seeds, is_update).err()?)))
         .collect();
     assert!(wrong.is_empty(), "SEED=... repeats a failure\n\n{}\n", wrong.join("\n\n"));

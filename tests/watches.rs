@@ -4,14 +4,14 @@
 
 #![expect(clippy::panic, clippy::print_stdout, reason = "a test stops where it cannot go on, and prints its seed")]
 
-#[path = "watches/day.rs"]
-mod day;
-#[path = "watches/each.rs"]
-mod each;
-#[path = "watches/make.rs"]
-mod make;
-#[path = "watches/odd.rs"]
-mod odd;
+#[path = "watches/faults.rs"]
+mod faults;
+#[path = "watches/long_outage.rs"]
+mod long_outage;
+#[path = "watches/malformed.rs"]
+mod malformed;
+#[path = "watches/objects.rs"]
+mod objects;
 #[path = "watches/random.rs"]
 mod random;
 #[path = "watches/restart.rs"]

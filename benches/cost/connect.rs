@@ -92,7 +92,8 @@ impl<'a> Hooks<'a> {
 /// UDP connect() on a connected socket: only the hook and a route lookup.
 fn reconnect(nodelb: &RefCell<World>, cgroup: &Path) {
     let hooks = Hooks::new(nodelb, cgroup);
-    let [direct, service, other] = [SocketAddr::from(BACKEND), dialled(frontend(3, UDP)), dialled(frontend(4, UDP))];
+    let [direct, service, other] =
+        [SocketAddr::from(BACKEND), socket_address(frontend(3, UDP)), socket_address(frontend(4, UDP))];
     let sockets = [(); 5].map(|()| socket_of(cgroup));
     let connect = |socket: &UdpSocket, to: [SocketAddr; 2], count: u32| {
         to.iter().cycle().take(count as usize).for_each(|to| socket.connect(to).unwrap());
@@ -139,7 +140,7 @@ fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
     let hooks = Hooks::new(nodelb, cgroup);
     enter(cgroup);
     let direct = SocketAddr::from(BACKEND);
-    let [service, sticky] = [3, 5].map(|number| dialled(frontend(number, Protocol::Tcp)));
+    let [service, sticky] = [3, 5].map(|number| socket_address(frontend(number, Protocol::Tcp)));
     let connect = |to: SocketAddr, count: u32| {
         for _ in 0..count {
             let client = TcpStream::connect(to).unwrap();
@@ -182,7 +183,7 @@ fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) {
 /// The same ten services, alone and among 50,000.
 fn scale(few: &Path, many: &Path) {
     let sockets = |cgroup: &Path| -> Vec<UdpSocket> { (0..9).map(|_| socket_of(cgroup)).collect() };
-    let targets: Vec<SocketAddr> = (0..10).map(|number| dialled(frontend(number, UDP))).collect();
+    let targets: Vec<SocketAddr> = (0..10).map(|number| socket_address(frontend(number, UDP))).collect();
     let (of_few, of_many) = (sockets(few), sockets(many));
     // With nine sockets and ten services, each socket connects to a different service each time, so
     // that every call looks up its frontend.
@@ -204,7 +205,7 @@ fn scale(few: &Path, many: &Path) {
     println!("Within 1.10: {} (min), {} (p25).", verdict(min, 1.10), verdict(p25, 1.10));
 }
 
-pub(crate) fn dialled(frontend: L4Addr) -> SocketAddr {
+pub(crate) fn socket_address(frontend: L4Addr) -> SocketAddr {
     SocketAddr::new(frontend.addr.ip(), frontend.port)
 }
 

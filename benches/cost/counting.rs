@@ -9,7 +9,7 @@ use std::path::Path;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::state::entries::CANARIES;
 
-use crate::connect::{BACKEND, Hooks, dialled, socket_of};
+use crate::connect::{BACKEND, Hooks, socket_address, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::world::{World, frontend};
 
@@ -18,10 +18,10 @@ use crate::world::{World, frontend};
 const SERVICES: [u32; 7] = [0, 1, 2, 3, 4, 6, 8];
 
 /// A world and the cgroup to which its programs are attached.
-pub(crate) type Place<'a> = (&'a RefCell<World>, &'a Path);
+pub(crate) type Attached<'a> = (&'a RefCell<World>, &'a Path);
 
 /// UDP re-connect to the same services, with counters in one cgroup and without in the other.
-pub(crate) fn run((counting, counted): Place<'_>, (plain, uncounted): Place<'_>) {
+pub(crate) fn run((counting, counted): Attached<'_>, (plain, uncounted): Attached<'_>) {
     let (on, off) = (Hooks::new(counting, counted), Hooks::new(plain, uncounted));
     let with_on = || {
         off.nothing();
@@ -31,7 +31,7 @@ pub(crate) fn run((counting, counted): Place<'_>, (plain, uncounted): Place<'_>)
         on.nothing();
         off.nodelb();
     };
-    let targets = SERVICES.map(|number| dialled(frontend(number, Protocol::Udp)));
+    let targets = SERVICES.map(|number| socket_address(frontend(number, Protocol::Udp)));
     let connect = |socket: &UdpSocket, to: &[SocketAddr], count: u32| {
         to.iter().cycle().take(count as usize).for_each(|to| socket.connect(to).unwrap());
     };

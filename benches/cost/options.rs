@@ -10,7 +10,7 @@ use nodelb_core::model::addr::{Addr, Protocol};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{FrontendKind, FrontendSpec, Service};
 
-use crate::connect::{BACKEND, Hooks, dialled, socket_of};
+use crate::connect::{BACKEND, Hooks, socket_address, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::world::{World, frontend, service};
 
@@ -34,8 +34,8 @@ fn targets() -> [SocketAddr; NAMES.len()] {
         (STRANGER, NODEPORT).into(),
         (NODE, NODEPORT + 1).into(),
         (NODE, NODEPORT).into(),
-        dialled(frontend(3, Protocol::Udp)),
-        dialled(frontend(5, Protocol::Udp)),
+        socket_address(frontend(3, Protocol::Udp)),
+        socket_address(frontend(5, Protocol::Udp)),
     ]
 }
 

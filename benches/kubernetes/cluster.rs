@@ -39,7 +39,7 @@ impl Content {
         }
         apply(service("timed", TIMED));
         apply(timed(0));
-        let replica = cluster.serve_anywhere().unwrap();
+        let replica = cluster.serve_on_free_port().unwrap();
         Self { cluster, replica, bytes, turn: Cell::new(0) }
     }
 

@@ -59,13 +59,13 @@ impl Daemon {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (told, ready) = channel();
+        let (sent, ready) = channel();
         let log = BufReader::new(child.stderr.take().unwrap());
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 if line.contains(READY) {
                     // The receiver waits only for the first one.
-                    _ = told.send(());
+                    _ = sent.send(());
                 } else if line.contains("WARN") || line.contains("ERROR") {
                     eprintln!("{line}");
                 }

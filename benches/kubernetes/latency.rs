@@ -31,14 +31,14 @@ pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> V
         scope.spawn(|| storm(cluster, OTHERS, || is_over.load(Ordering::Relaxed)));
         let begun = Instant::now();
         while begun.elapsed() < during {
-            let (before, told) = (view(), Instant::now());
+            let (before, sent) = (view(), Instant::now());
             content.touch_timed();
             while view() == before {
-                assert!(told.elapsed() < Duration::from_secs(10), "the event never reached the kernel");
+                assert!(sent.elapsed() < Duration::from_secs(10), "the event never reached the kernel");
                 std::thread::sleep(Duration::from_micros(50));
             }
-            delays.push(told.elapsed());
-            std::thread::sleep(EVERY.saturating_sub(told.elapsed()));
+            delays.push(sent.elapsed());
+            std::thread::sleep(EVERY.saturating_sub(sent.elapsed()));
         }
         is_over.store(true, Ordering::Relaxed);
     });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nodelb_apiserver::Cluster;
 
-use crate::cluster::{SERVICES, apply, name, service, slice, stays_slice};
+use crate::cluster::{SERVICES, apply, name, service, slice, stable_slice};
 
 /// Fifty changes per second.
 const PACE: Duration = Duration::from_millis(20);
@@ -64,7 +64,7 @@ fn change(cluster: &Cluster, turn: u32) {
     // again.
     let number = 1 + turn.wrapping_mul(7) % (SERVICES - 1);
     match turn % 10 {
-        0 => apply(cluster, stays_slice(turn / 10)),
+        0 => apply(cluster, stable_slice(turn / 10)),
         1..=5 => apply(cluster, slice(number, 1 + turn / 10 % 5)),
         6 => apply(cluster, slice(number, 0)),
         7 => apply(cluster, service(number, turn)),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// The address of the service with the traffic. It always exists; its endpoints change, and all of
 /// them answer.
-pub(crate) const STAYS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 10), 80));
+pub(crate) const STABLE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 10), 80));
 
 /// Number of services, including the one with the traffic.
 pub(crate) const SERVICES: u32 = 1000;
@@ -47,7 +47,7 @@ impl Content {
     /// Puts the whole cluster into the state in which samples are taken.
     pub(crate) fn reset(&self) {
         apply(&self.cluster, stays());
-        apply(&self.cluster, stays_slice(0));
+        apply(&self.cluster, stable_slice(0));
         for number in 1..SERVICES {
             apply(&self.cluster, service(number, 0));
             apply(&self.cluster, slice(number, 3));
@@ -77,13 +77,13 @@ fn ports() -> Value {
 }
 
 fn stays() -> Value {
-    let address = STAYS.ip().to_string();
+    let address = STABLE.ip().to_string();
     json!({"kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "soak", "name": "stays"},
         "spec": {"type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ports": ports()}})
 }
 
 /// Four of the six backends, a different four for each `turn`.
-pub(crate) fn stays_slice(turn: u32) -> Value {
+pub(crate) fn stable_slice(turn: u32) -> Value {
     let first = u8::try_from(turn % u32::from(BACKENDS)).unwrap();
     let addresses = (first..first + 4).map(|number| format!("192.0.2.{}", 11 + number % BACKENDS));
     endpoint_slice("stays", addresses)

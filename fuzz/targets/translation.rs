@@ -34,9 +34,9 @@ impl Node {
         Self { store: Store::new(0), engine, maps, now: Moment(0) }
     }
 
-    fn hear(&mut self, kind: Kind, heard: Heard) {
+    fn send(&mut self, kind: Kind, event: Heard) {
         let mut changes: Vec<Change> = Vec::new();
-        _ = self.store.hear(kind, heard, &mut changes);
+        _ = self.store.hear(kind, event, &mut changes);
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.now = self.now.plus(10_000);
         self.engine.reconcile(&mut self.maps, self.now);
@@ -45,11 +45,11 @@ impl Node {
     fn list(&mut self, objects: &[u8], with_objects: bool) {
         for kind in [Kind::Service, Kind::EndpointSlice] {
             let mut decoder = Decoder::new(kind);
-            self.hear(kind, Heard::ListBegins { is_rewound: false });
+            self.send(kind, Heard::ListBegins { is_rewound: false });
             for object in objects.split(|byte| *byte == b'\n').filter(|_| with_objects) {
-                self.hear(kind, decoder.item(object).0);
+                self.send(kind, decoder.item(object).0);
             }
-            self.hear(kind, Heard::Listed(Version(1)));
+            self.send(kind, Heard::Listed(Version(1)));
         }
     }
 

@@ -13,10 +13,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::{NODELB, nodelb};
 
 /// Time limit of every step, generous for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum growth of memory under hostile clients, in KiB: connections, and 64 MiB of unread
 /// responses.
-const MAY_GROW_KIB: u64 = 160 * 1024;
+const MAX_GROWTH_KIB: u64 = 160 * 1024;
 
 struct Daemon {
     child: Child,
@@ -56,7 +56,7 @@ impl Daemon {
     fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < PATIENCE, "no {what}");
+            assert!(start.elapsed() < TIMEOUT, "no {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -106,7 +106,7 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn readers_that_mean_no_good_neither_stall_nor_swell_the_daemon() {
+fn hostile_clients_neither_stall_the_daemon_nor_exhaust_its_memory() {
     let daemon = Daemon::start();
     daemon.applies_a_change(1);
     let (before, files) = (daemon.resident(), daemon.files());
@@ -143,7 +143,7 @@ fn readers_that_mean_no_good_neither_stall_nor_swell_the_daemon() {
     daemon.applies_a_change(12);
     assert!(made > 9_000, "{made} of 10,000 connections were made");
     let grown = daemon.resident().saturating_sub(before);
-    assert!(grown < MAY_GROW_KIB, "the daemon has grown by {grown} KiB, from {before} KiB");
+    assert!(grown < MAX_GROWTH_KIB, "the daemon has grown by {grown} KiB, from {before} KiB");
     drop(held);
     daemon.wait("descriptor given back", || daemon.files() <= files);
 }
@@ -157,7 +157,7 @@ fn files_allowed() -> usize {
 }
 
 #[test]
-fn strangers_are_refused_by_the_daemon_itself() {
+fn the_daemon_refuses_requests_of_other_origins() {
     let daemon = Daemon::start();
     let ask = |head: &str| {
         let mut stream = daemon.send(format!("GET / {head}\r\n\r\n").as_bytes()).expect("a connection");
@@ -174,7 +174,7 @@ fn strangers_are_refused_by_the_daemon_itself() {
 
 /// The daemon removes its own socket when it stops, but not one of another process.
 #[test]
-fn the_socket_goes_with_the_daemon() {
+fn the_daemon_removes_its_socket() {
     let mut daemon = Daemon::start();
     let socket = daemon.socket();
     let killed = Command::new("kill").arg(daemon.child.id().to_string()).status().expect("kill runs");

@@ -3,9 +3,9 @@
  * A client that connects through io_uring and not through connect(2).
  *
  * usage: uring ADDRESS PORT
- * Prints the peer's address, as getpeername() tells it, and what the peer says
- * first. Exits with 77 where there is no io_uring, and otherwise with the errno
- * of the connect.
+ * Prints the peer address that getpeername() returns, and the data that the
+ * peer sends first. Exits with 77 if the kernel has no io_uring, and otherwise
+ * with the errno of the connect.
  */
 #include <arpa/inet.h>
 #include <errno.h>

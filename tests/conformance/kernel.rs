@@ -16,10 +16,10 @@ use nodelb_core::state::entries::{MapOp, Realised, ServiceId};
 use nodelb_datapath::{CrashPoint, KernelDatapath, Options, cleanup};
 use nodelb_prober::{Backend, Transport};
 
-use crate::dial::{Client, Outcome, World};
-use crate::entry::{self, Entry};
-use crate::meet::meet;
+use crate::environment::{Client, Environment, Outcome};
+use crate::health_check_server::{self, HealthCheckServer};
 use crate::model::Maps;
+use crate::observe::observe;
 use crate::pod::Pod;
 use crate::sandbox::Sandbox;
 
@@ -44,7 +44,7 @@ pub(crate) struct Kernel<'net> {
     /// For each client and service with affinity: its backend, and the time of its last connection.
     kept: BTreeMap<(Client, ServiceId), (L4Addr, Instant)>,
     /// The server of the healthCheckNodePorts, after the first request.
-    entry: Option<Entry>,
+    entry: Option<HealthCheckServer>,
 }
 
 impl<'net> Kernel<'net> {
@@ -53,11 +53,11 @@ impl<'net> Kernel<'net> {
     }
 
     /// What one client observes; as text if it is not one of the possible outcomes.
-    fn meet(&mut self, client: Client, to: L4Addr, traced: &Outcome) -> Result<Outcome, String> {
+    fn observe(&mut self, client: Client, to: L4Addr, traced: &Outcome) -> Result<Outcome, String> {
         let began = Instant::now();
         let met = match client {
-            Client::Host => meet(to, traced),
-            Client::Pod => self.net.pod.run(|| meet(to, traced)),
+            Client::Host => observe(to, traced),
+            Client::Pod => self.net.pod.run(|| observe(to, traced)),
         }?;
         let Outcome::Keeps { service, seconds, ref one_of } = *traced else { return Ok(met) };
         let Outcome::Reaches(reached) = &met else { return Ok(met) };
@@ -79,7 +79,7 @@ impl<'net> Kernel<'net> {
     }
 }
 
-impl World for Kernel<'_> {
+impl Environment for Kernel<'_> {
     type Maps = KernelMaps;
 
     fn maps(&mut self, limits: Limits, guard: &Guard) -> Result<KernelMaps, String> {
@@ -97,24 +97,24 @@ impl World for Kernel<'_> {
         Ok(KernelMaps { options, datapath: Some(datapath) })
     }
 
-    fn dial(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String> {
-        Ok(self.meet(from, to, traced).map_or_else(|odd| odd, |outcome| outcome.to_string()))
+    fn connect(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String> {
+        Ok(self.observe(from, to, traced).map_or_else(|odd| odd, |outcome| outcome.to_string()))
     }
 
-    fn ask(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String> {
-        let entry = self.entry.get_or_insert_with(Entry::start);
+    fn health_check(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String> {
+        let entry = self.entry.get_or_insert_with(HealthCheckServer::start);
         entry.publish(snapshot);
         let to = SocketAddr::new(at.addr.ip(), at.port);
-        let mut told = [Client::Host, Client::Pod].map(|_| String::new());
+        let mut response = [Client::Host, Client::Pod].map(|_| String::new());
         // The listeners follow the published state asynchronously.
         for _ in 0..500 {
-            told = [entry::ask(to), self.net.pod.run(|| entry::ask(to))];
-            if told.iter().all(|told| told == expected) {
+            response = [health_check_server::get(to), self.net.pod.run(|| health_check_server::get(to))];
+            if response.iter().all(|response| response == expected) {
                 break;
             }
             thread::sleep(Duration::from_millis(10));
         }
-        let [host, pod] = told;
+        let [host, pod] = response;
         Ok(if host == pod { host } else { format!("{host} from host; {pod} from pod") })
     }
 
@@ -155,7 +155,7 @@ pub(crate) struct KernelMaps {
 
 impl KernelMaps {
     fn datapath(&self) -> &KernelDatapath {
-        self.datapath.as_ref().unwrap_or_else(|| panic!("the maps could not be made anew"))
+        self.datapath.as_ref().unwrap_or_else(|| panic!("the maps could not be replaced"))
     }
 }
 
@@ -179,7 +179,7 @@ impl Datapath for KernelMaps {
     fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
         match &mut self.datapath {
             Some(datapath) => datapath.apply(ops, now),
-            None => panic!("the maps could not be made anew"),
+            None => panic!("the maps could not be replaced"),
         }
     }
 

@@ -51,7 +51,7 @@ fn every_alert_asks_for_metrics_that_exist() {
 }
 
 #[test]
-fn every_alert_says_how_grave_it_is_and_what_to_do() {
+fn every_alert_has_a_severity_and_a_runbook() {
     for Rule { alert, expr, labels, annotations, .. } in rules() {
         let severity = labels.get("severity").map(String::as_str);
         assert!(matches!(severity, Some("critical" | "warning" | "info")), "{alert}: {severity:?}");
@@ -77,7 +77,7 @@ fn every_alert_says_how_grave_it_is_and_what_to_do() {
 
 /// The conditions that require an alert.
 #[test]
-fn what_matters_has_an_alert() {
+fn every_important_condition_has_an_alert() {
     let exprs: Vec<String> = rules().into_iter().map(|rule| rule.expr).collect();
     for metric in [
         "nodelb_services_without_backends",

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
 /// Time limit of every step, generous for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const SERVICES: &str = "\
 [[service]]
@@ -54,15 +54,15 @@ impl Daemon {
         let mut child =
             command.env_remove("JOURNAL_STREAM").env_remove("NOTIFY_SOCKET").spawn().expect("this machine lets it");
         let stderr = BufReader::new(child.stderr.take().expect("this machine lets it"));
-        let (told, lines) = channel();
-        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| told.send(line)));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let daemon = Self { child, admin, lines, _directory: directory };
         let mut said = Vec::new();
         while !said.last().is_some_and(|line: &String| line.contains(until)) {
             said.push(
                 daemon
                     .lines
-                    .recv_timeout(PATIENCE)
+                    .recv_timeout(TIMEOUT)
                     .map_err(|error| format!("{error}: {said:#?}"))
                     .expect("it gets ready"),
             );
@@ -71,7 +71,7 @@ impl Daemon {
     }
 
     /// The log lines within this time.
-    pub(crate) fn says_within(&self, time: Duration) -> Vec<String> {
+    pub(crate) fn log_within(&self, time: Duration) -> Vec<String> {
         std::thread::sleep(time);
         self.lines.try_iter().collect()
     }
@@ -79,7 +79,7 @@ impl Daemon {
     /// The body of the response to `GET path`.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).expect("this machine lets it");
-        stream.set_read_timeout(Some(PATIENCE)).expect("this machine lets it");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("this machine lets it");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .expect("this machine lets it");
         let mut answer = String::new();

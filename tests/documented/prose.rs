@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb::admin::metrics::{Kind, METRICS};
 
-use crate::{pages, walk};
+use crate::{coverage, pages};
 
 const DOCUMENTS: [&str; 10] = [
     "README.md",
@@ -38,8 +38,8 @@ fn commands_that_are_mentioned_exist() {
 
 /// Checks that the command and its long flags exist.
 pub(crate) fn check_command(document: &str, code: &str) {
-    let commands: BTreeSet<String> = walk::commands().iter().map(|command| command.get_name().to_owned()).collect();
-    let flags = walk::flags();
+    let commands: BTreeSet<String> = coverage::commands().iter().map(|command| command.get_name().to_owned()).collect();
+    let flags = coverage::flags();
     let mut words = code.split_whitespace().skip(1);
     let command = words.next().unwrap_or_default();
     let is_known = commands.contains(command) || command.starts_with("--");

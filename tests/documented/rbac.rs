@@ -19,7 +19,7 @@ const MANIFEST: &str = "contrib/kubernetes/rbac.yaml";
 /// Group, resource and verb.
 type Rule = (String, String, String);
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn objects() -> Vec<Value> {
     let objects = serde_saphyr::from_multiple(&crate::read(MANIFEST));
@@ -149,7 +149,7 @@ impl World {
             let bytes = STANDARD.decode(secret["data"][key].as_str().expect("it is filled in")).expect("base64");
             fs::write(directory.path().join(file), bytes).expect("this machine lets it");
         }
-        let replica = cluster.serve_anywhere().expect("an apiserver");
+        let replica = cluster.serve_on_free_port().expect("an apiserver");
         // A streaming list is a watch request: a server without them requires both verbs.
         replica.faults().behave(|behaviour| behaviour.watch_list = WatchList::Off);
         Self { replica, directory }
@@ -179,7 +179,7 @@ impl World {
             if of_kubernetes.len() == 3 && of_kubernetes.iter().all(|row| row["state"] == "Ok") {
                 return Ok(());
             }
-            if problems.contains("orbidden") || start.elapsed() > PATIENCE {
+            if problems.contains("orbidden") || start.elapsed() > TIMEOUT {
                 return Err(problems);
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -189,7 +189,7 @@ impl World {
 
 /// With the rules of the manifest every kind is synced; without any one of them, one kind is not.
 #[test]
-fn a_daemon_needs_just_these() {
+fn a_daemon_needs_exactly_these_rules() {
     let objects = objects();
     World::of(&objects).reads_everything().expect("the rules are enough");
     for rule in rules(named(&objects, "ClusterRole", "nodelb")) {

@@ -40,7 +40,7 @@ fn typed_into_the_shipped_file(block: &str) -> String {
 
 /// The blocks for a node of a cluster, in the README and in the page that it links to.
 #[test]
-fn what_the_pages_say_about_kubernetes_fits_into_the_shipped_file() {
+fn kubernetes_examples_fit_into_the_shipped_file() {
     for page in ["README.md", "docs/kubernetes.md"] {
         let blocks = pages::blocks(&crate::read(page));
         let mut configurations =

@@ -39,8 +39,8 @@ fn every_check_of_readiness_is_explained() {
     let page = crate::read("docs/operations.md");
     for row in answer["readyz"].as_array().expect("rows") {
         let check = row["check"].as_str().expect("a name");
-        let is_told = page.lines().any(|line| line.starts_with(&format!("| {check} |")));
-        assert!(is_told, "docs/operations.md does not tell of the check {check}");
+        let is_documented = page.lines().any(|line| line.starts_with(&format!("| {check} |")));
+        assert!(is_documented, "docs/operations.md does not mention the check {check}");
     }
 }
 
@@ -50,8 +50,8 @@ fn every_alert_has_a_first_look() {
     let page = crate::read("docs/operations.md");
     for line in crate::read("contrib/prometheus/nodelb.rules.yaml").lines() {
         if let Some(alert) = line.trim().strip_prefix("- alert: ") {
-            let is_told = page.split(|c: char| !c.is_alphanumeric()).any(|word| word == alert);
-            assert!(is_told, "docs/operations.md does not tell of {alert}");
+            let is_documented = page.split(|c: char| !c.is_alphanumeric()).any(|word| word == alert);
+            assert!(is_documented, "docs/operations.md does not mention {alert}");
         }
     }
 }

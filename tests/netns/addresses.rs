@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nodelb_prober::{Plan, Probe, Transport, probe};
 
-use crate::cloud::ip;
-use crate::host::{Host, backend, errno, eventually, frontend, is_done, say, service, socket};
+use crate::host::{Host, backend, errno, eventually, frontend, is_served_by, say, service, socket};
+use crate::network::ip;
 use crate::pod::Pod;
 use crate::sandbox;
 
@@ -68,7 +68,7 @@ fn policy(host: &Host, nodeport_addresses: &str) {
 /// address is added or removed may be lost, so the timeout is short.
 fn answers(address: &str) -> String {
     let plan = Plan { timeout: Duration::from_millis(200), ..Plan::new(socket(address), Transport::Tcp) };
-    probe::dial_times(plan, 1).answered.into_keys().collect()
+    probe::connect_times(plan, 1).answered.into_keys().collect()
 }
 
 /// Maximum duration of duplicate address detection.
@@ -91,7 +91,7 @@ fn soon_after(wait: Duration, what: &str, address: &str, who: &str) {
 }
 
 /// Number of log lines that contain this text.
-fn told(host: &Host, what: &str) -> usize {
+fn log_lines(host: &Host, what: &str) -> usize {
     host.log().lines().filter(|line| line.contains(what)).count()
 }
 
@@ -108,15 +108,15 @@ fn nodeports_follow_the_addresses() {
         assert!(row["error"].as_str().unwrap().starts_with("answered nowhere"), "{row}");
         for address in ["203.0.113.7/32", "2001:db8:c::7/128"] {
             let (ip, _) = address.rsplit_once('/').unwrap();
-            let dialled = if ip.contains(':') { format!("[{ip}]:30080") } else { format!("{ip}:30080") };
-            let before = told(&host, "addresses of this node");
+            let destination = if ip.contains(':') { format!("[{ip}]:30080") } else { format!("{ip}:30080") };
+            let before = log_lines(&host, "addresses of this node");
             for _ in 0..3 {
                 add(address);
-                soon(&format!("{ip} is answered"), &dialled, "web");
+                soon(&format!("{ip} is answered"), &destination, "web");
                 remove(address);
-                soon(&format!("{ip} is not"), &dialled, "");
+                soon(&format!("{ip} is not"), &destination, "");
             }
-            assert_eq!(told(&host, "addresses of this node"), before + 6, "{}", host.log());
+            assert_eq!(log_lines(&host, "addresses of this node"), before + 6, "{}", host.log());
         }
         // An address of an interface that is down is not an address of the node.
         add("203.0.113.7/32");
@@ -125,7 +125,7 @@ fn nodeports_follow_the_addresses() {
         soon("its interface is down", "203.0.113.7:30080", "");
         ip(&["link", "set", "eth0", "up"]);
         soon("its interface is up", "203.0.113.7:30080", "web");
-        assert_eq!(told(&host, "WARN") + told(&host, "ERROR"), 0, "{}", host.log());
+        assert_eq!(log_lines(&host, "WARN") + log_lines(&host, "ERROR"), 0, "{}", host.log());
         daemon.stop();
     });
 }
@@ -196,17 +196,17 @@ fn a_service_gives_way_to_the_node() {
             soon("the node has the address", ADDRESS, "own");
             let row = frontend("198.51.100.10:80/TCP").unwrap();
             let error = row["error"].as_str().unwrap();
-            let is_told = row["status"] == "Error" && error.starts_with("198.51.100.10 is an address of this node");
-            assert!(is_told && error.contains("take the address off"), "{row}");
+            let is_reported = row["status"] == "Error" && error.starts_with("198.51.100.10 is an address of this node");
+            assert!(is_reported && error.contains("take the address off"), "{row}");
             remove("198.51.100.10/32");
             soon("the service has it again", ADDRESS, "service");
-            assert!(is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));
+            assert!(is_served_by("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));
         }
         let tally = other.finish();
         assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
         let applied: Vec<String> = host.log().lines().filter(|l| l.contains("applied: ")).map(str::to_owned).collect();
         assert!(applied.iter().skip(1).all(|line| !line.contains("shop/other")), "{applied:#?}");
-        assert_eq!(told(&host, "WARN") + told(&host, "ERROR"), 0, "{}", host.log());
+        assert_eq!(log_lines(&host, "WARN") + log_lines(&host, "ERROR"), 0, "{}", host.log());
         daemon.stop();
     });
 }
@@ -215,18 +215,18 @@ fn a_service_gives_way_to_the_node() {
 /// detection fails; and the interfaces that kube-proxy leaves behind have addresses that are not
 /// the node's.
 #[test]
-fn what_is_not_really_the_nodes_takes_nothing_from_a_service() {
-    sandbox::run("addresses::what_is_not_really_the_nodes_takes_nothing_from_a_service", |sandbox| {
+fn a_tentative_or_foreign_address_takes_nothing_from_a_service() {
+    sandbox::run("addresses::a_tentative_or_foreign_address_takes_nothing_from_a_service", |sandbox| {
         let host = host(sandbox);
         let _backends = [backend("service", BACKEND), backend("service", "[2001:db8:b::11]:8080")];
-        ip(&["link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "nobody"]);
+        ip(&["link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "kube-ipvs0-peer"]);
         ip(&["link", "set", "kube-ipvs0", "up"]);
         ip(&["address", "add", "198.51.100.1/32", "dev", "kube-ipvs0"]);
         host.serve("web.yaml", WEB);
         let daemon = host.start();
         assert_eq!(answers("198.51.100.1:80"), "service");
-        assert!(is_done("198.51.100.1:80/TCP", &["192.0.2.11:8080/TCP"]));
-        let before = told(&host, "addresses of this node");
+        assert!(is_served_by("198.51.100.1:80/TCP", &["192.0.2.11:8080/TCP"]));
+        let before = log_lines(&host, "addresses of this node");
         ip(&["address", "add", "2001:db8:f::1/64", "dev", "eth0"]);
         assert_eq!(answers("[2001:db8:f::1]:80"), "service", "while it is tentative");
         soon_after(DETECTION, "the address is certain", "[2001:db8:f::1]:80", "");
@@ -239,7 +239,7 @@ fn what_is_not_really_the_nodes_takes_nothing_from_a_service() {
         eventually("detection fails", || listed("pod0").contains("dadfailed"));
         std::thread::sleep(LIMIT);
         assert_eq!(answers("[2001:db8:f::1]:80"), "service");
-        let lines = told(&host, "addresses of this node") - before;
+        let lines = log_lines(&host, "addresses of this node") - before;
         assert!((3..=5).contains(&lines), "{}", host.log());
         daemon.stop();
     });
@@ -278,7 +278,7 @@ fn lost_messages_lose_nothing() {
         daemon.signal(Signal::SIGCONT);
         soon("the last address is answered", "203.0.113.77:30080", "web");
         soon("the first is not", "203.0.113.1:30080", "");
-        assert_eq!(told(&host, "WARN") + told(&host, "ERROR"), 0, "{}", host.log());
+        assert_eq!(log_lines(&host, "WARN") + log_lines(&host, "ERROR"), 0, "{}", host.log());
         daemon.stop();
     });
 }

@@ -9,9 +9,9 @@ use nodelb_apiserver::{Cluster, Patch, Replica};
 use nodelb_prober::{Plan, Probe, Transport};
 use serde_json::{Value, json};
 
-use crate::cloud::{Door, own};
 use crate::cluster::{NODE, apply, cluster, configure, is_held, serve, service, slice, version};
-use crate::host::{Daemon, Host, eventually, history, is_done, socket};
+use crate::host::{Daemon, Host, eventually, history, is_served_by, socket};
+use crate::network::{Forwarder, own};
 use crate::sandbox;
 
 /// The platform's address of the apiservers; the only endpoint of both services.
@@ -28,8 +28,8 @@ const APISERVERS: [&str; 2] = ["192.0.2.21:6443", "192.0.2.22:6443"];
 struct Platform {
     cluster: Cluster,
     apiservers: Vec<Replica>,
-    _direct: Door,
-    balancer: Door,
+    _direct: Forwarder,
+    balancer: Forwarder,
 }
 
 impl Platform {
@@ -45,8 +45,8 @@ impl Platform {
         apply(&cluster, intranet);
         let platform = Self {
             apiservers: Vec::new(),
-            _direct: Door::open("direct", DIRECT, &APISERVERS),
-            balancer: Door::open("balancer", BALANCER, &APISERVERS),
+            _direct: Forwarder::open("direct", DIRECT, &APISERVERS),
+            balancer: Forwarder::open("balancer", BALANCER, &APISERVERS),
             cluster,
         };
         platform.fill("kubernetes");
@@ -100,9 +100,9 @@ struct Clients(Vec<Probe>);
 impl Clients {
     fn start() -> Self {
         let node_port = format!("{NODE}:{NODE_PORT}");
-        let dialled = [KUBERNETES, INTRANET, &node_port, BALANCER];
+        let destinations = [KUBERNETES, INTRANET, &node_port, BALANCER];
         let plan = |at: &str| Plan { rate: 100, ..Plan::new(socket(at), Transport::TcpAsking) };
-        Self(dialled.iter().map(|at| Probe::start(plan(at))).collect())
+        Self(destinations.iter().map(|at| Probe::start(plan(at))).collect())
     }
 
     /// Panics unless every connection so far was translated and none failed.
@@ -131,13 +131,13 @@ fn start(host: &Host, platform: &Platform) -> Daemon {
 
 fn all_done() -> bool {
     let served = format!("{DIRECT}/TCP");
-    HELD.iter().chain(&["198.51.100.1:443/TCP"]).all(|address| is_done(address, &[&served]))
+    HELD.iter().chain(&["198.51.100.1:443/TCP"]).all(|address| is_served_by(address, &[&served]))
 }
 
-fn assert_said(host: &Host, told: &[String; 3]) {
+fn assert_said(host: &Host, parts: &[String; 3]) {
     let log = host.log();
-    let is_said = |line: &str| line.contains("held") && told.iter().all(|part| line.contains(part.as_str()));
-    assert!(log.lines().any(is_said), "{told:?} is not said in\n{log}");
+    let is_said = |line: &str| line.contains("held") && parts.iter().all(|part| line.contains(part.as_str()));
+    assert!(log.lines().any(is_said), "{parts:?} is not said in\n{log}");
 }
 
 /// The flight recorder names the object that emptied the service, its version, its writer, and the
@@ -156,8 +156,8 @@ fn assert_recorded(service: &str, [object, version, writer]: &[String; 3]) {
     assert!(rows.iter().any(is_it), "{rows:#?}");
 }
 
-fn held(told: &[String; 3]) -> [&str; 3] {
-    told.each_ref().map(String::as_str)
+fn held(parts: &[String; 3]) -> [&str; 3] {
+    parts.each_ref().map(String::as_str)
 }
 
 #[test]
@@ -168,13 +168,16 @@ fn no_connection_fails_while_the_apiservers_take_themselves_away() {
         platform.start();
         let daemon = start(&host, &platform);
         let clients = Clients::start();
-        assert!(platform.balancer.forwarded() > 0, "nodelb's own connection goes where it is told to");
+        assert!(platform.balancer.forwarded() > 0, "nodelb's own connection goes to the configured address");
 
         let kubernetes = platform.empty("kubernetes");
         eventually("kubernetes is held", || is_held("198.51.100.1:443/TCP", &held(&kubernetes)));
         platform.touch("kubernetes-intranet");
         platform.settle();
-        assert!(HELD.iter().all(|at| is_done(at, &[&format!("{DIRECT}/TCP")])), "nobody touched the intranet's slice");
+        assert!(
+            HELD.iter().all(|at| is_served_by(at, &[&format!("{DIRECT}/TCP")])),
+            "the slice of the intranet has not changed"
+        );
         assert_recorded("default/kubernetes", &kubernetes);
         assert_eq!(history("default/kubernetes-intranet"), [] as [Value; 0], "an annotation changes no backend");
         let intranet = platform.empty("kubernetes-intranet");
@@ -186,7 +189,7 @@ fn no_connection_fails_while_the_apiservers_take_themselves_away() {
         platform.stop();
         thread::sleep(Duration::from_millis(500));
         daemon.kill();
-        clients.assert_unharmed("nobody is there");
+        clients.assert_unharmed("no apiserver runs");
         let mut daemon = host.spawn(None);
         eventually("the API, without an apiserver", || crate::host::get("/frontends").is_some());
         thread::sleep(Duration::from_secs(1));
@@ -201,8 +204,8 @@ fn no_connection_fails_while_the_apiservers_take_themselves_away() {
         assert_recorded("default/kubernetes", &kubernetes);
         assert_recorded("default/kubernetes-intranet", &intranet);
         eventually("kubernetes is held again", || is_held("198.51.100.1:443/TCP", &held(&kubernetes)));
-        for told in [&kubernetes, &intranet] {
-            assert_said(&host, told);
+        for parts in [&kubernetes, &intranet] {
+            assert_said(&host, parts);
         }
 
         platform.fill("kubernetes");
@@ -274,8 +277,8 @@ fn emptying_test_leaves_test_extended_alone() {
             platform.settle();
             let [emptied_at, other_at] =
                 [emptied, other].map(|name| if name == "test" { "198.51.100.70" } else { "198.51.100.71" });
-            assert!(is_done(&format!("{emptied_at}:443/TCP"), &[]), "{emptied}");
-            assert!(is_done(&format!("{other_at}:443/TCP"), &["192.0.2.80:80/TCP"]), "{other}");
+            assert!(is_served_by(&format!("{emptied_at}:443/TCP"), &[]), "{emptied}");
+            assert!(is_served_by(&format!("{other_at}:443/TCP"), &["192.0.2.80:80/TCP"]), "{other}");
             assert_eq!(crate::host::answering(&format!("{other_at}:443")), ["1"]);
             apply(&platform.cluster, slice(emptied, &["192.0.2.80:80"]));
             platform.settle();

@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_prober::{Backend, Transport};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::host::{Daemon, Host, backend, dial, eventually, is_done, say, service, socket};
+use crate::host::{Daemon, Host, backend, connect, eventually, is_served_by, say, service, socket};
 use crate::pod::Pod;
 use crate::sandbox::{self, Sandbox};
 use crate::servers;
@@ -26,8 +26,8 @@ const BACKENDS: [&str; 3] = ["192.0.2.11:8080", "192.0.2.12:8080", "192.0.2.13:8
 /// The host's address of the first pod of the sandbox.
 const POD: &str = "203.0.113.130";
 /// A service without backends, and one without local backends although its policy requires one.
-const NOBODY: &str = "198.51.100.20";
-const NOT_HERE: &str = "198.51.100.21";
+const NO_BACKENDS: &str = "198.51.100.20";
+const NO_LOCAL_BACKENDS: &str = "198.51.100.21";
 
 /// A node with the service, its backends and a daemon.
 struct Node {
@@ -41,7 +41,7 @@ impl Node {
         let host = Host::new(sandbox);
         let backends = BACKENDS.iter().map(|at| backend(at, at)).collect();
         host.serve("a.toml", &service("shop/web", &[SERVICE], &BACKENDS));
-        host.serve("b.toml", &service("shop/none", &[&format!("{NOBODY}:80"), &format!("{NOBODY}:53")], &[]));
+        host.serve("b.toml", &service("shop/none", &[&format!("{NO_BACKENDS}:80"), &format!("{NO_BACKENDS}:53")], &[]));
         host.serve("c.yaml", &elsewhere());
         let daemon = host.start();
         Self { host, _daemon: daemon, _backends: backends }
@@ -52,7 +52,7 @@ fn elsewhere() -> String {
     let ports = "[{name: t, port: 80}, {name: u, port: 53, protocol: UDP}]";
     let slice_ports = "[{name: t, port: 8080}, {name: u, port: 8080, protocol: UDP}]";
     format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: local, namespace: shop}}\nspec:\n  clusterIP: {NOT_HERE}\n  \
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: local, namespace: shop}}\nspec:\n  clusterIP: {NO_LOCAL_BACKENDS}\n  \
          internalTrafficPolicy: Local\n  ports: {ports}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
          metadata: {{name: local, namespace: shop, labels: {{kubernetes.io/service-name: local}}}}\naddressType: IPv4\n\
          ports: {slice_ports}\nendpoints:\n- {{addresses: [192.0.2.11], nodeName: elsewhere}}\n"
@@ -68,9 +68,9 @@ fn text(output: &[u8]) -> String {
 }
 
 /// Reads the backend's name from a connected stream; the peer must be the service.
-fn name_of(stream: &Socket, dialled: SocketAddr) -> String {
+fn name_of(stream: &Socket, expected: SocketAddr) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    assert_eq!(stream.peer_addr().unwrap().as_socket().unwrap(), dialled, "getpeername");
+    assert_eq!(stream.peer_addr().unwrap().as_socket().unwrap(), expected, "getpeername");
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     line.trim_end().to_owned()
@@ -131,7 +131,8 @@ fn a_pod_reaches_itself_and_is_seen_as_itself() {
         host.serve("b.toml", &service("shop/host", &["198.51.100.15:80"], &["192.0.2.21:8080"]));
         let _daemon = host.start();
         for transport in [Transport::Tcp, Transport::Udp, Transport::UdpUnconnected] {
-            for tally in [dial("198.51.100.14:80", transport, 20), pod.run(|| dial("198.51.100.14:80", transport, 20))]
+            for tally in
+                [connect("198.51.100.14:80", transport, 20), pod.run(|| connect("198.51.100.14:80", transport, 20))]
             {
                 assert_eq!(tally.answered.get("pod"), Some(&20), "{transport:?}: {tally}");
             }
@@ -167,7 +168,7 @@ fn a_kept_connection_stays_with_its_backend() {
             host.serve("a.toml", &service("shop/web", &["198.51.100.11:80"], left));
             let names: Vec<String> = left.iter().map(|at| format!("{at}/TCP")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            eventually("the new list", || is_done("198.51.100.11:80/TCP", &names));
+            eventually("the new list", || is_served_by("198.51.100.11:80/TCP", &names));
             for _ in 0..50 {
                 asked += 1;
                 assert_eq!(ask(), first, "request {asked}, with {left:?} behind the service");
@@ -190,7 +191,7 @@ fn a_connected_udp_socket_goes_on_with_its_backend() {
             if round == 50 {
                 let held: Vec<&str> = BACKENDS.into_iter().filter(|at| names.contains(*at)).collect();
                 node.host.serve("a.toml", &service("shop/web", &[SERVICE], &held));
-                eventually("the others go", || is_done(&format!("{SERVICE}/UDP"), &[&format!("{}/UDP", held[0])]));
+                eventually("the others go", || is_served_by(&format!("{SERVICE}/UDP"), &[&format!("{}/UDP", held[0])]));
             }
             let sent: BTreeSet<String> = (0..8).map(|index| format!("{round}-{index}")).collect();
             for datagram in &sent {
@@ -221,7 +222,7 @@ fn sockets_of_one_family_and_of_both() {
         let _six = six.map(|at| backend(at, at));
         node.host.serve("six.toml", &service("shop/six", &["[2001:db8:f::10]:80"], &six));
         eventually("the service", || {
-            is_done("[2001:db8:f::10]:80/TCP", &six.map(|at| format!("{at}/TCP")).each_ref().map(String::as_str))
+            is_served_by("[2001:db8:f::10]:80/TCP", &six.map(|at| format!("{at}/TCP")).each_ref().map(String::as_str))
         });
         let (service6, mapped) = (socket("[2001:db8:f::10]:80"), socket("[::ffff:198.51.100.10]:80"));
         for _ in 0..20 {
@@ -259,7 +260,7 @@ fn connects_that_do_not_block() {
             assert_right(&name_of(&client, socket(SERVICE)), &BACKENDS);
 
             // connect() itself returns the error, even on a non-blocking socket.
-            for (to, expected) in [(NOBODY, Errno::ECONNREFUSED), (NOT_HERE, Errno::EHOSTUNREACH)] {
+            for (to, expected) in [(NO_BACKENDS, Errno::ECONNREFUSED), (NO_LOCAL_BACKENDS, Errno::EHOSTUNREACH)] {
                 let client = stream(Domain::IPV4);
                 client.set_nonblocking(true).unwrap();
                 let error = client.connect(&socket(&format!("{to}:80")).into()).unwrap_err();
@@ -285,7 +286,7 @@ fn ports_that_are_shared() {
             });
         }
         node.host.serve("d.toml", &service("shop/workers", &["198.51.100.13:80"], &["192.0.2.31:8080"]));
-        eventually("the service", || is_done("198.51.100.13:80/TCP", &["192.0.2.31:8080/TCP"]));
+        eventually("the service", || is_served_by("198.51.100.13:80/TCP", &["192.0.2.31:8080/TCP"]));
         let own = socket("192.0.2.200:40000");
         let clients = [(SERVICE, &BACKENDS[..]), ("198.51.100.13:80", &["192.0.2.31:8080"])].map(|(to, backends)| {
             let client = shared(Type::STREAM, own);
@@ -331,7 +332,7 @@ fn mptcp_sockets_name_the_service_as_their_peer() {
                 .collect();
             assert_eq!(seen, BACKENDS.map(str::to_owned).into(), "MPTCP to {to}");
         }
-        for (to, expected) in [(NOBODY, Errno::ECONNREFUSED), (NOT_HERE, Errno::EHOSTUNREACH)] {
+        for (to, expected) in [(NO_BACKENDS, Errno::ECONNREFUSED), (NO_LOCAL_BACKENDS, Errno::EHOSTUNREACH)] {
             let client = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).unwrap();
             let error = client.connect(&socket(&format!("{to}:80")).into()).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(expected as i32), "{to}: {error}");
@@ -354,7 +355,7 @@ fn io_uring() {
         }
         let seen: BTreeSet<String> = (0..40).map(|_| text(&connect(SERVICE).stdout)).collect();
         assert_eq!(seen, BACKENDS.iter().map(|at| format!("{SERVICE} {at}\n")).collect());
-        for (to, expected) in [(NOBODY, Errno::ECONNREFUSED), (NOT_HERE, Errno::EHOSTUNREACH)] {
+        for (to, expected) in [(NO_BACKENDS, Errno::ECONNREFUSED), (NO_LOCAL_BACKENDS, Errno::EHOSTUNREACH)] {
             assert_eq!(connect(&format!("{to}:80")).status.code(), Some(expected as i32), "{to}");
         }
     });
@@ -376,7 +377,7 @@ fn many_threads() {
         let tallies: Vec<_> = thread::scope(|scope| {
             let client = |index: usize| {
                 let transport = [Transport::Tcp, Transport::Udp, Transport::UdpUnconnected][index % 3];
-                scope.spawn(move || dial(SERVICE, transport, 100))
+                scope.spawn(move || connect(SERVICE, transport, 100))
             };
             let clients: Vec<_> = (0..64).map(client).collect();
             clients.into_iter().map(|client| client.join().unwrap()).collect()
@@ -403,7 +404,7 @@ fn traced(program: &[&str], to: &str) -> Option<(String, f64)> {
 fn refusals_as_strace_sees_them() {
     sandbox::run("clients::refusals_as_strace_sees_them", |sandbox| {
         let _node = Node::start(sandbox);
-        for (to, expected) in [(NOBODY, "ECONNREFUSED"), (NOT_HERE, "EHOSTUNREACH")] {
+        for (to, expected) in [(NO_BACKENDS, "ECONNREFUSED"), (NO_LOCAL_BACKENDS, "EHOSTUNREACH")] {
             let (url, server) = (format!("http://{to}/"), format!("@{to}"));
             let curl = ["curl", "-sS", "--max-time", "5", &url];
             let dig = ["dig", &server, "+tries=1", "+time=5", "web.shop.svc"];

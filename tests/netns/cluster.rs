@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use nodelb_apiserver::{Cluster, Ranges, Replica, ServeOptions};
 use serde_json::{Value, json};
 
-use crate::cloud::ip;
 use crate::host::{Host, frontend, get};
+use crate::network::ip;
 
 /// Cluster addresses, which work only through nodelb.
 const SERVICE_CIDR: &str = "198.51.100.0/24";
@@ -120,10 +120,10 @@ pub(crate) fn configure(host: &Host, kubernetes: &str) {
 }
 
 /// Whether the address is held and its row contains all of `words`.
-pub(crate) fn is_held(address: &str, told: &[&str]) -> bool {
+pub(crate) fn is_held(address: &str, words: &[&str]) -> bool {
     frontend(address).is_some_and(|row| {
         let row_text = row.to_string();
-        row["status"] == "Held" && told.iter().all(|part| row_text.contains(part))
+        row["status"] == "Held" && words.iter().all(|part| row_text.contains(part))
     })
 }
 
@@ -225,5 +225,5 @@ fn numbers(objects: &[Value], name: impl Fn(&Value) -> Option<&str>) -> BTreeSet
 fn is_served(cluster: &Cluster, number: u32) -> bool {
     let Some(service) = cluster.get("services", "default", &format!("n{number}")) else { return false };
     let address = format!("{}:443/TCP", service["spec"]["clusterIP"].as_str().unwrap());
-    crate::host::is_done(&address, &[&format!("{}/TCP", backend_of(number))])
+    crate::host::is_served_by(&address, &[&format!("{}/TCP", backend_of(number))])
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nodelb_prober::{Plan, Probe, Transport};
 
-use crate::host::{Host, answering, backend, eventually, get, is_done, service, socket};
+use crate::host::{Host, answering, backend, eventually, get, is_served_by, service, socket};
 use crate::links::{assert_replaced_in_place, attached};
 use crate::sandbox;
 
@@ -82,7 +82,7 @@ fn kill_nine_and_a_restart_lose_nothing() {
             daemon = host.start();
             traffic.assert_unharmed("after a restart");
             let served = format!("{}/TCP", left[0]);
-            assert!(is_done("198.51.100.11:80/TCP", &[&served]), "ready means that the new backend is served");
+            assert!(is_served_by("198.51.100.11:80/TCP", &[&served]), "ready means that the new backend is served");
         }
         daemon.stop();
         traffic.finish();
@@ -100,7 +100,7 @@ fn stopping_leaves_traffic_flowing() {
         pause();
         daemon.stop();
         pause();
-        assert_eq!(answering(SERVICE), ["1", "2"], "nobody runs, both answer");
+        assert_eq!(answering(SERVICE), ["1", "2"], "no daemon runs, both answer");
         assert!(get("/").is_none(), "the API is gone");
         host.start().stop();
         traffic.finish();
@@ -145,7 +145,7 @@ fn a_bad_configuration_is_refused_whole() {
         eventually("the refusal in the log", || host.log().contains("no-such-key"));
         host.serve("more.toml", &service("shop/more", &["198.51.100.11:80"], &BACKENDS));
         eventually("the old directory is still watched", || {
-            is_done(
+            is_served_by(
                 "198.51.100.11:80/TCP",
                 &BACKENDS.map(|address| format!("{address}/TCP")).each_ref().map(String::as_str),
             )
@@ -170,7 +170,7 @@ fn a_good_configuration_is_taken_over() {
         host.write("nodelb.toml", &config.replace("services.d", "elsewhere"));
         daemon.signal(Signal::SIGHUP);
         host.write("elsewhere/more.toml", &service("shop/more", &["198.51.100.11:80"], &BACKENDS[..1]));
-        eventually("the new directory is read", || is_done("198.51.100.11:80/TCP", &["192.0.2.11:8080/TCP"]));
+        eventually("the new directory is read", || is_served_by("198.51.100.11:80/TCP", &["192.0.2.11:8080/TCP"]));
         assert_eq!(answering(SERVICE), ["1", "2"]);
         daemon.stop();
         traffic.finish();

@@ -4,7 +4,7 @@
 use nodelb_prober::Backend;
 
 use crate::continuity::Traffic;
-use crate::host::{Daemon, Host, answering, backend, eventually, is_done, service, was_killed};
+use crate::host::{Daemon, Host, answering, backend, eventually, is_served_by, service, was_killed};
 use crate::sandbox;
 
 /// Upper bound of the operations of one run; a loop that reaches it does not end.
@@ -60,7 +60,7 @@ fn name(address: &str) -> &str {
 fn serves(address: &str, backends: &[&str]) -> bool {
     ["TCP", "UDP"].into_iter().all(|protocol| {
         let backends: Vec<String> = backends.iter().map(|backend| format!("{backend}/{protocol}")).collect();
-        is_done(&format!("{address}/{protocol}"), &backends.iter().map(String::as_str).collect::<Vec<_>>())
+        is_served_by(&format!("{address}/{protocol}"), &backends.iter().map(String::as_str).collect::<Vec<_>>())
     })
 }
 

@@ -4,15 +4,15 @@ use std::process::Command;
 
 use nodelb_apiserver::{Cluster, Credentials, Replica, Role};
 
-use crate::cloud::Trap;
 use crate::cluster::{Writer, apply, cluster_at, configure, in_order, join, newest, serve, service, slice};
-use crate::host::{Host, eventually, get, is_done};
+use crate::host::{Host, eventually, get, is_served_by};
+use crate::network::Trap;
 use crate::sandbox;
 
 const SERVER: &str = "192.0.2.21:6443";
 
 /// Waits until changes arrive over new watches, which nodelb opens with its current credentials.
-fn hears_anew(server: &Replica, writer: &Writer) {
+fn receives_over_new_watches(server: &Replica, writer: &Writer) {
     server.faults().end_watches();
     let begun = writer.last();
     eventually("changes", || newest() > begun + 10);
@@ -31,10 +31,10 @@ fn a_token_is_rotated() {
         configure(&host, &format!("{files}{}", in_order(&[SERVER])));
         let daemon = host.start();
         let writer = Writer::start(&cluster);
-        hears_anew(&server, &writer);
+        receives_over_new_watches(&server, &writer);
         host.write("token", &cluster.token("nodelb").unwrap());
         cluster.revoke_token(&old);
-        hears_anew(&server, &writer);
+        receives_over_new_watches(&server, &writer);
         writer.finish(&host);
         daemon.stop();
     });
@@ -49,14 +49,14 @@ fn a_client_certificate_is_rotated() {
         join(&host, &cluster, &[SERVER]);
         let daemon = host.start();
         let writer = Writer::start(&cluster);
-        hears_anew(&server, &writer);
+        receives_over_new_watches(&server, &writer);
         cluster.allow("nodelb-2", Role::node_proxier());
         let certificate = Credentials::Certificate(cluster.certificate("nodelb-2", &[]).unwrap());
         host.write("kubeconfig", &cluster.kubeconfig_for(&certificate, &[&server.url()]));
         eventually("the new certificate", || host.log().contains("nodelb-2"));
-        hears_anew(&server, &writer);
-        cluster.allow("nodelb", Role::nothing());
-        hears_anew(&server, &writer);
+        receives_over_new_watches(&server, &writer);
+        cluster.allow("nodelb", Role::none());
+        receives_over_new_watches(&server, &writer);
         assert!(!host.log().contains("403 Forbidden"), "{}", host.log());
         writer.finish(&host);
         daemon.stop();
@@ -85,7 +85,7 @@ fn a_kubeconfig_may_come_later_and_proxy_variables_do_not_count() {
         eventually("health without it", || get("/healthz").is_some());
         host.write("kubeconfig", &kubeconfig);
         assert!(daemon.wait_ready(), "{}", host.log());
-        eventually("the cluster's service", || is_done("198.51.100.1:443/TCP", &["192.0.2.21:6443/TCP"]));
+        eventually("the cluster's service", || is_served_by("198.51.100.1:443/TCP", &["192.0.2.21:6443/TCP"]));
         assert_eq!(proxy.caught(), 0);
         daemon.stop();
     });
@@ -109,7 +109,7 @@ fn a_missing_permission_is_named_and_services_stay() {
         std::thread::sleep(std::time::Duration::from_secs(3));
         let said = host.log().lines().filter(|line| is_named(line)).count();
         assert!(said <= 3, "once where it is asked for, and once for the server: {said}\n{}", host.log());
-        assert!(is_done("198.51.100.80:443/TCP", &["192.0.2.80:80/TCP"]));
+        assert!(is_served_by("198.51.100.80:443/TCP", &["192.0.2.80:80/TCP"]));
         assert_eq!(crate::host::answering("198.51.100.80:443"), ["web"]);
         cluster.allow("nodelb", Role::node_proxier());
         let writer = Writer::start(&cluster);

@@ -15,7 +15,7 @@ use nodelb_prober::Backend;
 use serde_json::{Value, json};
 
 use crate::cluster::{apply, cluster_at, configure, in_order, join, serve, service, slice};
-use crate::host::{Daemon, Host, backend, eventually, frontend, get, history, is_done};
+use crate::host::{Daemon, Host, backend, eventually, frontend, get, history, is_served_by};
 use crate::sandbox;
 
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
@@ -25,7 +25,7 @@ const WEB: &str = "198.51.100.80:443/TCP";
 
 /// A node in a cluster that serves `default/web` with one pod, and a kubeconfig of a user with all
 /// read permissions.
-struct Scene {
+struct Fixture {
     host: Host,
     cluster: Cluster,
     server: Option<Replica>,
@@ -33,7 +33,7 @@ struct Scene {
     _backend: Backend,
 }
 
-impl Scene {
+impl Fixture {
     fn new(sandbox: &sandbox::Sandbox) -> Self {
         Self::with(sandbox, "")
     }
@@ -57,14 +57,14 @@ impl Scene {
         apply(&cluster, pod("web-abc", &json!({"app": "web"}), true));
         apply(&cluster, filled());
         let daemon = host.start();
-        let scene = Self { host, cluster, server, daemon, _backend: scene_backend };
-        scene.is_sound();
-        scene
+        let fixture = Self { host, cluster, server, daemon, _backend: scene_backend };
+        fixture.is_sound();
+        fixture
     }
 
     /// Panics unless the service works and `diagnose` finds nothing.
     fn is_sound(&self) {
-        eventually("the service", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
+        eventually("the service", || is_served_by(WEB, &["192.0.2.80:8080/TCP"]));
         assert_eq!(verdict(), ("Forwarded".into(), String::new()));
         let report = self.diagnose("default/web", 0);
         assert!(report["severity"] == "info" || report["severity"] == "ok", "{report:#}");
@@ -81,18 +81,18 @@ impl Scene {
         let mut command = Command::new(NODELB);
         command.args(["diagnose", service, "--output", "json", "--config"]).arg(self.host.path("nodelb.toml"));
         let output = command.arg("--kubeconfig").arg(self.host.path("admin")).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(output.status.code(), Some(code), "{told}{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_str(&told).unwrap()
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{report}{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_str(&report).unwrap()
     }
 
     /// Panics unless the first finding is of this kind and contains all of `words`.
-    fn blames(&self, service: &str, code: i32, kind: &str, told: &[&str]) {
+    fn blames(&self, service: &str, code: i32, kind: &str, words: &[&str]) {
         let report = self.diagnose(service, code);
         let first = &report["findings"][0];
         assert_eq!(first["kind"], kind, "{report:#}");
         let text = first.to_string();
-        assert!(told.iter().all(|part| text.contains(part)), "{told:?}: {report:#}");
+        assert!(words.iter().all(|part| text.contains(part)), "{words:?}: {report:#}");
     }
 }
 
@@ -126,7 +126,7 @@ fn filled() -> Value {
 }
 
 fn is_empty() -> bool {
-    is_done(WEB, &[])
+    is_served_by(WEB, &[])
 }
 
 fn differences() -> Vec<Value> {
@@ -136,31 +136,31 @@ fn differences() -> Vec<Value> {
 #[test]
 fn pods_selectors_ports_and_conditions() {
     sandbox::run("diagnose::pods_selectors_ports_and_conditions", |sandbox| {
-        let scene = Scene::new(sandbox);
-        let Scene { cluster, .. } = &scene;
+        let fixture = Fixture::new(sandbox);
+        let Fixture { cluster, .. } = &fixture;
         let refill = || {
             apply(cluster, web());
             apply(cluster, pod("web-abc", &json!({"app": "web"}), true));
             apply(cluster, filled());
-            scene.is_sound();
+            fixture.is_sound();
         };
 
         // The controller would also have emptied the slice.
         cluster
             .patch("services", "default", "web", &Patch::Merge(json!({"spec": {"selector": {"app": "wbe"}}})))
             .unwrap();
-        scene.change(("endpointslices", "web"), json!({"endpoints": null, "ports": null}), "no backend", is_empty);
+        fixture.change(("endpointslices", "web"), json!({"endpoints": null, "ports": null}), "no backend", is_empty);
         assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
-        scene.blames("default/web", 2, "selector-matches-nothing", &["app=web where the selector wants wbe"]);
+        fixture.blames("default/web", 2, "selector-matches-nothing", &["app=web where the selector wants wbe"]);
         refill();
 
         // The controller omits a port whose name no container has.
         let renamed =
             json!({"spec": {"ports": [{"name": "https", "port": 443, "targetPort": "tls", "protocol": "TCP"}]}});
         cluster.patch("services", "default", "web", &Patch::Merge(renamed)).unwrap();
-        scene.change(("endpointslices", "web"), json!({"ports": null}), "no port", is_empty);
+        fixture.change(("endpointslices", "web"), json!({"ports": null}), "no port", is_empty);
         assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
-        scene.blames("default/web", 2, "port-mismatch", &["named tls", "none at all", "https=8080/TCP"]);
+        fixture.blames("default/web", 2, "port-mismatch", &["named tls", "none at all", "https=8080/TCP"]);
         refill();
 
         apply(cluster, pod("web-abc", &json!({"app": "web"}), false));
@@ -168,33 +168,33 @@ fn pods_selectors_ports_and_conditions() {
             "addresses": ["192.0.2.80"], "conditions": {"ready": false, "serving": false, "terminating": false},
             "nodeName": "n2", "targetRef": {"kind": "Pod", "name": "web-abc"},
         }]});
-        scene.change(("endpointslices", "web"), unready, "nobody is ready", is_empty);
+        fixture.change(("endpointslices", "web"), unready, "no pod is ready", is_empty);
         assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
-        scene.blames("default/web", 2, "not-ready", &["web-abc", "containers with unready status"]);
+        fixture.blames("default/web", 2, "not-ready", &["web-abc", "containers with unready status"]);
         refill();
 
         let local = json!({"spec": {"internalTrafficPolicy": "Local"}});
         let is_local = || frontend(WEB).is_some_and(|row| row["flags"].to_string().contains("Local"));
-        scene.change(("services", "web"), local, "policy Local", is_local);
+        fixture.change(("services", "web"), local, "policy Local", is_local);
         assert_eq!(verdict(), ("Refused".into(), "EHOSTUNREACH".into()));
-        scene.blames("default/web", 2, "no-local-backend", &["internalTrafficPolicy is Local", "n2", "EHOSTUNREACH"]);
+        fixture.blames("default/web", 2, "no-local-backend", &["internalTrafficPolicy is Local", "n2", "EHOSTUNREACH"]);
 
-        scene.blames("default/wep", 2, "no-such-service", &["did you mean default/web?"]);
+        fixture.blames("default/wep", 2, "no-such-service", &["did you mean default/web?"]);
     });
 }
 
 #[test]
 fn the_dead_one_of_two_backends_is_no_outage() {
     sandbox::run("diagnose::the_dead_one_of_two_backends_is_no_outage", |sandbox| {
-        let scene = Scene::new(sandbox);
+        let fixture = Fixture::new(sandbox);
         let dead = "192.0.2.80:8081";
         let mut second = slice("web", &[dead]);
         second["metadata"]["name"] = "web-2".into();
-        apply(&scene.cluster, second);
-        eventually("both are served", || is_done(WEB, &["192.0.2.80:8080/TCP", "192.0.2.80:8081/TCP"]));
+        apply(&fixture.cluster, second);
+        eventually("both are served", || is_served_by(WEB, &["192.0.2.80:8080/TCP", "192.0.2.80:8081/TCP"]));
         // Each time, a connection to the service reaches one or the other.
         for _ in 0..8 {
-            scene.blames("default/web", 1, "backend-unreachable", &["1 of 2 backends", dead, "ECONNREFUSED"]);
+            fixture.blames("default/web", 1, "backend-unreachable", &["1 of 2 backends", dead, "ECONNREFUSED"]);
         }
     });
 }
@@ -202,46 +202,46 @@ fn the_dead_one_of_two_backends_is_no_outage() {
 #[test]
 fn slices_that_were_emptied_or_not_updated() {
     sandbox::run("diagnose::slices_that_were_emptied_or_not_updated", |sandbox| {
-        let scene = Scene::new(sandbox);
-        let shutting_down = scene.cluster.writing_as("kube-apiserver");
-        let nobody = Patch::Merge(json!({"endpoints": null, "ports": null}));
-        shutting_down.patch("endpointslices", "default", "web", &nobody).unwrap();
+        let fixture = Fixture::new(sandbox);
+        let shutting_down = fixture.cluster.writing_as("kube-apiserver");
+        let empty = Patch::Merge(json!({"endpoints": null, "ports": null}));
+        shutting_down.patch("endpointslices", "default", "web", &empty).unwrap();
         eventually("it is empty", is_empty);
-        let told =
+        let words =
             ["web has been emptied", "kube-apiserver", "/history", "192.0.2.80:8080/TCP", "1 pod would be ready"];
         assert_eq!(verdict(), ("Refused".into(), "ECONNREFUSED".into()));
-        scene.blames("default/web", 2, "slice-emptied", &told);
+        fixture.blames("default/web", 2, "slice-emptied", &words);
         let rows = history("default/web");
         assert!(rows.iter().any(|row| row["removed"].to_string().contains("192.0.2.80:8080/TCP")), "{rows:#?}");
         eventually("memory and kernel have what the source says", || differences().is_empty());
 
         // The same for a service that must not be emptied: default/kubernetes leads to the
         // apiserver.
-        shutting_down.patch("endpointslices", "default", "kubernetes", &nobody).unwrap();
+        shutting_down.patch("endpointslices", "default", "kubernetes", &empty).unwrap();
         eventually("it is held", || crate::cluster::is_held("198.51.100.1:443/TCP", &["kube-apiserver"]));
-        let told = ["kubernetes has been emptied", "kube-apiserver", "nodelb holds the last known backends"];
-        scene.blames("default/kubernetes", 1, "slice-emptied", &told);
+        let words = ["kubernetes has been emptied", "kube-apiserver", "nodelb holds the last known backends"];
+        fixture.blames("default/kubernetes", 1, "slice-emptied", &words);
 
         // A pod became ready after the last write of the slice, and the controller has not updated
         // it.
         let mut late = pod("web-abc", &json!({"app": "web"}), true);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         late["status"]["conditions"][0]["lastTransitionTime"] = nodelb_core::model::calendar::utc(now + 1).into();
-        apply(&scene.cluster, late);
+        apply(&fixture.cluster, late);
         // The controller gets some time first, so that work in progress is not blamed.
         eventually("it is blamed", || {
-            let report = scene.diagnose("default/web", 2);
+            let report = fixture.diagnose("default/web", 2);
             report["findings"][0]["kind"] == "slice-not-updated"
         });
-        scene.blames("default/web", 2, "slice-not-updated", &["1 ready pod missing", "web-abc (192.0.2.80)"]);
+        fixture.blames("default/web", 2, "slice-not-updated", &["1 ready pod missing", "web-abc (192.0.2.80)"]);
     });
 }
 
 #[test]
 fn load_balancers_conflicts_and_refusals() {
     sandbox::run("diagnose::load_balancers_conflicts_and_refusals", |sandbox| {
-        let scene = Scene::new(sandbox);
-        let cluster = &scene.cluster;
+        let fixture = Fixture::new(sandbox);
+        let cluster = &fixture.cluster;
         let mut balanced = service("balanced", "198.51.100.81");
         balanced["spec"]["type"] = "LoadBalancer".into();
         balanced["spec"]["selector"] = json!({"app": "web"});
@@ -259,30 +259,30 @@ fn load_balancers_conflicts_and_refusals() {
                 "message": "Error syncing load balancer: RequestLimitExceeded", "source": {"component": "service-controller"},
             }),
         );
-        eventually("its clusterIP", || is_done("198.51.100.81:443/TCP", &["192.0.2.80:8080/TCP"]));
-        scene.blames(
+        eventually("its clusterIP", || is_served_by("198.51.100.81:443/TCP", &["192.0.2.80:8080/TCP"]));
+        fixture.blames(
             "default/balanced",
             1,
             "load-balancer-pending",
             &["has been pending", "SyncLoadBalancerFailed", "7 times"],
         );
-        let report = scene.diagnose("default/balanced", 1);
+        let report = fixture.diagnose("default/balanced", 1);
         assert!(report.to_string().contains("the cloud limits how often its API may be called"), "{report:#}");
 
         // An address that the configuration does not allow.
         let outside = json!({"spec": {"externalIPs": ["203.0.113.9"]}});
         let is_refused = || frontend("203.0.113.9:443/TCP").is_some_and(|row| row["status"] == "Error");
-        scene.change(("services", "web"), outside, "the refusal", is_refused);
-        scene.blames("default/web", 1, "address-refused", &["203.0.113.9:443/TCP", "external-ips"]);
-        scene.change(("services", "web"), json!({"spec": {"externalIPs": null}}), "no refusal", || {
+        fixture.change(("services", "web"), outside, "the refusal", is_refused);
+        fixture.blames("default/web", 1, "address-refused", &["203.0.113.9:443/TCP", "external-ips"]);
+        fixture.change(("services", "web"), json!({"spec": {"externalIPs": null}}), "no refusal", || {
             frontend("203.0.113.9:443/TCP").is_none()
         });
 
         // A file already has the address.
-        scene
+        fixture
             .host
             .serve("mine.toml", &crate::host::service("mine/first", &["198.51.100.90:443"], &["192.0.2.80:8080"]));
-        eventually("the file's", || is_done("198.51.100.90:443/TCP", &["192.0.2.80:8080/TCP"]));
+        eventually("the file's", || is_served_by("198.51.100.90:443/TCP", &["192.0.2.80:8080/TCP"]));
         apply(cluster, service("late", "198.51.100.90"));
         let mut of_late = filled();
         of_late["metadata"]["name"] = "late".into();
@@ -292,7 +292,7 @@ fn load_balancers_conflicts_and_refusals() {
             let answer = get("/frontends?service=default/late");
             answer.is_some_and(|answer| answer["frontends"][0]["status"] == "Error")
         });
-        scene.blames("default/late", 2, "address-conflict", &["mine/first"]);
+        fixture.blames("default/late", 2, "address-conflict", &["mine/first"]);
     });
 }
 
@@ -306,18 +306,18 @@ fn map(host: &Host, name: &str) -> MapHandle {
 #[test]
 fn the_kernel_changed_by_hand() {
     sandbox::run("diagnose::the_kernel_changed_by_hand", |sandbox| {
-        let scene = Scene::new(sandbox);
+        let fixture = Fixture::new(sandbox);
         // `struct frontend_key` of bpf/shared.h: 16 bytes of address, the port, TCP.
         let key = [[0; 10].as_slice(), &[0xff; 2], &[198, 51, 100, 80], &443_u16.to_be_bytes(), &[6, 0]].concat();
-        map(&scene.host, "frontends").delete(&key).unwrap();
+        map(&fixture.host, "frontends").delete(&key).unwrap();
         let rows = differences();
         assert!(rows.iter().any(|row| row["what"] == WEB && row["kernel"] == "absent"), "{rows:#?}");
-        scene.blames("default/web", 2, "kernel-differs", &["198.51.100.80:443/TCP is not in the kernel", "/diff"]);
-        scene.daemon.signal(Signal::SIGHUP);
+        fixture.blames("default/web", 2, "kernel-differs", &["198.51.100.80:443/TCP is not in the kernel", "/diff"]);
+        fixture.daemon.signal(Signal::SIGHUP);
         eventually("it is put back", || differences().is_empty());
-        scene.is_sound();
+        fixture.is_sound();
 
-        let link = scene.host.pins.join("v1/links/connect4");
+        let link = fixture.host.pins.join("v1/links/connect4");
         // The daemon attaches it again within seconds, perhaps before the command runs.
         eventually("the detached hook is blamed", || {
             if let Ok(link) = Link::open(&link) {
@@ -326,32 +326,32 @@ fn the_kernel_changed_by_hand() {
             let mut command = Command::new(NODELB);
             command
                 .args(["diagnose", "default/web", "--output", "json", "--config"])
-                .arg(scene.host.path("nodelb.toml"));
+                .arg(fixture.host.path("nodelb.toml"));
             let output = command.output().unwrap();
             let report: Value = serde_json::from_slice(&output.stdout).unwrap();
             let first = &report["findings"][0];
             first["kind"] == "hooks-not-in-effect" && first.to_string().contains("hook connect4")
         });
         eventually("the hooks are attached again", || differences().is_empty());
-        scene.is_sound();
+        fixture.is_sound();
     });
 }
 
 #[test]
 fn apiservers_permissions_and_daemons_that_are_missing() {
     sandbox::run("diagnose::apiservers_permissions_and_daemons_that_are_missing", |sandbox| {
-        let mut scene = Scene::new(sandbox);
-        scene.cluster.allow("nodelb", Role::node_proxier().without("endpointslices"));
-        scene.server.as_ref().unwrap().faults().end_watches();
+        let mut fixture = Fixture::new(sandbox);
+        fixture.cluster.allow("nodelb", Role::node_proxier().without("endpointslices"));
+        fixture.server.as_ref().unwrap().faults().end_watches();
         eventually("the refusal", || {
             get("/sources").is_some_and(|answer| answer.to_string().contains("kubectl auth can-i"))
         });
-        scene.blames("default/web", 2, "permission-missing", &["endpointslices", "system:node-proxier"]);
-        scene.cluster.allow("nodelb", Role::node_proxier());
+        fixture.blames("default/web", 2, "permission-missing", &["endpointslices", "system:node-proxier"]);
+        fixture.cluster.allow("nodelb", Role::node_proxier());
         eventually("the permission", || {
             get("/sources").is_some_and(|answer| !answer.to_string().contains("kubectl auth can-i"))
         });
-        scene.is_sound();
+        fixture.is_sound();
 
         // Slices that no proxy accepts, including nodelb: with host names, and of a headless
         // service.
@@ -359,25 +359,25 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
         by_name["metadata"]["name"] = "web-by-name".into();
         by_name["addressType"] = "FQDN".into();
         by_name["endpoints"] = json!([{"addresses": ["foo.example.com"], "conditions": {"ready": true}}]);
-        apply(&scene.cluster, by_name);
+        apply(&fixture.cluster, by_name);
         let mut headless = slice("web", &["192.0.2.98:80"]);
         headless["metadata"]["name"] = "web-headless".into();
         headless["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
-        apply(&scene.cluster, headless);
-        scene.is_sound();
+        apply(&fixture.cluster, headless);
+        fixture.is_sound();
         for name in ["web-by-name", "web-headless"] {
-            scene.cluster.delete("endpointslices", "default", name).unwrap();
+            fixture.cluster.delete("endpointslices", "default", name).unwrap();
         }
 
-        drop(scene.server.take());
+        drop(fixture.server.take());
         eventually("the loss", || get("/apiservers").is_some_and(|answer| answer["session"][0]["apiserver"].is_null()));
-        scene.blames("default/web", 1, "apiserver-away", &[SERVER, "could not reach one either"]);
+        fixture.blames("default/web", 1, "apiserver-away", &[SERVER, "could not reach one either"]);
 
         // Without a daemon traffic continues, and Kubernetes can still be queried.
-        scene.server = Some(serve(&scene.cluster, SERVER));
-        scene.daemon.terminate();
-        scene.blames("default/web", 1, "daemon-silent", &["systemctl start nodelb"]);
-        let report = scene.diagnose("default/web", 1);
+        fixture.server = Some(serve(&fixture.cluster, SERVER));
+        fixture.daemon.terminate();
+        fixture.blames("default/web", 1, "daemon-silent", &["systemctl start nodelb"]);
+        let report = fixture.diagnose("default/web", 1);
         assert!(report.to_string().contains("1 frontend and 1 backend answer from here"), "{report:#}");
     });
 }
@@ -416,9 +416,9 @@ struct Watching {
 }
 
 impl Watching {
-    fn start(scene: &Scene, arguments: &[&str]) -> Self {
+    fn start(fixture: &Fixture, arguments: &[&str]) -> Self {
         let mut command = Command::new(NODELB);
-        command.arg("watch").args(arguments).arg("--config").arg(scene.host.path("nodelb.toml"));
+        command.arg("watch").args(arguments).arg("--config").arg(fixture.host.path("nodelb.toml"));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (to, lines) = mpsc::channel();
@@ -427,7 +427,7 @@ impl Watching {
     }
 
     /// Waits for a line that contains all of these.
-    fn tells(&mut self, parts: &[&str]) {
+    fn prints(&mut self, parts: &[&str]) {
         eventually(&format!("a line with {parts:?} after {:#?}", self.seen), || {
             self.seen.extend(self.lines.try_iter());
             self.seen.iter().any(|line| parts.iter().all(|part| line.contains(part)))
@@ -443,51 +443,51 @@ impl Drop for Watching {
 }
 
 #[test]
-fn watch_tells_what_happened_also_without_a_daemon() {
-    sandbox::run("diagnose::watch_tells_what_happened_also_without_a_daemon", |sandbox| {
-        let mut scene = Scene::new(sandbox);
-        let mut watching = Watching::start(&scene, &["default/kubernetes"]);
-        watching.tells(&["# watching 192.0.2.21:6443 (told by the daemon)"]);
-        watching.tells(&["EndpointSlice default/kubernetes ADDED", "backends +192.0.2.21 (ready)"]);
-        scene.daemon.terminate();
-        let shutting_down = scene.cluster.writing_as("kube-apiserver");
-        let nobody = Patch::Merge(json!({"endpoints": null, "ports": null}));
-        shutting_down.patch("endpointslices", "default", "kubernetes", &nobody).unwrap();
-        watching.tells(&[
+fn watch_shows_events_also_without_a_daemon() {
+    sandbox::run("diagnose::watch_shows_events_also_without_a_daemon", |sandbox| {
+        let mut fixture = Fixture::new(sandbox);
+        let mut watching = Watching::start(&fixture, &["default/kubernetes"]);
+        watching.prints(&["# watching 192.0.2.21:6443 (told by the daemon)"]);
+        watching.prints(&["EndpointSlice default/kubernetes ADDED", "backends +192.0.2.21 (ready)"]);
+        fixture.daemon.terminate();
+        let shutting_down = fixture.cluster.writing_as("kube-apiserver");
+        let empty = Patch::Merge(json!({"endpoints": null, "ports": null}));
+        shutting_down.patch("endpointslices", "default", "kubernetes", &empty).unwrap();
+        watching.prints(&[
             "EndpointSlice default/kubernetes MODIFIED",
             "by=kube-apiserver",
             "backends -192.0.2.21",
             "endpoints: null",
         ]);
         let synced = Patch::Merge(json!({"metadata": {"annotations": {"synced": "now"}}}));
-        scene.cluster.patch("services", "default", "kubernetes", &synced).unwrap();
-        watching.tells(&["Service default/kubernetes MODIFIED", "nothing but annotations: annotations +synced"]);
+        fixture.cluster.patch("services", "default", "kubernetes", &synced).unwrap();
+        watching.prints(&["Service default/kubernetes MODIFIED", "nothing but annotations: annotations +synced"]);
 
-        drop(scene.server.take());
-        watching.tells(&["# lost 192.0.2.21:6443", "reconnecting"]);
-        apply(&scene.cluster, slice("kubernetes", &[SERVER]));
-        scene.cluster.compact();
-        scene.server = Some(serve(&scene.cluster, SERVER));
-        watching.tells(&["# watching 192.0.2.21:6443 (configured)"]);
-        watching.tells(&["EndpointSlice default/kubernetes MODIFIED", "(listed)", "backends +192.0.2.21"]);
-        scene.cluster.delete("endpointslices", "default", "kubernetes").unwrap();
-        watching.tells(&["EndpointSlice default/kubernetes DELETED", "backends -192.0.2.21"]);
+        drop(fixture.server.take());
+        watching.prints(&["# lost 192.0.2.21:6443", "reconnecting"]);
+        apply(&fixture.cluster, slice("kubernetes", &[SERVER]));
+        fixture.cluster.compact();
+        fixture.server = Some(serve(&fixture.cluster, SERVER));
+        watching.prints(&["# watching 192.0.2.21:6443 (configured)"]);
+        watching.prints(&["EndpointSlice default/kubernetes MODIFIED", "(listed)", "backends +192.0.2.21"]);
+        fixture.cluster.delete("endpointslices", "default", "kubernetes").unwrap();
+        watching.prints(&["EndpointSlice default/kubernetes DELETED", "backends -192.0.2.21"]);
 
         kill(Pid::from_raw(watching.child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
         assert_eq!(watching.child.wait().unwrap().code(), Some(0), "interrupted is done");
         assert!(!watching.seen.iter().any(|line| line.contains("default/web")), "{:#?}", watching.seen);
 
         // A reader that closes the pipe is not an error, even while nothing changes.
-        let mut json = Watching::start(&scene, &["--output", "json"]);
-        json.tells(&["\"notice\":\"2 of kind Service listed, watching them\""]);
-        apply(&scene.cluster, pod("other", &json!({}), true));
-        apply(&scene.cluster, service("new", "198.51.100.95"));
-        json.tells(&["\"kind\":\"Service\"", "\"event\":\"ADDED\"", "\"name\":\"new\""]);
+        let mut json = Watching::start(&fixture, &["--output", "json"]);
+        json.prints(&["\"notice\":\"2 of kind Service listed, watching them\""]);
+        apply(&fixture.cluster, pod("other", &json!({}), true));
+        apply(&fixture.cluster, service("new", "198.51.100.95"));
+        json.prints(&["\"kind\":\"Service\"", "\"event\":\"ADDED\"", "\"name\":\"new\""]);
         for line in &json.seen {
             assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line["at"].is_string()), "{line}");
         }
         let mut head = Command::new("sh");
-        head.args(["-c", &format!("{NODELB} watch --config {} | head -1", scene.host.path("nodelb.toml").display())]);
+        head.args(["-c", &format!("{NODELB} watch --config {} | head -1", fixture.host.path("nodelb.toml").display())]);
         let output = head.output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
@@ -515,7 +515,7 @@ fn events(cluster: &Cluster, service: &str) -> Vec<Value> {
 }
 
 /// Like [`eventually`], for actions that a node may delay by up to a minute, depending on its name.
-fn patiently(what: &str, mut done: impl FnMut() -> bool) {
+fn eventually_slowly(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..75 {
         if done() {
             return;
@@ -528,25 +528,25 @@ fn patiently(what: &str, mut done: impl FnMut() -> bool) {
 #[test]
 fn events_are_written_where_they_are_asked_for() {
     sandbox::run("diagnose::events_are_written_where_they_are_asked_for", |sandbox| {
-        let scene = Scene::with(sandbox, "events = true");
+        let fixture = Fixture::with(sandbox, "events = true");
         seen_with_backends();
-        let nobody = Patch::Merge(json!({"endpoints": null}));
+        let empty = Patch::Merge(json!({"endpoints": null}));
         for name in ["web", "kubernetes"] {
-            scene.cluster.patch("endpointslices", "default", name, &nobody).unwrap();
+            fixture.cluster.patch("endpointslices", "default", name, &empty).unwrap();
         }
-        patiently("the Events", || {
-            !events(&scene.cluster, "web").is_empty() && !events(&scene.cluster, "kubernetes").is_empty()
+        eventually_slowly("the Events", || {
+            !events(&fixture.cluster, "web").is_empty() && !events(&fixture.cluster, "kubernetes").is_empty()
         });
         let [lost, held] = ["web", "kubernetes"].map(|service| {
-            let mut events = events(&scene.cluster, service);
+            let mut events = events(&fixture.cluster, service);
             assert_eq!(events.len(), 1, "{events:#?}");
             events.remove(0)
         });
-        let uid = scene.cluster.get("services", "default", "web").unwrap()["metadata"]["uid"].clone();
+        let uid = fixture.cluster.get("services", "default", "web").unwrap()["metadata"]["uid"].clone();
         assert_eq!((&lost["reason"], &lost["involvedObject"]["uid"]), (&json!("NoBackends"), &uid));
         assert_eq!((&held["reason"], &held["type"]), (&json!("BackendsHeld"), &json!("Warning")));
         assert!(held["message"].as_str().unwrap().contains("198.51.100.1:443/TCP"), "{held:#}");
-        let report = scene.diagnose("default/web", 2);
+        let report = fixture.diagnose("default/web", 2);
         assert!(report.to_string().contains("Kubernetes warns: NoBackends"), "{report:#}");
     });
 }
@@ -554,22 +554,22 @@ fn events_are_written_where_they_are_asked_for() {
 #[test]
 fn a_refused_event_is_one_line() {
     sandbox::run("diagnose::a_refused_event_is_one_line", |sandbox| {
-        let scene = Scene::with(sandbox, "events = true");
+        let fixture = Fixture::with(sandbox, "events = true");
         seen_with_backends();
-        scene.cluster.allow("nodelb", Role::node_proxier().without("events"));
-        scene.cluster.patch("endpointslices", "default", "web", &Patch::Merge(json!({"endpoints": null}))).unwrap();
+        fixture.cluster.allow("nodelb", Role::node_proxier().without("events"));
+        fixture.cluster.patch("endpointslices", "default", "web", &Patch::Merge(json!({"endpoints": null}))).unwrap();
         let said =
-            || scene.host.log().lines().filter(|line| line.contains("Kubernetes Events are not written")).count();
-        patiently("the refusal", || said() == 1);
+            || fixture.host.log().lines().filter(|line| line.contains("Kubernetes Events are not written")).count();
+        eventually_slowly("the refusal", || said() == 1);
         assert!(
-            scene.host.log().contains("kubectl auth can-i create events --namespace default"),
+            fixture.host.log().contains("kubectl auth can-i create events --namespace default"),
             "{}",
-            scene.host.log()
+            fixture.host.log()
         );
         std::thread::sleep(Duration::from_secs(12));
         assert_eq!(said(), 1);
-        assert!(events(&scene.cluster, "web").is_empty());
-        apply(&scene.cluster, filled());
-        eventually("changes go on", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
+        assert!(events(&fixture.cluster, "web").is_empty());
+        apply(&fixture.cluster, filled());
+        eventually("changes go on", || is_served_by(WEB, &["192.0.2.80:8080/TCP"]));
     });
 }

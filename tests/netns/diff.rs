@@ -47,8 +47,8 @@ fn text<'r>(row: &'r Value, column: &str) -> &'r str {
 /// An update that the watch did not report. In the incident, its authors had to write a program to
 /// detect this.
 #[test]
-fn what_a_watch_has_not_told_is_seen_by_asking() {
-    sandbox::run("diff::what_a_watch_has_not_told_is_seen_by_asking", |sandbox| {
+fn an_update_missing_from_the_watch_is_found_by_a_list() {
+    sandbox::run("diff::an_update_missing_from_the_watch_is_found_by_a_list", |sandbox| {
         let Shop { host, cluster, replica, daemon } = Shop::open(sandbox);
         eventually("source, memory and kernel agree", || rows("/diff").is_empty());
         assert_eq!(rows("/diff?live&service=default/shop"), Vec::<Value>::new());
@@ -73,7 +73,7 @@ fn what_a_watch_has_not_told_is_seen_by_asking() {
 
         replica.faults().clear();
         replica.faults().reset_connections();
-        eventually("the watch tells it after all", || is_done(SHOP, &["192.0.2.12:8443/TCP"]));
+        eventually("the watch delivers it eventually", || is_served_by(SHOP, &["192.0.2.12:8443/TCP"]));
         eventually("source, memory and kernel agree", || rows("/diff?live&service=default/shop").is_empty());
         replica.stop();
         eventually("no apiserver is in use", || {
@@ -88,13 +88,13 @@ fn what_a_watch_has_not_told_is_seen_by_asking() {
 
 fn probe() -> (Output, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_nodelb")).args(["diff", "--probe"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    (output, told)
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
 }
 
 #[test]
-fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
-    sandbox::run("diff::a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it", |sandbox| {
+fn a_probe_sees_the_backend_of_a_connection_and_the_metrics_count_it() {
+    sandbox::run("diff::a_probe_sees_the_backend_of_a_connection_and_the_metrics_count_it", |sandbox| {
         let host = Host::new(sandbox);
         let _backend = backend("1", "192.0.2.11:8080");
         host.serve("a.toml", &crate::host::service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
@@ -104,9 +104,9 @@ fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
         let refused = String::from_utf8_lossy(&live.stderr);
         assert!(refused.contains("no Kubernetes is configured. Set [kubernetes]"), "{refused}");
         assert!(!refused.contains("another version"), "{refused}");
-        let (output, told) = probe();
+        let (output, text) = probe();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(told.starts_with("source, memory and kernel agree: 2 services"), "{told}");
+        assert!(text.starts_with("source, memory and kernel agree: 2 services"), "{text}");
         let metrics = answer("/metrics", "text/plain").unwrap();
         for (service, result) in [("web", "translated"), ("empty", "refused")] {
             for protocol in ["TCP", "UDP"] {
@@ -122,11 +122,11 @@ fn a_probe_sees_whom_a_connect_reaches_and_the_metrics_count_it() {
         assert!(metrics.lines().any(|line| line == "nodelb_map_entries{map=\"frontends\"} 6"), "{metrics}");
 
         host.serve("c.toml", &crate::host::service("shop/closed", &["198.51.100.12:80"], &["192.0.2.12:8080"]));
-        eventually("it is served", || is_done("198.51.100.12:80/TCP", &["192.0.2.12:8080/TCP"]));
-        let (output, told) = probe();
+        eventually("it is served", || is_served_by("198.51.100.12:80/TCP", &["192.0.2.12:8080/TCP"]));
+        let (output, text) = probe();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(told.contains("kernel/connect") && told.contains("198.51.100.12:80/TCP"), "{told}");
-        assert!(told.contains("Connection refused"), "{told}");
+        assert!(text.contains("kernel/connect") && text.contains("198.51.100.12:80/TCP"), "{text}");
+        assert!(text.contains("Connection refused"), "{text}");
         daemon.stop();
         host.cleanup();
     });

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nodelb_prober::Transport;
 use serde_json::Value;
 
-use crate::host::{Daemon, Host, answer, answering, backend, errno, eventually, get, is_done, service};
+use crate::host::{Daemon, Host, answer, answering, backend, errno, eventually, get, is_served_by, service};
 use crate::sandbox;
 
 const WEB: &str = "198.51.100.10:80";
@@ -64,7 +64,7 @@ fn check(daemon: &Daemon) {
 fn serving(host: &Host) -> Daemon {
     host.serve("a.toml", &service("shop/web", &[WEB], &["192.0.2.11:8080", "192.0.2.12:8080"]));
     let daemon = host.start();
-    assert!(is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP", "192.0.2.12:8080/TCP"]));
+    assert!(is_served_by("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP", "192.0.2.12:8080/TCP"]));
     assert_eq!(differences(), Vec::<Value>::new());
     daemon
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nodelb_apiserver::{Behaviour, Cluster, ServeOptions};
 
-use crate::cloud::{Far, Relay};
 use crate::cluster::{Writer, cluster_at, join, newest, serve, serve_on, serve_with};
 use crate::host::{Host, eventually, say};
+use crate::network::{Relay, RemoteHost};
 use crate::sandbox;
 
 const FIRST: &str = "192.0.2.21:6443";
@@ -78,7 +78,7 @@ fn refused_and_back_to_the_preferred_one() {
 }
 
 fn black_hole(host: &Host, number: u8, alpn: &[&'static str], what: &str, phase: u64) {
-    let [wire, other] = [Far::new(number), Far::new(number + 1)];
+    let [wire, other] = [RemoteHost::new(number), RemoteHost::new(number + 1)];
     let [at, other_at] = [wire.address(), other.address()];
     let cluster = cluster_at(&[&at, &other_at]);
     let _first = serve_on(&cluster, wire.listen(), alpn);
@@ -129,7 +129,7 @@ fn frozen(host: &Host, test: &str, alpn: &[&'static str], what: &str) {
 
 #[test]
 fn frozen_processes() {
-    Relay::be_one_if_told();
+    Relay::run_if_requested();
     const TEST: &str = "failover::frozen_processes";
     sandbox::run(TEST, |sandbox| {
         let host = Host::new(sandbox);

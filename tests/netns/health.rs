@@ -14,7 +14,9 @@ use nodelb_prober::{Backend, Plan, Probe, Transport};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
-use crate::host::{Daemon, Host, answering, backend, dial, errno, eventually, get, is_done, say, service, socket};
+use crate::host::{
+    Daemon, Host, answering, backend, connect, errno, eventually, get, is_served_by, say, service, socket,
+};
 use crate::sandbox;
 
 const SERVICE: &str = "198.51.100.10:80";
@@ -104,14 +106,14 @@ fn a_backend_that_dies_gets_nothing_until_it_is_back() {
         let two = backend("2", BACKENDS[1]);
         host.serve("a.toml", &checked("shop/web", &BACKENDS, &format!("type = \"tcp\"\n{QUICK}")));
         let daemon = host.start();
-        eventually("both in use", || is_done("198.51.100.10:80/TCP", &BOTH));
+        eventually("both in use", || is_served_by("198.51.100.10:80/TCP", &BOTH));
         assert_eq!(answering(SERVICE), ["1", "2"]);
         drop(two);
         eventually("the second is quarantined", || is_quarantined(BOTH[1], "connection refused"));
-        assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]));
-        assert_eq!(dial(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
+        assert!(is_served_by("198.51.100.10:80/TCP", &BOTH[..1]));
+        assert_eq!(connect(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
         let _two = backend("2", BACKENDS[1]);
-        eventually("the second is back", || is_done("198.51.100.10:80/TCP", &BOTH));
+        eventually("the second is back", || is_served_by("198.51.100.10:80/TCP", &BOTH));
         assert_eq!(answering(SERVICE), ["1", "2"]);
         daemon.stop();
         host.cleanup();
@@ -130,13 +132,13 @@ fn a_backend_without_a_route_is_quarantined() {
         host.serve("a.toml", &checked("shop/web", &["203.0.113.8:8080", far], &check));
         let daemon = host.start();
         eventually("that no check can be made", || host.log().contains("health checks could not be made"));
-        assert!(is_done("198.51.100.10:80/TCP", &["203.0.113.7:8080/TCP", "203.0.113.8:8080/TCP"]));
+        assert!(is_served_by("198.51.100.10:80/TCP", &["203.0.113.7:8080/TCP", "203.0.113.8:8080/TCP"]));
 
         host.serve("a.toml", &checked("shop/web", &[near, far], &check));
         let is_out = || is_quarantined("203.0.113.7:8080/TCP", "network is unreachable");
         eventually("the one without a route is quarantined", is_out);
-        assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]));
-        assert_eq!(dial(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
+        assert!(is_served_by("198.51.100.10:80/TCP", &BOTH[..1]));
+        assert_eq!(connect(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
         daemon.stop();
         host.cleanup();
     });
@@ -156,19 +158,19 @@ fn an_http_status_decides_and_the_last_resort_is_a_choice() {
         let elsewhere = service("shop/trap", &["192.0.2.12:7000"], &["192.0.2.11:7000"]);
         host.serve("trap.toml", &elsewhere);
         let daemon = host.start();
-        eventually("both in use", || is_done("198.51.100.10:80/TCP", &BOTH));
+        eventually("both in use", || is_served_by("198.51.100.10:80/TCP", &BOTH));
         health.set_well(false);
         eventually("the second is quarantined", || is_quarantined(BOTH[1], "status 503, expected 200-399"));
         assert_eq!(answering(SERVICE), ["1"]);
 
         host.serve("a.toml", &checked("shop/web", &BACKENDS[1..], &check));
-        eventually("the last resort", || is_done("198.51.100.10:80/TCP", &BOTH[1..]));
+        eventually("the last resort", || is_served_by("198.51.100.10:80/TCP", &BOTH[1..]));
         assert_eq!(answering(SERVICE), ["2"]);
         health.set_well(true);
         host.serve("a.toml", &checked("shop/web", &BACKENDS[1..], &format!("{check}last-resort = false\n")));
         eventually("well again", || row(BOTH[1]).is_some_and(|row| row["state"] == "Active"));
         health.set_well(false);
-        eventually("no last resort", || is_done("198.51.100.10:80/TCP", &[]));
+        eventually("no last resort", || is_served_by("198.51.100.10:80/TCP", &[]));
         assert_eq!(errno(SERVICE, Transport::Tcp), "ECONNREFUSED");
         let blamed = "lost its last usable backend: health checks (192.0.2.12:8080: status 503, expected 200-399)";
         assert!(host.log().contains(blamed), "{}", host.log());
@@ -194,7 +196,7 @@ fn a_restart_does_not_put_back_what_is_dead() {
         for _ in 0..3 {
             daemon.kill();
             daemon = host.start();
-            assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]), "from the first moment on");
+            assert!(is_served_by("198.51.100.10:80/TCP", &BOTH[..1]), "from the first moment on");
         }
         daemon.stop();
         let tally = probe.finish();
@@ -202,8 +204,8 @@ fn a_restart_does_not_put_back_what_is_dead() {
         // A reboot empties the maps; the stored state remains.
         host.cleanup();
         let daemon = host.start();
-        assert!(is_done("198.51.100.10:80/TCP", &BOTH[..1]));
-        assert_eq!(dial(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
+        assert!(is_served_by("198.51.100.10:80/TCP", &BOTH[..1]));
+        assert_eq!(connect(SERVICE, Transport::Tcp, 100).answered.get("1"), Some(&100));
         daemon.stop();
     });
 }
@@ -262,8 +264,8 @@ fn sockets_of_checks() -> usize {
 }
 
 #[test]
-fn a_thousand_backends_that_flap_harm_nobody_and_leave_nothing() {
-    sandbox::run("health::a_thousand_backends_that_flap_harm_nobody_and_leave_nothing", |sandbox| {
+fn a_thousand_flapping_backends_affect_no_other_and_leak_nothing() {
+    sandbox::run("health::a_thousand_flapping_backends_affect_no_other_and_leak_nothing", |sandbox| {
         let host = node(sandbox);
         let everywhere = [(Transport::Tcp, socket("0.0.0.0:8080"))];
         let _backends = Backend::start("any", &everywhere).unwrap();
@@ -374,7 +376,7 @@ fn a_backend_in_maintenance_keeps_what_it_has_and_gets_nothing_new() {
         host.serve("a.toml", &drained);
         for protocol in ["TCP", "UDP"] {
             let (frontend, second) = (format!("{SERVICE}/{protocol}"), format!("{}/{protocol}", BACKENDS[1]));
-            eventually("drained", || is_done(&frontend, &[&second]));
+            eventually("drained", || is_served_by(&frontend, &[&second]));
         }
         for _ in 0..50 {
             assert_eq!(Client::connect().ask(), ["2", "2"], "no new connection");

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::host::{Host, dial, eventually, history, is_done, service};
+use crate::host::{Host, connect, eventually, history, is_served_by, service};
 use crate::sandbox;
 use nodelb_prober::Transport;
 
@@ -17,7 +17,7 @@ fn serve(host: &Host, backends: &[&str]) {
     host.serve("web.toml", &service(SHOP, &[FRONTEND], backends));
     let backends: Vec<String> = backends.iter().map(|backend| format!("{backend}/TCP")).collect();
     let backends: Vec<&str> = backends.iter().map(String::as_str).collect();
-    eventually("the backends", || is_done(&format!("{FRONTEND}/TCP"), &backends));
+    eventually("the backends", || is_served_by(&format!("{FRONTEND}/TCP"), &backends));
 }
 
 /// The rows for TCP; the service has UDP ports, too.
@@ -62,7 +62,7 @@ fn what_was_recorded_outlives_the_daemon() {
         file.write_all(b"{\"sequence\":1,\"what\":\"Sung\"}\n{\"sequence\":70,\"at\":17").unwrap();
         host.serve("web.toml", &service(SHOP, &[FRONTEND], &["192.0.2.3:80"]));
         let daemon = host.start();
-        eventually("what changed while nobody was there", || whats().len() == 4);
+        eventually("what changed while no daemon ran", || whats().len() == 4);
         let after = rows();
         for (old, row) in before.iter().zip(&after) {
             assert_eq!(
@@ -74,7 +74,7 @@ fn what_was_recorded_outlives_the_daemon() {
         assert!(sequences()[3] > numbers[2], "{:?}", sequences());
         assert_eq!((&after[3]["what"], &after[3]["added"]), (&json!("Changed"), &json!(["192.0.2.3:80/TCP"])));
         assert!(after[3]["detail"].to_string().contains("while nodelb was not there"), "{}", after[3]);
-        assert_eq!(dial(FRONTEND, Transport::Tcp, 1).failures(), 1, "nobody listens there");
+        assert_eq!(connect(FRONTEND, Transport::Tcp, 1).failures(), 1, "nothing listens there");
 
         // New records are still appended to the file.
         serve(&host, &["192.0.2.4:80"]);

@@ -21,7 +21,7 @@ use crate::sandbox::Sandbox;
 
 /// Maximum number of polls for a condition that should hold at once: 20 s, for a busy machine.
 /// Counts sleeps instead of time because the clock jumps when a virtual machine is paused.
-const PATIENCE: u32 = 4000;
+const MAX_POLLS: u32 = 4000;
 const NAP: Duration = Duration::from_millis(5);
 
 /// The binary under test.
@@ -263,7 +263,7 @@ pub(crate) fn say(text: &str) {
 
 /// Waits until `done` holds; panics after a timeout.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE {
+    for _ in 0..MAX_POLLS {
         if done() {
             return;
         }
@@ -283,7 +283,7 @@ pub(crate) fn get(path: &str) -> Option<Value> {
 /// The same with this `Accept` header, as text.
 pub(crate) fn answer(path: &str, form: &str) -> Option<String> {
     let mut stream = TcpStream::connect("127.0.0.1:9890").ok()?;
-    stream.set_read_timeout(Some(NAP * PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(NAP * MAX_POLLS)).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {form}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
@@ -306,7 +306,7 @@ pub(crate) fn history(service: &str) -> Vec<Value> {
 }
 
 /// Whether the address is served by exactly these backends.
-pub(crate) fn is_done(address: &str, backends: &[&str]) -> bool {
+pub(crate) fn is_served_by(address: &str, backends: &[&str]) -> bool {
     frontend(address).is_some_and(|row| row["status"] == "Done" && row["backends"] == Value::from(backends.to_vec()))
 }
 
@@ -321,20 +321,20 @@ pub(crate) fn socket(address: &str) -> SocketAddr {
 }
 
 /// Connects `count` times.
-pub(crate) fn dial(address: &str, transport: Transport, count: u32) -> Tally {
-    probe::dial_times(Plan::new(socket(address), transport), count)
+pub(crate) fn connect(address: &str, transport: Transport, count: u32) -> Tally {
+    probe::connect_times(Plan::new(socket(address), transport), count)
 }
 
 /// The names of the backends at the address; panics if any of 20 connections fails.
 pub(crate) fn answering(address: &str) -> Vec<String> {
-    let tally = dial(address, Transport::Tcp, 20);
+    let tally = connect(address, Transport::Tcp, 20);
     assert_eq!(tally.failures(), 0, "{address}: {tally}");
     tally.answered.into_keys().collect()
 }
 
 /// The errno of one connection; empty if it succeeds.
 pub(crate) fn errno(address: &str, transport: Transport) -> String {
-    dial(address, transport, 1).failed.into_keys().collect()
+    connect(address, transport, 1).failed.into_keys().collect()
 }
 
 /// A TOML service file with each frontend over TCP and UDP.

@@ -3,7 +3,7 @@
 
 use nodelb_prober::Transport;
 
-use crate::host::{Host, answering, backend, errno, eventually, is_done};
+use crate::host::{Host, answering, backend, errno, eventually, is_served_by};
 use crate::sandbox;
 
 const BACKEND: &str = "192.0.2.80:80";
@@ -50,7 +50,7 @@ impl Side {
         format!("{}:80/TCP", self.address)
     }
 
-    fn dialled(&self) -> String {
+    fn address(&self) -> String {
         format!("{}:80", self.address)
     }
 }
@@ -62,13 +62,15 @@ fn replay(host: &Host, emptied: &Side, other: &Side) {
         side.serve_service(host, "before");
         side.serve_slice(host, FULL);
     }
-    eventually("both are served", || is_done(&emptied.frontend(), &served) && is_done(&other.frontend(), &served));
+    eventually("both are served", || {
+        is_served_by(&emptied.frontend(), &served) && is_served_by(&other.frontend(), &served)
+    });
     emptied.serve_slice(host, "null");
-    eventually("the emptied one is empty", || is_done(&emptied.frontend(), &[]));
+    eventually("the emptied one is empty", || is_served_by(&emptied.frontend(), &[]));
     let keeps_its_backend = |when: &str| {
-        assert!(is_done(&other.frontend(), &served), "{}/{} {when}", other.namespace, other.name);
-        assert_eq!(answering(&other.dialled()), ["incident"], "{}/{} {when}", other.namespace, other.name);
-        assert_eq!(errno(&emptied.dialled(), Transport::Tcp), "ECONNREFUSED", "{when}");
+        assert!(is_served_by(&other.frontend(), &served), "{}/{} {when}", other.namespace, other.name);
+        assert_eq!(answering(&other.address()), ["incident"], "{}/{} {when}", other.namespace, other.name);
+        assert_eq!(errno(&emptied.address(), Transport::Tcp), "ECONNREFUSED", "{when}");
     };
     keeps_its_backend("after the other was emptied");
     for (touched, when) in [(other, "after it was annotated"), (emptied, "after the other was annotated")] {
@@ -77,8 +79,8 @@ fn replay(host: &Host, emptied: &Side, other: &Side) {
         keeps_its_backend(when);
     }
     emptied.serve_slice(host, FULL);
-    eventually("the emptied one is back", || is_done(&emptied.frontend(), &served));
-    assert_eq!(answering(&emptied.dialled()), ["incident"]);
+    eventually("the emptied one is back", || is_served_by(&emptied.frontend(), &served));
+    assert_eq!(answering(&emptied.address()), ["incident"]);
     for side in [emptied, other] {
         host.withdraw(&side.file("slice"));
         host.withdraw(&side.file("service"));

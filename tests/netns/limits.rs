@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::continuity::Traffic;
-use crate::host::{Host, answering, backend, frontend, is_done, service};
+use crate::host::{Host, answering, backend, frontend, is_served_by, service};
 use crate::sandbox;
 
 /// The error in the row of the address; checks its status.
@@ -40,7 +40,11 @@ fn overflow(host: &Host, map: &str, limits: &str) {
     let daemon = host.start();
     let served: Vec<String> = more.iter().map(|address| format!("{address}/UDP")).collect();
     let served: Vec<&str> = served.iter().map(String::as_str).collect();
-    assert!(is_done("198.51.100.28:80/UDP", &served), "{:?}", frontend("198.51.100.28:80/UDP").map(|row: Value| row));
+    assert!(
+        is_served_by("198.51.100.28:80/UDP", &served),
+        "{:?}",
+        frontend("198.51.100.28:80/UDP").map(|row: Value| row)
+    );
     traffic.finish();
     daemon.stop();
     host.withdraw("b.toml");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nodelb_prober::{Backend, Transport};
 
-use crate::host::{self, Host, answer, answering, dial, eventually};
+use crate::host::{self, Host, answer, answering, connect, eventually};
 use crate::sandbox::{self, Sandbox};
 
 const WEB: &str = "198.51.100.10:80";
@@ -115,7 +115,7 @@ fn a_second_nodelb_is_refused_by_the_pin_directory_and_harms_nothing() {
         assert_eq!(second.status.code(), Some(69), "{output}");
         assert!(output.contains(&format!("another nodelb works with {}", host.pins.display())), "{output}");
         assert!(socket.exists(), "the first one's socket stays");
-        assert_eq!(dial(WEB, Transport::Tcp, 3).failures(), 0);
+        assert_eq!(connect(WEB, Transport::Tcp, 3).failures(), 0);
         assert!(answer("/status", "text/plain").is_some());
         daemon.stop();
         // Nothing of the refused daemon is left that would delay the next start.

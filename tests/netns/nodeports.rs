@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use nodelb_prober::Transport;
 
 use crate::cluster::{NODE, have_address};
-use crate::host::{Host, answering, backend, dial, eventually, frontend, is_done};
+use crate::host::{Host, answering, backend, connect, eventually, frontend, is_served_by};
 use crate::pod::Pod;
 use crate::sandbox;
 
@@ -74,7 +74,7 @@ fn a_served_nodeport_cannot_be_bound() {
         let _backend = backend("1", "192.0.2.11:8080");
         host.serve("a.yaml", &nodeport("web", 30_080));
         let pod = Pod::new(1);
-        assert!(!is_refused("0.0.0.0:30080"), "nobody serves it yet");
+        assert!(!is_refused("0.0.0.0:30080"), "no service has it yet");
         let daemon = host.start();
         let expect_protected = |when: &str| {
             for address in ["0.0.0.0:30080", "[::]:30080", "192.0.2.1:30080"] {
@@ -94,7 +94,7 @@ fn a_served_nodeport_cannot_be_bound() {
         host.withdraw("a.yaml");
         eventually("it is free with its service gone", || !is_refused("0.0.0.0:30080"));
         host.serve("a.yaml", &nodeport("web", 30_080));
-        eventually("it is served again", || is_done(NODEPORT, &["192.0.2.11:8080/TCP"]));
+        eventually("it is served again", || is_served_by(NODEPORT, &["192.0.2.11:8080/TCP"]));
         daemon.stop();
         expect_protected("after the end");
         host.cleanup();
@@ -114,7 +114,7 @@ fn one_that_a_process_has_is_reported() {
         eventually("it is reported", || complaint().is_some());
         let said = complaint().unwrap();
         assert!(said.starts_with("a process of uid 0 has bound 0.0.0.0:30080/TCP: "), "{said}");
-        assert!(is_done(NODEPORT, &["192.0.2.11:8080/TCP"]), "it is served all the same");
+        assert!(is_served_by(NODEPORT, &["192.0.2.11:8080/TCP"]), "it is served all the same");
         assert_eq!(answering("192.0.2.1:30080"), ["1"], "clients on the node reach the service");
         assert_eq!(count(&host.log(), "has bound 0.0.0.0:30080/TCP"), 1, "{}", host.log());
         assert!(frontend("0.0.0.0:30080/UDP").is_some_and(|row| row["error"].is_null()), "TCP, not UDP");
@@ -152,8 +152,8 @@ fn protection_can_be_switched_off() {
         let _daemon = host.start();
         eventually("they keep what they have", || complaint().is_some());
         drop((thief, server));
-        assert!(is_refused("0.0.0.0:30080"), "and nobody gets it after them");
-        assert_eq!(dial("192.0.2.1:30080", Transport::Udp, 5).failures(), 0);
+        assert!(is_refused("0.0.0.0:30080"), "and no process gets it after them");
+        assert_eq!(connect("192.0.2.1:30080", Transport::Udp, 5).failures(), 0);
     });
 }
 
@@ -210,17 +210,17 @@ fn a_hostnetwork_backend_can_bind_the_nodeport_of_its_service() {
             assert!(!is_refused(address), "{address}");
         }
         host.serve("a.yaml", &service("web", false));
-        eventually("it is not ready", || is_done(NODEPORT, &[]));
+        eventually("it is not ready", || is_served_by(NODEPORT, &[]));
         assert!(!is_refused("0.0.0.0:30080"), "it must listen before it is ready");
         let _pod = backend("1", "192.0.2.1:30080");
         host.serve("b.yaml", &nodeport("other", 30_090));
         host.serve("a.yaml", &service("web", true));
-        eventually("both are served", || is_done("0.0.0.0:30090/TCP", &["192.0.2.11:8080/TCP"]));
-        eventually("it is ready", || is_done(NODEPORT, &["192.0.2.1:30080/TCP"]));
+        eventually("both are served", || is_served_by("0.0.0.0:30090/TCP", &["192.0.2.11:8080/TCP"]));
+        eventually("it is ready", || is_served_by(NODEPORT, &["192.0.2.1:30080/TCP"]));
         assert_eq!(answering("192.0.2.1:30080"), ["1"]);
         assert_eq!(complaint(), None, "it is no other process");
         host.serve("a.yaml", &nodeport("web", 30_080));
-        eventually("its backend is elsewhere", || is_done(NODEPORT, &["192.0.2.11:8080/TCP"]));
+        eventually("its backend is elsewhere", || is_served_by(NODEPORT, &["192.0.2.11:8080/TCP"]));
         assert!(is_refused("192.0.2.1:30080"), "and the NodePort is kept free again");
     });
 }

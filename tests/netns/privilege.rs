@@ -5,7 +5,7 @@ use std::process::Command;
 
 use nodelb_datapath::features::{OPTIONAL, Optional};
 
-use crate::host::{Host, answering, backend, eventually, get, is_done, service};
+use crate::host::{Host, answering, backend, eventually, get, is_served_by, service};
 use crate::sandbox;
 
 #[test]
@@ -22,14 +22,14 @@ fn no_capability_is_left_after_the_start() {
             }
         }
         host.serve("a.toml", &service("shop/web", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
-        eventually("it works without any", || is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));
+        eventually("it works without any", || is_served_by("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));
     });
 }
 
 /// Each row of the table is reported as present or as missing, with the consequence.
 #[test]
-fn what_the_kernel_has_is_told() {
-    sandbox::run("privilege::what_the_kernel_has_is_told", |sandbox| {
+fn kernel_features_are_reported() {
+    sandbox::run("privilege::kernel_features_are_reported", |sandbox| {
         let host = Host::new(sandbox);
         let _daemon = host.start();
         let status = get("/status").unwrap();
@@ -59,7 +59,7 @@ fn the_memory_datapath_needs_no_privilege() {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]).arg(binary);
         let mut daemon = host.launch(command, &["--datapath=memory"]);
         assert!(daemon.wait_ready(), "{}", host.log());
-        assert!(is_done("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]), "{}", host.log());
+        assert!(is_served_by("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]), "{}", host.log());
         assert!(host.nothing_pinned());
         daemon.stop();
     });
@@ -100,8 +100,8 @@ fn what_is_short_ends_it_with_a_code_that_systemd_tries_again() {
 }
 
 #[test]
-fn what_another_pin_directory_has_attached_is_told_at_start() {
-    sandbox::run("privilege::what_another_pin_directory_has_attached_is_told_at_start", |sandbox| {
+fn programs_of_another_pin_directory_are_reported_at_start() {
+    sandbox::run("privilege::programs_of_another_pin_directory_are_reported_at_start", |sandbox| {
         let mut host = Host::new(sandbox);
         host.start().stop();
         host.start().stop();
@@ -111,8 +111,8 @@ fn what_another_pin_directory_has_attached_is_told_at_start() {
         let before = std::mem::replace(&mut host.pins, others.join("nodelb2"));
         host.configure("");
         host.start().stop();
-        let told = format!("programs pinned in {} are attached to", before.display());
-        assert_eq!(host.log().matches(&told).count(), 1, "{}", host.log());
+        let warning = format!("programs pinned in {} are attached to", before.display());
+        assert_eq!(host.log().matches(&warning).count(), 1, "{}", host.log());
         host.cleanup();
         host.pins = before;
         host.configure("");
@@ -129,11 +129,11 @@ fn canary() -> Option<String> {
 }
 
 /// Runs a command that `/readyz` recommends and waits until every check passes; returns its output.
-fn do_as_told(host: &Host, arguments: &[&str]) -> String {
+fn run_remedy(host: &Host, arguments: &[&str]) -> String {
     let command = format!("nodelb {}", arguments.join(" "));
-    let is_told =
+    let is_reported =
         || canary().is_some_and(|says| says.starts_with("failed: programs of another") && says.contains(&command));
-    eventually(&command, is_told);
+    eventually(&command, is_reported);
     assert!(get("/readyz").is_none(), "not ready as long as it lasts");
     let mut cleanup = Command::new(env!("CARGO_BIN_EXE_nodelb"));
     cleanup.args(arguments).arg("--config").arg(host.path("nodelb.toml"));
@@ -147,8 +147,8 @@ fn do_as_told(host: &Host, arguments: &[&str]) -> String {
 /// programs run first and use their old maps forever. The self-test reports it, and the command
 /// that it recommends detaches them while the daemon runs.
 #[test]
-fn programs_of_before_are_reported_until_the_command_ends_them() {
-    sandbox::run("privilege::programs_of_before_are_reported_until_the_command_ends_them", |sandbox| {
+fn old_programs_are_reported_until_the_command_detaches_them() {
+    sandbox::run("privilege::old_programs_are_reported_until_the_command_detaches_them", |sandbox| {
         const SERVICE: &str = "198.51.100.10:80";
         let mut host = Host::new(sandbox);
         let _backends =
@@ -161,8 +161,8 @@ fn programs_of_before_are_reported_until_the_command_ends_them() {
         host.configure("");
         serve(&host, "192.0.2.12:8080");
         let daemon = host.start();
-        assert_eq!(answering(SERVICE), ["1"], "the programs of before answer");
-        do_as_told(&host, &["cleanup", "--pin-directory", before.to_str().unwrap()]);
+        assert_eq!(answering(SERVICE), ["1"], "the old programs are in effect");
+        run_remedy(&host, &["cleanup", "--pin-directory", before.to_str().unwrap()]);
         assert_eq!(answering(SERVICE), ["2"]);
         daemon.stop();
 
@@ -170,8 +170,8 @@ fn programs_of_before_are_reported_until_the_command_ends_them() {
         assert!(mounted.success());
         serve(&host, "192.0.2.13:8080");
         let daemon = host.start();
-        assert_eq!(answering(SERVICE), ["2"], "the programs of before answer");
-        let said = do_as_told(&host, &["cleanup", "--hidden"]);
+        assert_eq!(answering(SERVICE), ["2"], "the old programs are in effect");
+        let said = run_remedy(&host, &["cleanup", "--hidden"]);
         assert!(said.contains("detached 10 links"), "{said}");
         assert_eq!(answering(SERVICE), ["3"]);
         daemon.stop();

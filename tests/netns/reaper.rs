@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::host::{Host, backend, eventually, is_done, service};
-use crate::moves::{
-    Inhabited, assert_in_time, cluster_ip, connected, connected_to, metric, reaper_of, status, until_ended, within,
-};
+use crate::host::{Host, backend, eventually, is_served_by, service};
 use crate::sandbox;
+use crate::stale_sockets::{
+    PodWithProcess, assert_in_time, cluster_ip, connected, connected_to, metric, reaper_of, status, until_ended, within,
+};
 
 const DNS: &str = "198.51.100.10:53";
 const ONE: &str = "192.0.2.11:8080";
@@ -124,7 +124,7 @@ fn a_reaper_behind_a_socket_ends_sockets_and_is_replaced() {
         assert!(status(&process(first), "Uid").starts_with(&USER.to_string()));
         assert_eq!(status(&process(daemon.pid()), "CapPrm"), "0000000000000000");
 
-        let pod = Inhabited::new(1);
+        let pod = PodWithProcess::new(1);
         end_one(&host, &pod, &[ONE], &[TWO]);
 
         kill(first, Signal::SIGKILL).unwrap();
@@ -155,9 +155,9 @@ fn process(pid: Pid) -> PathBuf {
 }
 
 /// Removes the backend of a socket on the host and one in a pod.
-fn end_one(host: &Host, pod: &Inhabited, before: &[&str], after: &[&str]) {
+fn end_one(host: &Host, pod: &PodWithProcess, before: &[&str], after: &[&str]) {
     let name = if before == [ONE] { "1" } else { "2" };
-    eventually("the backend before", || is_done(&format!("{DNS}/UDP"), &[&format!("{}/UDP", before[0])]));
+    eventually("the backend before", || is_served_by(&format!("{DNS}/UDP"), &[&format!("{}/UDP", before[0])]));
     let (here, there) = (connected_to(name, DNS), pod.pod.run(|| connected_to(name, DNS)));
     let start = Instant::now();
     host.serve("a.toml", &service("shop/dns", &[DNS], after));
@@ -170,8 +170,8 @@ fn end_one(host: &Host, pod: &Inhabited, before: &[&str], after: &[&str]) {
 }
 
 #[test]
-fn what_was_dialled_too_early_counts_in_the_daemons_cgroup_only() {
-    sandbox::run("reaper::what_was_dialled_too_early_counts_in_the_daemons_cgroup_only", |sandbox| {
+fn sockets_older_than_their_service_count_only_in_the_daemons_cgroup() {
+    sandbox::run("reaper::sockets_older_than_their_service_count_only_in_the_daemons_cgroup", |sandbox| {
         const EARLY: &str = "192.0.2.99:53";
         let served = sandbox.cgroup.join("served");
         fs::create_dir_all(&served).unwrap();
@@ -186,13 +186,13 @@ fn what_was_dialled_too_early_counts_in_the_daemons_cgroup_only() {
         host.serve("a.yaml", &cluster_ip(EARLY, &[ONE]));
         assert_in_time("a socket that came too early", until_ended(&inside, Instant::now()));
         thread::sleep(Duration::from_millis(600));
-        assert_eq!(crate::moves::ask(&outside).unwrap(), "early", "not in the cgroup");
+        assert_eq!(crate::stale_sockets::ask(&outside).unwrap(), "early", "not in the cgroup");
     });
 }
 
 #[test]
-fn a_stranger_gives_no_orders() {
-    sandbox::run("reaper::a_stranger_gives_no_orders", |sandbox| {
+fn the_reaper_rejects_other_users() {
+    sandbox::run("reaper::the_reaper_rejects_other_users", |sandbox| {
         let host = Host::new(sandbox);
         fs::set_permissions(host.path(""), Permissions::from_mode(0o755)).unwrap();
         let ask = |path: &Path, user: u32| {

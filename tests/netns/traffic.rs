@@ -2,7 +2,7 @@
 
 use nodelb_prober::Transport;
 
-use crate::host::{Host, backend, dial, errno, eventually, frontend, is_done, service};
+use crate::host::{Host, backend, connect, errno, eventually, frontend, is_served_by, service};
 use crate::sandbox;
 
 const ALL: [Transport; 3] = [Transport::Tcp, Transport::Udp, Transport::UdpUnconnected];
@@ -10,7 +10,7 @@ const ALL: [Transport; 3] = [Transport::Tcp, Transport::Udp, Transport::UdpUncon
 /// Panics unless both backends have answered at least 40 % each, and every client saw the address
 /// that it connected to.
 fn assert_spread(address: &str, transport: Transport) {
-    let tally = dial(address, transport, 600);
+    let tally = connect(address, transport, 600);
     assert_eq!(tally.failures(), 0, "{address} {transport:?}: {tally}");
     assert_eq!(tally.answered.len(), 2, "{address} {transport:?}: {tally}");
     assert!(tally.answered.values().all(|count| *count >= 240), "{address} {transport:?}: {tally}");
@@ -50,7 +50,7 @@ fn a_service_without_backends_refuses() {
             assert_eq!(errno("198.51.100.10:80", transport), "ECONNREFUSED", "{transport:?}");
             assert_eq!(errno("[2001:db8:f::10]:80", transport), "ECONNREFUSED", "{transport:?}");
         }
-        assert_eq!(errno("198.51.100.11:80", Transport::Tcp), "ENETUNREACH", "an address nobody serves");
+        assert_eq!(errno("198.51.100.11:80", Transport::Tcp), "ENETUNREACH", "an address without a service");
     });
 }
 
@@ -63,7 +63,7 @@ fn the_admin_port_is_no_backend() {
         host.serve("a.toml", &service("evil/reader", &["198.51.100.10:80"], &admin));
         host.serve("b.toml", &service("evil/only", &["198.51.100.11:80"], &["127.0.0.1:9890"]));
         let _daemon = host.start();
-        assert_eq!(dial("198.51.100.10:80", Transport::Tcp, 50).answered.get("good"), Some(&50));
+        assert_eq!(connect("198.51.100.10:80", Transport::Tcp, 50).answered.get("good"), Some(&50));
         assert_eq!(errno("198.51.100.11:80", Transport::Tcp), "ECONNREFUSED");
         let backends = crate::host::get("/backends").unwrap();
         let refused = backends["backends"].as_array().unwrap().iter().filter(|row| row["choice"] == "Refused");
@@ -79,11 +79,11 @@ fn two_services_claim_one_address() {
         host.serve("1.toml", &service("shop/first", &["198.51.100.10:80"], &["192.0.2.11:8080"]));
         host.serve("2.toml", &service("shop/second", &["198.51.100.10:80"], &["192.0.2.12:8080"]));
         let _daemon = host.start();
-        assert_eq!(dial("198.51.100.10:80", Transport::Tcp, 20).answered.get("1"), Some(&20));
+        assert_eq!(connect("198.51.100.10:80", Transport::Tcp, 20).answered.get("1"), Some(&20));
         let row = frontend("198.51.100.10:80/TCP");
         assert!(row.is_some_and(|row| row["service"] == "shop/first"));
         host.withdraw("1.toml");
-        eventually("the second service takes over", || is_done("198.51.100.10:80/TCP", &["192.0.2.12:8080/TCP"]));
-        assert_eq!(dial("198.51.100.10:80", Transport::Tcp, 20).answered.get("2"), Some(&20));
+        eventually("the second service takes over", || is_served_by("198.51.100.10:80/TCP", &["192.0.2.12:8080/TCP"]));
+        assert_eq!(connect("198.51.100.10:80", Transport::Tcp, 20).answered.get("2"), Some(&20));
     });
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use crate::continuity::Traffic;
 use crate::crash::at_every_step;
-use crate::host::{Host, answering, backend, is_done, service};
+use crate::host::{Host, answering, backend, is_served_by, service};
 use crate::links::{assert_replaced_in_place, attached};
 use crate::sandbox;
 
@@ -56,7 +56,7 @@ fn the_next_layout_takes_over_and_the_way_back_is_refused() {
         host.serve("more.toml", &service("shop/more", &["198.51.100.11:80"], &BACKENDS[..1]));
         let again = host.start();
         traffic.assert_unharmed("after another start");
-        assert!(is_done("198.51.100.11:80/TCP", &["192.0.2.11:8080/TCP"]));
+        assert!(is_served_by("198.51.100.11:80/TCP", &["192.0.2.11:8080/TCP"]));
         again.stop();
 
         host.use_layout(1);

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::cases;
 use crate::model::Host;
-use crate::world::{SOURCES, changes, claims_of, described, dialled, disputed, facts, guard, settled, without};
+use crate::world::{SOURCES, changes, claims_of, described, destinations, disputed, facts, guard, settled, without};
 
 /// The backends that a client reaches at each address.
 fn reached(state: &MapState) -> BTreeMap<L4Addr, BTreeSet<L4Addr>> {
@@ -21,7 +21,7 @@ fn reached(state: &MapState) -> BTreeMap<L4Addr, BTreeSet<L4Addr>> {
         Verdict::Forwarded(_, slots) => Some((to, slots.iter().map(|slot| slot.addr).collect())),
         _ => None,
     };
-    dialled().into_iter().filter_map(backends).collect()
+    destinations().into_iter().filter_map(backends).collect()
 }
 
 /// The source of a change; changes of the node's facts have none.
@@ -35,8 +35,8 @@ fn source_of(change: &Change) -> Option<Source> {
 
 /// The changes from these sources, and those of the node's facts.
 fn facts_of(all: &[Change], sources: &[Source]) -> Vec<Change> {
-    let is_told = |change: &&Change| source_of(change).is_none_or(|source| sources.contains(&source));
-    all.iter().filter(is_told).cloned().collect()
+    let is_selected = |change: &&Change| source_of(change).is_none_or(|source| sources.contains(&source));
+    all.iter().filter(is_selected).cloned().collect()
 }
 
 /// The service that owns each address in the kernel.
@@ -65,15 +65,15 @@ proptest! {
         let all = facts(&world);
         let (before, owners) = (reached(&host.held()), owners(&host));
         let services = described(&all);
-        let told = facts_of(&all, &configured);
-        let remaining = described(&told);
+        let sent = facts_of(&all, &configured);
+        let remaining = described(&sent);
         let claimed: BTreeSet<L4Addr> = remaining.values().flat_map(|service| claims_of(service)).collect();
         for _ in 0..starts {
             host.sources = configured.iter().copied().collect();
             host.restart();
-            host.tell(told.iter().cloned());
+            host.send(sent.iter().cloned());
             host.round();
-            host.tell_synced();
+            host.send_synced();
             prop_assert!(host.settle());
             prop_assert!(host.engine.is_ready());
         }
@@ -93,8 +93,8 @@ proptest! {
         // The source is configured again.
         host.sources = SOURCES.into_iter().collect();
         host.restart();
-        host.tell(all.iter().cloned());
-        host.tell_synced();
+        host.send(all.iter().cloned());
+        host.send_synced();
         host.settle();
         let disputed = disputed(&all);
         prop_assert_eq!(without(&host.text(), &disputed), without(&settled(&world).text(), &disputed));

@@ -15,10 +15,10 @@ use crate::cases;
 use crate::model::Host;
 use crate::world::{changes, facts, host};
 
-fn told(changes: impl IntoIterator<Item = Change>) -> Host {
+fn host_after(changes: impl IntoIterator<Item = Change>) -> Host {
     let mut host = host();
-    host.tell(changes);
-    host.tell_synced();
+    host.send(changes);
+    host.send_synced();
     host.settle();
     host
 }
@@ -28,7 +28,7 @@ proptest! {
 
     #[test]
     fn unhealthy_backends_are_used_only_where_there_is_no_other(changes in changes(32)) {
-        let host = told(changes);
+        let host = host_after(changes);
         let snapshot = host.engine.snapshot(host.now);
         let rows = reports::backends(&snapshot, &Filter::default());
         let ports: BTreeSet<_> = rows.iter().map(|row| (&row.service, &row.port, row.address.protocol, row.address.addr.family())).collect();
@@ -56,15 +56,15 @@ proptest! {
 
     /// Backends of every service fail and recover, interleaved with all other changes in any order.
     #[test]
-    fn what_passes_again_leaves_no_trace(changes in changes(32)) {
-        let mut host = told(changes.clone());
+    fn recovery_leaves_no_trace(changes in changes(32)) {
+        let mut host = host_after(changes.clone());
         for change in facts(&changes) {
             if let Change::Quarantine(name, _) = change {
-                host.tell([Change::Quarantine(name, Quarantine::new())]);
+                host.send([Change::Quarantine(name, Quarantine::new())]);
                 host.settle();
             }
         }
-        let untouched = told(changes.into_iter().filter(|change| !matches!(change, Change::Quarantine(..))));
+        let untouched = host_after(changes.into_iter().filter(|change| !matches!(change, Change::Quarantine(..))));
         prop_assert_eq!(host.text(), untouched.text());
         prop_assert_eq!(host.engine.holdings(), untouched.engine.holdings());
         prop_assert_eq!(host.engine.holdings().quarantined, 0);

@@ -12,7 +12,9 @@ use proptest::prelude::*;
 
 use crate::cases;
 use crate::model::Host;
-use crate::world::{SOURCES, changes, changes_and_order, dialled, disputed, facts, guard, reordered, settled, without};
+use crate::world::{
+    SOURCES, changes, changes_and_order, destinations, disputed, facts, guard, reordered, settled, without,
+};
 
 /// The service that a client reaches at the address, and its possible backends; `None` if there are
 /// none.
@@ -60,7 +62,7 @@ fn has_circle(before: &MapState, after: &MapState) -> bool {
 /// After every operation, a frontend that has backends before and after has one that is live before
 /// or after.
 fn assert_no_gap(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
-    for to in dialled() {
+    for to in destinations() {
         let (Some((old, _)), Some((new, _))) = (reached(before, to), reached(after, to)) else { continue };
         let live: BTreeSet<L4Addr> = lists(before, old).chain(lists(after, new)).collect();
         for (state, op) in prefixes(before, log) {
@@ -75,7 +77,7 @@ fn assert_no_gap(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> 
 
 /// After every operation, each service that had a backend in the kernel at the start has one.
 fn assert_nothing_taken(held: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
-    for to in dialled().into_iter().filter(|to| reached(held, *to).is_some()) {
+    for to in destinations().into_iter().filter(|to| reached(held, *to).is_some()) {
         for (state, op) in prefixes(held, log) {
             prop_assert!(reached(&state, to).is_some(), "{} has no backend after {:?}", to, op);
         }
@@ -167,13 +169,13 @@ proptest! {
         rounds in prop::collection::vec((tweaks(), changes(4)), 1..6),
     ) {
         let mut host = settled(&world);
-        let mut told = facts(&world);
+        let mut sent = facts(&world);
         for (tweaks, changes) in rounds {
             let before = host.held();
-            host.tell(tweaked(&mut told, &tweaks));
-            host.tell(changes.iter().cloned());
-            told.extend(changes);
-            told = facts(&told);
+            host.send(tweaked(&mut sent, &tweaks));
+            host.send(changes.iter().cloned());
+            sent.extend(changes);
+            sent = facts(&sent);
             host.round();
             let after = host.held();
             if !has_circle(&before, &after) {
@@ -189,10 +191,10 @@ proptest! {
         let held = host.held();
         host.restart();
         let order: Vec<usize> = order.into_iter().filter(|index| *index < facts(&world).len()).collect();
-        host.tell(reordered(&facts(&world), &order));
+        host.send(reordered(&facts(&world), &order));
         host.round();
         assert_nothing_taken(&held, &host.maps.log)?;
-        host.tell_synced();
+        host.send_synced();
         host.settle();
         let again = host.held();
         prop_assert_eq!(&again.frontends, &held.frontends);
@@ -211,7 +213,7 @@ proptest! {
     /// Restarted with different facts, which arrive one by one, files first: nothing is removed
     /// before all sources have synced.
     #[test]
-    fn before_everything_is_told_nothing_is_taken_away(
+    fn nothing_is_removed_before_all_sources_have_synced(
         world in changes(24),
         meanwhile in changes(12),
         first in 0..2_usize,
@@ -229,13 +231,13 @@ proptest! {
         };
         for index in [first, 1 - first] {
             for change in facts(&all).iter().filter(|change| is_of(change, index)) {
-                host.tell([change.clone()]);
+                host.send([change.clone()]);
                 host.round();
                 log.append(&mut host.maps.log);
             }
             if index == first || is_incomplete {
                 let incomplete = is_incomplete.then(|| "web.toml: line 3".into());
-                host.tell([Change::Synced { source: SOURCES[index], incomplete }]);
+                host.send([Change::Synced { source: SOURCES[index], incomplete }]);
             }
             host.round();
             log.append(&mut host.maps.log);
@@ -247,9 +249,9 @@ proptest! {
         if !facts(&all).iter().any(|change| matches!(change, Change::NodeObject(_))) {
             // NodePorts stay where they are until Kubernetes has sent the Node object or reported
             // that there is none.
-            host.tell([Change::NodeObject(None)]);
+            host.send([Change::NodeObject(None)]);
         }
-        host.tell([synced(0), synced(1)]);
+        host.send([synced(0), synced(1)]);
         host.settle();
         let disputed = disputed(&facts(&all));
         prop_assert_eq!(without(&host.text(), &disputed), without(&settled(&facts(&all)).text(), &disputed));

@@ -16,10 +16,10 @@ use crate::model::Host;
 use crate::world::{changes, changes_and_order, disputed, facts, host, reordered, without};
 
 /// A host after these changes, sent at once.
-fn told(changes: &[Change]) -> Host {
+fn host_after(changes: &[Change]) -> Host {
     let mut host = host();
-    host.tell(changes.iter().cloned());
-    host.tell_synced();
+    host.send(changes.iter().cloned());
+    host.send_synced();
     host.settle();
     host
 }
@@ -42,15 +42,15 @@ proptest! {
 
     #[test]
     fn any_order_ends_in_the_same_desired((changes, order) in changes_and_order(24), rounds in any::<u32>()) {
-        let one = told(&changes);
+        let one = host_after(&changes);
         let mut other = host();
         for (index, change) in reordered(&changes, &order).into_iter().enumerate() {
-            other.tell([change]);
+            other.send([change]);
             if rounds >> (index % 32) & 1 == 1 {
                 other.round();
             }
         }
-        other.tell_synced();
+        other.send_synced();
         other.settle();
         // Among equals, the first claim has the address: tests/properties/owners.rs.
         let disputed = disputed(&facts(&changes));
@@ -63,11 +63,11 @@ proptest! {
     #[test]
     fn one_change_at_a_time_equals_all_from_scratch(changes in changes(24)) {
         let mut one = host();
-        one.tell_synced();
+        one.send_synced();
         for end in 1..=changes.len() {
-            one.tell([changes[end - 1].clone()]);
+            one.send([changes[end - 1].clone()]);
             prop_assert!(one.settle());
-            let scratch = told(&facts(&changes[..end]));
+            let scratch = host_after(&facts(&changes[..end]));
             let disputed = disputed(&facts(&changes[..end]));
             let (one_desired, scratch) = (without(&desired(&one), &disputed), without(&desired(&scratch), &disputed));
             prop_assert_eq!(one_desired, scratch, "after {} changes", end);
@@ -77,9 +77,9 @@ proptest! {
 
     /// Step 4 of the incident.
     #[test]
-    fn what_nothing_depends_on_is_no_operation(changes in changes(24), version in "[0-9]{1,4}") {
-        let mut host = told(&changes);
-        host.tell(facts(&changes).into_iter().map(|change| match change {
+    fn an_unused_fact_causes_no_operation(changes in changes(24), version in "[0-9]{1,4}") {
+        let mut host = host_after(&changes);
+        host.send(facts(&changes).into_iter().map(|change| match change {
             Change::UpsertService(mut service) => {
                 service.origin.resource_version = version.as_str().into();
                 Change::UpsertService(service)
@@ -96,7 +96,7 @@ proptest! {
 
     #[test]
     fn reports_agree_with_what_the_kernel_holds(changes in changes(24)) {
-        let host = told(&changes);
+        let host = host_after(&changes);
         let snapshot = host.engine.snapshot(host.now);
         let rows = reports::frontends(&snapshot, &Filter::default());
         let owners: Vec<&FrontendReport> = rows.iter().filter(|row| row.status == Status::Done).collect();
@@ -126,7 +126,7 @@ proptest! {
 
     #[test]
     fn filters_only_narrow(changes in changes(24)) {
-        let host = told(&changes);
+        let host = host_after(&changes);
         let snapshot = host.engine.snapshot(host.now);
         let frontends = reports::frontends(&snapshot, &Filter::default());
         let backends = reports::backends(&snapshot, &Filter::default());

@@ -15,7 +15,7 @@ use crate::world::{changes, host, l4};
 
 /// A foreign write to one entry, either an existing one, chosen by an index, or a new one.
 #[derive(Clone, Debug)]
-enum Meddling {
+enum ForeignWrite {
     DeleteFrontend(usize),
     RedirectFrontend(usize, u32, bool),
     AddFrontend(&'static str, u32),
@@ -26,22 +26,22 @@ enum Meddling {
     AddNodeAddr,
 }
 
-fn meddling() -> impl Strategy<Value = Meddling> {
+fn foreign_write() -> impl Strategy<Value = ForeignWrite> {
     prop_oneof![
-        any::<usize>().prop_map(Meddling::DeleteFrontend),
+        any::<usize>().prop_map(ForeignWrite::DeleteFrontend),
         (any::<usize>(), 0..30_u32, any::<bool>())
-            .prop_map(|(index, id, is_local)| Meddling::RedirectFrontend(index, id, is_local)),
+            .prop_map(|(index, id, is_local)| ForeignWrite::RedirectFrontend(index, id, is_local)),
         (select(&["198.51.100.77:80", "198.51.100.1:81", "[2001:db8::77]:80"]), 0..30_u32)
-            .prop_map(|(address, id)| Meddling::AddFrontend(address, id)),
-        any::<usize>().prop_map(Meddling::DeleteService),
-        (any::<usize>(), 0..4_u8).prop_map(|(index, slots)| Meddling::OverwriteService(index, slots)),
-        (0..900_u32).prop_map(Meddling::AddService),
-        any::<usize>().prop_map(Meddling::DeleteNodeAddr),
-        Just(Meddling::AddNodeAddr),
+            .prop_map(|(address, id)| ForeignWrite::AddFrontend(address, id)),
+        any::<usize>().prop_map(ForeignWrite::DeleteService),
+        (any::<usize>(), 0..4_u8).prop_map(|(index, slots)| ForeignWrite::OverwriteService(index, slots)),
+        (0..900_u32).prop_map(ForeignWrite::AddService),
+        any::<usize>().prop_map(ForeignWrite::DeleteNodeAddr),
+        Just(ForeignWrite::AddNodeAddr),
     ]
 }
 
-impl Meddling {
+impl ForeignWrite {
     /// The write as an operation on these maps; `None` if there is no entry to choose.
     fn op(&self, held: &MapState) -> Option<MapOp> {
         let frontend = |index: &usize| held.frontends.keys().nth(index % held.frontends.len().max(1)).copied();
@@ -88,18 +88,18 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn whatever_was_done_to_the_maps_is_put_right_in_one_round(
+    fn one_round_repairs_any_write_to_the_maps(
         changes in changes(24),
-        done in prop::collection::vec(meddling(), 1..12),
+        done in prop::collection::vec(foreign_write(), 1..12),
     ) {
         let mut host = host();
-        host.tell(changes);
-        host.tell_synced();
+        host.send(changes);
+        host.send_synced();
         host.settle();
         let (before, holdings) = (host.held(), host.engine.holdings());
-        for meddling in &done {
+        for foreign_write in &done {
             let now = host.now;
-            if let Some(op) = meddling.op(&host.held()) {
+            if let Some(op) = foreign_write.op(&host.held()) {
                 host.maps.maps.apply(&[op], now);
             }
         }
@@ -117,14 +117,14 @@ proptest! {
     /// The checker reads while the owner writes: the owner finds that a reported difference no
     /// longer exists.
     #[test]
-    fn what_is_in_flight_is_no_drift(changes in changes(24), at in any::<usize>()) {
+    fn a_change_in_flight_is_not_drift(changes in changes(24), at in any::<usize>()) {
         let mut host = host();
         let (first, then) = changes.split_at(at % changes.len());
-        host.tell(first.iter().cloned());
-        host.tell_synced();
+        host.send(first.iter().cloned());
+        host.send_synced();
         host.settle();
         let (believed, early) = (host.engine.snapshot(host.now).realised, host.held());
-        host.tell(then.iter().cloned());
+        host.send(then.iter().cloned());
         host.settle();
         let late = host.held();
         for (seen, believed) in [(early, host.engine.snapshot(host.now).realised), (late, believed)] {

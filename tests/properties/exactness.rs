@@ -13,7 +13,7 @@ use nodelb_core::model::service::{
 use proptest::prelude::*;
 
 use crate::cases;
-use crate::dice;
+use crate::memory_maps;
 use crate::model::{Host, ROOMY};
 use crate::world::{change, changes, facts, host, l4, object};
 
@@ -65,13 +65,13 @@ proptest! {
     fn a_change_to_one_service_touches_no_other(world in changes(24), change in service_change()) {
         let names = subjects(&world, &change);
         let mut host = host();
-        host.tell(world);
-        host.tell_synced();
+        host.send(world);
+        host.send_synced();
         host.settle();
         let mut disputed = claimed(&host, &names);
         let before = host.text();
 
-        host.tell([change]);
+        host.send([change]);
         host.settle();
         disputed.extend(claimed(&host, &names));
         let after = host.text();
@@ -137,12 +137,12 @@ fn the_incident_does_not_happen_in_any_order() {
             slice(other, false),
         ];
         for order in orders(&objects) {
-            let mut host = Host::new(dice::maps(ROOMY, None), [Source::Kubernetes], Guard::default());
+            let mut host = Host::new(memory_maps::create(ROOMY, None), [Source::Kubernetes], Guard::default());
             for change in order {
-                host.tell([change]);
+                host.send([change]);
                 host.round();
             }
-            host.tell_synced();
+            host.send_synced();
             host.settle();
             let kept = |host: &Host| {
                 let expected = format!("service  {other}/TCP/IPv4  cluster=[1.1.1.1:80/TCP]");
@@ -150,14 +150,14 @@ fn the_incident_does_not_happen_in_any_order() {
             };
             assert!(kept(&host), "{}", host.text());
 
-            host.tell([slice(emptied, true)]);
+            host.send([slice(emptied, true)]);
             host.round();
             // The service of the apiservers is held, so that not even its own list is written.
             let is_held = emptied == "default/kubernetes";
             assert_eq!(host.maps.log.len(), usize::from(!is_held), "one list is written: {:?}", host.maps.log);
             assert!(kept(&host), "emptying {emptied} emptied {other}:\n{}", host.text());
 
-            host.tell([service(other, "10.96.0.2:80", "2")]);
+            host.send([service(other, "10.96.0.2:80", "2")]);
             host.round();
             assert_eq!(host.maps.log, [], "an annotation is no operation");
             assert!(kept(&host), "{}", host.text());

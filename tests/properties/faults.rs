@@ -16,21 +16,21 @@ use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 
 use crate::cases;
-use crate::dice;
+use crate::memory_maps;
 use crate::model::{Host, Maps, ROOMY};
-use crate::world::{SOURCES, changes, dialled, facts, guard, removal};
+use crate::world::{SOURCES, changes, destinations, facts, guard, removal};
 
 fn empty_holdings() -> Holdings {
-    let mut host = Host::new(dice::maps(ROOMY, None), SOURCES, guard());
-    host.tell_synced();
+    let mut host = Host::new(memory_maps::create(ROOMY, None), SOURCES, guard());
+    host.send_synced();
     host.settle();
     host.engine.holdings()
 }
 
 /// Removes all facts and checks that nothing is left.
 fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestCaseError> {
-    host.tell(facts(changes).iter().filter_map(removal));
-    host.tell_synced();
+    host.send(facts(changes).iter().filter_map(removal));
+    host.send_synced();
     prop_assert!(host.settle(), "empty, and still something to do");
     prop_assert_eq!(host.engine.holdings(), empty_holdings());
     prop_assert_eq!(Maps::slots_used(&host.maps.maps), 0);
@@ -43,27 +43,27 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
 /// error.
 fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
     let (held, snapshot) = (host.held(), host.engine.snapshot(host.now));
-    for to in dialled() {
-        let story = story::story(&snapshot, to, Client::Host);
+    for to in destinations() {
+        let explanation = story::story(&snapshot, to, Client::Host);
         let end = match trace(&held, &guard().nodeport_range, to) {
             Verdict::Forwarded(_, slots) => End::Forwarded(backends_of(slots).count()),
             Verdict::Refused(_, errno) => End::Refused(errno),
             Verdict::PassedThrough => End::PassedThrough,
         };
-        let is_explained = story.found.as_ref().is_some_and(|found| !found.is_in_kernel)
-            && story.claims.first().is_some_and(|row| row.error.is_some());
+        let is_explained = explanation.found.as_ref().is_some_and(|found| !found.is_in_kernel)
+            && explanation.claims.first().is_some_and(|row| row.error.is_some());
         prop_assert!(
-            story.end == end || is_explained,
-            "{} is told to end as {:?}, and ends as {:?}",
+            explanation.end == end || is_explained,
+            "{} is explained as {:?} but ends as {:?}",
             to,
-            story.end,
+            explanation.end,
             end
         );
     }
-    let told: BTreeSet<Addr> = snapshot.unanswered_node_addrs().map(|(addr, _)| addr).collect();
+    let reported: BTreeSet<Addr> = snapshot.unanswered_node_addrs().map(|(addr, _)| addr).collect();
     let missing: BTreeSet<Addr> =
         snapshot.desired.node_addrs.iter().filter(|a| !held.node_addrs.contains(*a)).copied().collect();
-    prop_assert_eq!(&told, &missing, "the node's addresses that the maps lack are told, and no others");
+    prop_assert_eq!(&reported, &missing, "the node's addresses that the maps lack are reported, and no others");
     for row in
         reports::frontends(&snapshot, &Default::default()).iter().filter(|row| row.kind == FrontendKind::NodePort)
     {
@@ -97,20 +97,20 @@ proptest! {
 
     #[test]
     fn one_failure_in_ten_delays_and_leaks_nothing(changes in changes(40), seed in any::<u64>()) {
-        let mut host = Host::new(dice::maps(ROOMY, Some(seed)), SOURCES, guard());
+        let mut host = Host::new(memory_maps::create(ROOMY, Some(seed)), SOURCES, guard());
         for (index, change) in changes.iter().enumerate() {
-            host.tell([change.clone()]);
+            host.send([change.clone()]);
             host.round();
             if index == changes.len() / 3 {
-                host.tell_synced();
+                host.send_synced();
             }
             if index == changes.len() / 2 {
                 host.restart();
-                host.tell(facts(&changes[..=index]));
-                host.tell_synced();
+                host.send(facts(&changes[..=index]));
+                host.send_synced();
             }
         }
-        host.tell_synced();
+        host.send_synced();
         prop_assert!(host.settle(), "seed {}", seed);
         prop_assert_eq!(&host.held(), &host.engine.snapshot(host.now).desired);
         prop_assert_eq!(host.engine.holdings().failed, 0);
@@ -124,10 +124,10 @@ proptest! {
         (limits, node_addrs) in (tight(), 0..3_u32),
         seed in any::<Option<u64>>(),
     ) {
-        let mut host = Host::new(dice::maps(limits, seed).with_node_addrs(node_addrs), SOURCES, guard());
-        host.tell_synced();
+        let mut host = Host::new(memory_maps::create(limits, seed).with_node_addrs(node_addrs), SOURCES, guard());
+        host.send_synced();
         for change in &changes {
-            host.tell([change.clone()]);
+            host.send([change.clone()]);
             host.round();
             prop_assert!(host.held().frontends.len() <= host.maps.limits().frontends as usize);
         }
@@ -141,10 +141,10 @@ proptest! {
             // A frontend can be in the desired state although all its backends are refused or
             // unhealthy,
             let is_about_backends = text.contains("refused") || text.contains("health checks");
-            let tells_of_backends = is_done && row.backends.is_empty() && is_about_backends;
+            let mentions_backends = is_done && row.backends.is_empty() && is_about_backends;
             // or although the node has no address that accepts it.
-            let tells_of_addresses = is_done && (text.starts_with("answered nowhere") || text.starts_with("not answered on"));
-            prop_assert!(is_done == text.is_empty() || tells_of_backends || tells_of_addresses, "{:?} {}", row.status, text);
+            let mentions_addresses = is_done && (text.starts_with("answered nowhere") || text.starts_with("not answered on"));
+            prop_assert!(is_done == text.is_empty() || mentions_backends || mentions_addresses, "{:?} {}", row.status, text);
         }
         assert_reports_are_true(&host)?;
         assert_nothing_leaks(&mut host, &changes)?;

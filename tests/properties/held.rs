@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::cases;
-use crate::dice;
+use crate::memory_maps;
 use crate::model::{Host, ROOMY};
 use crate::world::{SOURCES, change, disputed, facts, guard, l4, without};
 
@@ -35,7 +35,7 @@ const PROTECTED: [(&str, &[(&str, FrontendKind)]); 4] = [
     ("a/shared", &[("192.168.0.4:443", FrontendKind::ClusterIP)]),
 ];
 
-const DIALLED: [&str; 6] =
+const DESTINATIONS: [&str; 6] =
     ["192.168.0.1:443", "192.168.0.2:443", "192.168.0.3:443", "192.168.0.4:443", "10.15.1.8:443", "203.0.113.1:31443"];
 
 /// The known apiservers. The last three are not backends.
@@ -45,7 +45,7 @@ const BACKENDS: [&str; 4] = ["192.0.2.1:6443", "192.0.2.2:6443", "192.0.2.3:6443
 
 #[derive(Clone, Debug)]
 enum Step {
-    Told(Change),
+    Change(Change),
     Round,
     Restart(Vec<usize>),
     Reboot,
@@ -106,11 +106,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let annotated = (0..PROTECTED.len(), any::<u8>());
     let other = change().prop_filter("the node stays", |change| !matches!(change, Change::Node(_)));
     let step = prop_oneof![
-        6 => slices().prop_map(Change::UpsertSlice).prop_map(Step::Told),
-        3 => removal.prop_map(Step::Told),
-        2 => annotated.prop_map(|(index, version)| Step::Told(Change::UpsertService(service(index, version)))),
-        2 => other.prop_map(Step::Told),
-        1 => select(&["n1", "n2"]).prop_map(|name| Step::Told(node(name))),
+        6 => slices().prop_map(Change::UpsertSlice).prop_map(Step::Change),
+        3 => removal.prop_map(Step::Change),
+        2 => annotated.prop_map(|(index, version)| Step::Change(Change::UpsertService(service(index, version)))),
+        2 => other.prop_map(Step::Change),
+        1 => select(&["n1", "n2"]).prop_map(|name| Step::Change(node(name))),
         8 => Just(Step::Round),
         1 => prop::collection::vec(0..64_usize, 64).prop_map(Step::Restart),
         1 => Just(Step::Reboot),
@@ -138,21 +138,21 @@ fn reached(state: &MapState, to: &str) -> Option<BTreeSet<L4Addr>> {
 /// A host, its facts, and the addresses that have had a backend.
 struct Watched {
     host: Host,
-    told: Vec<Change>,
+    sent: Vec<Change>,
     answered: BTreeSet<&'static str>,
 }
 
 impl Watched {
     fn new(seed: Option<u64>) -> Self {
-        let mut host = Host::new(dice::maps(ROOMY, seed), SOURCES, guard());
-        let told = [node("n1"), apiservers()]
+        let mut host = Host::new(memory_maps::create(ROOMY, seed), SOURCES, guard());
+        let sent = [node("n1"), apiservers()]
             .into_iter()
             .chain((0..PROTECTED.len()).map(|index| Change::UpsertService(service(index, 0))));
-        let told: Vec<Change> = told.collect();
-        host.tell(told.iter().cloned());
-        host.tell_synced();
+        let sent: Vec<Change> = sent.collect();
+        host.send(sent.iter().cloned());
+        host.send_synced();
         host.settle();
-        Self { host, told, answered: BTreeSet::new() }
+        Self { host, sent, answered: BTreeSet::new() }
     }
 
     /// After every operation, every address that had a backend has one that is not refused.
@@ -167,7 +167,7 @@ impl Watched {
             }
         }
         let held = self.host.held();
-        for to in DIALLED {
+        for to in DESTINATIONS {
             if reached(&held, to).is_some() {
                 self.answered.insert(to);
             } else {
@@ -191,42 +191,42 @@ impl Watched {
 
     /// Sends all facts to a new daemon: those of the address pool and the node first, the others in
     /// this order.
-    fn tell_again(&mut self, order: &[usize]) -> Result<(), TestCaseError> {
-        let mut rest: BTreeMap<usize, Change> = facts(&self.told).into_iter().enumerate().collect();
+    fn resend(&mut self, order: &[usize]) -> Result<(), TestCaseError> {
+        let mut rest: BTreeMap<usize, Change> = facts(&self.sent).into_iter().enumerate().collect();
         let is_first = |change: &Change| matches!(change, Change::Node(_) | Change::Apiservers(_));
         let first: Vec<Change> = rest.values().filter(|change| is_first(change)).cloned().collect();
         rest.retain(|_, change| !is_first(change));
-        self.host.tell(first);
+        self.host.send(first);
         for index in order {
             if let Some(change) = rest.remove(index) {
-                self.host.tell([change]);
+                self.host.send([change]);
                 self.round()?;
             }
         }
-        self.host.tell(rest.into_values().collect::<Vec<_>>());
+        self.host.send(rest.into_values().collect::<Vec<_>>());
         self.round()?;
-        self.host.tell_synced();
+        self.host.send_synced();
         self.settle()
     }
 
     fn take(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Told(change) => {
-                self.host.tell([change.clone()]);
-                self.told.push(change);
+            Step::Change(change) => {
+                self.host.send([change.clone()]);
+                self.sent.push(change);
                 Ok(())
             }
             Step::Round => self.round(),
             Step::Restart(order) => {
                 self.settle()?;
                 self.host.restart();
-                self.tell_again(&order)
+                self.resend(&order)
             }
             Step::Reboot => {
                 self.settle()?;
                 let answered = std::mem::take(&mut self.answered);
                 self.host.reboot();
-                self.tell_again(&[])?;
+                self.resend(&[])?;
                 prop_assert!(answered.is_subset(&self.answered), "{:?} are forgotten", answered);
                 Ok(())
             }
@@ -238,7 +238,7 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn the_way_to_the_apiserver_is_never_lost(steps in steps(), seed in prop::option::weighted(0.3, any::<u64>())) {
+    fn the_route_to_the_apiserver_is_never_lost(steps in steps(), seed in prop::option::weighted(0.3, any::<u64>())) {
         let mut watched = Watched::new(seed);
         for step in steps {
             watched.take(step)?;
@@ -251,11 +251,11 @@ proptest! {
         }
         // Deleting the service is intentional: nothing of it stays.
         let names = PROTECTED.iter().map(|(name, _)| name.parse().expect("valid"));
-        watched.host.tell(names.map(|name| Change::RemoveService(name, Source::Kubernetes)));
+        watched.host.send(names.map(|name| Change::RemoveService(name, Source::Kubernetes)));
         watched.host.settle();
         let snapshot = watched.host.engine.snapshot(watched.host.now);
         prop_assert_eq!((snapshot.held().count(), snapshot.remembered().len()), (0, 0));
-        prop_assert!(DIALLED.iter().all(|to| reached(&watched.host.held(), to).is_none()));
+        prop_assert!(DESTINATIONS.iter().all(|to| reached(&watched.host.held(), to).is_none()));
     }
 
     /// After the source has backends again, the state is as if it always had them.
@@ -271,14 +271,14 @@ proptest! {
             Change::UpsertSlice(slice)
         });
         let full: Vec<Change> = full.collect();
-        watched.told.extend(full.clone());
-        watched.host.tell(full);
+        watched.sent.extend(full.clone());
+        watched.host.send(full);
         watched.settle()?;
-        let mut scratch = Host::new(dice::maps(ROOMY, None), SOURCES, guard());
-        scratch.tell(facts(&watched.told));
-        scratch.tell_synced();
+        let mut scratch = Host::new(memory_maps::create(ROOMY, None), SOURCES, guard());
+        scratch.send(facts(&watched.sent));
+        scratch.send_synced();
         scratch.settle();
-        let disputed = disputed(&facts(&watched.told));
+        let disputed = disputed(&facts(&watched.sent));
         prop_assert_eq!(without(&watched.host.text(), &disputed), without(&scratch.text(), &disputed));
     }
 }

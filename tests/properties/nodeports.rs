@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use crate::cases;
 use crate::model::Host;
-use crate::world::{changes, dialled, facts, guard, host};
+use crate::world::{changes, destinations, facts, guard, host};
 
 /// Whether an endpoint of the service port, in any state, is a process of this node with the number
 /// of the NodePort.
@@ -39,9 +39,9 @@ proptest! {
     #[test]
     fn a_nodeport_is_kept_free_from_all_but_its_own_backends(changes in changes(32)) {
         let mut host = host();
-        host.tell_synced();
+        host.send_synced();
         for change in facts(&changes) {
-            host.tell([change]);
+            host.send([change]);
             host.settle();
         }
         let (held, range) = (host.held(), guard().nodeport_range);
@@ -69,16 +69,16 @@ proptest! {
     #[test]
     fn no_nodeport_takes_a_listener_or_the_unspecified_address(changes in changes(32)) {
         let mut host = host();
-        host.tell(changes.iter().cloned());
-        host.tell([Change::Apiservers(Default::default())]);
-        host.tell_synced();
+        host.send(changes.iter().cloned());
+        host.send([Change::Apiservers(Default::default())]);
+        host.send_synced();
         host.settle();
         let (held, guard) = (host.held(), guard());
         for (port, _) in &guard.own_ports {
             let own = |address: &L4Addr| address.port == *port && address.protocol == Protocol::Tcp;
             prop_assert!(!held.frontends.keys().any(own), "{:?}", held);
         }
-        for to in dialled().into_iter().filter(|to| to.addr.is_unspecified()) {
+        for to in destinations().into_iter().filter(|to| to.addr.is_unspecified()) {
             prop_assert_eq!(trace(&held, &guard.nodeport_range, to), Verdict::PassedThrough, "{}", to);
         }
     }

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::cases;
-use crate::dice;
+use crate::memory_maps;
 use crate::model::{Host, ROOMY};
 use crate::world::{described, facts, l4, rank};
 
@@ -111,15 +111,15 @@ fn name_of(change: &Change) -> Option<&ServiceName> {
     }
 }
 
-struct Story {
+struct Run {
     host: Host,
     facts: Vec<Change>,
 }
 
-impl Story {
+impl Run {
     fn new() -> Self {
-        let mut host = Host::new(dice::maps(ROOMY, None), [Source::Files], Default::default());
-        host.tell_synced();
+        let mut host = Host::new(memory_maps::create(ROOMY, None), [Source::Files], Default::default());
+        host.send_synced();
         host.settle();
         Self { host, facts: Vec::new() }
     }
@@ -154,11 +154,11 @@ impl Story {
         self.facts.retain(|fact| name_of(fact) != Some(name));
     }
 
-    fn play(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    fn apply(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
             Step::Write(entry) => {
                 let changes = self.learn(entry.clone());
-                self.host.tell(changes);
+                self.host.send(changes);
                 self.host.settle();
             }
             Step::Remove(name) => {
@@ -166,20 +166,20 @@ impl Story {
                 let gone: Vec<Change> =
                     self.facts.iter().filter(|fact| name_of(fact) == Some(&name)).cloned().collect();
                 self.forget(&name);
-                self.host.tell(gone.iter().filter_map(crate::world::removal));
+                self.host.send(gone.iter().filter_map(crate::world::removal));
                 self.host.settle();
             }
             Step::Restart { added, order, round } => {
                 self.learn(added.iter().flatten().cloned());
                 self.host.restart();
-                let mut told: Vec<(usize, Change)> =
+                let mut sent: Vec<(usize, Change)> =
                     self.facts.iter().cloned().enumerate().map(|(at, fact)| (order[at % order.len()], fact)).collect();
-                told.sort_by_key(|(turn, _)| *turn);
-                for changes in told.chunks(*round) {
-                    self.host.tell(changes.iter().map(|(_, change)| change.clone()));
+                sent.sort_by_key(|(turn, _)| *turn);
+                for changes in sent.chunks(*round) {
+                    self.host.send(changes.iter().map(|(_, change)| change.clone()));
                     self.host.round();
                 }
-                self.host.tell_synced();
+                self.host.send_synced();
                 self.host.settle();
             }
             Step::RestartWithout { unread, added, written } => self.restart_without(unread, added, written.as_ref())?,
@@ -205,20 +205,20 @@ impl Story {
         self.learn(added.iter().flatten().filter(|change| name_of(change) != Some(&name)).cloned());
         self.host.restart();
         let is_read = |change: &&Change| name_of(change) != Some(&name);
-        let mut told: Vec<Change> = self.facts.iter().filter(is_read).cloned().collect();
-        self.host.tell(told.clone());
-        self.host.tell([Change::Synced { source: Source::Files, incomplete: Some("broken.toml".into()) }]);
+        let mut sent: Vec<Change> = self.facts.iter().filter(is_read).cloned().collect();
+        self.host.send(sent.clone());
+        self.host.send([Change::Synced { source: Source::Files, incomplete: Some("broken.toml".into()) }]);
         self.host.settle();
         if let Some(entry) = written.filter(|entry| entry.iter().all(|change| is_read(&change))) {
             let changes = self.learn(entry.clone());
-            told.extend(changes.clone());
-            self.host.tell(changes);
+            sent.extend(changes.clone());
+            self.host.send(changes);
             self.host.settle();
         }
         let (held, services) = (self.host.held(), described(&self.facts));
         let rank_of = |name: &ServiceName| services.get(name).map(|service| rank(service));
         for address in owned {
-            let is_outranked = described(&facts(&told))
+            let is_outranked = described(&facts(&sent))
                 .values()
                 .any(|other| crate::world::claims_of(other).contains(&address) && Some(rank(other)) < rank_of(&name));
             if !is_outranked {
@@ -235,8 +235,8 @@ impl Story {
             }
         }
         // Now the file is readable.
-        self.host.tell(self.facts.clone());
-        self.host.tell_synced();
+        self.host.send(self.facts.clone());
+        self.host.send_synced();
         self.host.settle();
         Ok(())
     }
@@ -247,11 +247,11 @@ proptest! {
 
     #[test]
     fn among_equals_the_owner_keeps_its_address(steps in prop::collection::vec(step(), 1..16)) {
-        let mut story = Story::new();
+        let mut run = Run::new();
         for step in &steps {
-            let (before, ranks) = (story.owners(), ranks(&story.facts));
-            story.play(step)?;
-            let (after, services) = (story.owners(), described(&story.facts));
+            let (before, ranks) = (run.owners(), ranks(&run.facts));
+            run.apply(step)?;
+            let (after, services) = (run.owners(), described(&run.facts));
             for (address, owner) in &before {
                 let Some(service) = services.get(owner) else { continue };
                 if step.changes_twice(owner) {
@@ -279,14 +279,14 @@ proptest! {
     /// services.
     #[test]
     fn with_empty_maps_the_first_file_has_the_address(entries in prop::collection::vec(entry(), 1..6), turn in 0..6_usize) {
-        let told = facts(&entries.into_iter().flatten().collect::<Vec<_>>());
-        let mut host = Host::new(dice::maps(ROOMY, None), [Source::Files], Default::default());
-        let mut rotated = told.clone();
-        rotated.rotate_left(turn % told.len());
-        host.tell(rotated);
-        host.tell_synced();
+        let sent = facts(&entries.into_iter().flatten().collect::<Vec<_>>());
+        let mut host = Host::new(memory_maps::create(ROOMY, None), [Source::Files], Default::default());
+        let mut rotated = sent.clone();
+        rotated.rotate_left(turn % sent.len());
+        host.send(rotated);
+        host.send_synced();
         host.settle();
-        let services = described(&told);
+        let services = described(&sent);
         for row in reports::frontends(&host.engine.snapshot(host.now), &Default::default()) {
             if row.status == Status::Error {
                 continue;

@@ -11,7 +11,7 @@ use nodelb_core::state::runs::{REST_MILLIS, Run};
 use proptest::prelude::*;
 
 use crate::cases;
-use crate::dice;
+use crate::memory_maps;
 use crate::model::Host;
 use crate::world::{SOURCES, changes, guard};
 
@@ -63,14 +63,14 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn what_a_program_may_still_read_stays_as_it_was(
+    fn data_in_use_by_a_program_does_not_change(
         rounds in prop::collection::vec((changes(6), 0..3_000_u64, 0..1_500_u64), 2..12),
         slots in 4..64_u32,
         services in 3..12_u32,
     ) {
         let limits = Limits { frontends: 64, services, slots, affinity: 1 };
-        let mut host = Host::new(dice::maps(limits, None), SOURCES, guard());
-        host.tell_synced();
+        let mut host = Host::new(memory_maps::create(limits, None), SOURCES, guard());
+        host.send_synced();
         host.round();
         let mut readers: Vec<Reader> = Vec::new();
         for (changes, takes, pause) in rounds {
@@ -78,7 +78,7 @@ proptest! {
             let slots = before.views.iter().map(|(id, runs)| (*id, runs.map(|run| host.maps.maps.slots_at(run)))).collect();
             // `Host::round` advances the clock before it starts.
             let began = host.now.plus(1);
-            host.tell(changes);
+            host.send(changes);
             host.round_millis = takes;
             host.round();
             // The writes happened after the start of the round: readers that left less than a grace

@@ -17,7 +17,7 @@ use nodelb_core::model::service::{
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::dice;
+use crate::memory_maps;
 use crate::model::{Host, ROOMY};
 
 pub(crate) const SOURCES: [Source; 2] = [Source::Files, Source::Kubernetes];
@@ -79,20 +79,20 @@ pub(crate) fn guard() -> Guard {
 
 /// A host that waits for both sources and knows the refused addresses.
 pub(crate) fn host() -> Host {
-    Host::new(dice::maps(ROOMY, None), SOURCES, guard())
+    Host::new(memory_maps::create(ROOMY, None), SOURCES, guard())
 }
 
 /// The same after these changes, with every source synced and no retries left.
 pub(crate) fn settled(changes: &[Change]) -> Host {
     let mut host = host();
-    host.tell(changes.iter().cloned());
-    host.tell_synced();
+    host.send(changes.iter().cloned());
+    host.send_synced();
     host.settle();
     host
 }
 
 /// Every address that a client might connect to in such a world.
-pub(crate) fn dialled() -> Vec<L4Addr> {
+pub(crate) fn destinations() -> Vec<L4Addr> {
     let frontends = FRONTENDS.iter().map(|(text, _)| l4(text));
     let nodeports = NODE_ADDRS.iter().map(|text| L4Addr::new(text.parse().expect("valid"), 30_080, Protocol::Tcp));
     let tcp: Vec<L4Addr> = frontends.chain(nodeports).collect();

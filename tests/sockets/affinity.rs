@@ -14,7 +14,7 @@ use nodelb_datapath::Options;
 use nodelb_prober::{Backend, Transport, exchange};
 
 use super::atomic::show_backends;
-use super::{Kernel, Manner, Random, backends, dial, entry, in_sandbox, l4, options, point, put};
+use super::{Kernel, Random, SocketMode, backends, entry, in_sandbox, l4, options, point, put};
 use crate::pod::Pod;
 use crate::sandbox::Sandbox;
 
@@ -26,7 +26,7 @@ fn with(backends: &[&str], affinity_seconds: u32) -> ServiceEntry {
 }
 
 fn reached() -> L4Addr {
-    dial(Manner::Tcp, "198.51.100.1:80".parse().unwrap()).unwrap().backend
+    super::exchange(SocketMode::Tcp, "198.51.100.1:80".parse().unwrap()).unwrap().backend
 }
 
 #[test]
@@ -260,8 +260,10 @@ fn each_service_port_has_an_affinity_of_its_own() {
         backends(&ALL);
         kernel.apply(&[put(1, with(&ALL[..3], 3600)), put(2, with(&ALL[1..], 3600))]);
         kernel.apply(&[point("198.51.100.1:80/TCP", 1), point("198.51.100.1:81/TCP", 2)]);
-        let both =
-            || ["198.51.100.1:80", "198.51.100.1:81"].map(|to| dial(Manner::Tcp, to.parse().unwrap()).unwrap().backend);
+        let both = || {
+            ["198.51.100.1:80", "198.51.100.1:81"]
+                .map(|to| super::exchange(SocketMode::Tcp, to.parse().unwrap()).unwrap().backend)
+        };
         let first = both();
         for _ in 0..50 {
             assert_eq!(both(), first);

@@ -220,11 +220,15 @@ fn everything_can_be_bound_where_it_is_switched_off() {
         assert_eq!(bound("[::]:30080/TCP", PLAIN), Ok(()));
         assert_eq!(kernel.datapath.verify_links(), []);
         drop(kernel);
-        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Ok(()), "nobody runs");
+        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Ok(()), "no daemon runs");
         let kernel = Kernel::open(&options(env));
         assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE));
         drop(kernel);
-        assert_eq!(bound("0.0.0.0:30080/TCP", PLAIN), Err(Errno::EADDRINUSE), "nobody runs, the programs do");
+        assert_eq!(
+            bound("0.0.0.0:30080/TCP", PLAIN),
+            Err(Errno::EADDRINUSE),
+            "no daemon, but the programs are attached"
+        );
     });
 }
 

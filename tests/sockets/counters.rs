@@ -9,7 +9,8 @@ use nodelb_core::state::entries::{MapOp, ServiceId};
 use nodelb_datapath::{Counters, Options};
 
 use super::{
-    Kernel, Manner, Random, ask, backends, cases, dial, entry, in_sandbox, l4, options, point, put, target, udp_socket,
+    Kernel, Random, SocketMode, ask, backends, cases, entry, exchange, in_sandbox, l4, options, point, put, target,
+    udp_socket,
 };
 
 const BACKENDS: [&str; 5] =
@@ -38,7 +39,7 @@ fn random_flows_are_counted_one_by_one() {
         kernel.serve(4, "198.51.100.4:80/TCP", &[]);
         kernel.serve(5, "198.51.100.5:53/UDP", &[]);
         kernel.apply(&[point("198.51.100.6:80/TCP", 1)]);
-        let dialled = [
+        let destinations = [
             ("198.51.100.1:80/TCP", 1),
             ("198.51.100.2:53/UDP", 2),
             ("[2001:db8:f::3]:53/UDP", 3),
@@ -53,13 +54,13 @@ fn random_flows_are_counted_one_by_one() {
         let mut expected = [Count::default(); 6];
         let mut random = Random::seeded(0x5eed);
         for _ in 0..cases(400) {
-            let (address, id) = *random.pick(&dialled);
+            let (address, id) = *random.pick(&destinations);
             let address = l4(address);
-            let manner = match address.protocol {
+            let mode = match address.protocol {
                 nodelb_core::model::addr::Protocol::Tcp => Manner::Tcp,
-                _ => *random.pick(&[Manner::UdpConnected, Manner::UdpUnconnected]),
+                _ => *random.pick(&[SocketMode::UdpConnected, SocketMode::UdpUnconnected]),
             };
-            let outcome = dial(manner, target(address, random.below(2) == 0));
+            let outcome = exchange(mode, target(address, random.below(2) == 0));
             match (id, outcome.is_ok()) {
                 (0, _) => {}
                 (id, true) => expected[id].translated += 1,

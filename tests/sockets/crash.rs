@@ -9,7 +9,9 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry, ServiceId};
 use nodelb_datapath::{CrashPoint, Options, cleanup};
 
-use super::{Kernel, Manner, Prober, backends, entry, in_sandbox, l4, list, options, part, part_command, point, put};
+use super::{
+    Kernel, Prober, SocketMode, backends, entry, in_sandbox, l4, list, options, part, part_command, point, put,
+};
 use crate::sandbox::Sandbox;
 
 const SERVICE: &str = "198.51.100.1:80";
@@ -82,7 +84,7 @@ fn lives_under_traffic(test: &str, resize: bool) {
         backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
         let usual = options_of(env, None, false);
         Kernel::open(&usual).serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
-        let prober = Prober::start(Manner::Tcp, SERVICE);
+        let prober = Prober::start(SocketMode::Tcp, SERVICE);
         let crashes = (1..MANY).find(|after| {
             let status = part_command(test, &after.to_string()).status().unwrap();
             let survived = survived(status, *after);

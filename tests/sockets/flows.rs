@@ -69,8 +69,8 @@ fn in_another_netns<T: Send + 'static>(client: impl FnOnce() -> T + Send + 'stat
 }
 
 #[test]
-fn every_connection_through_a_service_is_told() {
-    in_sandbox("sockets::flows::every_connection_through_a_service_is_told", |env| {
+fn every_connection_through_a_service_is_reported() {
+    in_sandbox("sockets::flows::every_connection_through_a_service_is_reported", |env| {
         let mut kernel = Kernel::open(&options(env));
         kernel.serve(1, SERVICE, &[BACKEND]);
         kernel.serve(2, "[2001:db8:f::1]:53/UDP", &["[2001:db8:b::10]:53/UDP"]);
@@ -101,8 +101,8 @@ fn every_connection_through_a_service_is_told() {
 }
 
 #[test]
-fn other_sockets_are_not_told() {
-    in_sandbox("sockets::flows::other_sockets_are_not_told", |env| {
+fn other_sockets_are_not_reported() {
+    in_sandbox("sockets::flows::other_sockets_are_not_reported", |env| {
         let mut kernel = Kernel::open(&options(env));
         kernel.serve(1, SERVICE, &[BACKEND]);
         let flows = reader(&kernel);
@@ -113,29 +113,29 @@ fn other_sockets_are_not_told() {
         let direct = connected(backend);
         let own = udp_socket(&service);
         kernel.datapath.own_sockets().register(own.as_fd()).unwrap();
-        assert!(own.connect(service).is_err(), "it dials the address itself, which has no route");
+        assert!(own.connect(service).is_err(), "it connects to the untranslated address, which has no route");
         assert_eq!(udp(&flows), []);
 
         let moved = connected(service);
         assert_eq!(udp(&flows).len(), 1);
         moved.connect(backend).unwrap();
-        assert_eq!(udp(&flows), [], "it dialled the backend itself");
+        assert_eq!(udp(&flows), [], "it connected to the backend directly");
         drop((unconnected, direct));
     });
 }
 
 #[test]
-fn a_backend_of_two_services_is_told_twice() {
-    in_sandbox("sockets::flows::a_backend_of_two_services_is_told_twice", |env| {
+fn a_backend_of_two_services_is_reported_twice() {
+    in_sandbox("sockets::flows::a_backend_of_two_services_is_reported_twice", |env| {
         let mut kernel = Kernel::open(&options(env));
         kernel.serve(1, SERVICE, &[BACKEND]);
         kernel.serve(2, "198.51.100.2:53/UDP", &[BACKEND]);
         let socket = connected(target(l4(SERVICE), false));
         socket.send_to(b"?", target(l4("198.51.100.2:53/UDP"), false)).unwrap();
         let flows = udp(&reader(&kernel));
-        let mut dialled: Vec<String> = flows.iter().map(|flow| flow.frontend.to_string()).collect();
-        dialled.sort_unstable();
-        assert_eq!(dialled, [SERVICE, "198.51.100.2:53/UDP"]);
+        let mut frontends: Vec<String> = flows.iter().map(|flow| flow.frontend.to_string()).collect();
+        frontends.sort_unstable();
+        assert_eq!(frontends, [SERVICE, "198.51.100.2:53/UDP"]);
         assert_eq!(flows[0].socket, flows[1].socket);
     });
 }
@@ -166,8 +166,8 @@ fn a_connected_socket_that_talks_to_many_services_is_reported() {
 }
 
 #[test]
-fn tcp_connections_are_told_until_they_close() {
-    in_sandbox("sockets::flows::tcp_connections_are_told_until_they_close", |env| {
+fn tcp_connections_are_reported_until_they_close() {
+    in_sandbox("sockets::flows::tcp_connections_are_reported_until_they_close", |env| {
         let mut kernel = Kernel::open(&options(env));
         kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:8080/TCP"]);
         let listener = TcpListener::bind("192.0.2.10:8080").unwrap();

@@ -12,14 +12,15 @@ use nodelb_datapath::{CrashPoint, KernelDatapath, LAYOUT, LinkState, OpenError, 
 
 use super::lifecycle::{content, fill};
 use super::{
-    Kernel, Manner, Prober, backends, dial, entry, in_sandbox, l4, list, options, part, part_command, point, put,
+    Kernel, Prober, SocketMode, backends, entry, exchange, in_sandbox, l4, list, options, part, part_command, point,
+    put,
 };
 use crate::links::{assert_replaced_in_place, attached};
 use crate::sandbox::Sandbox;
 
 const SERVICE: &str = "198.51.100.1:80";
 /// Has session affinity.
-const LOYAL: &str = "198.51.100.7:80";
+const WITH_AFFINITY: &str = "198.51.100.7:80";
 /// Upper bound of the operations of a start.
 const MANY: u64 = 200;
 
@@ -48,7 +49,7 @@ fn below(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn reach(to: &str) -> super::Reached {
-    dial(Manner::Tcp, to.parse().unwrap()).unwrap_or_else(|error| panic!("{to}: {error}"))
+    exchange(SocketMode::Tcp, to.parse().unwrap()).unwrap_or_else(|error| panic!("{to}: {error}"))
 }
 
 /// Services of every kind, one of them with a client that has a backend.
@@ -65,12 +66,12 @@ fn the_next_layout_takes_everything_over() {
         backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
         let mut kernel = Kernel::open(&options(env));
         let all = serve_everything(&mut kernel);
-        let loyal_to = reach(LOYAL).backend;
+        let loyal_to = reach(WITH_AFFINITY).backend;
         let open = TcpStream::connect(SERVICE).unwrap();
         let before = attached(&env.bpffs.join("nodelb/v1/links"));
         assert_eq!(before.len(), 10);
         drop(kernel);
-        let prober = Prober::start(Manner::Tcp, SERVICE);
+        let prober = Prober::start(SocketMode::Tcp, SERVICE);
 
         let mut kernel = Kernel::open(&next(env));
         assert_eq!(kernel.report.origin, Origin::Upgraded { from: LAYOUT });
@@ -82,7 +83,7 @@ fn the_next_layout_takes_everything_over() {
         assert_eq!(kernel.datapath.verify_links(), []);
         assert_eq!(kernel.datapath.reader().clients().unwrap(), 1);
         assert_eq!(open.peer_addr().unwrap(), SERVICE.parse().unwrap(), "open sockets keep the name of their peer");
-        assert!((0..20).all(|_| reach(LOYAL).backend == loyal_to), "clients keep their backends");
+        assert!((0..20).all(|_| reach(WITH_AFFINITY).backend == loyal_to), "clients keep their backends");
         kernel.serve(9, "198.51.100.9:80/TCP", &["192.0.2.11:80/TCP"]);
         assert_eq!(reach("198.51.100.9:80").backend, l4("192.0.2.11:80/TCP"), "the new maps are those that are used");
         let all = kernel.datapath.dump().unwrap();
@@ -166,14 +167,14 @@ fn cleanup_removes_what_it_does_not_know() {
         backends(&["192.0.2.10:80/TCP"]);
         Kernel::open(&Options { layout: 9, ..options(env) }).serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
         let v9 = directory.join("v9");
-        fs::rename(v9.join("links/connect4"), v9.join("links/dial4")).unwrap();
+        fs::rename(v9.join("links/connect4"), v9.join("links/unknown4")).unwrap();
         fs::rename(v9.join("tcp_sockets"), v9.join("sockets")).unwrap();
         fs::rename(v9.join("g1/slots"), v9.join("g1/places")).unwrap();
         reach(SERVICE);
         let report = cleanup(&directory, &CrashPoint::default()).unwrap();
         assert_eq!((report.links, report.maps, report.left), (10, 9, Vec::new()));
         assert!(!directory.exists());
-        assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
+        assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
     });
 }
 
@@ -189,8 +190,8 @@ fn upgrade_and_go_on(env: &Sandbox, crash: impl FnOnce() -> bool, back: bool) ->
     let mut kernel = Kernel::open(&options(env));
     let all = serve_everything(&mut kernel);
     drop(kernel);
-    let prober = Prober::start(Manner::Tcp, SERVICE);
-    reach(LOYAL);
+    let prober = Prober::start(SocketMode::Tcp, SERVICE);
+    reach(WITH_AFFINITY);
     let survived = crash();
     reach(SERVICE);
     let goes_on = if back && is_committed(env) {

@@ -16,7 +16,7 @@ use nodelb_datapath::{
     drop_thread_privileges,
 };
 
-use super::{Kernel, Manner, Prober, backends, dial, entry, in_sandbox, l4, list, options, point, put};
+use super::{Kernel, Prober, SocketMode, backends, entry, exchange, in_sandbox, l4, list, options, point, put};
 
 const SERVICE: &str = "198.51.100.1:80";
 
@@ -72,7 +72,7 @@ fn a_restart_finds_everything_as_it_was() {
         assert_eq!(kernel.datapath.dump().unwrap(), content());
         drop(kernel);
 
-        dial(Manner::Tcp, SERVICE.parse().unwrap()).expect("traffic goes on without the daemon");
+        exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).expect("traffic goes on without the daemon");
         let mut kernel = Kernel::open(&options);
         assert_eq!(kernel.report.origin, Origin::Reused);
         assert!(kernel.report.links.iter().all(|(_, state)| *state == LinkState::Updated), "{:?}", kernel.report.links);
@@ -97,7 +97,7 @@ fn limits_grow_without_a_connection_noticing() {
         backends(&["192.0.2.10:80/TCP"]);
         let mut kernel = Kernel::open(&small);
         fill(&mut kernel, &content());
-        let prober = Prober::start(Manner::Tcp, SERVICE);
+        let prober = Prober::start(SocketMode::Tcp, SERVICE);
         for round in 0..6 {
             drop(kernel);
             let from = kernel_limits(round, &small);
@@ -155,7 +155,7 @@ fn what_fits_a_full_map_keeps_working() {
         assert_eq!(kernel.try_apply(&[put(1, entry(&two))]), [full("slots", 5)], "2 slots where 1 is free");
         assert_eq!(kernel.try_apply(&[put(1, both.clone())]), [full("slots", 5)], "its second list has no room");
         assert_eq!(kernel.datapath.dump().unwrap(), before, "a refused operation changes nothing");
-        let reached = || dial(Manner::Tcp, SERVICE.parse().unwrap()).unwrap().backend;
+        let reached = || exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).unwrap().backend;
         assert_eq!(reached(), l4("192.0.2.10:80/TCP"));
         kernel.apply(&[put(1, entry(&["192.0.2.11:80/TCP"]))]);
         assert_eq!(reached(), l4("192.0.2.11:80/TCP"), "what was tried in vain left no slots behind");
@@ -164,7 +164,10 @@ fn what_fits_a_full_map_keeps_working() {
         let mut kernel = Kernel::open(&options(env));
         kernel.apply(&frontends);
         kernel.apply(&[put(6, entry(&[])), put(1, both)]);
-        assert_eq!(dial(Manner::Tcp, "198.51.100.20:80".parse().unwrap()).unwrap().backend, l4("192.0.2.11:80/TCP"));
+        assert_eq!(
+            exchange(SocketMode::Tcp, "198.51.100.20:80".parse().unwrap()).unwrap().backend,
+            l4("192.0.2.11:80/TCP")
+        );
     });
 }
 
@@ -179,7 +182,7 @@ fn links_follow_the_cgroup() {
         let mut kernel = Kernel::open(&at_one);
         kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
         let join = |cgroup: &Path| fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
-        let is_served = || dial(Manner::Tcp, SERVICE.parse().unwrap()).is_ok();
+        let is_served = || exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_ok();
         assert!(!is_served(), "not in the cgroup");
         join(&one);
         assert!(is_served());
@@ -264,15 +267,15 @@ fn cleanup_removes_everything_and_nothing_else() {
         kernel.serve(1, "198.51.100.1:80/TCP", &["192.0.2.10:80/TCP"]);
         assert!(matches!(KernelDatapath::open(&options).unwrap_err(), OpenError::Busy { .. }));
         assert!(matches!(cleanup(directory, &CrashPoint::default()).unwrap_err(), OpenError::Busy { .. }));
-        assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_ok());
+        assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_ok());
         drop(kernel);
 
-        let foreign = directory.join("v1/somebody");
+        let foreign = directory.join("v1/foreign");
         fs::create_dir(&foreign).unwrap();
         let report = cleanup(directory, &CrashPoint::default()).unwrap();
         assert_eq!((report.links, report.maps), (10, 9));
         assert_eq!(report.left, [directory.join("v1"), foreign.clone()]);
-        assert!(dial(Manner::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
+        assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
         fs::remove_dir(&foreign).unwrap();
         cleanup(directory, &CrashPoint::default()).unwrap();
         assert!(!directory.exists());
@@ -296,7 +299,7 @@ fn what_is_pinned_outlives_its_pins_while_the_daemon_runs() {
         backends(&["192.0.2.10:80/TCP"]);
         let mut kernel = Kernel::open(&options);
         fill(&mut kernel, &content());
-        let (all, prober) = (pins_below(directory), Prober::start(Manner::Tcp, SERVICE));
+        let (all, prober) = (pins_below(directory), Prober::start(SocketMode::Tcp, SERVICE));
         assert_eq!(kernel.datapath.ensure_attached().unwrap(), []);
         let restored = |kernel: &mut Kernel, count| {
             let repairs = kernel.datapath.ensure_attached().unwrap();
@@ -381,7 +384,7 @@ fn without_a_bpffs_links_are_held() {
         let error = kernel.datapath.ensure_attached().unwrap_err();
         assert!(error.to_string().contains("pinning"), "{error}");
         assert!(kernel.datapath.ensure_attached().is_err(), "said as long as it lasts");
-        dial(Manner::Tcp, SERVICE.parse().unwrap()).expect("translated all the same");
+        exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).expect("translated all the same");
     });
 }
 
@@ -434,8 +437,8 @@ fn a_program_that_has_a_hook_to_itself_is_named() {
 /// A cleanup during a start removes nothing that belongs to the start: each start that succeeds
 /// finds all its pins.
 #[test]
-fn a_cleanup_beside_a_start_removes_nothing_of_it() {
-    in_sandbox("sockets::lifecycle::a_cleanup_beside_a_start_removes_nothing_of_it", |env| {
+fn a_cleanup_during_a_start_removes_nothing_of_it() {
+    in_sandbox("sockets::lifecycle::a_cleanup_during_a_start_removes_nothing_of_it", |env| {
         let options = options(env);
         let stop = AtomicBool::new(false);
         let started = thread::scope(|scope| {

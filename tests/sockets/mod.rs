@@ -9,8 +9,8 @@ mod crash;
 mod flows;
 mod layout;
 mod lifecycle;
-mod many;
-mod own;
+mod many_services;
+mod own_sockets;
 mod refusal;
 mod translation;
 mod udp;
@@ -161,7 +161,7 @@ fn backends(addrs: &[&str]) {
 
 /// How a client uses its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum SocketMode {
     Tcp,
     UdpConnected,
     UdpUnconnected,
@@ -191,15 +191,15 @@ fn udp_socket(to: &SocketAddr) -> UdpSocket {
     socket
 }
 
-fn dial(manner: Manner, to: SocketAddr) -> io::Result<Reached> {
+fn exchange(mode: SocketMode, to: SocketAddr) -> io::Result<Reached> {
     let mut buffer = [0; 64];
-    let (len, shown) = match manner {
-        Manner::Tcp => {
+    let (len, shown) = match mode {
+        SocketMode::Tcp => {
             let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
             let shown = stream.peer_addr()?;
             (stream.read(&mut buffer)?, shown)
         }
-        Manner::UdpConnected => {
+        SocketMode::UdpConnected => {
             let socket = udp_socket(&to);
             socket.connect(to)?;
             socket.send(b"?")?;
@@ -207,7 +207,7 @@ fn dial(manner: Manner, to: SocketAddr) -> io::Result<Reached> {
             assert_eq!(from, socket.peer_addr()?, "recvmsg and getpeername agree");
             (len, from)
         }
-        Manner::UdpUnconnected => return ask(&udp_socket(&to), to),
+        SocketMode::UdpUnconnected => return ask(&udp_socket(&to), to),
     };
     Ok(Reached { backend: parse(&buffer[..len]), shown })
 }
@@ -231,14 +231,14 @@ struct Prober {
 }
 
 impl Prober {
-    fn start(manner: Manner, to: &str) -> Self {
+    fn start(mode: SocketMode, to: &str) -> Self {
         let (stop, to) = (Arc::new(AtomicBool::new(false)), to.parse().unwrap());
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             let (mut count, mut failures) = (0, Vec::new());
             while !stopped.load(Ordering::Relaxed) {
                 count += 1;
-                if let Err(error) = dial(manner, to) {
+                if let Err(error) = exchange(mode, to) {
                     failures.push(error.to_string());
                 }
                 thread::sleep(Duration::from_micros(800));

@@ -12,13 +12,14 @@ use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, ServiceEntry, 
 use crate::pod::Pod;
 
 use super::{
-    Kernel, Manner, Random, backend, backends, cases, dial, in_sandbox, l4, list, options, point, put, slot, target,
+    Kernel, Random, SocketMode, backend, backends, cases, exchange, in_sandbox, l4, list, options, point, put, slot,
+    target,
 };
 
-const MANNERS: [Manner; 3] = [Manner::Tcp, Manner::UdpConnected, Manner::UdpUnconnected];
+const SOCKET_MODES: [SocketMode; 3] = [SocketMode::Tcp, SocketMode::UdpConnected, SocketMode::UdpUnconnected];
 
-fn protocol(manner: Manner) -> Protocol {
-    if manner == Manner::Tcp { Protocol::Tcp } else { Protocol::Udp }
+fn protocol(mode: SocketMode) -> Protocol {
+    if mode == SocketMode::Tcp { Protocol::Tcp } else { Protocol::Udp }
 }
 
 /// All backends: six addresses in each family, TCP and UDP.
@@ -111,16 +112,16 @@ fn random_flows_do_what_the_maps_say() {
                 };
                 change(&mut kernel, &mut state, op);
             }
-            let manner = *random.pick(&MANNERS);
-            let to = random_destination(random, &frontends, &pool, protocol(manner));
+            let mode = *random.pick(&SOCKET_MODES);
+            let to = random_destination(random, &frontends, &pool, protocol(mode));
             let mapped = random.below(2) == 0;
-            if manner == Manner::UdpUnconnected && is_here(to) && !pool.contains(&to) {
+            if mode == SocketMode::UdpUnconnected && is_here(to) && !pool.contains(&to) {
                 // An unconnected socket does not get an error if nothing listens.
                 if trace(&state, &options.nodeport_range, to) == Verdict::PassedThrough {
                     continue;
                 }
             }
-            check(&trace(&state, &options.nodeport_range, to), manner, to, target(to, mapped));
+            check(&trace(&state, &options.nodeport_range, to), mode, to, target(to, mapped));
         }
         assert_eq!(kernel.datapath.dump().unwrap(), state);
     });
@@ -132,28 +133,32 @@ fn is_here(to: L4Addr) -> bool {
     to.addr.is_unspecified() || to.addr.is_loopback() || addr.starts_with("192.0.2.") || addr.starts_with("2001:db8:b:")
 }
 
-fn check(expected: &Verdict<'_>, manner: Manner, to: L4Addr, dialled: SocketAddr) {
-    let got = dial(manner, dialled);
+fn check(expected: &Verdict<'_>, mode: SocketMode, to: L4Addr, destination_addr: SocketAddr) {
+    let got = exchange(mode, destination_addr);
     match (expected, &got) {
         (Verdict::Forwarded(_, slots), Ok(reached)) => {
             let fits = slots.iter().any(|slot| slot.addr == reached.backend);
-            assert!(fits, "{manner:?} to {dialled}: {reached:?}, not in {slots:?}");
-            let named = target(destination(to), dialled.is_ipv6());
-            assert_eq!(reached.shown, named, "{manner:?}: the client is shown what it dialled");
+            assert!(fits, "{mode:?} to {destination_addr}: {reached:?}, not in {slots:?}");
+            let named = target(destination(to), destination_addr.is_ipv6());
+            assert_eq!(reached.shown, named, "{mode:?}: the client sees the address that it connected to");
         }
-        (Verdict::PassedThrough, Ok(reached)) => assert_eq!((reached.backend, reached.shown), (to, dialled)),
+        (Verdict::PassedThrough, Ok(reached)) => assert_eq!((reached.backend, reached.shown), (to, destination_addr)),
         (Verdict::PassedThrough, Err(error)) => {
-            let nobody = if is_here(to) { Errno::ECONNREFUSED } else { Errno::ENETUNREACH };
-            assert_eq!(error.raw_os_error(), Some(nobody as i32), "{manner:?} to {dialled}: {error}");
+            let errno_without_listener = if is_here(to) { Errno::ECONNREFUSED } else { Errno::ENETUNREACH };
+            assert_eq!(
+                error.raw_os_error(),
+                Some(errno_without_listener as i32),
+                "{mode:?} to {destination_addr}: {error}"
+            );
         }
         (Verdict::Refused(_, why), Err(error)) => {
             let number = match why {
                 trace::Errno::ConnectionRefused => Errno::ECONNREFUSED,
                 trace::Errno::HostUnreachable => Errno::EHOSTUNREACH,
             };
-            assert_eq!(error.raw_os_error(), Some(number as i32), "{manner:?} {dialled}");
+            assert_eq!(error.raw_os_error(), Some(number as i32), "{mode:?} {destination_addr}");
         }
-        _ => panic!("{manner:?} to {dialled}: expected {expected:?}, got {got:?}"),
+        _ => panic!("{mode:?} to {destination_addr}: expected {expected:?}, got {got:?}"),
     }
 }
 
@@ -168,7 +173,7 @@ fn weights_are_shares() {
         kernel.apply(&[put(1, entry), point("198.51.100.1:80/TCP", 1)]);
         let mut seen: BTreeMap<L4Addr, u32> = BTreeMap::new();
         for _ in 0..2_000 {
-            let reached = dial(Manner::Tcp, "198.51.100.1:80".parse().unwrap()).unwrap();
+            let reached = exchange(SocketMode::Tcp, "198.51.100.1:80".parse().unwrap()).unwrap();
             *seen.entry(reached.backend).or_default() += 1;
         }
         // 1500 expected; the standard deviation is 19.
@@ -183,8 +188,8 @@ fn a_nodeport_is_answered_on_node_addresses_only() {
         backends(&["192.0.2.10:8080/TCP", "[2001:db8:b::10]:8080/TCP"]);
         kernel.serve(1, "0.0.0.0:30080/TCP", &["192.0.2.10:8080/TCP"]);
         kernel.serve(2, "[::]:30080/TCP", &["[2001:db8:b::10]:8080/TCP"]);
-        let refused = |to: &str| dial(Manner::Tcp, to.parse().unwrap()).unwrap_err().kind();
-        let reached = |to: &str| dial(Manner::Tcp, to.parse().unwrap()).unwrap().backend;
+        let refused = |to: &str| exchange(SocketMode::Tcp, to.parse().unwrap()).unwrap_err().kind();
+        let reached = |to: &str| exchange(SocketMode::Tcp, to.parse().unwrap()).unwrap().backend;
         assert_eq!(refused("192.0.2.1:30080"), std::io::ErrorKind::ConnectionRefused, "no node address yet");
         kernel.apply(&["192.0.2.1:1/TCP", "[2001:db8:b::1]:1/TCP"].map(|addr| MapOp::PutNodeAddr(l4(addr).addr)));
         assert_eq!(reached("192.0.2.1:30080"), l4("192.0.2.10:8080/TCP"));
@@ -208,18 +213,21 @@ fn a_nodeport_on_loopback_is_for_the_node_alone() {
         kernel.serve(3, "0.0.0.0:30080/UDP", &["192.0.2.10:8080/UDP"]);
         let loopback = ["127.0.0.1:1/TCP", "[::1]:1/TCP", "192.0.2.1:1/TCP"];
         kernel.apply(&loopback.map(|addr| MapOp::PutNodeAddr(l4(addr).addr)));
-        let dial = |manner, to: &str| dial(manner, to.parse().unwrap());
-        let ways =
-            [(Manner::Tcp, "127.0.0.1:30080"), (Manner::Tcp, "[::1]:30080"), (Manner::UdpConnected, "127.0.0.1:30080")];
-        for (manner, to) in ways {
-            assert_eq!(dial(manner, to).unwrap().backend.port, 8080, "{to}");
+        let exchange = |mode, to: &str| exchange(mode, to.parse().unwrap());
+        let ways = [
+            (SocketMode::Tcp, "127.0.0.1:30080"),
+            (SocketMode::Tcp, "[::1]:30080"),
+            (SocketMode::UdpConnected, "127.0.0.1:30080"),
+        ];
+        for (mode, to) in ways {
+            assert_eq!(exchange(mode, to).unwrap().backend.port, 8080, "{to}");
         }
-        assert_eq!(dial(Manner::Tcp, "[::ffff:127.0.0.1]:30080").unwrap().backend, l4("192.0.2.10:8080/TCP"));
+        assert_eq!(exchange(SocketMode::Tcp, "[::ffff:127.0.0.1]:30080").unwrap().backend, l4("192.0.2.10:8080/TCP"));
         Pod::new(0).run(|| {
-            for (manner, to) in ways {
-                assert!(dial(manner, to).is_err(), "{to}");
+            for (mode, to) in ways {
+                assert!(exchange(mode, to).is_err(), "{to}");
             }
-            assert_eq!(dial(Manner::Tcp, "192.0.2.1:30080").unwrap().backend, l4("192.0.2.10:8080/TCP"));
+            assert_eq!(exchange(SocketMode::Tcp, "192.0.2.1:30080").unwrap().backend, l4("192.0.2.10:8080/TCP"));
         });
     });
 }
@@ -238,17 +246,17 @@ fn the_unspecified_address_is_the_loopback_of_the_process() {
         kernel.serve(3, "[::]:30080/TCP", &["[2001:db8:b::10]:8080/TCP"]);
         kernel.apply(&[MapOp::PutNodeAddr("192.0.2.1".parse().unwrap())]);
         let ways = [
-            (Manner::Tcp, "0.0.0.0:30080", "127.0.0.1:30080"),
-            (Manner::Tcp, "[::ffff:0.0.0.0]:30080", "[::ffff:127.0.0.1]:30080"),
-            (Manner::Tcp, "[::]:30080", "[::1]:30080"),
-            (Manner::UdpConnected, "0.0.0.0:30080", "127.0.0.1:30080"),
-            (Manner::UdpUnconnected, "0.0.0.0:30080", "127.0.0.1:30080"),
-            (Manner::UdpUnconnected, "[::ffff:0.0.0.0]:30080", "[::ffff:127.0.0.1]:30080"),
+            (SocketMode::Tcp, "0.0.0.0:30080", "127.0.0.1:30080"),
+            (SocketMode::Tcp, "[::ffff:0.0.0.0]:30080", "[::ffff:127.0.0.1]:30080"),
+            (SocketMode::Tcp, "[::]:30080", "[::1]:30080"),
+            (SocketMode::UdpConnected, "0.0.0.0:30080", "127.0.0.1:30080"),
+            (SocketMode::UdpUnconnected, "0.0.0.0:30080", "127.0.0.1:30080"),
+            (SocketMode::UdpUnconnected, "[::ffff:0.0.0.0]:30080", "[::ffff:127.0.0.1]:30080"),
         ];
         // Servers in the pod itself.
         let own = ["127.0.0.1:30080/TCP", "[::1]:30080/TCP", "127.0.0.1:30080/UDP"];
         let reach =
-            || ways.map(|(manner, to, _)| dial(manner, to.parse().unwrap()).map(|reached| reached.backend.port));
+            || ways.map(|(mode, to, _)| exchange(mode, to.parse().unwrap()).map(|reached| reached.backend.port));
         let pod = Pod::new(0);
         pod.run(|| own.into_iter().for_each(|addr| backend(l4(addr))));
         for loopback in [false, true] {
@@ -260,9 +268,9 @@ fn the_unspecified_address_is_the_loopback_of_the_process() {
                 "with NodePorts on loopback: {loopback}"
             );
         }
-        for (manner, to, shown) in ways {
-            let reached = dial(manner, to.parse().unwrap()).unwrap();
-            assert_eq!((reached.backend.port, reached.shown), (8_080, shown.parse().unwrap()), "{manner:?} {to}");
+        for (mode, to, shown) in ways {
+            let reached = exchange(mode, to.parse().unwrap()).unwrap();
+            assert_eq!((reached.backend.port, reached.shown), (8_080, shown.parse().unwrap()), "{mode:?} {to}");
         }
         kernel.apply(&["127.0.0.1", "::1"].map(|addr| MapOp::DeleteNodeAddr(addr.parse().unwrap())));
         own.into_iter().for_each(|addr| backend(l4(addr)));

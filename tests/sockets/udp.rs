@@ -118,8 +118,8 @@ fn a_frontend_that_moves_takes_its_sockets_along() {
 }
 
 #[test]
-fn dialling_a_backend_itself_is_shown_as_it_is() {
-    in_sandbox("sockets::udp::dialling_a_backend_itself_is_shown_as_it_is", |env| {
+fn a_direct_connection_to_a_backend_shows_its_address() {
+    in_sandbox("sockets::udp::a_direct_connection_to_a_backend_shows_its_address", |env| {
         let mut kernel = Kernel::open(&options(env));
         backends(&["192.0.2.10:53/UDP"]);
         kernel.serve(1, "198.51.100.1:53/UDP", &["192.0.2.10:53/UDP"]);

@@ -46,7 +46,7 @@ for kernel in 6.1 6.12; do
 done
 
 echo guest >"$work/root/etc/hostname"
-# Nobody logs in, nothing is fetched: what only takes time is left out.
+# There are no logins and no downloads: disable units that only take time.
 for unit in serial-getty@ttyS0.service getty@tty1.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer \
     e2scrub_reap.service fstrim.timer dpkg-db-backup.timer systemd-logind.service systemd-user-sessions.service \
     systemd-update-utmp.service systemd-update-utmp-runlevel.service sys-fs-fuse-connections.mount; do

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Boots Debian 12 on its kernels 6.1 and 6.12, in emulation, side by side, and has each walk through guest/life.sh with
-# the package that make deb has made, and with the same under a newer version. Needs root for the disk's files.
-# KERNELS="6.1" runs one. Logs are left in target/vm.
+# Boots Debian 12 with kernels 6.1 and 6.12 in parallel emulated machines. Each runs guest/life.sh with the package of
+# `make deb` and the same package with a newer version. Needs root for the files of the disk. KERNELS="6.1" runs one.
+# Logs are stored in target/vm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/vm
 target=$(realpath "${TARGET:-target}")
 directory=$target/vm
-# Both are done after five minutes on a machine of their own.
-patience=840
+# Both take five minutes on an idle machine.
+time_limit=840
 
 mkdir -p "$directory"
 sudo=()
@@ -28,7 +28,7 @@ mke2fs -q -F -t ext4 -d "$payload" "$directory/payload.img" 300M >/dev/null
 # on it decides what the guest manages in a second. Its changes to the disk last until qemu ends, reboots included.
 boot() {
     local kernel=$1
-    exec timeout --kill-after=10 "$patience" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off \
+    exec timeout --kill-after=10 "$time_limit" qemu-system-x86_64 -accel tcg,thread=single -icount shift=0,sleep=off \
         -cpu max -smp 2 -m 1024 -nic none -display none -monitor none -parallel none \
         -serial "file:$directory/console-$kernel" -serial "file:$directory/results-$kernel" \
         -kernel "$directory/vmlinuz-$kernel" -append "console=ttyS0 root=/dev/nvme0n1 rw panic=-1 quiet mitigations=off systemd.show_status=no" \

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nodelb::source::kube::decode::Kind;
 use nodelb_apiserver::{Backup, EventFault, Fault, On, WatchList};
 
-use crate::make::{self, backend, frontend};
+use crate::objects::{self, backend, frontend};
 use crate::rig::Rig;
 
 /// Number of sequences, and of threads.
@@ -16,7 +16,7 @@ const THREADS: u64 = 2;
 const SERVICES: u64 = 12;
 
 /// Minimum time between wrong lists: the previous one must be detected first.
-const BETWEEN_LIES: Duration = Duration::from_millis(500);
+const BETWEEN_INCOMPLETE_LISTS: Duration = Duration::from_millis(500);
 
 #[test]
 fn ten_thousand_random_fault_sequences() {
@@ -70,7 +70,7 @@ impl Chaos {
             rig.cluster.separate_versions(kind, 5_000_000).expect("served");
         }
         for service in 0..SERVICES {
-            make::pair(service).into_iter().for_each(|object| rig.cluster.apply_value(object).expect("valid"));
+            objects::pair(service).into_iter().for_each(|object| rig.cluster.apply_value(object).expect("valid"));
             rig.watch(&frontend(service), Some(&backend(service)));
         }
         rig.converge("the beginning");
@@ -121,7 +121,7 @@ impl Chaos {
             0..=3 => {
                 let backends: Vec<String> =
                     (0..self.random.below(5)).map(|n| format!("203.0.113.{}", n + other)).collect();
-                cluster.apply_value(make::slice(&format!("s{service}"), other + 10, &backends)).expect("valid");
+                cluster.apply_value(objects::slice(&format!("s{service}"), other + 10, &backends)).expect("valid");
                 format!("slice {service}-{other} := {backends:?}")
             }
             4 => {
@@ -133,13 +133,13 @@ impl Chaos {
                 let place = &mut self.steady[usize::try_from(service).expect("few")];
                 let (old, new) = (*place, *place ^ 1);
                 *place = new;
-                let steady = make::slice(&format!("s{service}"), new, &[format!("192.0.2.{service}")]);
+                let steady = objects::slice(&format!("s{service}"), new, &[format!("192.0.2.{service}")]);
                 cluster.apply_value(steady).expect("valid");
                 cluster.delete("endpointslices", "ns", &format!("s{service}-{old}")).expect("was there");
                 format!("move the backend of {service} to slice {new}")
             }
             6 => {
-                let mut object = make::service(&format!("s{service}"), service);
+                let mut object = objects::service(&format!("s{service}"), service);
                 object["metadata"]["annotations"] = serde_json::json!({"touched": cluster.revision().to_string()});
                 cluster.apply_value(object).expect("valid");
                 format!("touch service {service}")
@@ -147,9 +147,9 @@ impl Chaos {
             7 => {
                 let name = format!("t{}", service % 3);
                 _ = cluster.delete("services", "ns", &name);
-                let slice = make::slice(&name, 0, &["203.0.113.9".into()]);
+                let slice = objects::slice(&name, 0, &["203.0.113.9".into()]);
                 cluster.apply_value(slice).expect("valid");
-                cluster.apply_value(make::service(&name, 100 + service % 3)).expect("valid");
+                cluster.apply_value(objects::service(&name, 100 + service % 3)).expect("valid");
                 format!("delete and create {name}")
             }
             8 => {
@@ -202,8 +202,8 @@ impl Chaos {
                 "restore".into()
             }
             2 => {
-                if self.lied_at.elapsed() > BETWEEN_LIES {
-                    std::thread::sleep(BETWEEN_LIES / 10);
+                if self.lied_at.elapsed() > BETWEEN_INCOMPLETE_LISTS {
+                    std::thread::sleep(BETWEEN_INCOMPLETE_LISTS / 10);
                     let items = usize::try_from(items).unwrap_or(0);
                     faults.answer_next(1, On::resource(resource), Fault::Keep { items });
                     faults.expire_watches();
@@ -223,10 +223,10 @@ impl Chaos {
                 faults.events_next(1, "endpointslices", EventFault::Swap);
                 let name = format!("s{}", items + 1);
                 _ = self.rig.cluster.delete("endpointslices", "ns", &format!("{name}-11"));
-                let object = make::slice(&name, 11, &["203.0.113.7".into()]);
+                let object = objects::slice(&name, 11, &["203.0.113.7".into()]);
                 self.rig.cluster.apply_value(object).expect("valid");
                 _ = self.rig.cluster.delete("endpointslices", "ns", &format!("{name}-11"));
-                let object = make::slice(&name, 12, &["203.0.113.8".into()]);
+                let object = objects::slice(&name, 12, &["203.0.113.8".into()]);
                 self.rig.cluster.apply_value(object).expect("valid");
                 self.rig.converge(&during("swapped events"));
                 // A list may have delivered everything; a remaining fault would swap events of two
@@ -243,14 +243,14 @@ impl Chaos {
         let after = usize::try_from(self.random.below(3000)).unwrap_or(0);
         let code = [410, 429, 500, 502, 503, 504, 404, 400][usize::try_from(self.random.below(8)).unwrap_or(0)];
         match self.random.below(16) {
-            0..5 => self.answer_wrongly(resource, times, after, code),
-            5..10 => self.tell_wrongly(resource, times, after, code),
-            _ => self.connect_wrongly(after),
+            0..5 => self.inject_request_faults(resource, times, after, code),
+            5..10 => self.inject_event_faults(resource, times, after, code),
+            _ => self.inject_connection_faults(after),
         }
     }
 
     /// Injects faults into requests.
-    fn answer_wrongly(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
+    fn inject_request_faults(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
         let on = match self.random.below(3) {
             0 => On::list(resource),
             1 => On::watch(resource),
@@ -269,7 +269,7 @@ impl Chaos {
     }
 
     /// Injects faults into events.
-    fn tell_wrongly(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
+    fn inject_event_faults(&mut self, resource: &str, times: u32, after: usize, code: u16) -> String {
         let garbage =
             ["{\"type\":\"ADDED\"}", "<html>", "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":7}}}"];
         let (times, fault) = match self.random.below(5) {
@@ -289,7 +289,7 @@ impl Chaos {
         self.rig.renew_certificate();
         for step in 0..40 {
             let name = format!("s{}", step % SERVICES);
-            let object = make::slice(&name, 13, &[format!("203.0.113.{}", 1 + (after as u64 + step) % 200)]);
+            let object = objects::slice(&name, 13, &[format!("203.0.113.{}", 1 + (after as u64 + step) % 200)]);
             self.rig.cluster.apply_value(object).expect("valid");
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -297,7 +297,7 @@ impl Chaos {
     }
 
     /// Injects faults into connections, and changes the features of the server.
-    fn connect_wrongly(&mut self, after: usize) -> String {
+    fn inject_connection_faults(&mut self, after: usize) -> String {
         let faults = self.rig.replica.faults();
         match self.random.below(11) {
             0 => {
@@ -313,9 +313,10 @@ impl Chaos {
                 "ended".into()
             }
             3 => {
-                let mode = [WatchList::On, WatchList::Off, WatchList::Ancient][after % 3];
+                let mode = [WatchList::On, WatchList::Off, WatchList::Unsupported][after % 3];
                 // This mode costs the whole timeout of a list, so it is rare.
-                let mode = if mode == WatchList::Ancient && !after.is_multiple_of(8) { WatchList::Off } else { mode };
+                let mode =
+                    if mode == WatchList::Unsupported && !after.is_multiple_of(8) { WatchList::Off } else { mode };
                 faults.behave(|behaviour| behaviour.watch_list = mode);
                 faults.expire_watches();
                 format!("streaming lists: {mode:?}")

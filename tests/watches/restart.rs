@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::make::{self, backend, frontend};
+use crate::objects::{self, backend, frontend};
 use crate::rig::{Rig, objects};
 
 const SERVICES: u64 = 12;
@@ -25,28 +25,28 @@ fn file(rig: &Rig) -> std::path::PathBuf {
 }
 
 #[test]
-fn what_is_remembered_is_served_while_the_apiserver_is_away() {
+fn stored_services_are_served_while_the_apiserver_is_down() {
     let mut rig = killed();
     let before = objects(&rig.cluster);
     rig.restart_node();
-    rig.node.wait("from memory", |eye| if eye.told() == before { Ok(()) } else { Err("not all".into()) });
+    rig.node.wait("from memory", |observer| if observer.objects() == before { Ok(()) } else { Err("not all".into()) });
     for number in 0..SERVICES {
-        assert_eq!(rig.node.eye().backends(&frontend(number)), [backend(number)]);
+        assert_eq!(rig.node.observer().backends(&frontend(number)), [backend(number)]);
     }
     rig.cluster.delete("services", "ns", "s2").expect("was there");
     rig.cluster.delete("endpointslices", "ns", "s2-0").expect("was there");
-    rig.node.eye().unwatch(&frontend(2));
+    rig.node.observer().unwatch(&frontend(2));
     rig.cluster.delete("services", "ns", "s3").expect("was there");
-    rig.apply(make::service("s3", 3));
-    rig.apply(make::slice("s4", 0, &["192.0.2.4".into(), "203.0.113.4".into()]));
-    make::pair(50).into_iter().for_each(|object| rig.apply(object));
+    rig.apply(objects::service("s3", 3));
+    rig.apply(objects::slice("s4", 0, &["192.0.2.4".into(), "203.0.113.4".into()]));
+    objects::pair(50).into_iter().for_each(|object| rig.apply(object));
     rig.cluster.compact();
     rig.replica.faults().refuse(false);
     rig.converge("caught up");
 }
 
 #[test]
-fn a_first_list_that_lies_removes_nothing_that_is_remembered() {
+fn an_incomplete_first_list_removes_nothing_that_was_stored() {
     use nodelb_apiserver::{Fault, On};
     let mut rig = killed();
     for kind in ["services", "endpointslices"] {
@@ -61,7 +61,7 @@ fn a_first_list_that_lies_removes_nothing_that_is_remembered() {
 fn the_state_is_that_after_the_last_change() {
     let rig = Rig::shop(2);
     for number in 0..4 {
-        rig.apply(make::slice("s0", 1, &[format!("203.0.113.{number}")]));
+        rig.apply(objects::slice("s0", 1, &[format!("203.0.113.{number}")]));
         rig.converge("a change");
         let version =
             rig.cluster.get("endpointslices", "ns", "s0-1").expect("there")["metadata"]["resourceVersion"].clone();
@@ -80,13 +80,13 @@ fn a_state_of_another_cluster_is_not_used() {
     fs::write(file(&rig), written.replacen("\"clusters\":[\"", "\"clusters\":[\"another", 1)).expect("written");
     rig.restart_node();
     std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(rig.node.eye().told().services.is_empty());
+    assert!(rig.node.observer().objects().services.is_empty());
     rig.replica.faults().refuse(false);
-    rig.converge("learned anew");
+    rig.converge("learned again");
 }
 
 #[test]
-fn a_damaged_state_is_used_as_far_as_it_makes_sense() {
+fn the_valid_part_of_a_damaged_state_is_used() {
     for damage in [
         |text: String| text[..text.len() * 2 / 3].to_owned(),
         |text: String| text.replacen("UpsertSlice", "\u{0}{[", 3),
@@ -95,8 +95,8 @@ fn a_damaged_state_is_used_as_far_as_it_makes_sense() {
         let written = fs::read_to_string(file(&rig)).expect("written");
         fs::write(file(&rig), damage(written)).expect("written");
         rig.restart_node();
-        rig.node.wait("what is left", |eye| {
-            let services = eye.told().services.len();
+        rig.node.wait("what is left", |observer| {
+            let services = observer.objects().services.len();
             if services as u64 == SERVICES { Ok(()) } else { Err(format!("{services} services")) }
         });
         rig.replica.faults().refuse(false);
@@ -107,7 +107,7 @@ fn a_damaged_state_is_used_as_far_as_it_makes_sense() {
         fs::write(file(&rig), damaged).expect("written");
         rig.restart_node();
         rig.replica.faults().refuse(false);
-        rig.converge("learned anew");
+        rig.converge("learned again");
     }
 }
 
@@ -115,10 +115,10 @@ fn a_damaged_state_is_used_as_far_as_it_makes_sense() {
 #[test]
 fn a_bundle_that_gains_a_certificate_authority_while_the_daemon_is_down_is_of_the_same_cluster() {
     let mut rig = killed();
-    let remembered = rig.node.eye().told();
+    let remembered = rig.node.observer().objects();
     rig.restart_node_with_another_authority();
-    rig.node.wait("what is remembered", |eye| {
-        if eye.told() == remembered { Ok(()) } else { Err(format!("{:?}", eye.told())) }
+    rig.node.wait("what is remembered", |observer| {
+        if observer.objects() == remembered { Ok(()) } else { Err(format!("{:?}", observer.objects())) }
     });
     assert!(!rig.take_journal().contains("another cluster"));
     rig.replica.faults().refuse(false);

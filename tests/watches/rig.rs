@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::make;
+use crate::objects;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nodelb::apiserver::address::{Address, Server};
@@ -41,7 +41,7 @@ use tokio::sync::{mpsc, watch};
 const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
 
 /// Time limit of every condition.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A cluster and a node; see the module.
 pub(crate) struct Rig {
@@ -55,7 +55,7 @@ pub(crate) struct Rig {
 pub(crate) struct Node {
     /// Its tasks end with it.
     runtime: Option<Runtime>,
-    eye: Arc<Mutex<Eye>>,
+    observer: Arc<Mutex<Observer>>,
     pub(crate) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     journal: Journal,
     kubeconfig: PathBuf,
@@ -66,7 +66,7 @@ pub(crate) struct Node {
 pub(crate) struct Journal(Arc<Mutex<String>>);
 
 /// The state of the owner.
-pub(crate) struct Eye {
+pub(crate) struct Observer {
     engine: Engine,
     maps: MemoryDatapath,
     now: Moment,
@@ -115,15 +115,15 @@ impl Rig {
 
     /// This number of services with one backend each, watched and served.
     pub(crate) fn shop(services: u64) -> Self {
-        let rig = Self::start((0..services).flat_map(make::pair));
-        (0..services).for_each(|number| rig.watch(&make::frontend(number), Some(&make::backend(number))));
+        let rig = Self::start((0..services).flat_map(objects::pair));
+        (0..services).for_each(|number| rig.watch(&objects::frontend(number), Some(&objects::backend(number))));
         rig.converge("the beginning");
         rig
     }
 
     /// From now on the frontend must always lead to a backend: this one, or any.
     pub(crate) fn watch(&self, frontend: &str, backend: Option<&str>) {
-        self.node.eye().watch(frontend, backend);
+        self.node.observer().watch(frontend, backend);
     }
 
     /// The requests for a resource since the last call.
@@ -173,15 +173,15 @@ impl Rig {
 
     /// Kills the node and starts another one in its place.
     pub(crate) fn restart_node(&mut self) {
-        let watched = self.node.eye().watched.clone();
+        let watched = self.node.observer().watched.clone();
         self.node.stop();
         self.node = Node::start(&self.cluster, self.replica.address(), self.state.path());
-        self.node.eye().watched = watched;
+        self.node.observer().watched = watched;
     }
 
     /// The same, with an additional certificate authority in the kubeconfig, before the cluster's.
     pub(crate) fn restart_node_with_another_authority(&mut self) {
-        let watched = self.node.eye().watched.clone();
+        let watched = self.node.observer().watched.clone();
         self.node.stop();
         let other = Cluster::new().expect("a cluster");
         let bundle = format!("{}{}", other.ca_pem(), self.cluster.ca_pem());
@@ -190,8 +190,8 @@ impl Rig {
         let kubeconfig = own.replace(&encode(self.cluster.ca_pem()), &encode(&bundle));
         assert_ne!(own, kubeconfig);
         let (at, state) = (self.replica.address(), self.state.path());
-        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), timing());
-        self.node.eye().watched = watched;
+        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig));
+        self.node.observer().watched = watched;
     }
 
     /// Renews the client certificate of the node, which requires a new connection.
@@ -226,14 +226,14 @@ impl Rig {
     /// Waits until the table equals the content of the server.
     pub(crate) fn converge(&self, what: &str) {
         let wanted = objects(&self.cluster);
-        self.node.wait(what, |eye| {
-            if !eye.is_synced {
+        self.node.wait(what, |observer| {
+            if !observer.is_synced {
                 return Err("not synced".into());
             }
-            let told = eye.told();
-            if told == wanted { Ok(()) } else { Err(difference(&told, &wanted)) }
+            let actual = observer.objects();
+            if actual == wanted { Ok(()) } else { Err(difference(&actual, &wanted)) }
         });
-        let lost = std::mem::take(&mut self.node.eye().lost);
+        let lost = std::mem::take(&mut self.node.observer().lost);
         assert!(lost.is_empty(), "{what}: {}", lost.join("; "));
     }
 }
@@ -298,8 +298,9 @@ impl Node {
         let engine = Engine::new(config, Realised::default());
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let maps = MemoryDatapath::new(ROOMY);
-        let eye = Eye { engine, maps, now: Moment(0), is_synced: false, watched: BTreeMap::new(), lost: Vec::new() };
-        let eye = Arc::new(Mutex::new(eye));
+        let observer =
+            Observer { engine, maps, now: Moment(0), is_synced: false, watched: BTreeMap::new(), lost: Vec::new() };
+        let observer = Arc::new(Mutex::new(observer));
         let (changes_in, changes) = mpsc::channel(64);
         let (reports, sources) = watch::channel(Arc::new(Vec::new()));
         let parts = apiserver::Parts {
@@ -333,14 +334,14 @@ impl Node {
             timing,
         };
         runtime.spawn(kube::run(source, std::future::pending()));
-        runtime.spawn(own(changes, Arc::clone(&eye), snapshot_in, directory));
-        Self { runtime: Some(runtime), eye, sources, journal, kubeconfig }
+        runtime.spawn(own(changes, Arc::clone(&observer), snapshot_in, directory));
+        Self { runtime: Some(runtime), observer, sources, journal, kubeconfig }
     }
 
     /// Stops it like a kill.
     fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(PATIENCE);
+            runtime.shutdown_timeout(TIMEOUT);
         }
     }
 
@@ -352,15 +353,15 @@ impl Node {
     }
 
     /// The state of its owner.
-    pub(crate) fn eye(&self) -> MutexGuard<'_, Eye> {
-        self.eye.lock().expect("not poisoned")
+    pub(crate) fn observer(&self) -> MutexGuard<'_, Observer> {
+        self.observer.lock().expect("not poisoned")
     }
 
     /// Waits until the condition holds; fails with its last error.
-    pub(crate) fn wait(&self, what: &str, mut is_so: impl FnMut(&Eye) -> Result<(), String>) {
-        let deadline = Instant::now() + PATIENCE;
+    pub(crate) fn wait(&self, what: &str, mut is_so: impl FnMut(&Observer) -> Result<(), String>) {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let answer = is_so(&self.eye());
+            let answer = is_so(&self.observer());
             match answer {
                 Ok(()) => return,
                 Err(why) if Instant::now() > deadline => panic!("{what}: {why}; sources: {:#?}", self.sources.borrow()),
@@ -395,17 +396,17 @@ pub(crate) fn quick() -> PoolTiming {
 /// The owner task.
 async fn own(
     mut changes: mpsc::Receiver<Vec<Change>>,
-    eye: Arc<Mutex<Eye>>,
+    observer: Arc<Mutex<Observer>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
     _directory: tempfile::TempDir,
 ) {
     while let Some(batch) = changes.recv().await {
-        let snapshot = eye.lock().expect("not poisoned").take(batch);
+        let snapshot = observer.lock().expect("not poisoned").take(batch);
         snapshots.send_replace(Arc::new(snapshot));
     }
 }
 
-impl Eye {
+impl Observer {
     /// From now on, the frontend must always lead to a backend once it has one.
     pub(crate) fn watch(&mut self, frontend: &str, backend: Option<&str>) {
         let parse = |text: &str| text.parse().expect("an address");
@@ -438,7 +439,7 @@ impl Eye {
     }
 
     /// The objects that the sources have sent.
-    pub(crate) fn told(&self) -> Objects {
+    pub(crate) fn objects(&self) -> Objects {
         let snapshot = self.snapshot();
         let services = snapshot.facts().services_of(Source::Kubernetes);
         let slices = snapshot.facts().slices_of(Source::Kubernetes);
@@ -500,9 +501,9 @@ pub(crate) fn objects(cluster: &Cluster) -> Objects {
     for kind in Kind::SERVED {
         let mut decoder = Decoder::new(kind);
         for object in cluster.list(kind.resource()) {
-            let (heard, _) = decoder.item(object.to_string().as_bytes());
+            let (event, _) = decoder.item(object.to_string().as_bytes());
             // Invalid objects are not served.
-            let Heard::Upsert(item) = heard else { continue };
+            let Heard::Upsert(item) = event else { continue };
             match item.object {
                 Some(Object::Service(service)) => {
                     objects.services.insert(service.name.to_string(), service);
@@ -517,10 +518,10 @@ pub(crate) fn objects(cluster: &Cluster) -> Objects {
     objects
 }
 
-fn difference(told: &Objects, wanted: &Objects) -> String {
-    let services = wanted.services.iter().find(|(name, service)| told.services.get(*name) != Some(service));
-    let slices = wanted.slices.iter().find(|(name, slice)| told.slices.get(*name) != Some(slice));
-    let extra = told.slices.keys().find(|name| !wanted.slices.contains_key(*name));
-    let extra = extra.or_else(|| told.services.keys().find(|name| !wanted.services.contains_key(*name)));
-    format!("not told: {services:?} {slices:?}; too much: {extra:?}")
+fn difference(actual: &Objects, wanted: &Objects) -> String {
+    let services = wanted.services.iter().find(|(name, service)| actual.services.get(*name) != Some(service));
+    let slices = wanted.slices.iter().find(|(name, slice)| actual.slices.get(*name) != Some(slice));
+    let extra = actual.slices.keys().find(|name| !wanted.slices.contains_key(*name));
+    let extra = extra.or_else(|| actual.services.keys().find(|name| !wanted.services.contains_key(*name)));
+    format!("missing: {services:?} {slices:?}; unexpected: {extra:?}")
 }

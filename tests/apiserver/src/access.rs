@@ -38,7 +38,7 @@ impl Role {
     }
 
     /// No permissions beyond those of every user: discovery, health, version.
-    pub fn nothing() -> Self {
+    pub fn none() -> Self {
         Self::default()
     }
 

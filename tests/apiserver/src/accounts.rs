@@ -15,7 +15,7 @@ use crate::status::Status;
 use crate::write::Patch;
 
 /// Reports whether a write to the resource can affect service accounts.
-pub(crate) fn is_concerned(resource: &Resource) -> bool {
+pub(crate) fn is_relevant(resource: &Resource) -> bool {
     resource.plural == "secrets" || resource.group == RBAC
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn settle(cluster: &Cluster) -> Result<(), Status> {
         let role = cluster.get("clusterroles", "", text(&binding["roleRef"]["name"])).unwrap_or_default();
         for subject in items(&binding["subjects"]).iter().filter(|subject| subject["kind"] == "ServiceAccount") {
             let user = user(text(&subject["namespace"]), text(&subject["name"]));
-            let before = roles.remove(&user).unwrap_or_else(Role::nothing);
+            let before = roles.remove(&user).unwrap_or_else(Role::none);
             roles.insert(user, items(&role["rules"]).iter().fold(before, with_rule));
         }
     }

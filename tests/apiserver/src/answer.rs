@@ -54,8 +54,8 @@ pub(crate) async fn answer(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let asked = Request::parse(request.method(), request.uri());
-    faults.saw(format!("{} {}", request.method(), request.uri().path_and_query().map_or("/", |it| it.as_str())));
-    let fault = faults.of_request(&asked);
+    faults.record(format!("{} {}", request.method(), request.uri().path_and_query().map_or("/", |it| it.as_str())));
+    let fault = faults.for_request(&asked);
     if fault == Some(Fault::Stall) {
         std::future::pending::<()>().await;
     }
@@ -85,17 +85,18 @@ impl Exchange {
         match asked.verb {
             Verb::Watch => self.watch(resource, asked),
             Verb::List => {
-                let body =
-                    self.cluster.change_quietly(|state| list(&mut state.store, resource, &asked, self.fault.as_ref()));
-                Ok(self.shown(resource, body?, request.headers()))
+                let body = self
+                    .cluster
+                    .change_without_events(|state| list(&mut state.store, resource, &asked, self.fault.as_ref()));
+                Ok(self.render(resource, body?, request.headers()))
             }
             Verb::Get => {
                 let object = self.cluster.read(|state| state.find(resource, &key(&asked)))?;
-                Ok(self.shown(resource, object.bytes.clone(), request.headers()))
+                Ok(self.render(resource, object.bytes.clone(), request.headers()))
             }
             _ => {
                 let answer = self.write(resource, &asked, request).await?;
-                if accounts::is_concerned(resource) {
+                if accounts::is_relevant(resource) {
                     accounts::settle(&self.cluster)?;
                 }
                 Ok(answer)
@@ -104,7 +105,7 @@ impl Exchange {
     }
 
     /// The response to a read: a table if the client prefers one and no fault is to be injected.
-    fn shown(&self, resource: &Resource, body: Bytes, headers: &HeaderMap) -> Response<ReplyBody> {
+    fn render(&self, resource: &Resource, body: Bytes, headers: &HeaderMap) -> Response<ReplyBody> {
         let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if self.fault.is_none()
             && table::is_wanted(accept)
@@ -112,7 +113,7 @@ impl Exchange {
         {
             return reply::value(200, &table::table(resource, &answer, &rfc3339(SystemTime::now())));
         }
-        reply::spoilt(body, self.fault.as_ref())
+        reply::with_fault(body, self.fault.as_ref())
     }
 
     /// Returns 401 unless a certificate or a token identifies the user.

@@ -133,7 +133,7 @@ impl Cluster {
                 None => state.create(write, &key.0, object),
             }
         })?;
-        if accounts::is_concerned(resource) { accounts::settle(self) } else { Ok(()) }
+        if accounts::is_relevant(resource) { accounts::settle(self) } else { Ok(()) }
     }
 
     /// Returns a handle on the same cluster whose writes are recorded under another field manager,
@@ -217,7 +217,7 @@ impl Cluster {
     }
 
     /// Makes a change that no watch ever reports; lists show it.
-    pub fn quietly<T>(&self, change: impl FnOnce(&Self) -> T) -> T {
+    pub fn without_events<T>(&self, change: impl FnOnce(&Self) -> T) -> T {
         self.change(|state| state.store.quiet = true);
         let result = change(self);
         self.change(|state| state.store.quiet = false);
@@ -276,7 +276,7 @@ impl Cluster {
     }
 
     /// Makes a change without waking up the watches.
-    pub(crate) fn change_quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn change_without_events<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.shared.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

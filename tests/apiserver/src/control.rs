@@ -71,13 +71,13 @@ impl Control {
     pub(crate) fn serve(mut self, listener: &UnixListener) {
         for stream in listener.incoming().flatten() {
             // The client has disconnected.
-            let _ = self.converse(&stream);
+            let _ = self.serve_client(&stream);
         }
     }
 
-    fn converse(&mut self, mut stream: &UnixStream) -> anyhow::Result<()> {
+    fn serve_client(&mut self, mut stream: &UnixStream) -> anyhow::Result<()> {
         for line in BufReader::new(stream).lines() {
-            match self.obey(&line?) {
+            match self.execute(&line?) {
                 Ok(()) => writeln!(stream, "ok")?,
                 Err(error) => writeln!(stream, "error: {error:#}")?,
             }
@@ -85,7 +85,7 @@ impl Control {
         Ok(())
     }
 
-    fn obey(&mut self, line: &str) -> anyhow::Result<()> {
+    fn execute(&mut self, line: &str) -> anyhow::Result<()> {
         match serde_json::from_str(line).with_context(|| format!("not a command: {line}"))? {
             Command::Start(number) => self.start(number)?,
             Command::Stop(number) => drop(self.slot(number)?.1.take()),
@@ -145,7 +145,7 @@ impl Control {
 }
 
 /// Sends commands to the control socket of a server.
-pub(crate) fn tell(path: &Path, commands: &[String]) -> anyhow::Result<()> {
+pub(crate) fn send(path: &Path, commands: &[String]) -> anyhow::Result<()> {
     let mut stream = UnixStream::connect(path).with_context(|| format!("cannot connect to {}", path.display()))?;
     let mut answers = BufReader::new(stream.try_clone()?).lines();
     for command in commands {

@@ -176,7 +176,7 @@ pub enum WatchList {
     /// The feature gate is off: 422.
     Off,
     /// Before 1.27: the parameter is unknown and ignored.
-    Ancient,
+    Unsupported,
 }
 
 /// A signal to all watches of a replica.
@@ -218,7 +218,7 @@ struct Rule<W, F> {
 }
 
 /// Maximum number of recorded requests.
-const SEEN: usize = 10_000;
+const MAX_RECORDED: usize = 10_000;
 
 impl Faults {
     pub(crate) fn new(behaviour: Behaviour) -> Self {
@@ -353,15 +353,15 @@ impl Faults {
         self.rules().behaviour.clone()
     }
 
-    pub(crate) fn saw(&self, line: String) {
+    pub(crate) fn record(&self, line: String) {
         let seen = &mut self.rules().seen;
         seen.push_back(line);
-        if seen.len() > SEEN {
+        if seen.len() > MAX_RECORDED {
             seen.pop_front();
         }
     }
 
-    pub(crate) fn of_request(&self, request: &Request) -> Option<Fault> {
+    pub(crate) fn for_request(&self, request: &Request) -> Option<Fault> {
         let rules = &mut *self.rules();
         if let Some((until, code)) = rules.starting {
             if Instant::now() < until {
@@ -370,22 +370,22 @@ impl Faults {
             rules.starting = None;
         }
         let requests = &mut rules.requests;
-        let at = requests.iter().position(|rule| rule.on.covers(request) && rule.fault.can_happen_to(request))?;
-        Some(spend(requests, at))
+        let at = requests.iter().position(|rule| rule.on.covers(request) && rule.fault.applies_to(request))?;
+        Some(take_one(requests, at))
     }
 
     /// The fault for one event; a bookmark gets only faults that need no object.
-    pub(crate) fn of_event(&self, resource: &str, bookmark: bool) -> Option<EventFault> {
+    pub(crate) fn for_event(&self, resource: &str, bookmark: bool) -> Option<EventFault> {
         let events = &mut self.rules().events;
         let at = events.iter().position(|rule| {
             rule.on == resource && !(bookmark && matches!(rule.fault, EventFault::Duplicate | EventFault::Swap))
         })?;
-        Some(spend(events, at))
+        Some(take_one(events, at))
     }
 }
 
 /// Takes one occurrence of the fault of a rule.
-fn spend<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
+fn take_one<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
     let fault = rules[at].fault.clone();
     if let Some(times) = &mut rules[at].times {
         *times -= 1;
@@ -398,14 +398,14 @@ fn spend<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
 
 impl Fault {
     /// A watch that resumes has no initial items to omit.
-    fn can_happen_to(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &Request) -> bool {
         !matches!(self, Self::Keep { .. }) || request.verb != Verb::Watch || request.flag("sendInitialEvents")
     }
 
     /// The response to a [`Fault::Status`].
     pub(crate) fn status(&self) -> Option<Status> {
         let Self::Status { code, retry_after } = self else { return None };
-        let mut status = Status::new(*code, format!("this server was told to answer {code}"));
+        let mut status = Status::new(*code, format!("injected fault: status {code}"));
         status.retry_after = *retry_after;
         Some(status)
     }

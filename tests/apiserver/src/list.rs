@@ -64,7 +64,7 @@ pub(crate) fn chosen<'a>(
 
 /// The objects to list, their revision, and the last key of the previous page.
 fn start(store: &Store, resource: &'static Resource, request: &Request) -> Result<(Objects, u64, Option<Key>), Status> {
-    let asked = inside(store, resource, revision(request.parameter("resourceVersion"))?);
+    let asked = store_revision(store, resource, revision(request.parameter("resourceVersion"))?);
     let token = request.parameter("continue");
     if !token.is_empty() {
         let (revision, key) = parse_token(token).ok_or_else(|| Status::new(400, "continue key is not valid"))?;
@@ -99,7 +99,7 @@ pub(crate) fn check_not_ahead(asked: u64, current: u64) -> Result<(), Status> {
 }
 
 /// Converts a resourceVersion of a client to a revision of the store; 0 stays 0.
-pub(crate) fn inside(store: &Store, resource: &Resource, asked: u64) -> u64 {
+pub(crate) fn store_revision(store: &Store, resource: &Resource, asked: u64) -> u64 {
     if asked == 0 { 0 } else { asked.saturating_sub(store.offset(resource)).max(1) }
 }
 

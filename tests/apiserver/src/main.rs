@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use nodelb_apiserver::{Cluster, Ranges, Replica, ServeOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::control::{Control, tell};
+use crate::control::{Control, send};
 
 /// A Kubernetes API server for nodelb's demonstrations: real protocol, no cluster
 #[derive(Debug, Parser)]
@@ -25,7 +25,7 @@ struct Arguments {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     listen: Vec<SocketAddr>,
     /// Write ca.crt, admin.kubeconfig and nodelb.kubeconfig to this directory
-    #[arg(long, value_name = "DIR", required_unless_present = "tell")]
+    #[arg(long, value_name = "DIR", required_unless_present = "send")]
     directory: Option<PathBuf>,
     /// Also write a kubeconfig of the user nodelb to this file; may be repeated
     #[arg(long, value_name = "FILE")]
@@ -41,13 +41,13 @@ struct Arguments {
     control: Option<PathBuf>,
     /// Do not serve; send this command to the server at --control; may be repeated
     #[arg(long, value_name = "COMMAND", requires = "control")]
-    tell: Vec<String>,
+    send: Vec<String>,
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    if !arguments.tell.is_empty() {
-        return tell(&arguments.control.unwrap_or_default(), &arguments.tell);
+    if !arguments.send.is_empty() {
+        return send(&arguments.control.unwrap_or_default(), &arguments.send);
     }
     let cluster = Cluster::with(Ranges { addresses: arguments.service_cidr.clone(), ..Ranges::default() })?;
     for file in &arguments.apply {

@@ -24,7 +24,7 @@ pub(crate) struct Broken;
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this server was told to break off")
+        f.write_str("injected fault: the body breaks off")
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum ReplyBody {
     /// A stream of chunks.
     Stream(mpsc::Receiver<Piece>),
     /// A part of the body, followed by an error.
-    Torn(Option<Bytes>, Pin<Box<Sleep>>),
+    Partial(Option<Bytes>, Pin<Box<Sleep>>),
 }
 
 /// How long the socket has to send the data before a break; data that is still queued then is lost.
@@ -52,7 +52,7 @@ impl Body for ReplyBody {
         let piece = match &mut *self {
             Self::Whole(bytes) => bytes.take().map(Ok),
             Self::Stream(pieces) => std::task::ready!(pieces.poll_recv(context)),
-            Self::Torn(bytes, pause) => match bytes.take() {
+            Self::Partial(bytes, pause) => match bytes.take() {
                 Some(bytes) => Some(Ok(bytes)),
                 None => {
                     std::task::ready!(pause.as_mut().poll(context));
@@ -66,7 +66,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Stream(_) | Self::Torn(..) => SizeHint::default(),
+            Self::Stream(_) | Self::Partial(..) => SizeHint::default(),
         }
     }
 }
@@ -101,11 +101,11 @@ pub(crate) fn refusal(status: &Status) -> Response<ReplyBody> {
 }
 
 /// A complete body, modified by a fault.
-pub(crate) fn spoilt(body: Bytes, fault: Option<&Fault>) -> Response<ReplyBody> {
+pub(crate) fn with_fault(body: Bytes, fault: Option<&Fault>) -> Response<ReplyBody> {
     match fault {
         Some(Fault::Cut { after }) => {
             let body = body.slice(..(*after).min(body.len()));
-            reply(200, "application/json", ReplyBody::Torn(Some(body), Box::pin(sleep(FLUSH))))
+            reply(200, "application/json", ReplyBody::Partial(Some(body), Box::pin(sleep(FLUSH))))
         }
         Some(Fault::Truncate { after }) => json(200, body.slice(..(*after).min(body.len()))),
         _ => json(200, body),

@@ -130,7 +130,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Self::serve`].
-    pub fn serve_anywhere(&self) -> anyhow::Result<Replica> {
+    pub fn serve_on_free_port(&self) -> anyhow::Result<Replica> {
         self.serve(TcpListener::bind("127.0.0.1:0")?, ServeOptions::default())
     }
 }
@@ -144,7 +144,7 @@ struct Server {
 }
 
 /// Interval between attempts to bind the listener again.
-const AGAIN: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Server {
     /// Accepts connections, except while the replica refuses them.
@@ -161,7 +161,7 @@ impl Server {
                 accepted = open.accept() => {
                     match accepted {
                         Ok((stream, _)) => self.connection(stream),
-                        Err(_) => tokio::time::sleep(AGAIN).await,
+                        Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
                     }
                     continue;
                 }
@@ -178,7 +178,7 @@ impl Server {
         let reserved = loop {
             match reserve(self.address) {
                 Ok(socket) => break socket,
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
             }
         };
         listening.wait_for(|on| *on).await.ok()?;
@@ -197,8 +197,9 @@ impl Server {
             let Ok(stream) = acceptor.accept(wire).await else { return };
             let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let peer = Arc::new(Peer { user: identity.user(chain), has_certificate: !chain.is_empty() });
-            let told = faults.clone();
-            let service = service_fn(move |request| answer(cluster.clone(), told.clone(), peer.clone(), request));
+            let connection_faults = faults.clone();
+            let service =
+                service_fn(move |request| answer(cluster.clone(), connection_faults.clone(), peer.clone(), request));
             let mut builder = auto::Builder::new(TokioExecutor::new());
             builder.http1().timer(TokioTimer::new()).http2().timer(TokioTimer::new());
             let mut retired = faults.retired.subscribe();

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::Cluster;
 use crate::faults::{Behaviour, EventFault, Fault, Faults, Interrupt, WatchList};
-use crate::list::{check_not_ahead, chosen, inside, revision, selector};
+use crate::list::{check_not_ahead, chosen, revision, selector, store_revision};
 use crate::reply::{Broken, FLUSH, Piece};
 use crate::request::Request;
 use crate::resource::Resource;
@@ -85,7 +85,7 @@ impl Watch {
         let (objects, current, compacted) =
             cluster.read(|state| (state.store.objects(resource), state.store.revision(), state.store.compacted()));
         let (asked, offset) =
-            cluster.read(|state| (inside(&state.store, resource, asked), state.store.offset(resource)));
+            cluster.read(|state| (store_revision(&state.store, resource, asked), state.store.offset(resource)));
         let initial = match (marked, asked) {
             (true, _) => Initial::Marked,
             (false, 0) => Initial::Objects,
@@ -147,7 +147,7 @@ impl Watch {
                 return self.error(to, &Status::expired(self.seen, self.seen + 1)).await;
             }
             Some(Fault::ErrorEvent { code }) => {
-                return self.error(to, &Status::new(code, "this server was told to send an error event")).await;
+                return self.error(to, &Status::new(code, "injected fault: ERROR event")).await;
             }
             Some(Fault::Garbage { bytes }) => self.line(to, Bytes::from(bytes)).await?,
             _ => {}
@@ -230,7 +230,7 @@ impl Watch {
             // revision.
             (true, false) => encode("DELETED", &self.as_it_was(event)),
         };
-        match self.faults.of_event(self.resource.plural, false) {
+        match self.faults.for_event(self.resource.plural, false) {
             Some(EventFault::Swap) => {
                 if let Some(earlier) = self.swapped.replace(bytes) {
                     self.line(to, earlier).await?;
@@ -238,7 +238,7 @@ impl Watch {
                 return Ok(());
             }
             Some(EventFault::Duplicate) => self.line(to, bytes.clone()).await?,
-            Some(fault) => self.spoil(to, fault, &bytes).await?,
+            Some(fault) => self.inject(to, fault, &bytes).await?,
             None => {}
         }
         self.line(to, bytes).await?;
@@ -255,7 +255,7 @@ impl Watch {
     }
 
     /// Injects a fault in addition to a line or instead of it.
-    async fn spoil(&mut self, to: &mpsc::Sender<Piece>, fault: EventFault, line: &Bytes) -> Step {
+    async fn inject(&mut self, to: &mpsc::Sender<Piece>, fault: EventFault, line: &Bytes) -> Step {
         match fault {
             EventFault::Duplicate | EventFault::Swap => Ok(()),
             EventFault::Silence => self.silence().await,
@@ -266,7 +266,7 @@ impl Watch {
             EventFault::Error { code } => {
                 let status = match code {
                     410 => Status::expired(self.seen, self.seen + 1),
-                    code => Status::new(code, "this server was told to send an error event"),
+                    code => Status::new(code, "injected fault: ERROR event"),
                 };
                 self.error(to, &status).await?;
                 Err(End::Clean)
@@ -288,21 +288,21 @@ impl Watch {
         let (kind, version) = (self.resource.kind, self.resource.api_version());
         let object = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
         let line = Bytes::from(format!("{}\n", json!({"type": "BOOKMARK", "object": object})));
-        if !ends_list && let Some(fault) = self.faults.of_event(self.resource.plural, true) {
-            self.spoil(to, fault, &line).await?;
+        if !ends_list && let Some(fault) = self.faults.for_event(self.resource.plural, true) {
+            self.inject(to, fault, &line).await?;
         }
         self.line(to, line).await
     }
 
     async fn error(&self, to: &mpsc::Sender<Piece>, status: &Status) -> Step {
-        self.unspoilt(to, format!("{}\n", json!({"type": "ERROR", "object": status.body()})).into()).await
+        self.send_line(to, format!("{}\n", json!({"type": "ERROR", "object": status.body()})).into()).await
     }
 
     async fn line(&mut self, to: &mpsc::Sender<Piece>, mut line: Bytes) -> Step {
         let (left, end) = match &mut self.fault {
             Some(Fault::Cut { after }) => (after, End::Broken),
             Some(Fault::Truncate { after }) => (after, End::Clean),
-            _ => return self.unspoilt(to, line).await,
+            _ => return self.send_line(to, line).await,
         };
         let is_last = line.len() > *left;
         line.truncate(*left);
@@ -311,7 +311,7 @@ impl Watch {
         if is_last { Err(end) } else { Ok(()) }
     }
 
-    async fn unspoilt(&self, to: &mpsc::Sender<Piece>, line: Bytes) -> Step {
+    async fn send_line(&self, to: &mpsc::Sender<Piece>, line: Bytes) -> Step {
         to.send(Ok(line)).await.or(Err(End::Clean))
     }
 }
@@ -323,7 +323,7 @@ fn streams_list(request: &Request, watch_list: WatchList) -> Result<bool, Status
     let matching = request.parameter("resourceVersionMatch");
     let invalid = |why: &str| Err(Status::new(422, format!("ListOptions.meta.k8s.io \"\" is invalid: {why}")));
     match watch_list {
-        WatchList::Ancient => Ok(false),
+        WatchList::Unsupported => Ok(false),
         WatchList::Off if named => invalid(
             "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
         ),

@@ -88,11 +88,11 @@ impl Gate {
 
     /// Wraps an accepted connection.
     pub(crate) fn admit(self: &Arc<Self>, stream: TcpStream) -> Wire {
-        let (number, swallowed) = self.change(|state| {
+        let (number, black_holed) = self.change(|state| {
             state.connections += 1;
             (state.connections, state.black_hole)
         });
-        Wire { stream, gate: self.clone(), number, swallowed, rule: 0, written: 0, pause: None }
+        Wire { stream, gate: self.clone(), number, black_holed, rule: 0, written: 0, pause: None }
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Wire {
     gate: Arc<Gate>,
     number: u64,
     /// Accepted while the replica was a black hole.
-    swallowed: bool,
+    black_holed: bool,
     /// The reset rule that `written` counts for.
     rule: u64,
     written: u64,
@@ -125,7 +125,7 @@ impl Wire {
         if self.number <= state.reset_up_to {
             return Poll::Ready(Err(self.reset()));
         }
-        if state.frozen || (self.swallowed && state.black_hole) {
+        if state.frozen || (self.black_holed && state.black_hole) {
             return Poll::Pending;
         }
         let mut allowance = Allowance { bytes: usize::MAX, pause: None };

@@ -145,16 +145,16 @@ fn what_kubectl_is_refused() {
     let (text, _) = server.say("admin", "get svc none");
     assert!(text.contains("Error from server (NotFound): services \"none\" not found"), "{text}");
     let control = server.path("control");
-    let tell = |command: &str| {
+    let send = |command: &str| {
         Command::new(env!("CARGO_BIN_EXE_nodelb-apiserver"))
-            .args(["--control", &control, "--tell", command])
+            .args(["--control", &control, "--send", command])
             .output()
             .unwrap()
     };
     let fault = r#"{"answer": {"replica": 0, "on": {"resource": "services"}, "fault": {"status": {"code": 403}}}}"#;
-    assert!(tell(fault).status.success());
+    assert!(send(fault).status.success());
     assert!(server.say("admin", "get svc").0.contains("Forbidden"));
-    assert!(tell(r#"{"clear": 0}"#).status.success() && tell("\"compact\"").status.success());
-    assert!(!tell(r#"{"stop": 9}"#).status.success());
+    assert!(send(r#"{"clear": 0}"#).status.success() && send("\"compact\"").status.success());
+    assert!(!send(r#"{"stop": 9}"#).status.success());
     assert!(server.say("admin", "get svc").1);
 }

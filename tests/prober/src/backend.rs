@@ -16,7 +16,7 @@ use crate::exchange::Transport;
 const BACKLOG: i32 = 4096;
 
 /// Interval at which a thread checks whether to stop.
-const PATIENCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A running backend. Over TCP it sends its name and a newline and closes; over UDP it answers
 /// `NAME DATAGRAM`.
@@ -75,7 +75,7 @@ fn bind(transport: Transport, addr: SocketAddr) -> io::Result<Socket> {
         socket.set_reuse_address(true)?;
     }
     socket.bind(&addr.into())?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(POLL_INTERVAL))?;
     if is_stream {
         socket.listen(BACKLOG)?;
     }
@@ -105,7 +105,7 @@ fn answer_datagrams(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
                 drop(socket.send_to(&answer, client));
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionRefused) => {}
-            Err(_) => thread::sleep(PATIENCE),
+            Err(_) => thread::sleep(POLL_INTERVAL),
         }
     }
 }

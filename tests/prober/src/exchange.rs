@@ -146,6 +146,6 @@ fn or_late<T>(mut receive: impl FnMut() -> io::Result<T>) -> Result<T, Failure> 
     }
 }
 
-fn check_peer(dialled: SocketAddr, seen: SocketAddr) -> Result<(), Failure> {
-    if seen == dialled { Ok(()) } else { Err(Failure::Peer(seen.to_string())) }
+fn check_peer(expected: SocketAddr, seen: SocketAddr) -> Result<(), Failure> {
+    if seen == expected { Ok(()) } else { Err(Failure::Peer(seen.to_string())) }
 }

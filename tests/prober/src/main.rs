@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use nodelb_prober::probe::dial_times;
+use nodelb_prober::probe::connect_times;
 use nodelb_prober::{Backend, Plan, Probe, Tally, Transport};
 
 const USAGE: &str = "\
@@ -18,8 +18,8 @@ usage: nodelb-prober backend --name NAME [--tcp ADDR] [--udp ADDR]
        nodelb-prober probe   --to ADDR [--rate N] [--duration SECONDS] [--proto PROTO] [--json]
 
 backend  answers its name over TCP and UDP until it is killed
-connect  dials COUNT times (default 1), one after the other
-probe    dials N times a second (default 1000) for SECONDS, or until its standard input closes
+connect  connects COUNT times (default 1), one after the other
+probe    connects N times per second (default 1000) for SECONDS, or until its standard input closes
 
 PROTO is tcp (default), tcp-asking, udp or udp-unconnected. ADDR is like 192.0.2.7:80 or [2001:db8::7]:80.
 connect and probe exit with 0 only if every exchange succeeded and showed ADDR as its peer.
@@ -42,7 +42,7 @@ fn run() -> Result<ExitCode, String> {
     let options = Options::parse(words)?;
     match command.as_str() {
         "backend" => backend(&options),
-        "connect" => report(&dial_times(options.plan()?, options.number("-n", 1)?), &options),
+        "connect" => report(&connect_times(options.plan()?, options.number("-n", 1)?), &options),
         "probe" => report(&probe(&options)?, &options),
         _ => Err(format!("unknown command `{command}`")),
     }

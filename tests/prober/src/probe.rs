@@ -54,7 +54,7 @@ impl Probe {
             let (tally, stop) = (Arc::default(), Arc::clone(&probe.stop));
             probe.tallies.push(Arc::clone(&tally));
             let first = start + plan.pace() * client / CLIENTS;
-            probe.threads.push(thread::spawn(move || dial(plan, start, first, &tally, &stop)));
+            probe.threads.push(thread::spawn(move || run_client(plan, start, first, &tally, &stop)));
         }
         probe
     }
@@ -90,7 +90,7 @@ impl Drop for Probe {
 
 /// One client. A client that falls behind continues from the current time and never catches up with
 /// a burst.
-fn dial(plan: Plan, start: Instant, first: Instant, tally: &Mutex<Tally>, stop: &AtomicBool) {
+fn run_client(plan: Plan, start: Instant, first: Instant, tally: &Mutex<Tally>, stop: &AtomicBool) {
     let mut due = first;
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -103,7 +103,7 @@ fn dial(plan: Plan, start: Instant, first: Instant, tally: &Mutex<Tally>, stop: 
 }
 
 /// Connects `count` times, one after the other.
-pub fn dial_times(plan: Plan, count: u32) -> Tally {
+pub fn connect_times(plan: Plan, count: u32) -> Tally {
     let start = Instant::now();
     let mut tally = Tally::default();
     for _ in 0..count {

@@ -1,4 +1,4 @@
-# How the guest tells what it sees: a line for each check, `ok` or `FAIL`, with what the command printed if it failed.
+# The output of the guest: one line per check, `ok` or `FAIL`, and the output of a failed command.
 # shellcheck shell=bash
 
 check() {
@@ -12,12 +12,13 @@ check() {
     fi
 }
 
-# Prints what it reads, and fails if there was any.
+# Prints its input, and fails if there is any.
 none() {
     ! grep .
 }
 
-# Waits for a command to succeed: at most the seconds given. Emulation is slow, so nothing else is asked of time.
+# Repeats a command until it succeeds, for at most the given seconds. This is the only timing check, because emulation is
+# slow.
 within() {
     local seconds=$1 end
     shift

@@ -1,6 +1,5 @@
 #!/bin/bash
-# The life of a node, from a machine that has never heard of nodelb to one that has forgotten it. Runs in the guest, as
-# root under systemd. first.deb and next.deb are two packages of nodelb, of which the second counts as newer.
+# The life cycle of nodelb on a node, from installation to purge. Runs in the guest as root under systemd. first.deb and next.deb are two packages of nodelb, of which the second counts as newer.
 set -u
 cd "$(dirname "$0")" || exit 1
 # shellcheck source=tests/vm/guest/check.sh
@@ -10,7 +9,7 @@ cd "$(dirname "$0")" || exit 1
 
 memory=/var/lib/life
 unit=nodelb.service
-# The services: of a file, and of Kubernetes.
+# The services: from a file, and from Kubernetes.
 static=198.51.100.7:80
 cluster=198.51.100.70:80
 
@@ -27,7 +26,7 @@ main() {
 }
 
 before_the_reboot() {
-    # What an emulated machine complains of by itself is not nodelb's.
+    # Warnings of the emulated machine itself are not caused by nodelb.
     warnings >$memory/warnings
     installs
     starts
@@ -58,7 +57,7 @@ installs() {
 }
 
 starts() {
-    check "without nodelb no route leads to the service" is_not dial $static
+    check "without nodelb no route leads to the service" is_not connect $static
     cp shop.toml /etc/nodelb/services.d/
     check "nodelb check-config" nodelb check-config
     check "systemctl enable --now" systemctl enable -q --now $unit
@@ -77,7 +76,7 @@ is_asked() {
     check "nodelb status" nodelb status
     check "journalctl -u nodelb" journal_has 'every source is synced'
     check "journalctl -x explains its lines" says 'What to do' journalctl -x --no-pager -u $unit
-    check "the kernel's features are told" journal_has 'that nodelb can use'
+    check "the kernel's features are logged" journal_has 'that nodelb can use'
 }
 
 reloads() {
@@ -120,7 +119,7 @@ reads_kubernetes() {
     install -D -m 0600 $memory/k8s/nodelb.kubeconfig /etc/credstore/nodelb.kubeconfig
     sed -i 's|^kubeconfig = .*|kubeconfig = "credential:nodelb.kubeconfig"|' /etc/nodelb/nodelb.toml
     check "systemctl restart, with a kubeconfig as a credential" systemctl restart $unit
-    check "the service of Kubernetes is served" within 60 dial $cluster
+    check "the service of Kubernetes is served" within 60 connect $cluster
     check "the service of the file is, too" reaches_both
     check "what Kubernetes says is remembered" within 60 grep -q 198.51.100.70 -r /var/lib/nodelb
 }
@@ -144,7 +143,7 @@ layout() {
     systemctl daemon-reload
 }
 
-# Nothing but a unit of that name, which dials a service as soon as it is started.
+# A unit of that name that connects to a service as soon as it is started.
 has_a_kubelet() {
     cat >/etc/systemd/system/kubelet.service <<END
 [Unit]
@@ -165,7 +164,7 @@ comes_back() {
     check "after the reboot the kubelet finds its service" within 90 systemctl is-active kubelet.service
     check "without an apiserver nodelb is ready" systemctl is-active $unit
     check "the service of the file is served" reaches_both
-    check "the service of Kubernetes is served as remembered" dial $cluster
+    check "the service of Kubernetes is served as remembered" connect $cluster
     check "the journal says that no apiserver can be reached" within 60 journal_has 'apiserver'
 }
 
@@ -173,7 +172,7 @@ stops() {
     check "systemctl stop" systemctl stop $unit
     check "no process is left" is_not pgrep nodelb$
     check "connections go on" reaches_both
-    check "those to the service of Kubernetes, too" dial $cluster
+    check "those to the service of Kubernetes, too" connect $cluster
 }
 
 is_removed() {
@@ -185,7 +184,7 @@ is_removed() {
 
 is_purged() {
     check "apt purge" apt-get purge -q -y nodelb
-    check "connections find no service any more" is_not dial $static
+    check "connections find no service any more" is_not connect $static
     check "nothing is attached" within 20 no_trace_in_the_kernel
     check "the services that the user wrote are kept" cmp shop.toml /etc/nodelb/services.d/shop.toml
     rm -r /etc/nodelb /etc/credstore/nodelb.kubeconfig

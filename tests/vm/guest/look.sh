@@ -21,7 +21,7 @@ main_pid() {
     systemctl show --property=MainPID --value "$unit"
 }
 
-dial() {
+connect() {
     ./nodelb-prober connect --to "$1" -n 5
 }
 

@@ -28,7 +28,7 @@ fn node_proxier_lists_and_watches() {
 }
 
 #[test]
-fn masters_may_everything_and_nobody_nothing() {
+fn masters_may_do_everything_and_anonymous_users_nothing() {
     let access = Access::default();
     let delete = request("DELETE", "/api/v1/nodes/n1");
     access.check(&user("a", "system:masters"), &delete).unwrap();

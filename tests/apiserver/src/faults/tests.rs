@@ -10,20 +10,20 @@ fn rules_are_used_up_in_order() {
     faults.answer_next(2, On::list("services"), Fault::Stall);
     faults.answer(On::any(), Fault::Silence);
     let (list, watch) = (request("/api/v1/services"), request("/api/v1/services?watch=1"));
-    let seen = [&list, &watch, &list, &list].map(|request| faults.of_request(request).unwrap());
+    let seen = [&list, &watch, &list, &list].map(|request| faults.for_request(request).unwrap());
     assert_eq!(seen, [Fault::Stall, Fault::Silence, Fault::Stall, Fault::Silence]);
     faults.clear();
-    assert_eq!(faults.of_request(&list), None);
+    assert_eq!(faults.for_request(&list), None);
 }
 
 #[test]
 fn a_bookmark_is_neither_swapped_nor_doubled() {
     let faults = Faults::new(Behaviour::default());
     faults.events_next(1, "services", EventFault::Swap);
-    assert_eq!(faults.of_event("services", true), None);
-    assert_eq!(faults.of_event("nodes", false), None);
-    assert_eq!(faults.of_event("services", false), Some(EventFault::Swap));
-    assert_eq!(faults.of_event("services", false), None);
+    assert_eq!(faults.for_event("services", true), None);
+    assert_eq!(faults.for_event("nodes", false), None);
+    assert_eq!(faults.for_event("services", false), Some(EventFault::Swap));
+    assert_eq!(faults.for_event("services", false), None);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn fields_change_hands() {
 }
 
 #[test]
-fn whoever_removed_something_wrote_last() {
+fn removing_a_field_counts_as_a_write() {
     let mut first = json!({"apiVersion": "v1", "metadata": {}, "endpoints": [1]});
     record(None, &mut first, &Writer::new("a"), "2026-01-01T00:00:00Z");
     let mut second = first.clone();

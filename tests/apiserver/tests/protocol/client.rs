@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// Time limit of every step.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -90,7 +90,7 @@ impl Client {
             };
             response.map_err(|error| error.to_string())
         };
-        tokio::time::timeout(PATIENCE, sent).await.unwrap_or_else(|_| Err("no answer in time".into()))
+        tokio::time::timeout(TIMEOUT, sent).await.unwrap_or_else(|_| Err("no answer in time".into()))
     }
 
     pub(crate) fn request(&self, method: &str, path: &str) -> hyper::http::request::Builder {
@@ -132,13 +132,13 @@ async fn whole(response: Response<Incoming>) -> (u16, Value) {
 impl Lines {
     /// The next line; `None` at the end of the stream, an error if the stream broke or the time is
     /// up.
-    pub(crate) async fn line(&mut self, patience: Duration) -> Result<Option<String>, String> {
+    pub(crate) async fn line(&mut self, timeout: Duration) -> Result<Option<String>, String> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line = self.read.drain(..=end).collect();
                 return Ok(Some(String::from_utf8(line).unwrap()));
             }
-            let frame = tokio::time::timeout(patience, self.body.frame()).await.or(Err("silent"))?;
+            let frame = tokio::time::timeout(timeout, self.body.frame()).await.or(Err("silent"))?;
             match frame {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(format!("{error} after {:?}", String::from_utf8_lossy(&self.read))),
@@ -149,7 +149,7 @@ impl Lines {
 
     /// The next event as `TYPE name`, or `ERROR code`.
     pub(crate) async fn event(&mut self) -> String {
-        let line = self.line(PATIENCE).await.unwrap().unwrap_or_else(|| "the watch ended".into());
+        let line = self.line(TIMEOUT).await.unwrap().unwrap_or_else(|| "the watch ended".into());
         let Ok(event) = serde_json::from_str::<Value>(&line) else { return line };
         let object = &event["object"];
         let what = match event["type"].as_str().unwrap() {

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use nodelb_apiserver::{Cluster, EventFault, Fault, On, Patch, Replica};
 use serde_json::json;
 
-use crate::client::{Client, Lines, PATIENCE};
+use crate::client::{Client, Lines, TIMEOUT};
 
 const SERVICES: &str = "/api/v1/services";
 const MOMENT: Duration = Duration::from_millis(100);
@@ -17,7 +17,7 @@ fn cluster() -> (Cluster, Replica, Client) {
         let object = json!({"kind": "Service", "metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}});
         cluster.apply_value(object).unwrap();
     }
-    let replica = cluster.serve_anywhere().unwrap();
+    let replica = cluster.serve_on_free_port().unwrap();
     let client = Client::admin(&cluster, replica.address());
     (cluster, replica, client)
 }
@@ -57,7 +57,7 @@ async fn statuses() {
 }
 
 #[tokio::test]
-async fn lists_that_are_not_what_they_seem() {
+async fn faulty_lists() {
     let (_cluster, replica, client) = cluster();
     for client in [client.clone(), client.http2()] {
         replica.faults().answer_next(1, On::list("services"), Fault::Keep { items: 0 });
@@ -75,7 +75,7 @@ async fn lists_that_are_not_what_they_seem() {
 }
 
 #[tokio::test]
-async fn events_that_are_not_what_they_should_be() {
+async fn faulty_events() {
     let (cluster, replica, client) = cluster();
     let faults = replica.faults();
     let mut stream = watch(&client, &cluster).await;
@@ -96,7 +96,7 @@ async fn events_that_are_not_what_they_should_be() {
     let mut stream = watch(&client, &cluster).await;
     faults.events_next(1, "services", EventFault::Cut { after: 10 });
     touch(&cluster, "a");
-    let error = stream.line(PATIENCE).await.unwrap_err();
+    let error = stream.line(TIMEOUT).await.unwrap_err();
     assert!(error.contains("{\\\"type\\\":\\\""), "{error}");
 }
 
@@ -137,14 +137,14 @@ async fn refused_and_reset() {
     tokio::time::sleep(MOMENT).await;
     assert_eq!(client.get(SERVICES).await.0, 200);
     replica.faults().reset_connections();
-    assert!(stream.line(PATIENCE).await.is_err());
+    assert!(stream.line(TIMEOUT).await.is_err());
     replica.faults().reset_after(100, 1);
     assert!(client.open(SERVICES).await.is_err());
     assert_eq!(client.get(SERVICES).await.0, 200);
 }
 
 #[tokio::test]
-async fn frozen_and_swallowed() {
+async fn frozen_and_black_holed() {
     let (cluster, replica, client) = cluster();
     let mut stream = watch(&client, &cluster).await;
     replica.faults().black_hole(true);

@@ -6,13 +6,13 @@ use http_body_util::BodyExt;
 use nodelb_apiserver::{Cluster, Patch, Replica, Role, ServeOptions, WatchList};
 use serde_json::{Value, json};
 
-use crate::client::{Client, PATIENCE};
+use crate::client::{Client, TIMEOUT};
 
 const SERVICES: &str = "/api/v1/services";
 
 fn cluster() -> (Cluster, Replica, Client) {
     let cluster = Cluster::new().unwrap();
-    let replica = cluster.serve_anywhere().unwrap();
+    let replica = cluster.serve_on_free_port().unwrap();
     let client = Client::admin(&cluster, replica.address());
     (cluster, replica, client)
 }
@@ -134,7 +134,7 @@ async fn a_streamed_list() {
     let (code, refused) = client.get(STREAMED).await;
     assert_eq!((code, &refused["reason"]), (422, &json!("Invalid")));
 
-    replica.faults().behave(|behaviour| behaviour.watch_list = WatchList::Ancient);
+    replica.faults().behave(|behaviour| behaviour.watch_list = WatchList::Unsupported);
     let mut watch = client.watch(STREAMED).await;
     cluster.apply_value(service("c")).unwrap();
     assert_eq!(watch.events(3).await, ["ADDED a", "ADDED b", "ADDED c"]);
@@ -149,15 +149,15 @@ async fn bookmarks_and_the_end_of_a_watch() {
     let mut watch = client.watch(&path).await;
     tokio::time::sleep(Duration::from_millis(60)).await;
     cluster.advance(5);
-    let line = watch.line(PATIENCE).await.unwrap().unwrap();
+    let line = watch.line(TIMEOUT).await.unwrap().unwrap();
     let bookmark: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(bookmark["type"], "BOOKMARK");
     assert_eq!(bookmark["object"]["metadata"]["resourceVersion"], (from + 5).to_string());
-    assert_eq!(watch.line(PATIENCE).await, Ok(None), "no further bookmark while nothing happens, then a clean end");
+    assert_eq!(watch.line(TIMEOUT).await, Ok(None), "no further bookmark while nothing happens, then a clean end");
 }
 
 #[tokio::test]
-async fn a_restored_cluster_is_silent_to_those_who_know_more() {
+async fn a_restored_cluster_sends_nothing_to_watches_of_later_revisions() {
     let (cluster, _replica, client) = cluster();
     let backup = cluster.backup();
     for name in ["a", "b", "c"] {
@@ -173,12 +173,12 @@ async fn a_restored_cluster_is_silent_to_those_who_know_more() {
 }
 
 #[tokio::test]
-async fn who_asks_and_may() {
+async fn authentication_and_authorization() {
     let (cluster, replica, _) = cluster();
-    let nobody = Client::new(&cluster, replica.address(), None);
-    assert_eq!(nobody.get("/readyz").await.0, 401);
+    let anonymous = Client::new(&cluster, replica.address(), None);
+    assert_eq!(anonymous.get("/readyz").await.0, 401);
     let token = cluster.token("nodelb").unwrap();
-    let nodelb = nobody.clone().token(&token);
+    let nodelb = anonymous.clone().token(&token);
     assert_eq!(nodelb.get(SERVICES).await.0, 200);
     let (code, refused) = nodelb.get("/api/v1/namespaces").await;
     assert_eq!((code, &refused["reason"]), (403, &json!("Forbidden")));
@@ -186,7 +186,7 @@ async fn who_asks_and_may() {
     assert_eq!(nodelb.get(SERVICES).await.0, 403);
     cluster.revoke_token(&token);
     assert_eq!(nodelb.get("/readyz").await.0, 401);
-    assert_eq!(nobody.token("wrong").get("/readyz").await.0, 401);
+    assert_eq!(anonymous.token("wrong").get("/readyz").await.0, 401);
     let other = Cluster::new().unwrap().certificate("admin", &["system:masters"]).unwrap();
     let stranger = Client::new(&cluster, replica.address(), Some(&other));
     assert_eq!(stranger.get("/readyz").await.0, 401, "the handshake succeeds, as with an apiserver");
@@ -206,14 +206,14 @@ async fn another_clusters_certificate() {
 #[tokio::test]
 async fn two_replicas_one_cluster_and_a_stop() {
     let (cluster, first, client) = cluster();
-    let second = cluster.serve_anywhere().unwrap();
+    let second = cluster.serve_on_free_port().unwrap();
     let mut watch = client.watch("/api/v1/services?watch=true").await;
     let other = Client::admin(&cluster, second.address());
     cluster.apply_value(service("a")).unwrap();
     assert_eq!(watch.event().await, "ADDED a");
     let address = first.address();
     first.stop();
-    assert!(watch.line(PATIENCE).await.is_err());
+    assert!(watch.line(TIMEOUT).await.is_err());
     assert!(client.open("/readyz").await.is_err());
     assert_eq!(other.get(SERVICES).await.1["items"].as_array().unwrap().len(), 1);
     let _again = cluster.serve(std::net::TcpListener::bind(address).unwrap(), ServeOptions::default()).unwrap();
@@ -221,10 +221,10 @@ async fn two_replicas_one_cluster_and_a_stop() {
 }
 
 #[tokio::test]
-async fn what_is_not_told() {
+async fn changes_without_events() {
     let (cluster, _replica, client) = cluster();
     let mut watch = client.watch("/api/v1/services?watch=true").await;
-    cluster.quietly(|cluster| cluster.apply_value(service("a"))).unwrap();
+    cluster.without_events(|cluster| cluster.apply_value(service("a"))).unwrap();
     cluster.apply_value(service("b")).unwrap();
     assert_eq!(watch.event().await, "ADDED b");
     assert_eq!(cluster.list("services").len(), 2);

@@ -2,7 +2,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use super::{Plan, Probe, dial_times};
+use super::{Plan, Probe, connect_times};
 use crate::backend::Backend;
 use crate::exchange::Transport;
 
@@ -16,14 +16,14 @@ fn every_transport_reaches_the_backend() {
     let addr = free();
     let _backend = Backend::start("here", &[(Transport::Tcp, addr), (Transport::Udp, addr)]).unwrap();
     for transport in [Transport::Tcp, Transport::Udp, Transport::UdpUnconnected] {
-        let tally = dial_times(Plan::new(addr, transport), 10);
+        let tally = connect_times(Plan::new(addr, transport), 10);
         assert_eq!((tally.answered.get("here"), tally.failures()), (Some(&10), 0), "{transport:?}: {tally}");
     }
 }
 
 #[test]
-fn nobody_listening_is_refused() {
-    let tally = dial_times(Plan::new(free(), Transport::Tcp), 1);
+fn an_address_without_a_listener_is_refused() {
+    let tally = connect_times(Plan::new(free(), Transport::Tcp), 1);
     assert_eq!(tally.failed.get("ECONNREFUSED"), Some(&1), "{tally}");
 }
 
@@ -31,7 +31,7 @@ fn nobody_listening_is_refused() {
 fn a_late_answer_is_not_a_lost_one() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let plan = Plan { timeout: Duration::from_millis(200), ..Plan::new(server.local_addr().unwrap(), Transport::Udp) };
-    let client = thread::spawn(move || dial_times(plan, 2));
+    let client = thread::spawn(move || connect_times(plan, 2));
     let mut question = [0; 512];
     let (length, from) = server.recv_from(&mut question).unwrap();
     thread::sleep(plan.timeout * 3 / 2);
@@ -41,7 +41,7 @@ fn a_late_answer_is_not_a_lost_one() {
 }
 
 #[test]
-fn keeps_its_pace_until_it_is_told_to_stop() {
+fn keeps_its_rate_until_it_is_stopped() {
     let addr = free();
     let _backend = Backend::start("here", &[(Transport::Tcp, addr)]).unwrap();
     let probe = Probe::start(Plan { rate: 200, ..Plan::new(addr, Transport::Tcp) });

@@ -18,7 +18,7 @@ fn mixed() -> Tally {
 }
 
 #[test]
-fn says_who_answered_and_what_failed() {
+fn shows_backends_and_failures() {
     assert_eq!(
         mixed().to_string(),
         "3 connections: a 1; 2 failed, ECONNREFUSED 1, timed-out 1, first after 1.0s; slowest 3.0ms"

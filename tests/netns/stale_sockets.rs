@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use socket2::{Domain, Socket, Type};
 
-use crate::host::{Daemon, Host, answer, backend, eventually, is_done, say, service, socket};
+use crate::host::{Daemon, Host, answer, backend, eventually, is_served_by, say, service, socket};
 use crate::pod::Pod;
 use crate::sandbox::{self, Sandbox};
 
@@ -33,12 +33,12 @@ pub(crate) fn assert_in_time(what: &str, took: Duration) {
 }
 
 /// A pod with an unprivileged process, as in every real pod: nodelb finds the namespace through it.
-pub(crate) struct Inhabited {
+pub(crate) struct PodWithProcess {
     pub(crate) pod: Pod,
     pause: Child,
 }
 
-impl Inhabited {
+impl PodWithProcess {
     pub(crate) fn new(number: u8) -> Self {
         let pod = Pod::new(number);
         let pause = pod.run(|| Command::new("sleep").arg("infinity").uid(65534).spawn().unwrap());
@@ -46,7 +46,7 @@ impl Inhabited {
     }
 }
 
-impl Drop for Inhabited {
+impl Drop for PodWithProcess {
     fn drop(&mut self) {
         drop(self.pause.kill());
         drop(self.pause.wait());
@@ -136,14 +136,14 @@ pub(crate) fn status(process: &std::path::Path, field: &str) -> String {
 }
 
 #[test]
-fn sockets_move_on_when_their_backend_goes() {
-    sandbox::run("moves::sockets_move_on_when_their_backend_goes", |sandbox| {
+fn sockets_reconnect_when_their_backend_is_removed() {
+    sandbox::run("stale_sockets::sockets_reconnect_when_their_backend_is_removed", |sandbox| {
         let host = Host::new(sandbox);
         let _backends = [backend("1", ONE), backend("2", TWO)];
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE, TWO]));
         host.serve("b.toml", &service("shop/other", &[OTHER], &[ONE, TWO]));
         let daemon = host.start();
-        let pod = Inhabited::new(1);
+        let pod = PodWithProcess::new(1);
         let here = connected_to("1", DNS);
         let there = pod.pod.run(|| connected_to("1", DNS));
         let through_another = connected_to("1", OTHER);
@@ -164,7 +164,7 @@ fn sockets_move_on_when_their_backend_goes() {
         here.connect(DNS).unwrap();
         // Takes the error, which a receive would have reported if a send had not come first.
         drop(here.take_error());
-        assert_eq!(ask(&here).unwrap(), "2", "the same socket dials again");
+        assert_eq!(ask(&here).unwrap(), "2", "the same socket reconnects");
         assert_eq!(pod.pod.run(|| ask(&connected(DNS))).unwrap(), "2");
         assert_eq!(ask_at(&roaming, DNS), "2", "an unconnected socket is sent elsewhere");
 
@@ -173,7 +173,7 @@ fn sockets_move_on_when_their_backend_goes() {
         for (socket, name, why) in [
             (&through_another, "1", "another service still has the backend"),
             (&at_the_other, "2", "its backend is still there"),
-            (&direct, "1", "it dialled the backend itself"),
+            (&direct, "1", "it connected to the backend directly"),
         ] {
             assert_eq!(ask(socket).unwrap(), name, "{why}");
         }
@@ -223,8 +223,8 @@ fn in_a_mounted_namespace(to: &str) -> UdpSocket {
 }
 
 #[test]
-fn sockets_of_every_kind_move_on() {
-    sandbox::run("moves::sockets_of_every_kind_move_on", |sandbox| {
+fn sockets_of_every_kind_reconnect() {
+    sandbox::run("stale_sockets::sockets_of_every_kind_reconnect", |sandbox| {
         const DNS6: &str = "[2001:db8:f::10]:53";
         let v6 = ["[2001:db8:b::11]:8080", "[2001:db8:b::12]:8080"];
         let host = Host::new(sandbox);
@@ -236,7 +236,7 @@ fn sockets_of_every_kind_move_on() {
         command.args([least, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
         let mut daemon = host.launch(command, &[]);
         assert!(daemon.wait_ready(), "{}", host.log());
-        let pod = Inhabited::new(1);
+        let pod = PodWithProcess::new(1);
         let each = || {
             let any = || UdpSocket::bind("[::]:0").unwrap();
             let (six, mapped) = (any(), any());
@@ -270,14 +270,14 @@ fn with_state(state: &str, transport: &str) -> String {
 
 #[test]
 fn a_drained_backend_keeps_its_sockets() {
-    sandbox::run("moves::a_drained_backend_keeps_its_sockets", |sandbox| {
+    sandbox::run("stale_sockets::a_drained_backend_keeps_its_sockets", |sandbox| {
         let host = Host::new(sandbox);
         let _backends = [backend("1", ONE), backend("2", TWO)];
         host.serve("a.toml", &with_state("active", "UDP"));
         let _daemon = host.start();
         let socket = connected_to("1", DNS);
         host.serve("a.toml", &with_state("maintenance", "UDP"));
-        eventually("it gets no new ones", || is_done(&format!("{DNS}/UDP"), &[&format!("{TWO}/UDP")]));
+        eventually("it gets no new ones", || is_served_by(&format!("{DNS}/UDP"), &[&format!("{TWO}/UDP")]));
         thread::sleep(WITHIN);
         assert_eq!(ask(&socket).unwrap(), "1");
         let start = Instant::now();
@@ -307,18 +307,18 @@ fn is_open(mut stream: &TcpStream) -> bool {
 
 #[test]
 fn tcp_connections_end_where_that_is_asked_for() {
-    sandbox::run("moves::tcp_connections_end_where_that_is_asked_for", |sandbox| {
+    sandbox::run("stale_sockets::tcp_connections_end_where_that_is_asked_for", |sandbox| {
         let host = Host::new(sandbox);
         host.configure("disconnect = \"all\"");
         [ONE, TWO].into_iter().for_each(listen);
         host.serve("a.toml", &with_state("active", "TCP"));
         let _daemon = host.start();
-        let pod = Inhabited::new(1);
+        let pod = PodWithProcess::new(1);
         let mut streams: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(DNS).unwrap()).collect();
         streams.extend((0..20).map(|_| pod.pod.run(|| TcpStream::connect(DNS).unwrap())));
         let direct = TcpStream::connect(ONE).unwrap();
         host.serve("a.toml", &with_state("maintenance", "TCP"));
-        eventually("it gets no new ones", || is_done(&format!("{DNS}/TCP"), &[&format!("{TWO}/TCP")]));
+        eventually("it gets no new ones", || is_served_by(&format!("{DNS}/TCP"), &[&format!("{TWO}/TCP")]));
         thread::sleep(WITHIN);
         assert!(streams.iter().all(is_open), "drained is not gone");
         let start = Instant::now();
@@ -357,8 +357,8 @@ pub(crate) fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
 /// The socket exists before the daemon starts: after a reboot with empty maps the daemon closes it.
 /// On a first start it does not, because kube-proxy may have translated the connection.
 #[test]
-fn after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again() {
-    sandbox::run("moves::after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again", |sandbox| {
+fn after_a_reboot_sockets_older_than_the_daemon_reconnect() {
+    sandbox::run("stale_sockets::after_a_reboot_sockets_older_than_the_daemon_reconnect", |sandbox| {
         const EARLY: &str = "192.0.2.99:53";
         let host = Host::new(sandbox);
         let _backends = [backend("1", ONE)];
@@ -394,8 +394,8 @@ fn after_a_reboot_sockets_that_were_faster_than_nodelb_dial_again() {
 }
 
 #[test]
-fn sockets_that_dialled_before_there_was_a_service_dial_again() {
-    sandbox::run("moves::sockets_that_dialled_before_there_was_a_service_dial_again", |sandbox| {
+fn sockets_older_than_their_service_reconnect() {
+    sandbox::run("stale_sockets::sockets_older_than_their_service_reconnect", |sandbox| {
         // Reachable without a service, too, but nothing listens there.
         const EARLY: &str = "192.0.2.99:53";
         let served = sandbox.cgroup.join("served");
@@ -403,7 +403,7 @@ fn sockets_that_dialled_before_there_was_a_service_dial_again() {
         let host = Host::new(&Sandbox { cgroup: served.clone(), bpffs: sandbox.bpffs.clone() });
         let _backends = [backend("1", ONE)];
         let _daemon = host.start();
-        let pod = Inhabited::new(1);
+        let pod = PodWithProcess::new(1);
         let (here, elsewhere) = within(&served, sandbox, || (connected(EARLY), connected("192.0.2.98:53")));
         let there = within(&served.join("below"), sandbox, || pod.pod.run(|| connected(EARLY)));
         let outside = connected(EARLY);
@@ -446,7 +446,7 @@ fn sockets_that_dialled_before_there_was_a_service_dial_again() {
 
 #[test]
 fn a_thousand_sockets_in_twenty_pods() {
-    sandbox::run("moves::a_thousand_sockets_in_twenty_pods", |sandbox| {
+    sandbox::run("stale_sockets::a_thousand_sockets_in_twenty_pods", |sandbox| {
         const PODS: u8 = 20;
         const EACH: usize = 50;
         const BYSTANDERS: usize = 10_000;
@@ -457,7 +457,7 @@ fn a_thousand_sockets_in_twenty_pods() {
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
         host.serve("b.toml", &service("shop/other", &[OTHER], &[ONE]));
         let daemon = host.start();
-        let pods: Vec<Inhabited> = (0..PODS).map(Inhabited::new).collect();
+        let pods: Vec<PodWithProcess> = (0..PODS).map(PodWithProcess::new).collect();
         let sockets: Vec<UdpSocket> =
             pods.iter().flat_map(|pod| pod.pod.run(|| (0..EACH).map(|_| connected(DNS)).collect::<Vec<_>>())).collect();
         let bystanders: Vec<UdpSocket> = (0..BYSTANDERS).map(|_| connected(OTHER)).collect();
@@ -473,7 +473,7 @@ fn a_thousand_sockets_in_twenty_pods() {
         }
         assert!(left.is_empty(), "{} are never ended", left.len());
         assert_in_time(
-            &format!("{total} sockets in {PODS} pods beside {BYSTANDERS} others are ended"),
+            &format!("{total} sockets in {PODS} pods, next to {BYSTANDERS} others, are ended"),
             start.elapsed(),
         );
         assert!(!bystanders.iter().any(has_error));
@@ -502,7 +502,7 @@ fn ticks_of(daemon: &Daemon) -> u64 {
 
 #[test]
 fn the_reaper_has_three_capabilities_and_ends_with_the_daemon() {
-    sandbox::run("moves::the_reaper_has_three_capabilities_and_ends_with_the_daemon", |sandbox| {
+    sandbox::run("stale_sockets::the_reaper_has_three_capabilities_and_ends_with_the_daemon", |sandbox| {
         let host = Host::new(sandbox);
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
         let daemon = host.start();
@@ -548,7 +548,7 @@ fn the_reaper_has_three_capabilities_and_ends_with_the_daemon() {
 
 #[test]
 fn says_what_it_cannot_end() {
-    sandbox::run("moves::says_what_it_cannot_end", |sandbox| {
+    sandbox::run("stale_sockets::says_what_it_cannot_end", |sandbox| {
         let host = Host::new(sandbox);
         let _backends = [backend("1", ONE), backend("2", TWO)];
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
@@ -557,7 +557,7 @@ fn says_what_it_cannot_end() {
         let mut daemon = host.launch(command, &[]);
         assert!(daemon.wait_ready(), "{}", host.log());
         eventually("it says so", || host.log().contains("CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing"));
-        let pod = Inhabited::new(1);
+        let pod = PodWithProcess::new(1);
         let (here, there) = (connected(DNS), pod.pod.run(|| connected(DNS)));
         let start = Instant::now();
         host.serve("a.toml", &service("shop/dns", &[DNS], &[TWO]));

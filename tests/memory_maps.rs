@@ -4,7 +4,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::memory::{Fault, MemoryDatapath};
 
 /// Empty maps with these limits. With a seed, one operation in ten fails.
-pub(crate) fn maps(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
+pub(crate) fn create(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
     let maps = MemoryDatapath::new(limits);
     match seed {
         Some(seed) => maps.with_fault(one_in_ten(seed)),

@@ -10,7 +10,7 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_prober::{Failure, Transport, exchange};
 use socket2::{Domain, Socket, Type};
 
-use crate::dial::Outcome;
+use crate::environment::Outcome;
 
 /// Maximum number of connections until every expected backend must have answered: with 16 equal
 /// backends, one scenario in 25,000 fails by chance.
@@ -20,17 +20,17 @@ const TRIES: usize = 200;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The outcome for each kind of socket; all of them must agree.
-pub(crate) fn meet(to: L4Addr, expected: &Outcome) -> Result<Outcome, String> {
+pub(crate) fn observe(to: L4Addr, expected: &Outcome) -> Result<Outcome, String> {
     let transports = match to.protocol {
         Protocol::Tcp => [Transport::Tcp].as_slice(),
         Protocol::Udp => &[Transport::Udp, Transport::UdpUnconnected],
-        Protocol::Sctp => return dial_sctp(to),
+        Protocol::Sctp => return connect_sctp(to),
     };
     let mut met: Vec<(String, Outcome)> = Vec::new();
     for at in targets(to) {
         for transport in transports {
             let how = format!("{transport:?} to {at}");
-            let outcome = dial(at, *transport, expected).map_err(|odd| format!("{how}: {odd}"))?;
+            let outcome = connect(at, *transport, expected).map_err(|odd| format!("{how}: {odd}"))?;
             met.push((how, outcome));
         }
     }
@@ -62,7 +62,7 @@ fn union<'a>(met: impl Iterator<Item = &'a Outcome>, first: &Outcome) -> Outcome
     if all.is_empty() { first.clone() } else { Outcome::Reaches(all) }
 }
 
-fn dial(to: SocketAddr, transport: Transport, expected: &Outcome) -> Result<Outcome, String> {
+fn connect(to: SocketAddr, transport: Transport, expected: &Outcome) -> Result<Outcome, String> {
     let wanted = match expected {
         Outcome::Reaches(backends) => backends.len(),
         _ => 1,
@@ -99,7 +99,7 @@ fn refusal(to: SocketAddr, failure: &Failure, expected: &Outcome) -> Result<Outc
 }
 
 /// Only where this kernel has SCTP; elsewhere no client can connect.
-fn dial_sctp(to: L4Addr) -> Result<Outcome, String> {
+fn connect_sctp(to: L4Addr) -> Result<Outcome, String> {
     let at = SocketAddr::new(to.addr.ip(), to.port);
     let socket = match Socket::new(Domain::for_address(at), Type::STREAM, Some(i32::from(to.protocol.number()).into()))
     {

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::dial::World;
+use crate::environment::Environment;
+use crate::runner::Runner;
 use crate::script::Script;
-use crate::stage::Stage;
 
 /// The scenarios in `tests/scenarios`, or in a subdirectory.
-pub(crate) fn stories(directory: &str) -> Vec<PathBuf> {
+pub(crate) fn scenarios(directory: &str) -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scenarios").join(directory);
-    let entries = std::fs::read_dir(&directory).expect("the directory of the stories is there");
+    let entries = std::fs::read_dir(&directory).expect("the directory of the scenarios is there");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
     paths.sort();
@@ -18,19 +18,19 @@ pub(crate) fn stories(directory: &str) -> Vec<PathBuf> {
 
 /// Runs the scenario; returns it with the actual output. The output of steps in `ignored` is taken
 /// from the expected one.
-pub(crate) fn tell<W: World>(script: &Script, world: W, untold: &[&str]) -> Result<Script, String> {
-    let mut stage = Stage::new(script, world)?;
-    let mut told = script.clone();
-    told.blocks.retain(|block| !block.is_expected());
+pub(crate) fn run<W: Environment>(script: &Script, environment: W, unchecked: &[&str]) -> Result<Script, String> {
+    let mut runner = Runner::new(script, environment)?;
+    let mut actual = script.clone();
+    actual.blocks.retain(|block| !block.is_expected());
     for step in &script.steps {
-        let output = stage.play(step, script).map_err(|error| format!("`{step}`: {error}"))?;
+        let output = runner.run_step(step, script).map_err(|error| format!("`{step}`: {error}"))?;
         let Some(output) = output else { continue };
-        let is_untold = untold.contains(&step.as_str());
-        let output = if is_untold { script.expected(told.outputs(), step) } else { output };
-        told.expect(step, output);
+        let is_unchecked = unchecked.contains(&step.as_str());
+        let output = if is_unchecked { script.expected(actual.outputs(), step) } else { output };
+        actual.expect(step, output);
     }
-    stage.end()?;
-    Ok(told)
+    runner.end()?;
+    Ok(actual)
 }
 
 /// The first line in which two texts differ.

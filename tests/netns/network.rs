@@ -21,7 +21,7 @@ use crate::host::{eventually, socket};
 
 /// Polling interval of a thread that may have to stop, and the time limit for a client's first
 /// byte.
-const PATIENCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const FIRST_BYTE: Duration = Duration::from_secs(5);
 
 /// Makes an address local to the sandbox without adding it to an interface: it represents another
@@ -38,22 +38,22 @@ pub(crate) fn ip(arguments: &[&str]) {
 
 /// An address in front of apiservers, such as a cloud load balancer. Forwards TLS clients to the
 /// first apiserver that accepts; answers a prober with its own name.
-pub(crate) struct Door {
+pub(crate) struct Forwarder {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     forwarded: Arc<AtomicU64>,
 }
 
-impl Door {
+impl Forwarder {
     pub(crate) fn open(name: &'static str, at: &str, servers: &[&str]) -> Self {
         let listener = Socket::from(TcpListener::bind(at).unwrap());
         listener.listen(1024).unwrap();
-        listener.set_read_timeout(Some(PATIENCE)).unwrap();
+        listener.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
         let servers: Arc<[SocketAddr]> = servers.iter().map(|server| socket(server)).collect();
         let (stop, forwarded) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (told, count) = (Arc::clone(&stop), Arc::clone(&forwarded));
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&forwarded));
         let accept = move || {
-            while !told.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 let Ok((client, _)) = listener.accept() else { continue };
                 let (servers, count) = (Arc::clone(&servers), Arc::clone(&count));
                 thread::spawn(move || drop(attend(client.into(), name, &servers, &count)));
@@ -68,7 +68,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Forwarder {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -110,13 +110,13 @@ impl Trap {
 }
 
 /// A separate host at the other end of a link.
-pub(crate) struct Far {
+pub(crate) struct RemoteHost {
     name: String,
     near: String,
     far: String,
 }
 
-impl Far {
+impl RemoteHost {
     /// Creates the host with this number, 0 to 15.
     pub(crate) fn new(number: u8) -> Self {
         let name = format!("far{number}");
@@ -151,10 +151,22 @@ impl Far {
     /// Drops all traffic in both directions without an error: frames go to a station that does not
     /// exist.
     pub(crate) fn cut(&self) {
-        const NOBODY: &str = "02:00:00:00:00:99";
+        const NO_STATION: &str = "02:00:00:00:00:99";
         let wire = self.name.replace("far", "wire");
-        ip(&["neigh", "replace", &self.far, "lladdr", NOBODY, "nud", "permanent", "dev", &wire]);
-        ip(&["-n", &self.name, "neigh", "replace", &self.near, "lladdr", NOBODY, "nud", "permanent", "dev", "wire"]);
+        ip(&["neigh", "replace", &self.far, "lladdr", NO_STATION, "nud", "permanent", "dev", &wire]);
+        ip(&[
+            "-n",
+            &self.name,
+            "neigh",
+            "replace",
+            &self.near,
+            "lladdr",
+            NO_STATION,
+            "nud",
+            "permanent",
+            "dev",
+            "wire",
+        ]);
     }
 }
 
@@ -169,9 +181,9 @@ pub(crate) struct Relay {
 
 impl Relay {
     /// Must be called first in a test that starts relays: runs the relay if this process is one.
-    pub(crate) fn be_one_if_told() {
-        let Ok(told) = std::env::var(RELAY) else { return };
-        let (from, to) = told.split_once('>').unwrap();
+    pub(crate) fn run_if_requested() {
+        let Ok(addresses) = std::env::var(RELAY) else { return };
+        let (from, to) = addresses.split_once('>').unwrap();
         for client in TcpListener::bind(from).unwrap().incoming() {
             let (client, to) = (client.unwrap(), socket(to));
             thread::spawn(move || TcpStream::connect(to).and_then(|server| join(&client, &server)));

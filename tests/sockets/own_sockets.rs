@@ -10,11 +10,11 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 use nodelb_core::datapath::Datapath as _;
 use nodelb_datapath::{Options, OwnSockets, drop_privileges, drop_thread_privileges};
 
-use super::{Kernel, Manner, backends, dial, entry, in_sandbox, l4, options, point, put};
+use super::{Kernel, SocketMode, backends, entry, exchange, in_sandbox, l4, options, point, put};
 
 /// Connects with a registered socket. The service's address has no route, so that an untranslated
 /// connection is unreachable.
-fn own_dial(own: &OwnSockets, kind: SockType, to: &str) -> Result<(), Errno> {
+fn own_exchange(own: &OwnSockets, kind: SockType, to: &str) -> Result<(), Errno> {
     let to: SocketAddr = to.parse().unwrap();
     let family = if matches!(to.ip(), IpAddr::V4(_)) { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
@@ -45,30 +45,30 @@ fn services(kernel: &mut Kernel) {
 fn own_sockets_are_left_alone(own: &OwnSockets) {
     for kind in [SockType::Stream, SockType::Datagram] {
         for to in ["198.51.100.1:80", "[2001:db8:f::1]:80"] {
-            assert_eq!(own_dial(own, kind, to), Err(Errno::ENETUNREACH), "{kind:?} {to}");
+            assert_eq!(own_exchange(own, kind, to), Err(Errno::ENETUNREACH), "{kind:?} {to}");
         }
     }
-    assert_eq!(own_dial(own, SockType::Stream, "192.0.2.10:80"), Ok(()));
+    assert_eq!(own_exchange(own, SockType::Stream, "192.0.2.10:80"), Ok(()));
 }
 
 #[test]
-fn own_sockets_reach_what_they_dial() {
-    in_sandbox("sockets::own::own_sockets_reach_what_they_dial", |env| {
+fn own_sockets_reach_the_address_they_connect_to() {
+    in_sandbox("sockets::own_sockets::own_sockets_reach_the_address_they_connect_to", |env| {
         let mut kernel = Kernel::open(&options(env));
         services(&mut kernel);
         own_sockets_are_left_alone(&kernel.datapath.own_sockets());
-        for manner in [Manner::Tcp, Manner::UdpConnected, Manner::UdpUnconnected] {
+        for mode in [SocketMode::Tcp, SocketMode::UdpConnected, SocketMode::UdpUnconnected] {
             for to in ["198.51.100.1:80", "[2001:db8:f::1]:80"] {
-                dial(manner, to.parse().unwrap()).unwrap_or_else(|error| panic!("any other socket: {to}: {error}"));
+                exchange(mode, to.parse().unwrap()).unwrap_or_else(|error| panic!("any other socket: {to}: {error}"));
             }
         }
-        assert_eq!(dial(Manner::Tcp, "192.0.2.10:80".parse().unwrap()).unwrap_err().raw_os_error(), Some(111));
+        assert_eq!(exchange(SocketMode::Tcp, "192.0.2.10:80".parse().unwrap()).unwrap_err().raw_os_error(), Some(111));
     });
 }
 
 #[test]
 fn everything_works_without_capabilities() {
-    in_sandbox("sockets::own::everything_works_without_capabilities", |env| {
+    in_sandbox("sockets::own_sockets::everything_works_without_capabilities", |env| {
         let mut kernel = Kernel::open(&options(env));
         services(&mut kernel);
         let refusal = drop_privileges(&kernel.datapath).unwrap_err().to_string();
@@ -86,7 +86,10 @@ fn everything_works_without_capabilities() {
         let frontends: Vec<_> = (1..=100).map(|i| point(&format!("203.0.113.{i}:80/TCP"), 1)).collect();
         kernel.apply(&frontends);
         kernel.apply(&[put(1, entry(&["192.0.2.10:80/TCP"])), put(5, entry(&["192.0.2.10:80/TCP"]))]);
-        assert_eq!(dial(Manner::Tcp, "203.0.113.7:80".parse().unwrap()).unwrap().backend, l4("192.0.2.10:80/TCP"));
+        assert_eq!(
+            exchange(SocketMode::Tcp, "203.0.113.7:80".parse().unwrap()).unwrap().backend,
+            l4("192.0.2.10:80/TCP")
+        );
         assert_eq!(kernel.datapath.dump().unwrap().frontends.len(), 105);
         assert_eq!(kernel.datapath.verify_links(), []);
         // A link whose pin was removed is pinned again, and one that was detached is attached
@@ -118,8 +121,8 @@ fn try_canary(own: &OwnSockets) -> [(Result<(), Errno>, bool); 2] {
 /// The basis of the self-test: programs pinned in another directory refuse the same sockets but do
 /// not leave the mark.
 #[test]
-fn the_own_program_is_told_from_one_with_other_maps() {
-    in_sandbox("sockets::own::the_own_program_is_told_from_one_with_other_maps", |env| {
+fn the_own_program_is_distinguished_from_one_with_other_maps() {
+    in_sandbox("sockets::own_sockets::the_own_program_is_distinguished_from_one_with_other_maps", |env| {
         const REFUSED: Result<(), Errno> = Err(Errno::ECONNREFUSED);
         const LEFT_ALONE: Result<(), Errno> = Err(Errno::ENETUNREACH);
         let mut kernel = Kernel::open(&options(env));

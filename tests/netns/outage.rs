@@ -8,9 +8,9 @@ use nodelb_apiserver::{Cluster, Replica, ServeOptions};
 use nodelb_prober::{Plan, Probe, Transport};
 use serde_json::json;
 
-use crate::cloud::{Trap, own};
 use crate::cluster::{apply, cluster_at, join, serve, service, slice};
-use crate::host::{Daemon, Host, answer, backend, eventually, frontend, get, is_done, socket};
+use crate::host::{Daemon, Host, answer, backend, eventually, frontend, get, is_served_by, socket};
+use crate::network::{Trap, own};
 use crate::sandbox;
 
 const FIRST: &str = "192.0.2.21:6443";
@@ -25,7 +25,7 @@ fn serve_web(cluster: &Cluster, name: &str, address: &str) {
 }
 
 fn is_web(address: &str) -> bool {
-    is_done(&format!("{address}:443/TCP"), &["192.0.2.80:80/TCP"])
+    is_served_by(&format!("{address}:443/TCP"), &["192.0.2.80:80/TCP"])
 }
 
 fn is_gone(address: &str) -> bool {
@@ -33,7 +33,7 @@ fn is_gone(address: &str) -> bool {
 }
 
 /// Waits until nodelb has received a change made now.
-fn hears(cluster: &Cluster, name: &str, address: &str) {
+fn receives(cluster: &Cluster, name: &str, address: &str) {
     serve_web(cluster, name, address);
     eventually(&format!("the new service {name}"), || is_web(address));
 }
@@ -46,7 +46,7 @@ fn spawn(host: &Host) -> Daemon {
 
 #[test]
 fn services_go_on_while_every_apiserver_is_away() {
-    sandbox::run("away::services_go_on_while_every_apiserver_is_away", |sandbox| {
+    sandbox::run("outage::services_go_on_while_every_apiserver_is_away", |sandbox| {
         let host = Host::new(sandbox);
         let _backend = backend("web", BACKEND);
         let cluster = cluster_at(&[FIRST]);
@@ -61,7 +61,7 @@ fn services_go_on_while_every_apiserver_is_away() {
 
         let said_before = warnings(&host);
         drop(servers);
-        eventually("the loss is told", || host.log().contains("no apiserver can be reached"));
+        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
         assert!(get("/healthz").is_some() && get("/readyz").is_some(), "it is as healthy and as ready as before");
         assert_stale();
         cluster.delete("services", "default", "goes").unwrap();
@@ -84,7 +84,7 @@ fn services_go_on_while_every_apiserver_is_away() {
         let servers = start();
         assert!(daemon.wait_ready(), "{}", host.log());
         eventually("what happened meanwhile", || is_gone("198.51.100.81") && is_web("198.51.100.82"));
-        hears(&cluster, "more", "198.51.100.83");
+        receives(&cluster, "more", "198.51.100.83");
         let tally = traffic.finish();
         assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
         drop((servers, daemon));
@@ -111,9 +111,9 @@ fn node_that_has_learned(host: &Host, cluster: &Cluster) -> (Daemon, Replica) {
     let (first, second) = (serve(cluster, FIRST), serve(cluster, SECOND));
     join(host, cluster, &[FIRST]);
     let daemon = host.start();
-    hears(cluster, "web", "198.51.100.80");
+    receives(cluster, "web", "198.51.100.80");
     first.stop();
-    hears(cluster, "learned", "198.51.100.81");
+    receives(cluster, "learned", "198.51.100.81");
     let file = host.path("state").join("apiservers.json");
     eventually("the learned address is remembered", || {
         fs::read_to_string(&file).is_ok_and(|text| text.contains(SECOND))
@@ -123,21 +123,21 @@ fn node_that_has_learned(host: &Host, cluster: &Cluster) -> (Daemon, Replica) {
 
 #[test]
 fn a_learned_address_is_enough_and_is_remembered() {
-    sandbox::run("away::a_learned_address_is_enough_and_is_remembered", |sandbox| {
+    sandbox::run("outage::a_learned_address_is_enough_and_is_remembered", |sandbox| {
         let host = Host::new(sandbox);
         let cluster = cluster_at(&[SECOND]);
         let (daemon, second) = node_that_has_learned(&host, &cluster);
         daemon.kill();
         host.cleanup();
         let daemon = host.start();
-        hears(&cluster, "remembered", "198.51.100.82");
+        receives(&cluster, "remembered", "198.51.100.82");
         drop((daemon, second));
     });
 }
 
 #[test]
 fn another_cluster_behind_a_remembered_address_is_not_believed() {
-    sandbox::run("away::another_cluster_behind_a_remembered_address_is_not_believed", |sandbox| {
+    sandbox::run("outage::another_cluster_behind_a_remembered_address_is_not_believed", |sandbox| {
         let host = Host::new(sandbox);
         let cluster = cluster_at(&[SECOND]);
         let (daemon, second) = node_that_has_learned(&host, &cluster);
@@ -146,14 +146,14 @@ fn another_cluster_behind_a_remembered_address_is_not_believed() {
         let stranger = cluster_at(&[SECOND]);
         serve_web(&stranger, "strange", "198.51.100.90");
         // Another certificate authority; then the same one with another Service default/kubernetes.
-        for (identity, told) in
+        for (identity, reason) in
             [(None, "certificate"), (Some(cluster.identity().clone()), "another cluster answers there")]
         {
             let options = ServeOptions { identity, ..ServeOptions::default() };
             let server = stranger.serve(TcpListener::bind(SECOND).unwrap(), options).unwrap();
             let daemon = spawn(&host);
-            let is_told = |line: &str| line.contains(SECOND) && line.contains(told);
-            eventually(told, || host.log().lines().any(is_told));
+            let is_reported = |line: &str| line.contains(SECOND) && line.contains(reason);
+            eventually(reason, || host.log().lines().any(is_reported));
             assert!(is_web("198.51.100.80") && is_web("198.51.100.81"), "what was known is served");
             assert!(is_gone("198.51.100.90"));
             server.stop();
@@ -161,13 +161,13 @@ fn another_cluster_behind_a_remembered_address_is_not_believed() {
         }
         let (mut daemon, _second) = (host.spawn(None), serve(&cluster, SECOND));
         assert!(daemon.wait_ready(), "{}", host.log());
-        hears(&cluster, "back", "198.51.100.82");
+        receives(&cluster, "back", "198.51.100.82");
     });
 }
 
 #[test]
-fn service_addresses_are_never_dialled() {
-    sandbox::run("away::service_addresses_are_never_dialled", |sandbox| {
+fn nodelb_never_connects_to_service_addresses() {
+    sandbox::run("outage::nodelb_never_connects_to_service_addresses", |sandbox| {
         const IN_CIDR: &str = "198.51.100.77:6443";
         const BALANCED: &str = "203.0.113.10:6443";
         let host = Host::new(sandbox);
@@ -185,12 +185,12 @@ fn service_addresses_are_never_dialled() {
         let first = serve(&cluster, FIRST);
         join(&host, &cluster, &[FIRST]);
         let _daemon = host.start();
-        hears(&cluster, "web", "198.51.100.80");
+        receives(&cluster, "web", "198.51.100.80");
         first.stop();
         // No other server is left, and nodelb still rejects this one.
-        eventually("the loss is told", || host.log().contains("no apiserver can be reached"));
+        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
         assert_eq!(traps.each_ref().map(Trap::caught), [0, 0], "{}", host.log());
         let _first = serve(&cluster, FIRST);
-        hears(&cluster, "back", "198.51.100.81");
+        receives(&cluster, "back", "198.51.100.81");
     });
 }

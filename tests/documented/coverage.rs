@@ -19,8 +19,8 @@ fn names<'t>(texts: impl IntoIterator<Item = &'t str>) -> Names {
 fn agree(exists: &Names, documented: &Names, place: &str) {
     let missing: Vec<_> = exists.difference(documented).collect();
     let made_up: Vec<_> = documented.difference(exists).collect();
-    assert!(missing.is_empty(), "{place} does not tell of {missing:?}");
-    assert!(made_up.is_empty(), "{place} tells of {made_up:?}, which does not exist");
+    assert!(missing.is_empty(), "{place} does not mention {missing:?}");
+    assert!(made_up.is_empty(), "{place} mentions {made_up:?}, which does not exist");
 }
 
 fn page() -> Manual {
@@ -43,7 +43,7 @@ fn every_command_is_documented() {
     for command in commands() {
         assert!(command.get_about().is_some(), "{} has no help", command.get_name());
         let is_named = |line: &String| words(line).any(|word| word == command.get_name());
-        assert!(synopsis.iter().any(is_named), "SYNOPSIS of nodelb(8) does not tell of {}", command.get_name());
+        assert!(synopsis.iter().any(is_named), "SYNOPSIS of nodelb(8) does not mention {}", command.get_name());
     }
 }
 
@@ -98,8 +98,8 @@ fn every_route_and_parameter_is_documented() {
     let parameters: Names = rows.iter().flat_map(|row| row["parameters"].as_array().unwrap()).map(text).collect();
     for parameter in &parameters {
         let name = parameter.split('=').next().unwrap();
-        let is_told = section.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == name);
-        assert!(is_told, "ADMIN API of nodelb(8) does not tell of the parameter {parameter}");
+        let is_documented = section.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == name);
+        assert!(is_documented, "ADMIN API of nodelb(8) does not mention the parameter {parameter}");
     }
     // The same in machine-readable form.
     let openapi: serde_json::Value = serde_json::from_str(&daemon.get("/openapi.json")).unwrap();

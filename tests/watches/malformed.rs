@@ -6,21 +6,21 @@ use nodelb::source::kube::decode::Kind;
 use nodelb_apiserver::{Behaviour, Cluster, EventFault, Fault, On, Patch, ServeOptions, WatchList};
 use serde_json::{Value, json};
 
-use crate::make::{self, frontend};
+use crate::objects::{self, frontend};
 use crate::rig::Rig;
 
 fn shop_on(behaviour: Behaviour) -> Rig {
     let cluster = Cluster::new().expect("a cluster");
-    (0..4).flat_map(make::pair).for_each(|object| cluster.apply_value(object).expect("valid"));
+    (0..4).flat_map(objects::pair).for_each(|object| cluster.apply_value(object).expect("valid"));
     let rig = Rig::of(cluster, ServeOptions { behaviour, ..ServeOptions::default() }, |_| {});
-    (0..4).for_each(|number| rig.watch(&frontend(number), Some(&make::backend(number))));
+    (0..4).for_each(|number| rig.watch(&frontend(number), Some(&objects::backend(number))));
     rig.converge("the beginning");
     rig
 }
 
 #[test]
 fn lists_and_watches_are_asked_for_as_the_server_can() {
-    for (watch_list, streams) in [(WatchList::On, true), (WatchList::Off, false), (WatchList::Ancient, false)] {
+    for (watch_list, streams) in [(WatchList::On, true), (WatchList::Off, false), (WatchList::Unsupported, false)] {
         let rig = shop_on(Behaviour { watch_list, ..Behaviour::default() });
         rig.node.wait("a watch", |_| rig.node.is_watching());
         let asked = rig.requests(Kind::Service);
@@ -34,7 +34,7 @@ fn lists_and_watches_are_asked_for_as_the_server_can() {
             resumed.extend(rig.requests(Kind::Service));
             if resumed.is_empty() { Err("no request".into()) } else { Ok(()) }
         });
-        rig.apply(make::slice("s0", 1, &["203.0.113.1".into()]));
+        rig.apply(objects::slice("s0", 1, &["203.0.113.1".into()]));
         rig.converge("after a watch that ended");
         resumed.extend(rig.requests(Kind::Service));
         assert!(resumed.iter().all(|line| line.contains("&resourceVersion=")), "a list to resume: {resumed:#?}");
@@ -56,8 +56,8 @@ fn services_that_are_left_out_and_come_back() {
 }
 
 fn come_and_go(rig: &Rig) {
-    let plain = || make::service("t", 77);
-    rig.apply(make::slice("t", 0, &["203.0.113.1".into()]));
+    let plain = || objects::service("t", 77);
+    rig.apply(objects::slice("t", 0, &["203.0.113.1".into()]));
     let headless = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]});
     let external = json!({"type": "ExternalName", "externalName": "example.com"});
     let mut proxied = plain();
@@ -66,7 +66,7 @@ fn come_and_go(rig: &Rig) {
     for left_out in [with(&headless), with(&external), proxied] {
         rig.apply(plain());
         rig.converge("served");
-        assert_eq!(rig.node.eye().backends(&frontend(77)), ["203.0.113.1:8080/TCP"]);
+        assert_eq!(rig.node.observer().backends(&frontend(77)), ["203.0.113.1:8080/TCP"]);
         // An apiserver rejects a change of the ClusterIP: it takes a new object.
         let is_label = left_out["spec"] == plain()["spec"];
         if !is_label {
@@ -74,7 +74,7 @@ fn come_and_go(rig: &Rig) {
         }
         rig.apply(left_out);
         rig.converge("left out");
-        assert!(!rig.node.eye().told().services.contains_key("ns/t"));
+        assert!(!rig.node.observer().objects().services.contains_key("ns/t"));
         rig.cluster.delete("services", "ns", "t").expect("was there");
     }
 }
@@ -89,8 +89,8 @@ fn an_object_of_ten_megabytes() {
         // More than once: on a slow machine nodelb may close the connection before the event is
         // complete.
         faults.events_next(5, kind.resource(), EventFault::Garbage { bytes: event.clone() });
-        rig.apply(make::slice("s0", 1, &["203.0.113.1".into()]));
-        rig.apply(make::service("new", 9));
+        rig.apply(objects::slice("s0", 1, &["203.0.113.1".into()]));
+        rig.apply(objects::service("new", 9));
         rig.converge("a large event");
         rig.wait_for_problem(kind, Some("an object of 104"));
         faults.clear();
@@ -98,12 +98,12 @@ fn an_object_of_ten_megabytes() {
     faults.behave(|behaviour| behaviour.watch_list = WatchList::Off);
     faults.answer_next(1, On::list("services"), Fault::Garbage { bytes: large.to_string() });
     faults.expire_watches();
-    rig.apply(make::service("newer", 10));
+    rig.apply(objects::service("newer", 10));
     rig.converge("a large object in a list");
 }
 
 #[test]
-fn objects_that_make_no_sense_in_lists_and_watches() {
+fn invalid_objects_in_lists_and_watches() {
     let rig = shop_on(Behaviour::default());
     let faults = rig.replica.faults();
     let odd = [
@@ -125,7 +125,7 @@ fn objects_that_make_no_sense_in_lists_and_watches() {
         for kind in Kind::SERVED {
             let bytes = json!({"type": "MODIFIED", "object": object}).to_string();
             faults.events_next(1, kind.resource(), EventFault::Garbage { bytes });
-            rig.apply(make::slice("s0", 1, &[format!("203.0.113.{}", 1 + rig.cluster.revision() % 200)]));
+            rig.apply(objects::slice("s0", 1, &[format!("203.0.113.{}", 1 + rig.cluster.revision() % 200)]));
             rig.cluster.patch("services", "ns", "s1", &touched(rig.cluster.revision())).expect("valid");
             rig.converge(&format!("{object:.100} in a watch"));
             rig.wait_for_problem(kind, Some("skipped since the start"));
@@ -148,7 +148,7 @@ fn touched(number: u64) -> Patch {
 }
 
 #[test]
-fn a_good_object_that_becomes_odd_stays_as_it_was_and_recovers() {
+fn an_object_that_becomes_invalid_keeps_its_last_valid_version_and_recovers() {
     let rig = shop_on(Behaviour::default());
     let odd = |kind: Kind| match kind {
         Kind::Service => json!({"spec": {"sessionAffinityConfig": 7}}),
@@ -158,11 +158,11 @@ fn a_good_object_that_becomes_odd_stays_as_it_was_and_recovers() {
         let good = rig.cluster.get(kind.resource(), "ns", name).expect("there");
         rig.cluster.patch(kind.resource(), "ns", name, &Patch::Merge(odd(kind))).expect("stored");
         rig.wait_for_problem(kind, Some(&format!("ns/{name}:")));
-        assert_eq!(rig.node.eye().backends(&frontend(1)), [make::backend(1)]);
+        assert_eq!(rig.node.observer().backends(&frontend(1)), [objects::backend(1)]);
         rig.replica.faults().expire_watches();
-        rig.apply(make::slice("s0", 1, &[format!("203.0.113.{}", 1 + rig.cluster.revision() % 200)]));
+        rig.apply(objects::slice("s0", 1, &[format!("203.0.113.{}", 1 + rig.cluster.revision() % 200)]));
         rig.reconnect();
-        assert_eq!(rig.node.eye().backends(&frontend(1)), [make::backend(1)]);
+        assert_eq!(rig.node.observer().backends(&frontend(1)), [objects::backend(1)]);
         let mut good = good;
         good["metadata"]["resourceVersion"].take();
         rig.apply(good);
@@ -172,10 +172,10 @@ fn a_good_object_that_becomes_odd_stays_as_it_was_and_recovers() {
 }
 
 #[test]
-fn an_odd_object_that_is_deleted_is_forgotten() {
+fn an_invalid_object_that_is_deleted_is_removed() {
     let rig = shop_on(Behaviour::default());
     let odd = || {
-        let mut odd = make::service("odd", 99);
+        let mut odd = objects::service("odd", 99);
         odd["spec"]["sessionAffinityConfig"] = json!(7);
         odd
     };
@@ -184,7 +184,7 @@ fn an_odd_object_that_is_deleted_is_forgotten() {
     rig.cluster.delete("services", "ns", "odd").expect("was there");
     rig.wait_for_problem(Kind::Service, None);
     // A valid object is deleted and created again with invalid content: the deletion takes effect.
-    rig.apply(make::service("odd", 99));
+    rig.apply(objects::service("odd", 99));
     rig.converge("good");
     rig.cluster.delete("services", "ns", "odd").expect("was there");
     rig.apply(odd());
@@ -201,37 +201,37 @@ fn an_odd_object_that_is_deleted_is_forgotten() {
 fn a_hundred_thousand_endpoints_in_one_slice() {
     let rig = shop_on(Behaviour::default());
     let backends: Vec<String> = (0..100_000).map(|n| format!("10.{}.{}.{}", n >> 16, n >> 8 & 255, n & 255)).collect();
-    rig.apply(make::slice("s1", 1, &backends));
+    rig.apply(objects::slice("s1", 1, &backends));
     rig.wait_for_problem(Kind::EndpointSlice, Some("more than 10000 items"));
-    rig.apply(make::slice("s0", 1, &["203.0.113.1".into()]));
+    rig.apply(objects::slice("s0", 1, &["203.0.113.1".into()]));
     rig.converge("the others");
-    rig.apply(make::slice("s1", 1, &backends[..3]));
+    rig.apply(objects::slice("s1", 1, &backends[..3]));
     rig.converge("split");
 }
 
 #[test]
-fn addresses_and_ports_of_no_use() {
+fn useless_addresses_and_ports() {
     let rig = shop_on(Behaviour::default());
-    rig.apply(make::service("t", 70));
+    rig.apply(objects::service("t", 70));
     let addresses =
         ["203.0.113.1", "fe80::1%eth0", "2001:db8::1", "0.0.0.0", "224.0.0.1", "1.2.3", "", "203.0.113.2%1"];
-    rig.apply(make::slice("t", 0, &addresses.map(str::to_owned)));
+    rig.apply(objects::slice("t", 0, &addresses.map(str::to_owned)));
     rig.converge("addresses of no use");
-    assert_eq!(rig.node.eye().backends(&frontend(70)), ["203.0.113.1:8080/TCP"]);
-    let mut six = make::slice("t", 1, &["203.0.113.9".into(), "2001:db8::1%2".into()]);
+    assert_eq!(rig.node.observer().backends(&frontend(70)), ["203.0.113.1:8080/TCP"]);
+    let mut six = objects::slice("t", 1, &["203.0.113.9".into(), "2001:db8::1%2".into()]);
     six["addressType"] = json!("IPv6");
     rig.apply(six);
-    let mut unlabelled = make::slice("t", 2, &["203.0.113.8".into()]);
+    let mut unlabelled = objects::slice("t", 2, &["203.0.113.8".into()]);
     unlabelled["metadata"]["labels"].take();
     rig.apply(unlabelled);
-    let mut portless = make::slice("t", 3, &["203.0.113.7".into()]);
+    let mut portless = objects::slice("t", 3, &["203.0.113.7".into()]);
     portless["ports"] = json!([{"name": "", "port": 0}, {"name": "", "port": null}, {"name": "x", "protocol": "ICMP"}]);
     rig.apply(portless);
-    let mut service = make::service("u", 71);
+    let mut service = objects::service("u", 71);
     service["spec"]["ports"] = json!([{"name": "zero", "port": 0}, {"name": "good", "port": 80}]);
     rig.apply(service);
     rig.converge("slices of no use");
-    assert_eq!(rig.node.eye().backends(&frontend(70)), ["203.0.113.1:8080/TCP"]);
+    assert_eq!(rig.node.observer().backends(&frontend(70)), ["203.0.113.1:8080/TCP"]);
     std::thread::sleep(Duration::from_millis(600));
     let rows = rig.node.sources.borrow().clone();
     let notices = |kind: Kind| rows.iter().find(|row| row.path == kind.resource()).expect("a row").notices.join("\n");
@@ -244,14 +244,14 @@ fn addresses_and_ports_of_no_use() {
 #[test]
 fn a_node_that_may_not_be_read_harms_nothing() {
     let cluster = Cluster::new().expect("a cluster");
-    make::pair(1).into_iter().for_each(|object| cluster.apply_value(object).expect("valid"));
+    objects::pair(1).into_iter().for_each(|object| cluster.apply_value(object).expect("valid"));
     for code in [403, 404, 500] {
         let rig = Rig::of(cluster.clone(), ServeOptions::default(), |faults| {
             faults.answer(On::resource("nodes"), Fault::Status { code, retry_after: None });
         });
         rig.converge("without the Node");
         rig.wait_for_problem(Kind::Node, Some(&code.to_string()));
-        rig.apply(make::slice("s1", 1, &[format!("203.0.113.{}", code % 100)]));
+        rig.apply(objects::slice("s1", 1, &[format!("203.0.113.{}", code % 100)]));
         rig.converge("and on");
     }
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Serves until it is dropped.
-pub(crate) struct Entry {
+pub(crate) struct HealthCheckServer {
     snapshot: watch::Sender<Arc<Snapshot>>,
     health: watch::Sender<Arc<Health>>,
     clock: Clock,
@@ -23,11 +23,11 @@ pub(crate) struct Entry {
     _running: oneshot::Sender<()>,
 }
 
-impl Entry {
+impl HealthCheckServer {
     pub(crate) fn start() -> Self {
         let (snapshot, snapshots) = watch::channel(Arc::default());
         let (health, healths) = watch::channel(Arc::default());
-        let (changes, told) = mpsc::channel(64);
+        let (changes, receiver) = mpsc::channel(64);
         let (running, stop) = oneshot::channel();
         let clock = Clock::start();
         let entry = LocalEntry {
@@ -39,7 +39,7 @@ impl Entry {
             register: Arc::new(|_| Ok(())),
         };
         start(entry, async { drop(stop.await) }).expect("a thread");
-        Self { snapshot, health, clock, _changes: told, _running: running }
+        Self { snapshot, health, clock, _changes: receiver, _running: running }
     }
 
     /// Publishes the current state of the owner.
@@ -50,10 +50,10 @@ impl Entry {
 }
 
 /// A summary of the response. Status, header and body must agree.
-pub(crate) fn ask(at: SocketAddr) -> String {
+pub(crate) fn get(at: SocketAddr) -> String {
     match answer(at) {
         Ok(answer) => read(&answer).unwrap_or(answer),
-        Err(_nobody) => "nobody answers".into(),
+        Err(_refused) => "nothing listens".into(),
     }
 }
 

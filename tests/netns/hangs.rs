@@ -38,19 +38,19 @@ const STOPS_WITHIN: Duration = Duration::from_secs(20);
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// A node with one service in a file, and backends that say their name.
-struct Scene {
+struct Fixture {
     host: Host,
     _backends: [Backend; 3],
 }
 
-impl Scene {
+impl Fixture {
     fn new(sandbox: &Sandbox) -> Self {
         let host = Host::new(sandbox);
         fs::create_dir_all(host.path("state")).unwrap();
         let backends = [("a", A), ("b", B), ("c", C)].map(|(name, address)| host::backend(name, address));
-        let scene = Self { host, _backends: backends };
-        scene.serve(A);
-        scene
+        let fixture = Self { host, _backends: backends };
+        fixture.serve(A);
+        fixture
     }
 
     /// Makes this the backend of the service.
@@ -248,23 +248,23 @@ fn journal_stream(host: &Host) -> String {
 
 #[test]
 fn journald_that_does_not_read_stops_nothing() {
-    sandbox::run("frozen::journald_that_does_not_read_stops_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
+    sandbox::run("hangs::journald_that_does_not_read_stops_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
         let journald = Journald::start();
-        let stream = journal_stream(&scene.host);
-        let launch = || scene.launch(std::slice::from_ref(&stream));
-        let daemon = scene.ready(launch);
+        let stream = journal_stream(&fixture.host);
+        let launch = || fixture.launch(std::slice::from_ref(&stream));
+        let daemon = fixture.ready(launch);
         let output = journald.read_until("every source is synced");
         for field in ["PRIORITY\u{a}", "SYSLOG_IDENTIFIER", "MESSAGE_ID", "nodelb starts", "CODE_FILE"] {
             assert!(output.contains(field.trim_end()), "{field}: {output}");
         }
         journald.freeze();
-        scene.still_works(daemon);
+        fixture.still_works(daemon);
 
         // From the start: the first thing that the journal's library does is to send.
-        let mut daemon = scene.ready(launch);
+        let mut daemon = fixture.ready(launch);
         feeds_the_watchdog(&mut daemon);
-        scene.serve(B);
+        fixture.serve(B);
         reaches(WEB, "b");
         // What waited is written when it reads again, in order.
         let output = journald.read_until("applied: shop/web");
@@ -272,15 +272,15 @@ fn journald_that_does_not_read_stops_nothing() {
         assert!(starts < applied, "{output}");
         journald.freeze();
         ends(daemon);
-        assert_eq!(scene.host.log(), "", "nothing goes to stderr while there is a journal");
+        assert_eq!(fixture.host.log(), "", "nothing goes to stderr while there is a journal");
     });
 }
 
 #[test]
 fn a_stderr_that_is_not_read_stops_nothing() {
-    sandbox::run("frozen::a_stderr_that_is_not_read_stops_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
-        let path = scene.host.path("stderr");
+    sandbox::run("hangs::a_stderr_that_is_not_read_stops_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
+        let path = fixture.host.path("stderr");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         let mut reader =
             File::options().read(true).write(true).custom_flags(nix::libc::O_NONBLOCK).open(&path).unwrap();
@@ -288,16 +288,16 @@ fn a_stderr_that_is_not_read_stops_nothing() {
             let mut command = Command::new("sh");
             let script = format!("exec env WATCHDOG_USEC=4000000 \"$0\" \"$@\" 2>{}", path.display());
             command.args(["-c", &script]).arg(env!("CARGO_BIN_EXE_nodelb"));
-            scene.host.launch(command, &[])
+            fixture.host.launch(command, &[])
         };
-        scene.outlasts(launch, || {
+        fixture.outlasts(launch, || {
             let mut text = [0; 1 << 16];
             let length = reader.read(&mut text).unwrap();
             assert!(String::from_utf8_lossy(&text[..length]).contains("nodelb starts"));
             fill(|| reader.write(&[b'.'; 512]));
         });
         // The last words of a start that fails are bounded, too.
-        scene.host.write("nodelb.toml", "what = ");
+        fixture.host.write("nodelb.toml", "what = ");
         let began = Instant::now();
         let status = launch().wait();
         assert_eq!(status.code(), Some(78));
@@ -307,9 +307,9 @@ fn a_stderr_that_is_not_read_stops_nothing() {
 
 #[test]
 fn a_state_directory_that_hangs_stops_nothing() {
-    sandbox::run("frozen::a_state_directory_that_hangs_stops_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
-        drop(scene.outlasts(|| scene.launch(&[]), || Hung::over(&scene.host.path("state"))));
+    sandbox::run("hangs::a_state_directory_that_hangs_stops_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
+        drop(fixture.outlasts(|| fixture.launch(&[]), || Hung::over(&fixture.host.path("state"))));
     });
 }
 
@@ -317,47 +317,47 @@ fn a_state_directory_that_hangs_stops_nothing() {
 /// more: what the kernel has of it stays.
 #[test]
 fn a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured() {
-    sandbox::run("frozen::a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured", |sandbox| {
-        let scene = Scene::new(sandbox);
+    sandbox::run("hangs::a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured", |sandbox| {
+        let fixture = Fixture::new(sandbox);
         let api = Api::new();
-        cluster::join(&scene.host, &api.objects, &[SERVER]);
-        let launch = || scene.launch(&[]);
-        let daemon = scene.ready(launch);
+        cluster::join(&fixture.host, &api.objects, &[SERVER]);
+        let launch = || fixture.launch(&[]);
+        let daemon = fixture.ready(launch);
         reaches(API, "x");
         ends(daemon);
 
-        scene.host.configure("");
-        let warnings = || scene.host.log().matches(" WARN the configuration does not name kubernetes").count();
-        let hung = scene.outlasts(launch, || {
+        fixture.host.configure("");
+        let warnings = || fixture.host.log().matches(" WARN the configuration does not name kubernetes").count();
+        let hung = fixture.outlasts(launch, || {
             reaches(API, "x");
-            assert_eq!(warnings(), 1, "{}", scene.host.log());
-            Hung::over(&scene.host.path("state"))
+            assert_eq!(warnings(), 1, "{}", fixture.host.log());
+            Hung::over(&fixture.host.path("state"))
         });
         reaches(API, "x");
-        assert_eq!(warnings(), 2, "{}", scene.host.log());
+        assert_eq!(warnings(), 2, "{}", fixture.host.log());
         drop(hung);
-        ends(scene.ready(launch));
+        ends(fixture.ready(launch));
         reaches(API, "x");
     });
 }
 
 #[test]
 fn fifos_in_place_of_files_stop_nothing() {
-    sandbox::run("frozen::fifos_in_place_of_files_stop_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
+    sandbox::run("hangs::fifos_in_place_of_files_stop_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
         let fifo = |path: PathBuf| {
             drop(fs::remove_file(&path));
             assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         };
-        let mut daemon = scene.ready(|| scene.launch(&[]));
+        let mut daemon = fixture.ready(|| fixture.launch(&[]));
         for round in ["later", "from the start"] {
-            let state = fs::read_dir(scene.host.path("state")).unwrap();
+            let state = fs::read_dir(fixture.host.path("state")).unwrap();
             let files: Vec<PathBuf> = state.map(|entry| entry.unwrap().path()).collect();
             assert!(!files.is_empty(), "{round}");
             files.into_iter().for_each(fifo);
-            fifo(scene.host.path("services.d/fifo.toml"));
-            scene.still_works(daemon);
-            daemon = scene.ready(|| scene.launch(&[]));
+            fifo(fixture.host.path("services.d/fifo.toml"));
+            fixture.still_works(daemon);
+            daemon = fixture.ready(|| fixture.launch(&[]));
         }
         daemon.stop();
     });
@@ -365,14 +365,14 @@ fn fifos_in_place_of_files_stop_nothing() {
 
 #[test]
 fn a_services_directory_that_hangs_stops_nothing_else() {
-    sandbox::run("frozen::a_services_directory_that_hangs_stops_nothing_else", |sandbox| {
-        let scene = Scene::new(sandbox);
+    sandbox::run("hangs::a_services_directory_that_hangs_stops_nothing_else", |sandbox| {
+        let fixture = Fixture::new(sandbox);
         let api = Api::new();
-        cluster::join(&scene.host, &api.objects, &[SERVER]);
+        cluster::join(&fixture.host, &api.objects, &[SERVER]);
 
-        let mut daemon = scene.ready(|| scene.launch(&[]));
+        let mut daemon = fixture.ready(|| fixture.launch(&[]));
         reaches(API, "x");
-        let mut hung = Hung::over(&scene.host.path("services.d"));
+        let mut hung = Hung::over(&fixture.host.path("services.d"));
         for round in ["later", "from the start"] {
             api.serve(Y);
             reaches(API, "y");
@@ -386,7 +386,7 @@ fn a_services_directory_that_hangs_stops_nothing_else() {
             reaches(API, "z");
             ends(daemon);
             api.serve(X);
-            daemon = scene.launch(&[]);
+            daemon = fixture.launch(&[]);
             // After ten seconds: what is ordered after nodelb has to start.
             assert!(daemon.wait_ready(), "{round}");
             reaches(API, "x");
@@ -394,7 +394,7 @@ fn a_services_directory_that_hangs_stops_nothing_else() {
         // It answers again: what changed meanwhile is read.
         hung.device = None;
         drop(hung);
-        scene.serve(B);
+        fixture.serve(B);
         reaches(WEB, "b");
         daemon.stop();
     });
@@ -402,14 +402,14 @@ fn a_services_directory_that_hangs_stops_nothing_else() {
 
 #[test]
 fn an_exec_plugin_that_never_ends_stops_nothing() {
-    sandbox::run("frozen::an_exec_plugin_that_never_ends_stops_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
+    sandbox::run("hangs::an_exec_plugin_that_never_ends_stops_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
         let objects = cluster::cluster_at(&[SERVER]);
-        cluster::join(&scene.host, &objects, &[SERVER]);
-        let kubeconfig = fs::read_to_string(scene.host.path("kubeconfig")).unwrap();
+        cluster::join(&fixture.host, &objects, &[SERVER]);
+        let kubeconfig = fs::read_to_string(fixture.host.path("kubeconfig")).unwrap();
         let (clusters, _) = kubeconfig.split_once("users:").unwrap();
-        fs::create_dir(scene.host.path("plugins")).unwrap();
-        let plugin = scene.host.path("plugins/plugin");
+        fs::create_dir(fixture.host.path("plugins")).unwrap();
+        let plugin = fixture.host.path("plugins/plugin");
         fs::write(&plugin, "#!/bin/sh\nexec sleep 1000\n").unwrap();
         fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
         let users = format!(
@@ -423,13 +423,13 @@ fn an_exec_plugin_that_never_ends_stops_nothing() {
         let head: String =
             clusters.lines().filter(|line| !line.starts_with("current-context")).map(|it| format!("{it}\n")).collect();
         let head = head.split("contexts:").next().unwrap().to_owned();
-        scene.host.write("kubeconfig", &format!("{head}{contexts}{users}"));
+        fixture.host.write("kubeconfig", &format!("{head}{contexts}{users}"));
 
         // A program that sleeps, then one that cannot even be started: exec waits for its file system.
         let mut hung = None;
         for _ in ["sleeps", "cannot be read"] {
-            scene.still_works(scene.ready(|| scene.launch(&[])));
-            hung.get_or_insert_with(|| Hung::over(&scene.host.path("plugins")));
+            fixture.still_works(fixture.ready(|| fixture.launch(&[])));
+            hung.get_or_insert_with(|| Hung::over(&fixture.host.path("plugins")));
         }
         drop(hung);
     });
@@ -437,39 +437,39 @@ fn an_exec_plugin_that_never_ends_stops_nothing() {
 
 #[test]
 fn credentials_that_cannot_be_read_stop_nothing() {
-    sandbox::run("frozen::credentials_that_cannot_be_read_stop_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
+    sandbox::run("hangs::credentials_that_cannot_be_read_stop_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
         let api = Api::new();
-        let directory = scene.host.path("credentials");
+        let directory = fixture.host.path("credentials");
         fs::create_dir(&directory).unwrap();
         let kubeconfig = api.objects.kubeconfig(&[&format!("https://{SERVER}")]).unwrap();
-        scene.host.write("credentials/kubeconfig", &kubeconfig);
+        fixture.host.write("credentials/kubeconfig", &kubeconfig);
         let path = directory.join("kubeconfig");
-        cluster::configure(&scene.host, &format!("kubeconfig = {path:?}\n{}", cluster::in_order(&[SERVER])));
+        cluster::configure(&fixture.host, &format!("kubeconfig = {path:?}\n{}", cluster::in_order(&[SERVER])));
 
         // The connection there is goes on, and so does what it says.
-        let daemon = scene.ready(|| scene.launch(&[]));
+        let daemon = fixture.ready(|| fixture.launch(&[]));
         reaches(API, "x");
         let hung = Hung::over(&directory);
         api.serve(Y);
         reaches(API, "y");
-        scene.still_works(daemon);
+        fixture.still_works(daemon);
 
         // What files say is served, and what Kubernetes said last, until they can be read.
-        let daemon = scene.ready(|| scene.launch(&[]));
+        let daemon = fixture.ready(|| fixture.launch(&[]));
         reaches(API, "y");
-        scene.still_works(daemon);
+        fixture.still_works(daemon);
         drop(hung);
     });
 }
 
 #[test]
 fn admin_clients_that_never_read_stop_nothing() {
-    sandbox::run("frozen::admin_clients_that_never_read_stop_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
-        let socket = scene.host.path("nodelb.sock");
-        scene.host.configure(&format!("[admin]\nsocket = {socket:?}\n"));
-        let daemon = scene.ready(|| scene.launch(&[]));
+    sandbox::run("hangs::admin_clients_that_never_read_stop_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
+        let socket = fixture.host.path("nodelb.sock");
+        fixture.host.configure(&format!("[admin]\nsocket = {socket:?}\n"));
+        let daemon = fixture.ready(|| fixture.launch(&[]));
         let requests = ["/frontends?watch=true", "/history?watch=true", "/metrics", "/frontends", ""];
         let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let mut tcp = Vec::new();
@@ -483,7 +483,7 @@ fn admin_clients_that_never_read_stop_nothing() {
             drop(stream.write_all(request(path).as_bytes()));
             unix.push(stream);
         }
-        scene.still_works(daemon);
+        fixture.still_works(daemon);
         tcp.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         drop(unix);
     });
@@ -491,21 +491,21 @@ fn admin_clients_that_never_read_stop_nothing() {
 
 #[test]
 fn a_notify_socket_that_is_not_read_stops_nothing() {
-    sandbox::run("frozen::a_notify_socket_that_is_not_read_stops_nothing", |sandbox| {
-        let scene = Scene::new(sandbox);
+    sandbox::run("hangs::a_notify_socket_that_is_not_read_stops_nothing", |sandbox| {
+        let fixture = Fixture::new(sandbox);
         let fill_notify = || {
             let client = UnixDatagram::unbound().unwrap();
             client.set_nonblocking(true).unwrap();
-            fill(|| client.send_to(b"STATUS=full\n", scene.host.path("notify")));
+            fill(|| client.send_to(b"STATUS=full\n", fixture.host.path("notify")));
         };
-        let daemon = scene.launch(&[]);
+        let daemon = fixture.launch(&[]);
         fill_notify();
         reaches(WEB, "a");
-        scene.serve(B);
+        fixture.serve(B);
         reaches(WEB, "b");
         fill_notify();
         daemon.signal(Signal::SIGHUP);
-        scene.serve(C);
+        fixture.serve(C);
         reaches(WEB, "c");
         ends(daemon);
     });
@@ -513,10 +513,10 @@ fn a_notify_socket_that_is_not_read_stops_nothing() {
 
 #[test]
 fn a_configuration_that_cannot_be_read_delays_no_signal() {
-    sandbox::run("frozen::a_configuration_that_cannot_be_read_delays_no_signal", |sandbox| {
-        let scene = Scene::new(sandbox);
-        let mut daemon = scene.ready(|| scene.launch(&[]));
-        let config = scene.host.path("nodelb.toml");
+    sandbox::run("hangs::a_configuration_that_cannot_be_read_delays_no_signal", |sandbox| {
+        let fixture = Fixture::new(sandbox);
+        let mut daemon = fixture.ready(|| fixture.launch(&[]));
+        let config = fixture.host.path("nodelb.toml");
         let good = fs::read_to_string(&config).unwrap();
         let freeze = || {
             fs::remove_file(&config).unwrap();
@@ -525,13 +525,13 @@ fn a_configuration_that_cannot_be_read_delays_no_signal() {
         freeze();
         daemon.signal(Signal::SIGHUP);
         assert!(daemon.wait_for("STATUS=reloading the configuration"));
-        scene.serve(B);
+        fixture.serve(B);
         reaches(WEB, "b");
         // systemd is not kept waiting, and a reload works when the file can be read, whatever became of the one before.
         assert!(daemon.wait_for("STATUS=reload waits for the file system; the old configuration stays in force"));
-        assert!(scene.host.log().contains("is not read within 10 s"), "{}", scene.host.log());
+        assert!(fixture.host.log().contains("is not read within 10 s"), "{}", fixture.host.log());
         fs::remove_file(&config).unwrap();
-        scene.host.write("nodelb.toml", &format!("[log]\nlevel = \"debug\"\n{good}"));
+        fixture.host.write("nodelb.toml", &format!("[log]\nlevel = \"debug\"\n{good}"));
         daemon.signal(Signal::SIGHUP);
         assert!(daemon.wait_for("STATUS=configuration reloaded"));
         // Reloads that hang are bounded; further ones are refused, and so is none of what else a signal does.
@@ -542,7 +542,7 @@ fn a_configuration_that_cannot_be_read_delays_no_signal() {
         }
         daemon.signal(Signal::SIGHUP);
         assert!(daemon.wait_for("STATUS=reload refused, see the journal; the old configuration stays in force"));
-        assert!(scene.host.log().contains("8 earlier attempts have not come back"), "{}", scene.host.log());
-        scene.still_works(daemon);
+        assert!(fixture.host.log().contains("8 earlier attempts have not come back"), "{}", fixture.host.log());
+        fixture.still_works(daemon);
     });
 }

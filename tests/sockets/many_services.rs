@@ -88,7 +88,7 @@ fn ask_all(socket: &UdpSocket, services: &[SocketAddr]) -> BTreeMap<SocketAddr, 
 
 #[test]
 fn seven_services_on_one_socket_keep_their_backends() {
-    in_sandbox("sockets::many::seven_services_on_one_socket_keep_their_backends", |env| {
+    in_sandbox("sockets::many_services::seven_services_on_one_socket_keep_their_backends", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 20, &[10, 11, 12]);
         for count in [6, 7, 8, 20] {
@@ -106,7 +106,7 @@ fn seven_services_on_one_socket_keep_their_backends() {
 /// The choice does not depend on stored state: it is a function of the socket and the service.
 #[test]
 fn the_first_backend_of_a_socket_is_the_one_that_rendezvous_hashing_names() {
-    const TEST: &str = "sockets::many::the_first_backend_of_a_socket_is_the_one_that_rendezvous_hashing_names";
+    const TEST: &str = "sockets::many_services::the_first_backend_of_a_socket_is_the_one_that_rendezvous_hashing_names";
     in_sandbox(TEST, |env| {
         let mut kernel = Kernel::open(&options(env));
         let all = ["192.0.2.10:53/UDP", "192.0.2.11:53/UDP", "192.0.2.11:53/UDP", "192.0.2.12:53/UDP"];
@@ -130,7 +130,7 @@ fn the_first_backend_of_a_socket_is_the_one_that_rendezvous_hashing_names() {
 /// More slots than are scored for one choice.
 #[test]
 fn a_long_list_is_chosen_from_as_the_model_says() {
-    in_sandbox("sockets::many::a_long_list_is_chosen_from_as_the_model_says", |env| {
+    in_sandbox("sockets::many_services::a_long_list_is_chosen_from_as_the_model_says", |env| {
         let limits = Limits { slots: 40_000, ..options(env).limits };
         let mut kernel = Kernel::open(&Options { limits, ..options(env) });
         let addrs = (1..=200).flat_map(|host| (0..50).map(move |port| (host, 7_000 + port)));
@@ -155,7 +155,7 @@ fn a_long_list_is_chosen_from_as_the_model_says() {
 /// A forgotten flow keeps its backend, also after other backends were added, removed and reordered.
 #[test]
 fn a_forgotten_flow_stays_while_its_backend_does() {
-    in_sandbox("sockets::many::a_forgotten_flow_stays_while_its_backend_does", |env| {
+    in_sandbox("sockets::many_services::a_forgotten_flow_stays_while_its_backend_does", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 8, &[10, 11, 12, 13]);
         backends(&backends_of(1, &[14]).iter().map(String::as_str).collect::<Vec<_>>());
@@ -182,7 +182,7 @@ fn a_forgotten_flow_stays_while_its_backend_does() {
 
 #[test]
 fn a_clock_that_wraps_forgets_no_service_in_use() {
-    in_sandbox("sockets::many::a_clock_that_wraps_forgets_no_service_in_use", |env| {
+    in_sandbox("sockets::many_services::a_clock_that_wraps_forgets_no_service_in_use", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 9, &[10]);
         let udp_sockets = pinned(env, "udp_sockets");
@@ -214,7 +214,7 @@ fn remembered(udp_sockets: &MapHandle, socket: &UdpSocket) -> Vec<SocketAddr> {
 
 #[test]
 fn a_datagram_to_the_backend_itself_leaves_the_service_its_backend() {
-    in_sandbox("sockets::many::a_datagram_to_the_backend_itself_leaves_the_service_its_backend", |env| {
+    in_sandbox("sockets::many_services::a_datagram_to_the_backend_itself_leaves_the_service_its_backend", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 8, &[10, 11, 12]);
         backends(&backends_of(1, &[13]).iter().map(String::as_str).collect::<Vec<_>>());
@@ -251,7 +251,7 @@ fn a_datagram_to_the_backend_itself_leaves_the_service_its_backend() {
 /// The map of forgotten flows drops entries when it is full. The choice does not depend on it.
 #[test]
 fn a_flow_that_is_nowhere_any_more_returns_to_its_backend() {
-    in_sandbox("sockets::many::a_flow_that_is_nowhere_any_more_returns_to_its_backend", |env| {
+    in_sandbox("sockets::many_services::a_flow_that_is_nowhere_any_more_returns_to_its_backend", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 8, &[10, 11, 12]);
         let services: Vec<SocketAddr> = (1..=8).map(service).collect();
@@ -348,7 +348,7 @@ fn random_list(random: &mut Random, pool: &[L4Addr]) -> Vec<Slot> {
 /// the requested address.
 #[test]
 fn random_sockets_with_many_services_do_what_the_model_says() {
-    in_sandbox("sockets::many::random_sockets_with_many_services_do_what_the_model_says", |env| {
+    in_sandbox("sockets::many_services::random_sockets_with_many_services_do_what_the_model_says", |env| {
         const SERVICES: u32 = 24;
         // Each change takes a new run of slots, and the old one rests for a second.
         let limits = Limits { slots: 200_000, ..options(env).limits };
@@ -415,7 +415,7 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
 /// map is created.
 #[test]
 fn the_map_of_forgotten_flows_comes_with_an_upgrade() {
-    in_sandbox("sockets::many::the_map_of_forgotten_flows_comes_with_an_upgrade", |env| {
+    in_sandbox("sockets::many_services::the_map_of_forgotten_flows_comes_with_an_upgrade", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 8, &[10, 11, 12]);
         let services: Vec<SocketAddr> = (1..=8).map(service).collect();

@@ -28,8 +28,8 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapOp, ServiceId, Slot};
 use nodelb_core::table::health_check_ports::Claimants;
 
-use crate::dial::{Client, Outcome, World};
-use crate::dice;
+use crate::environment::{Client, Environment, Outcome};
+use crate::memory_maps;
 use crate::model::{Host, Maps, ROOMY};
 use crate::script::Script;
 
@@ -49,8 +49,8 @@ struct Settings {
 }
 
 /// See the module.
-pub(crate) struct Stage<W: World> {
-    world: W,
+pub(crate) struct Runner<W: Environment> {
+    environment: W,
     host: Host<W::Maps>,
     settings: Settings,
     files: BTreeMap<PathBuf, File>,
@@ -65,13 +65,13 @@ pub(crate) struct Stage<W: World> {
     names: BTreeMap<ServiceId, String>,
 }
 
-impl<W: World> Stage<W> {
-    pub(crate) fn new(script: &Script, mut world: W) -> Result<Self, String> {
+impl<W: Environment> Runner<W> {
+    pub(crate) fn new(script: &Script, mut environment: W) -> Result<Self, String> {
         let settings = Settings::of(script)?;
-        let maps = world.maps(settings.limits, &settings.guard)?;
+        let maps = environment.maps(settings.limits, &settings.guard)?;
         Ok(Self {
             host: settings.host(maps),
-            world,
+            environment,
             settings,
             files: BTreeMap::new(),
             merged: Merged::default(),
@@ -84,7 +84,7 @@ impl<W: World> Stage<W> {
     }
 
     /// Runs a step; returns its output if it is a printing one.
-    pub(crate) fn play(&mut self, step: &str, script: &Script) -> Result<Option<String>, String> {
+    pub(crate) fn run_step(&mut self, step: &str, script: &Script) -> Result<Option<String>, String> {
         let words: Vec<&str> = step.split_whitespace().collect();
         match words[..] {
             // See `Settings`.
@@ -104,9 +104,9 @@ impl<W: World> Stage<W> {
             ["healthy", service, backend] => self.find(service, backend, None)?,
             ["apiservers", addresses] => self.set_apiservers(addresses)?,
             ["listeners", addresses] => self.set_listeners(addresses)?,
-            ["dial", ref to @ .., "from", client] => return self.dial(to, &[parse_client(client)?]).map(Some),
-            ["ask", at] => return self.ask(at).map(Some),
-            ["dial", ref to @ ..] => return self.dial(to, &[Client::Host, Client::Pod]).map(Some),
+            ["connect", ref to @ .., "from", client] => return self.connect(to, &[parse_client(client)?]).map(Some),
+            ["health-check", at] => return self.health_check(at).map(Some),
+            ["connect", ref to @ ..] => return self.connect(to, &[Client::Host, Client::Pod]).map(Some),
             _ => return self.print(&words).map(Some),
         }
         self.remember_names();
@@ -145,21 +145,21 @@ impl<W: World> Stage<W> {
             Ok(content) => *known = File { content: Some(Arc::new(content)), problems: Vec::new() },
             Err(problems) => known.problems = problems.iter().map(ToString::to_string).collect(),
         }
-        self.tell();
+        self.send();
     }
 
     fn delete(&mut self, file: &str) -> Result<(), String> {
         self.files.remove(Path::new(file)).ok_or_else(|| format!("{file} was not applied"))?;
-        self.tell();
+        self.send();
         Ok(())
     }
 
     /// Sends the changes of the directory to the engine, as the file source does.
-    fn tell(&mut self) {
+    fn send(&mut self) {
         let contents = self.files.iter().filter_map(|(path, file)| Some((path.clone(), file.content.clone()?)));
         let merged = merge(&contents.collect());
         let source = self.settings.source;
-        self.host.tell(self.merged.changes_to(&merged).into_iter().map(|change| told_by(source, change)));
+        self.host.send(self.merged.changes_to(&merged).into_iter().map(|change| from_source(source, change)));
         self.merged = merged;
         if self.synced.as_ref().is_some_and(|synced| *synced != self.incomplete()) {
             self.sync();
@@ -176,7 +176,7 @@ impl<W: World> Stage<W> {
     fn sync(&mut self) {
         let incomplete = self.incomplete();
         self.synced = Some(incomplete.clone());
-        self.host.tell([Change::Synced { source: self.settings.source, incomplete }]);
+        self.host.send([Change::Synced { source: self.settings.source, incomplete }]);
         self.host.settle();
     }
 
@@ -196,7 +196,7 @@ impl<W: World> Stage<W> {
                 _ => return Err(format!("no fact `{key}`: name, zone, addresses, primary and nodeport-addresses are")),
             }
         }
-        self.host.tell([Change::Node(self.node.clone())]);
+        self.host.send([Change::Node(self.node.clone())]);
         self.host.settle();
         Ok(())
     }
@@ -212,7 +212,7 @@ impl<W: World> Stage<W> {
                 _ => return Err(format!("`{word}` is not addresses=..., zone=... or none")),
             }
         }
-        self.host.tell([Change::NodeObject(object)]);
+        self.host.send([Change::NodeObject(object)]);
         self.host.settle();
         Ok(())
     }
@@ -220,7 +220,7 @@ impl<W: World> Stage<W> {
     /// Sets the apiservers that the address pool knows.
     fn set_apiservers(&mut self, addresses: &str) -> Result<(), String> {
         self.apiservers = list::<L4Addr>(addresses)?.iter().map(|at| (at.addr, at.port)).collect();
-        self.host.tell([Change::Apiservers(self.apiservers.clone())]);
+        self.host.send([Change::Apiservers(self.apiservers.clone())]);
         self.host.settle();
         Ok(())
     }
@@ -237,14 +237,14 @@ impl<W: World> Stage<W> {
             };
         }
         let failed = failed.clone();
-        self.host.tell([Change::Quarantine(name, failed)]);
+        self.host.send([Change::Quarantine(name, failed)]);
         self.host.settle();
         Ok(())
     }
 
-    fn tell_unhealthy(&mut self) {
-        let told = self.unhealthy.iter().map(|(name, failed)| Change::Quarantine(name.clone(), failed.clone()));
-        self.host.tell(told.collect::<Vec<_>>());
+    fn send_unhealthy(&mut self) {
+        let response = self.unhealthy.iter().map(|(name, failed)| Change::Quarantine(name.clone(), failed.clone()));
+        self.host.send(response.collect::<Vec<_>>());
     }
 
     /// Sets the sockets of the node's processes, and sends the NodePorts among them to the engine.
@@ -255,7 +255,7 @@ impl<W: World> Stage<W> {
             let who = || format!("a process has bound {at}").into();
             bound.extend(taken_nodeports(&held, at, false).map(|nodeport| (nodeport, who())));
         }
-        self.host.tell([Change::Bound(bound)]);
+        self.host.send([Change::Bound(bound)]);
         self.host.settle();
         Ok(())
     }
@@ -263,7 +263,7 @@ impl<W: World> Stage<W> {
     fn wait(&mut self, wait: &str) -> Result<(), String> {
         let seconds = wait.strip_prefix('+').and_then(|wait| wait.strip_suffix('s'));
         let seconds: u64 = seconds.and_then(|text| text.parse().ok()).ok_or("a wait is written like +2s")?;
-        self.world.wait(seconds);
+        self.environment.wait(seconds);
         self.host.now = self.host.now.plus(seconds * 1_000);
         self.host.settle();
         Ok(())
@@ -276,8 +276,8 @@ impl<W: World> Stage<W> {
         self.files.clear();
         self.merged = Merged::default();
         self.synced = None;
-        self.host.tell([Change::Node(self.node.clone()), Change::Apiservers(self.apiservers.clone())]);
-        self.tell_unhealthy();
+        self.host.send([Change::Node(self.node.clone()), Change::Apiservers(self.apiservers.clone())]);
+        self.send_unhealthy();
         self.host.settle();
     }
 
@@ -306,13 +306,13 @@ impl<W: World> Stage<W> {
     }
 
     /// The outcome for clients at each of the addresses.
-    fn dial(&mut self, words: &[&str], from: &[Client]) -> Result<String, String> {
+    fn connect(&mut self, words: &[&str], from: &[Client]) -> Result<String, String> {
         let snapshot = self.host.engine.snapshot(self.host.now);
         let held = self.host.held();
         let named = reports::backends(&snapshot, &Filter::default()).into_iter().map(|backend| backend.address);
         let slots = held.services.values().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
         let backends: BTreeSet<L4Addr> = named.chain(slots.map(|slot| slot.addr)).collect();
-        self.world.listen(&backends)?;
+        self.environment.listen(&backends)?;
         let mut text = String::new();
         for word in words {
             let to: L4Addr = word.parse().map_err(|error| format!("{error}"))?;
@@ -322,8 +322,9 @@ impl<W: World> Stage<W> {
             if self.synced.is_some() && desired != traced {
                 return Err(format!("{to}: by what is desired it {desired}, by what the maps hold it {traced}"));
             }
-            let met =
-                from.iter().map(|&client| Ok((client, self.world.dial(to, client, &traced.seen_by(client, to))?)));
+            let met = from
+                .iter()
+                .map(|&client| Ok((client, self.environment.connect(to, client, &traced.seen_by(client, to))?)));
             _ = writeln!(text, "{to} {}", agreed(&met.collect::<Result<Vec<_>, String>>()?));
         }
         Ok(text)
@@ -336,20 +337,20 @@ impl<W: World> Stage<W> {
     }
 
     /// The response to a load balancer at a healthCheckNodePort.
-    fn ask(&mut self, at: &str) -> Result<String, String> {
+    fn health_check(&mut self, at: &str) -> Result<String, String> {
         let at: L4Addr = at.parse().map_err(|error| format!("{error}"))?;
         let snapshot = self.host.engine.snapshot(self.host.now);
         let facts = snapshot.facts();
         let asked = facts.health_check_ports().by_port();
         let found = asked.get(&(at.port, at.addr.family())).filter(|_| facts.node().addresses.contains(&at.addr));
-        let told = match found {
+        let response = match found {
             Some(Claimants { owner, .. }) => {
                 let count = snapshot.local_ready(owner, at.addr.family());
                 format!("{}: {owner} has {count} here", if count > 0 { "200 OK" } else { "503 Service Unavailable" })
             }
-            None => "nobody answers".into(),
+            None => "nothing listens".into(),
         };
-        let met = self.world.ask(at, snapshot.clone(), &told)?;
+        let met = self.environment.health_check(at, snapshot.clone(), &response)?;
         Ok(format!("{} {met}\n", SocketAddr::new(at.addr.ip(), at.port)))
     }
 
@@ -432,13 +433,13 @@ impl<W: World> Stage<W> {
     pub(crate) fn end(mut self) -> Result<(), String> {
         self.files.clear();
         self.unhealthy.values_mut().for_each(Quarantine::clear);
-        self.tell_unhealthy();
-        self.tell();
+        self.send_unhealthy();
+        self.send();
         self.sync();
-        self.host.tell([Change::Node(NodeFacts::default())]);
+        self.host.send([Change::Node(NodeFacts::default())]);
         let is_settled = self.host.settle();
-        let mut empty = self.settings.host(dice::maps(self.settings.limits, None));
-        empty.tell_synced();
+        let mut empty = self.settings.host(memory_maps::create(self.settings.limits, None));
+        empty.send_synced();
         empty.settle();
         let (left, nothing) = (self.host.engine.holdings(), empty.engine.holdings());
         let slots = self.host.maps.maps.slots_used();
@@ -537,7 +538,7 @@ fn health_check_nodeports(snapshot: &Snapshot) -> String {
 }
 
 /// The change as the source sends it: for Kubernetes, an object is named by kind and name.
-fn told_by(source: Source, change: Change) -> Change {
+fn from_source(source: Source, change: Change) -> Change {
     if source == Source::Files {
         return change;
     }

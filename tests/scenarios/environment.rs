@@ -78,7 +78,7 @@ impl fmt::Display for Outcome {
 }
 
 /// The environment of a scenario; see the module.
-pub(crate) trait World {
+pub(crate) trait Environment {
     type Maps: Maps;
 
     /// Returns empty maps and discards those of the previous scenario.
@@ -86,11 +86,11 @@ pub(crate) trait World {
 
     /// The outcome for the client at the address, as [`Outcome`] prints it. `traced` is the outcome
     /// according to the state.
-    fn dial(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String>;
+    fn connect(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String>;
 
     /// The response to a load balancer at a healthCheckNodePort. `expected` is the response
     /// according to the snapshot.
-    fn ask(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String>;
+    fn health_check(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String>;
 
     /// Makes all these backends listen, including those that must not be reached.
     fn listen(&mut self, backends: &BTreeSet<L4Addr>) -> Result<(), String>;

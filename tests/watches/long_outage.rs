@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The changes that the node has received.
-type Heard = Arc<Mutex<Vec<Change>>>;
+type Received = Arc<Mutex<Vec<Change>>>;
 
 #[test]
 fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
@@ -45,9 +45,10 @@ fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let heard = node(settings);
-        until(&heard, "synced", |heard| heard.iter().any(|change| matches!(change, Change::Synced { .. }))).await;
-        heard.lock().expect("not poisoned").clear();
+        let received = node(settings);
+        until(&received, "synced", |received| received.iter().any(|change| matches!(change, Change::Synced { .. })))
+            .await;
+        received.lock().expect("not poisoned").clear();
         journal.take();
         replica.stop();
         cluster.delete("services", "ns", "goes").expect("was there");
@@ -57,18 +58,18 @@ fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
         // One more minute: the loss is noticed in one of the first steps.
         pass(24 * HOUR + Duration::from_secs(60)).await;
         tokio::time::resume();
-        let told = std::mem::take(&mut *heard.lock().expect("not poisoned"));
-        assert!(told.iter().all(|change| matches!(change, Change::Apiservers(_))), "{told:?}");
+        let changes = std::mem::take(&mut *received.lock().expect("not poisoned"));
+        assert!(changes.iter().all(|change| matches!(change, Change::Apiservers(_))), "{changes:?}");
         let lines = journal.take();
         // The broken connection may be logged, too; retries must not be.
         let lost = lines.lines().filter(|line| line.contains("no apiserver can be reached")).count();
         assert!(lost == 1 && lines.lines().count() <= 3, "{lines}");
 
         let _replica = cluster.serve(bind_again(at), ServeOptions::default()).expect("served");
-        until(&heard, "caught up", |heard| {
+        until(&received, "caught up", |received| {
             let is_gone = |change: &Change| matches!(change, Change::RemoveService(name, _) if &*name.name == "goes");
             let is_there = |change: &Change| matches!(change, Change::UpsertService(s) if &*s.name.name == "comes");
-            heard.iter().any(is_gone) && heard.iter().any(is_there)
+            received.iter().any(is_gone) && received.iter().any(is_there)
         })
         .await;
         let lines = journal.take();
@@ -90,7 +91,7 @@ async fn pass(time: Duration) {
 }
 
 /// Starts the supervisor and the source as the daemon does.
-fn node(settings: Settings) -> Heard {
+fn node(settings: Settings) -> Received {
     let (changes_in, mut changes) = mpsc::channel::<Vec<Change>>(64);
     let parts = apiserver::Parts {
         settings: settings.clone(),
@@ -119,20 +120,24 @@ fn node(settings: Settings) -> Heard {
         timing: Timing::default(),
     };
     tokio::spawn(kube::run(source, std::future::pending()));
-    let heard = Heard::default();
-    let told = Arc::clone(&heard);
+    let received = Received::default();
+    let sink = Arc::clone(&received);
     tokio::spawn(async move {
         while let Some(batch) = changes.recv().await {
-            told.lock().expect("not poisoned").extend(batch);
+            sink.lock().expect("not poisoned").extend(batch);
         }
     });
-    heard
+    received
 }
 
-async fn until(heard: &Heard, what: &str, is_so: impl Fn(&[Change]) -> bool) {
+async fn until(received: &Received, what: &str, is_so: impl Fn(&[Change]) -> bool) {
     let begun = Instant::now();
-    while !is_so(&heard.lock().expect("not poisoned")) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never {what}: {:?}", heard.lock().expect("not poisoned"));
+    while !is_so(&received.lock().expect("not poisoned")) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "never {what}: {:?}",
+            received.lock().expect("not poisoned")
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

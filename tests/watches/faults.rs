@@ -6,7 +6,7 @@ use nodelb::source::kube::decode::Kind;
 use nodelb_apiserver::{EventFault, Fault, On, Patch, WatchList};
 use serde_json::json;
 
-use crate::make::{self, frontend};
+use crate::objects::{self, frontend};
 use crate::rig::Rig;
 
 /// Enough objects that a list without most of them is doubted.
@@ -15,7 +15,7 @@ const MANY: u64 = 12;
 const BOTH: [Kind; 2] = [Kind::Service, Kind::EndpointSlice];
 
 fn extra(backend: u64) -> serde_json::Value {
-    make::slice("s0", 7, &[format!("203.0.113.{backend}")])
+    objects::slice("s0", 7, &[format!("203.0.113.{backend}")])
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn streaming_lists_that_never_get_through_are_asked_for_in_pages() {
     rig.requests(Kind::EndpointSlice);
     faults.expire_watches();
     // The last one of the list.
-    rig.apply(make::slice("s5", 7, &["203.0.113.1".into()]));
+    rig.apply(objects::slice("s5", 7, &["203.0.113.1".into()]));
     rig.converge("only lists in pages get through");
     rig.node.wait("a list in pages", |_| {
         let asked = rig.requests(Kind::EndpointSlice);
@@ -92,8 +92,8 @@ fn events_twice_and_out_of_order() {
         }
         rig.apply(extra(1));
         rig.apply(extra(2));
-        rig.apply(make::service("new", 50));
-        rig.apply(make::service("newer", 51));
+        rig.apply(objects::service("new", 50));
+        rig.apply(objects::service("newer", 51));
         rig.converge("written twice");
         for kind in BOTH {
             faults.events_next(1, kind.resource(), fault.clone());
@@ -101,14 +101,14 @@ fn events_twice_and_out_of_order() {
         rig.cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
         rig.apply(extra(3));
         rig.cluster.delete("services", "ns", "new").expect("was there");
-        rig.apply(make::service("new", 52));
+        rig.apply(objects::service("new", 52));
         rig.converge("deleted and created");
         for kind in BOTH {
             faults.events_next(1, kind.resource(), fault.clone());
         }
-        rig.apply(make::slice("never", 1, &["203.0.113.1".into()]));
+        rig.apply(objects::slice("never", 1, &["203.0.113.1".into()]));
         rig.cluster.delete("endpointslices", "ns", "never-1").expect("was there");
-        rig.apply(make::service("never", 53));
+        rig.apply(objects::service("never", 53));
         rig.cluster.delete("services", "ns", "never").expect("was there");
         rig.cluster.delete("services", "ns", "new").expect("was there");
         rig.cluster.delete("services", "ns", "newer").expect("was there");
@@ -119,25 +119,25 @@ fn events_twice_and_out_of_order() {
 #[test]
 fn slices_before_services() {
     let cluster = nodelb_apiserver::Cluster::new().expect("a cluster");
-    make::pair(1).into_iter().for_each(|object| cluster.apply_value(object).expect("valid"));
+    objects::pair(1).into_iter().for_each(|object| cluster.apply_value(object).expect("valid"));
     let failing = Fault::Status { code: 503, retry_after: None };
     let rig = Rig::of(cluster, nodelb_apiserver::ServeOptions::default(), |faults| {
         faults.answer_next(5, On::path(Kind::Service.path()), failing);
     });
     rig.watch(&frontend(1), None);
     rig.converge("Services are listed late");
-    rig.apply(make::slice("late", 1, &["203.0.113.1".into()]));
+    rig.apply(objects::slice("late", 1, &["203.0.113.1".into()]));
     rig.converge("a slice without a service");
-    rig.apply(make::service("late", 9));
+    rig.apply(objects::service("late", 9));
     rig.converge("its service");
-    assert_eq!(rig.node.eye().backends(&frontend(9)), ["203.0.113.1:8080/TCP"]);
+    assert_eq!(rig.node.observer().backends(&frontend(9)), ["203.0.113.1:8080/TCP"]);
 }
 
 #[test]
 fn deleted_while_disconnected() {
     let rig = Rig::shop(3);
     rig.apply(extra(1));
-    rig.apply(make::service("gone", 9));
+    rig.apply(objects::service("gone", 9));
     rig.converge("more");
     rig.away(|cluster| {
         cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
@@ -155,8 +155,8 @@ fn deleted_and_created_again() {
             _ = cluster.delete(kind.resource(), "ns", name);
         }
         // With other content and other UIDs.
-        cluster.apply_value(make::service("t", 60 + cluster.revision() % 100)).expect("valid");
-        cluster.apply_value(make::slice("t", 0, &["203.0.113.1".into()])).expect("valid");
+        cluster.apply_value(objects::service("t", 60 + cluster.revision() % 100)).expect("valid");
+        cluster.apply_value(objects::slice("t", 0, &["203.0.113.1".into()])).expect("valid");
     };
     for _ in 0..5 {
         again(&rig.cluster);
@@ -172,7 +172,7 @@ fn deleted_and_created_again() {
     // The same content: only the UID differs.
     rig.away(|cluster| {
         cluster.delete("services", "ns", "s1").expect("was there");
-        cluster.apply_value(make::service("s1", 1)).expect("valid");
+        cluster.apply_value(objects::service("s1", 1)).expect("valid");
         cluster.compact();
     });
     rig.converge("the same again");
@@ -181,25 +181,25 @@ fn deleted_and_created_again() {
 #[test]
 fn slices_renamed_and_endpoints_moved() {
     let rig = Rig::shop(2);
-    rig.apply(make::slice("s0", 1, &["192.0.2.0".into()]));
+    rig.apply(objects::slice("s0", 1, &["192.0.2.0".into()]));
     rig.cluster.delete("endpointslices", "ns", "s0-0").expect("was there");
     rig.converge("renamed");
-    rig.apply(make::slice("s0", 2, &["203.0.113.1".into()]));
-    rig.apply(make::slice("s0", 2, &["203.0.113.1".into(), "192.0.2.0".into()]));
-    rig.apply(make::slice("s0", 1, &[]));
+    rig.apply(objects::slice("s0", 2, &["203.0.113.1".into()]));
+    rig.apply(objects::slice("s0", 2, &["203.0.113.1".into(), "192.0.2.0".into()]));
+    rig.apply(objects::slice("s0", 1, &[]));
     rig.converge("moved");
     rig.away(|cluster| {
-        cluster.apply_value(make::slice("s0", 1, &["192.0.2.0".into()])).expect("valid");
-        cluster.apply_value(make::slice("s0", 2, &[])).expect("valid");
+        cluster.apply_value(objects::slice("s0", 1, &["192.0.2.0".into()])).expect("valid");
+        cluster.apply_value(objects::slice("s0", 2, &[])).expect("valid");
         cluster.delete("endpointslices", "ns", "s1-0").expect("was there");
-        cluster.apply_value(make::slice("s1", 3, &["192.0.2.1".into()])).expect("valid");
+        cluster.apply_value(objects::slice("s1", 3, &["192.0.2.1".into()])).expect("valid");
         cluster.compact();
     });
     rig.converge("both while disconnected");
 }
 
 #[test]
-fn lists_that_lie() {
+fn incomplete_lists() {
     let rig = Rig::shop(MANY);
     let faults = rig.replica.faults();
     for mode in [WatchList::On, WatchList::Off] {
@@ -240,8 +240,8 @@ fn is_list(line: &str, mode: WatchList) -> bool {
 }
 
 #[test]
-fn lists_that_are_empty_in_truth() {
-    let rig = Rig::start((0..MANY).flat_map(make::pair));
+fn truly_empty_lists() {
+    let rig = Rig::start((0..MANY).flat_map(objects::pair));
     rig.converge("the beginning");
     rig.away(|cluster| {
         for number in 0..MANY {
@@ -307,7 +307,7 @@ fn streams_that_fall_silent() {
     for kind in BOTH {
         faults.events_next(1, kind.resource(), EventFault::Silence);
         rig.apply(extra(1));
-        rig.apply(make::service("new", 9));
+        rig.apply(objects::service("new", 9));
         rig.converge("silence in a stream");
         faults.answer_next(1, On::watch(kind.resource()), Fault::Silence);
         faults.expire_watches();
@@ -324,14 +324,14 @@ fn streams_that_fall_silent() {
 fn a_cluster_that_goes_back_in_time() {
     for alpn in ["h2", "http/1.1"] {
         let rig = Rig::over(&[alpn]);
-        (0..3).flat_map(make::pair).for_each(|object| rig.apply(object));
-        (0..3).for_each(|number| rig.watch(&frontend(number), Some(&make::backend(number))));
+        (0..3).flat_map(objects::pair).for_each(|object| rig.apply(object));
+        (0..3).for_each(|number| rig.watch(&frontend(number), Some(&objects::backend(number))));
         rig.apply(extra(1));
         rig.converge("the beginning");
         let backup = rig.cluster.backup();
         // The same versions with other content, new objects, and deleted ones.
         rig.apply(extra(2));
-        rig.apply(make::service("new", 9));
+        rig.apply(objects::service("new", 9));
         rig.cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
         rig.cluster.advance(100);
         rig.converge("later");
@@ -375,7 +375,7 @@ fn a_kind_with_versions_of_its_own_is_compared_with_itself_alone() {
     {
         let rig = Rig::over(&[alpn]);
         rig.cluster.separate_versions(apart, 5_000_000).expect("served");
-        (0..3).flat_map(make::pair).for_each(|object| rig.apply(object));
+        (0..3).flat_map(objects::pair).for_each(|object| rig.apply(object));
         rig.apply(extra(1));
         rig.converge("the beginning");
         for number in 2..5 {
@@ -388,7 +388,7 @@ fn a_kind_with_versions_of_its_own_is_compared_with_itself_alone() {
         let backup = rig.cluster.backup();
         rig.apply(extra(5));
         rig.cluster.delete("endpointslices", "ns", "s0-7").expect("was there");
-        rig.apply(make::service("new", 9));
+        rig.apply(objects::service("new", 9));
         rig.cluster.advance(100);
         rig.converge("later");
         rig.cluster.restore_backup(&backup);
@@ -550,11 +550,11 @@ fn a_restore_that_the_first_question_shows_counts_also_when_writes_follow() {
     let rig = Rig::shop(2);
     let backup = rig.cluster.backup();
     for number in 0..5 {
-        rig.apply(make::service(&format!("new{number}"), 20 + number));
+        rig.apply(objects::service(&format!("new{number}"), 20 + number));
     }
     rig.cluster.advance(10);
     rig.converge("later");
-    restore_and_pass(&rig, Kind::Service, &backup, make::service("new", 9));
+    restore_and_pass(&rig, Kind::Service, &backup, objects::service("new", 9));
     rig.converge("a Service that was written after the first question");
 }
 
@@ -576,7 +576,7 @@ fn a_kind_with_versions_of_its_own_is_not_listed_again_over_another_session() {
     for apart in ["endpointslices", "services"] {
         let rig = Rig::over(&["h2"]);
         rig.cluster.separate_versions(apart, 5_000_000).expect("served");
-        (0..3).flat_map(make::pair).for_each(|object| rig.apply(object));
+        (0..3).flat_map(objects::pair).for_each(|object| rig.apply(object));
         rig.converge("the beginning");
         let mut lists = Vec::new();
         for number in 0..5 {
@@ -584,7 +584,7 @@ fn a_kind_with_versions_of_its_own_is_not_listed_again_over_another_session() {
             rig.replica.faults().reset_connections();
             wait_for_session(&rig);
             rig.apply(extra(number));
-            rig.apply(make::service(&format!("new{number}"), 20 + number));
+            rig.apply(objects::service(&format!("new{number}"), 20 + number));
             rig.converge("another session");
             lists.extend(rig.replica.faults().take_requests());
         }
@@ -600,7 +600,7 @@ fn a_restore_that_one_kind_notices_counts_for_all_kinds() {
     rig.replica.faults().behave(|behaviour| behaviour.bookmarks = None);
     let backup = rig.cluster.backup();
     for number in 0..5 {
-        rig.apply(make::service(&format!("new{number}"), 20 + number));
+        rig.apply(objects::service(&format!("new{number}"), 20 + number));
     }
     rig.converge("later");
     rig.cluster.restore_backup(&backup);

@@ -77,7 +77,7 @@ fn ask(at: &str, path: &str) -> Option<String> {
 }
 
 /// Head and body of kube-proxy's response for the service.
-fn told(status: &str, count: usize) -> Option<String> {
+fn response(status: &str, count: usize) -> Option<String> {
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t}},\n\
          \t\"localEndpoints\": {count},\n\t\"serviceProxyHealthy\": true\n}}"
@@ -90,7 +90,7 @@ fn told(status: &str, count: usize) -> Option<String> {
 }
 
 fn says(status: &str, count: usize) {
-    eventually(&format!("{status}, {count}"), || ask(ASKED, "/") == told(status, count));
+    eventually(&format!("{status}, {count}"), || ask(ASKED, "/") == response(status, count));
 }
 
 fn is_closed() {
@@ -144,7 +144,7 @@ fn start(host: &Host) -> (Cluster, Replica, Daemon) {
 
 #[test]
 fn a_health_check_node_port_follows_endpoints_and_policy() {
-    sandbox::run("local_entry::a_health_check_node_port_follows_endpoints_and_policy", |sandbox| {
+    sandbox::run("health_check_node_port::a_health_check_node_port_follows_endpoints_and_policy", |sandbox| {
         let host = Host::new(sandbox);
         let (cluster, replica, daemon) = start(&host);
         says("200 OK", 1);
@@ -165,8 +165,8 @@ fn a_health_check_node_port_follows_endpoints_and_policy() {
         says("200 OK", 1);
 
         drop(replica);
-        eventually("the loss is told", || host.log().contains("no apiserver can be reached"));
-        assert_eq!(ask(ASKED, "/"), told("200 OK", 1), "as before");
+        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
+        assert_eq!(ask(ASKED, "/"), response("200 OK", 1), "as before");
         daemon.kill();
         is_closed();
         let daemon = host.spawn(None);
@@ -180,7 +180,7 @@ fn a_health_check_node_port_follows_endpoints_and_policy() {
 
 #[test]
 fn a_port_that_is_taken_is_shown_and_had_when_it_is_free() {
-    sandbox::run("local_entry::a_port_that_is_taken_is_shown_and_had_when_it_is_free", |sandbox| {
+    sandbox::run("health_check_node_port::a_port_that_is_taken_is_shown_and_had_when_it_is_free", |sandbox| {
         let host = Host::new(sandbox);
         let taken = [TcpListener::bind(ASKED).unwrap(), TcpListener::bind(HEALTHZ).unwrap()];
         let (_cluster, _replica, _daemon) = start(&host);
@@ -190,12 +190,13 @@ fn a_port_that_is_taken_is_shown_and_had_when_it_is_free() {
         };
         let why = "healthCheckNodePort 31234 are not answered: something else listens on 192.0.2.1:31234: stop that";
         eventually("it is shown with the service", || error().is_some_and(|error| error.contains(why)));
-        let told = "ask for /healthz at [::]:10256 are not answered: something else listens there, perhaps kube-proxy";
-        let shown = || get("/readyz").is_some_and(|checks| checks.to_string().contains(told));
+        let warning =
+            "ask for /healthz at [::]:10256 are not answered: something else listens there, perhaps kube-proxy";
+        let shown = || get("/readyz").is_some_and(|checks| checks.to_string().contains(warning));
         eventually("and for the node, which is ready all the same", shown);
         let lines = |words: &str| host.log().lines().filter(|line| line.contains(words)).count();
         std::thread::sleep(Duration::from_secs(6));
-        assert_eq!((lines(why), lines(told)), (1, 1), "once, however often it is tried:\n{}", host.log());
+        assert_eq!((lines(why), lines(warning)), (1, 1), "once, however often it is tried:\n{}", host.log());
         drop(taken);
         says("200 OK", 1);
         eventually("the node too", || health("/healthz") == good());
@@ -205,7 +206,7 @@ fn a_port_that_is_taken_is_shown_and_had_when_it_is_free() {
 
 #[test]
 fn a_node_that_leaves_says_so_and_nothing_else_makes_it() {
-    sandbox::run("local_entry::a_node_that_leaves_says_so_and_nothing_else_makes_it", |sandbox| {
+    sandbox::run("health_check_node_port::a_node_that_leaves_says_so_and_nothing_else_makes_it", |sandbox| {
         let host = Host::new(sandbox);
         let (cluster, replica, daemon) = start(&host);
         assert_eq!(health("/healthz"), good());
@@ -226,7 +227,7 @@ fn a_node_that_leaves_says_so_and_nothing_else_makes_it() {
         eventually("created again", || health("/healthz") == good());
 
         drop(replica);
-        eventually("the loss is told", || host.log().contains("no apiserver can be reached"));
+        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
         assert_eq!(health("/healthz"), good(), "that is no reason either");
         daemon.kill();
         let daemon = host.spawn(None);
@@ -246,7 +247,7 @@ fn a_node_that_leaves_says_so_and_nothing_else_makes_it() {
 
 #[test]
 fn a_reload_with_another_node_name_is_a_whole_one() {
-    sandbox::run("local_entry::a_reload_with_another_node_name_is_a_whole_one", |sandbox| {
+    sandbox::run("health_check_node_port::a_reload_with_another_node_name_is_a_whole_one", |sandbox| {
         let host = Host::new(sandbox);
         let cluster = cluster_at(&[FIRST]);
         let mut other = node(&json!({}));
@@ -286,7 +287,7 @@ fn a_reload_with_another_node_name_is_a_whole_one() {
 /// after a while.
 fn first_answer_is(expected: &Option<(String, Option<bool>, bool)>) {
     let mut first = None;
-    eventually("somebody answers", || {
+    eventually("the daemon listens", || {
         first = health("/healthz");
         first.is_some()
     });
@@ -296,8 +297,8 @@ fn first_answer_is(expected: &Option<(String, Option<bool>, bool)>) {
 }
 
 #[test]
-fn hostile_clients_disturb_nobody() {
-    sandbox::run("local_entry::hostile_clients_disturb_nobody", |sandbox| {
+fn hostile_clients_do_not_affect_others() {
+    sandbox::run("health_check_node_port::hostile_clients_do_not_affect_others", |sandbox| {
         const CROWD: usize = 600;
         let host = Host::new(sandbox);
         let (cluster, _replica, daemon) = start(&host);
@@ -313,7 +314,7 @@ fn hostile_clients_disturb_nobody() {
             crowd.push(stream);
             if number % 100 == 99 {
                 let begun = Instant::now();
-                assert_eq!((ask(ASKED, "/"), health("/healthz")), (told("200 OK", 1), good()));
+                assert_eq!((ask(ASKED, "/"), health("/healthz")), (response("200 OK", 1), good()));
                 assert!(get("/healthz").is_some());
                 say(&format!("{} waiting: answered after {:?}", crowd.len(), begun.elapsed()));
                 assert!(begun.elapsed() < Duration::from_secs(2));
