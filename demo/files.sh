@@ -1,5 +1,5 @@
-# shellcheck shell=bash disable=SC2154,SC2317 # the checks are called by name; the rest is in demo/story.sh
-# The first act: services from files; a backend list is emptied, nodelb is killed, nodelb leaves.
+# shellcheck shell=bash disable=SC2154,SC2317 # the checks are called by name; the rest is in demo/main.sh
+# Part one: services from files; a backend list is emptied, nodelb is killed, nodelb is removed.
 
 from_files() {
     web=198.51.100.10:80
@@ -15,21 +15,21 @@ END
     balance
     two_names
     kill_in_traffic
-    step "4. Leaving"
+    step "4. Stop and cleanup"
     leave "$web"
 }
 
-# edit FILE: standard input becomes the file, in one step, as `mv` and good editors do it.
+# edit FILE: replaces the file by standard input atomically, like `mv` and most editors.
 edit() { cat >"$dir/edited" && mv "$dir/edited" "$dir/services.d/$1"; }
 
-# spread TEXT: both backends answered, neither got more than six in ten, none failed.
+# spread TEXT: both backends answered at least 400 of 1,000 connections, and none failed.
 spread() {
     [[ $1 == *"; 0 failed"* && $1 =~ backend-1\ ([0-9]+),\ backend-2\ ([0-9]+) ]] &&
         ((BASH_REMATCH[1] >= 400 && BASH_REMATCH[2] >= 400))
 }
 
 balance() {
-    step "1. Two backends, and a service before them that exists in nodelb only"
+    step "1. A service with two backends, whose address only nodelb knows"
     start_nodelb
     check "nodelb is ready" soon ready
     ready >/dev/null 2>&1 || verdict
@@ -45,20 +45,20 @@ frontends = ["$dns/UDP"]
 backends = ["192.0.2.11:5353", "192.0.2.12:5353"]
 END
     show cat "$dir/services.d/shop.toml"
-    check "the file is served as soon as it is there" soon served "$dns" 192.0.2.12:5353
+    check "the file is served at once" soon served "$dns" 192.0.2.12:5353
     local tcp udp
-    tcp=$(dial "$web" -n 1000)
-    udp=$(dial "$dns" -n 1000 --proto udp)
+    tcp=$(connect "$web" -n 1000)
+    udp=$(connect "$dns" -n 1000 --proto udp)
     check "TCP to $web: $tcp" spread "$tcp"
     check "UDP to $dns: $udp" spread "$udp"
     show curl -s localhost:9890/frontends
 }
 
 two_names() {
-    step "2. Two services, one backend, one name the beginning of the other: one is emptied, the other annotated"
+    step "2. Two services with one backend, one name a prefix of the other: one is emptied, the other annotated"
     cp demo/incident/{service,slice}-test{,-extended}.yaml "$dir/services.d/"
-    check "default/test answers" soon dial "$test"
-    check "default/test-extended answers" soon dial "$extended"
+    check "default/test answers" soon connect "$test"
+    check "default/test-extended answers" soon connect "$extended"
     say "EndpointSlice test is emptied (endpoints: null, ports: null), then Service test-extended is annotated:"
     edit slice-test.yaml <demo/incident/slice-test-empty.yaml
     check "default/test refuses with ECONNREFUSED (not EPERM)" soon refused "$test"
@@ -66,16 +66,16 @@ two_names() {
         edit service-test-extended.yaml
     sleep 1
     check "default/test-extended keeps its backend" served "$extended" 1.1.1.1:80
-    check "100 connections to it succeed" dial "$extended" -n 100
+    check "100 connections to it succeed" connect "$extended" -n 100
     say "The slice is filled again:"
     edit slice-test.yaml <demo/incident/slice-test.yaml
-    check "default/test answers again" soon dial "$test"
+    check "default/test answers again" soon connect "$test"
 }
 
 only_backend_1() { ! get "/frontends?service=shop/web" | grep -q 192.0.2.12; }
 
 kill_in_traffic() {
-    step "3. kill -9 in the middle of 1,000 connections a second"
+    step "3. kill -9 during 1,000 connections per second"
     start_traffic "$web" 1000
     sleep 0.5
     kill -9 "$nodelb"
@@ -84,8 +84,8 @@ kill_in_traffic() {
     printf '%s' "$(sed 's/, "192.0.2.12:8080"//' "$dir/services.d/shop.toml")" | edit shop.toml
     start_nodelb
     check "started again, it is ready" soon ready
-    check "and serves what was changed meanwhile: backend-2 has left the file" soon only_backend_1
+    check "and serves the changed file: without backend-2" soon only_backend_1
     sleep 0.5
     end_traffic
-    check "all the while: $traffic" unharmed "$traffic"
+    check "meanwhile: $traffic" unharmed "$traffic"
 }

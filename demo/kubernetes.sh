@@ -1,6 +1,6 @@
-# shellcheck shell=bash disable=SC2154,SC2317 # the checks are called by name; the rest is in demo/story.sh
-# The second act: services from a Kubernetes API server, and the outage replayed as it happened. The server is that of
-# the tests (tests/README.md); kubectl speaks to it, or curl where there is no kubectl.
+# shellcheck shell=bash disable=SC2154,SC2317 # the checks are called by name; the rest is in demo/main.sh
+# Part two: services from a Kubernetes API server, and a replay of the outage. The server is that of the tests
+# (tests/README.md); the demo uses kubectl, or curl if kubectl is not installed.
 
 from_kubernetes() {
     direct=169.254.128.7:60002
@@ -9,18 +9,18 @@ from_kubernetes() {
     intranet=198.51.100.60:443
     node_port=192.0.2.1:30965
     shop=198.51.100.70:80
-    # What a client on the node may dial; every one of them ends at $direct.
-    doors=("$kubernetes" "$intranet" "$node_port" "$balancer")
+    # The addresses that clients on the node connect to; all of them lead to $direct.
+    addresses=("$kubernetes" "$intranet" "$node_port" "$balancer")
     start_cluster
-    connect
+    read_kubernetes
     empty_slices
     lose_apiserver
     return_apiserver
-    step "9. Leaving"
+    step "9. Stop and cleanup"
     leave "$shop"
 }
 
-# Who says what to the apiserver. admin.kubeconfig names the direct address.
+# Requests to the apiserver. admin.kubeconfig contains the direct address.
 if command -v kubectl >/dev/null; then
     apply() { kubectl apply -f demo/cluster; }
     # patch NAMESPACE KIND NAME WRITER PATCH [SUBRESOURCE]
@@ -62,10 +62,10 @@ else
     }
 fi
 
-# field NAME FILE: of the object's metadata.
+# field NAME FILE: prints a field of the object's metadata.
 field() { sed -n "s/^  $1: //p" "$2" | head -n 1; }
 
-# Shows a patch, which must be accepted.
+# Applies and shows a patch, which must succeed.
 patched() {
     local shown
     if shown=$(patch "$@" 2>&1); then head -n 1 <<<"$shown"; else check "$shown" false; fi
@@ -77,50 +77,50 @@ annotate() {
     patched default service "$1" cloud-controller "{\"metadata\":{\"annotations\":{\"touched\":\"$(date -u +%FT%TZ)\"}}}"
 }
 
-# tell COMMAND...: to the test server, see tests/apiserver/src/control.rs.
-tell() {
+# send COMMAND...: sends commands to the test server, see tests/apiserver/src/control.rs.
+send() {
     local command
-    for command in "$@"; do nodelb-apiserver --control "$dir/control" --tell "$command" || return; done
+    for command in "$@"; do nodelb-apiserver --control "$dir/control" --send "$command" || return; done
 }
 
-# show_piped PIPELINE: what is wide is cut or folded.
+# show_piped PIPELINE: runs a pipeline that cuts or folds wide output.
 show_piped() { printf '    $ %s\n' "$1"; eval "$1" 2>&1 | indent; }
 
-# request ADDRESS: a whole HTTPS exchange with an apiserver, which must be who it should be.
+# request ADDRESS: sends an HTTPS request to an apiserver and verifies its certificate.
 request() {
     curl --silent --show-error --fail --max-time 5 --output /dev/null --cacert "$dir/k8s/ca.crt" \
         --cert "$dir/k8s/admin.pem" --resolve "kubernetes:${1#*:}:${1%:*}" "https://kubernetes:${1#*:}/readyz"
 }
 
 all_answer() {
-    local door
-    for door in "${doors[@]}"; do request "$door" || { echo "at $door"; return 1; }; done
+    local address
+    for address in "${addresses[@]}"; do request "$address" || { echo "at $address"; return 1; }; done
 }
 
-# Requests through every door, one after the other, from start_knocking to end_knocking; what fails is written down.
-knock() {
-    local door problem
-    while [ -e "$dir/knock" ]; do
-        for door in "${doors[@]}"; do
-            if problem=$(request "$door" 2>&1); then echo ok; else echo "$door: $problem"; fi
+# Requests to each address in turn, from start_requests to end_requests; records failures.
+request_all() {
+    local address problem
+    while [ -e "$dir/requesting" ]; do
+        for address in "${addresses[@]}"; do
+            if problem=$(request "$address" 2>&1); then echo ok; else echo "$address: $problem"; fi
         done
     done
 }
 
-start_knocking() {
-    touch "$dir/knock"
-    knock >>"$dir/knocks" 9>&- &
-    knocker=$!
+start_requests() {
+    touch "$dir/requesting"
+    request_all >>"$dir/requests" 9>&- &
+    requester=$!
 }
 
-end_knocking() {
-    rm "$dir/knock"
-    wait "$knocker"
+end_requests() {
+    rm "$dir/requesting"
+    wait "$requester"
 }
 
-none_failed() { ! grep -vxm 5 ok "$dir/knocks"; }
+none_failed() { ! grep -vxm 5 ok "$dir/requests"; }
 
-# status WHAT SERVICE...: so it says of every frontend of each of these, and that they lead to an apiserver.
+# status STATUS SERVICE...: every frontend of these services has this status and leads to an apiserver.
 status() {
     local service rows
     for service in "${@:2}"; do
@@ -129,25 +129,25 @@ status() {
     done
 }
 
-# Object, resourceVersion and writer of what emptied the service NAME.
-guilt() { echo "EndpointSlice default/$1 at resourceVersion [1-9][0-9]*, written by kube-apiserver "; }
-explained() { get "/frontends?service=default/$1" | grep "$(guilt "$1")"; }
-journalled() { grep "default/$1:.* is held: $(guilt "$1")" "$dir/log"; }
+# cause NAME: the object, resourceVersion and writer that emptied the service.
+cause() { echo "EndpointSlice default/$1 at resourceVersion [1-9][0-9]*, written by kube-apiserver "; }
+explained() { get "/frontends?service=default/$1" | grep "$(cause "$1")"; }
+journalled() { grep "default/$1:.* is held: $(cause "$1")" "$dir/log"; }
 
-# dialled ADDRESS: while a connection of this shell to it is open, the kernel's table says where it has gone.
-dialled() (
+# leads_to_apiserver ADDRESS: opens a connection to the address and looks up its peer in the kernel's table.
+leads_to_apiserver() (
     shell=$BASHPID
     exec 7<>"/dev/tcp/${1%:*}/${1#*:}" && ss -Htnp state established "dst $direct" | grep "pid=$shell,"
 )
 own_connection() { ss -Htnp state established "dst $balancer" | grep "pid=$nodelb,"; }
 
 start_cluster() {
-    step "5. The platform of the outage: apiservers at $direct, the cloud's load balancer $balancer in front"
+    step "5. The platform of the outage: apiservers at $direct behind the cloud's load balancer $balancer"
     nodelb-apiserver --listen "$balancer" --listen "$direct" --directory "$dir/k8s" --control "$dir/control" \
         --service-cidr 198.51.100.0/24 >"$dir/apiserver" 9>&- &
     disown
     soon grep -q ready "$dir/apiserver" || check "the apiserver starts" false
-    # nodelb is told of the load balancer and of nothing else.
+    # nodelb's configuration contains only the load balancer.
     sed -i '/^- name: server-1$/,+3d' "$dir/k8s/nodelb.kubeconfig"
     sed -i '/^- name: server-0$/,+3d; s/^current-context: .*/current-context: server-1/' "$dir/k8s/admin.kubeconfig"
     sed -n 's/.*client-\(certificate\|key\)-data: //p' "$dir/k8s/admin.kubeconfig" |
@@ -173,29 +173,29 @@ END
     show grep server: "$dir/k8s/nodelb.kubeconfig"
 }
 
-connect() {
+read_kubernetes() {
     step "6. nodelb reads Services from Kubernetes"
     start_nodelb
     check "nodelb is ready" soon ready
     ready >/dev/null 2>&1 || verdict
-    check "the apiserver answers at ${doors[*]}" all_answer
+    check "the apiserver answers at ${addresses[*]}" all_answer
     show nodelb frontends
-    check "a client's connection to $balancer leads to $direct" dialled "$balancer"
-    check "nodelb's own one to $balancer does not: it never needs its own load balancing" own_connection
+    check "a client's connection to $balancer leads to $direct" leads_to_apiserver "$balancer"
+    check "nodelb's own connection to $balancer is not translated" own_connection
 }
 
 empty_slices() {
-    step "7. The outage, under traffic to shop/web and to every address of the apiserver"
+    step "7. The outage, with traffic to shop/web and to every address of the apiserver"
     start_traffic "$shop" 1000
-    start_knocking
-    say "A stopping apiserver takes its address out of the slice of default/kubernetes:"
+    start_requests
+    say "A stopping apiserver removes its address from the slice of default/kubernetes:"
     empty kubernetes
     check "default/kubernetes is held" soon status Held default/kubernetes
-    say "The cloud's controller annotates kubernetes-intranet, which was the moment of the outage:"
+    say "The cloud's controller annotates kubernetes-intranet, which triggered the outage:"
     annotate kubernetes-intranet
     sleep 0.5
     check "default/kubernetes-intranet still leads to $direct" status Done default/kubernetes-intranet
-    say "And now its own slice is emptied, too:"
+    say "Its own slice is emptied, too:"
     empty kubernetes-intranet
     check "it is held at its ClusterIP, NodePort and VIP" soon status Held default/kubernetes-intranet
     show_piped "nodelb frontends --address ${balancer%:*} | tail -n 1 | fold -sw 110"
@@ -203,7 +203,7 @@ empty_slices() {
     check "and so does the journal, once for each service" journalled_once
     show_piped "grep 'default/kubernetes:.* is held' $dir/log | fold -sw 110"
     check "the apiserver answers at all four addresses" all_answer
-    end_knocking
+    end_requests
 }
 
 journalled_once() {
@@ -218,32 +218,32 @@ waiting() { curl --silent http://localhost:9890/readyz | grep "waiting for the f
 in_kernel() { get "/maps?address=${balancer%:*}" | grep "$direct"; }
 
 lose_apiserver() {
-    step "8. Every apiserver gone, and nodelb killed meanwhile"
-    tell '{"stop": 0}' '{"stop": 1}'
-    check "/apiservers says that none is left" soon disconnected
-    check "/sources says that what is served is what was last heard" soon last_good
+    step "8. All apiservers down, and nodelb killed meanwhile"
+    send '{"stop": 0}' '{"stop": 1}'
+    check "/apiservers shows that none is reachable" soon disconnected
+    check "/sources shows that the last known state is served" soon last_good
     show_piped "nodelb apiservers | head -n 4 | cut -c 1-115"
-    check "nodelb is healthy, for there is nothing a restart would mend" get /healthz
+    check "nodelb is healthy, because a restart would not help" get /healthz
     check "both services are still held" status Held default/kubernetes default/kubernetes-intranet
     kill -9 "$nodelb"
     check "nodelb is dead" soon gone
     start_nodelb
     check "started again, it waits for the apiserver" soon waiting
-    check "and leaves in the kernel what leads there" in_kernel
-    check "shop/web answers" dial "$shop" -n 100
+    check "and keeps the entries in the kernel" in_kernel
+    check "shop/web answers" connect "$shop" -n 100
 }
 
 return_apiserver() {
-    say "The apiservers are back, with slices that are still empty:"
-    tell '{"start": 0}' '{"start": 1}'
+    say "The apiservers are running again; the slices are still empty:"
+    send '{"start": 0}' '{"start": 1}'
     check "nodelb is ready" soon ready
     check "both services are held again" soon status Held default/kubernetes default/kubernetes-intranet
-    start_knocking
+    start_requests
     check "the apiserver answers at all four addresses" all_answer
     check "the slices are filled" apply
     check "nothing is held any more" soon status Done default/kubernetes default/kubernetes-intranet
-    end_knocking
+    end_requests
     end_traffic
-    check "all the while, to shop/web: $traffic" unharmed "$traffic"
-    check "and while there was an apiserver: $(grep -c . "$dir/knocks") requests to it; 0 failed" none_failed
+    check "meanwhile, to shop/web: $traffic" unharmed "$traffic"
+    check "and while an apiserver was running: $(grep -c . "$dir/requests") requests to it; 0 failed" none_failed
 }

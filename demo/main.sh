@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make demo` shows, told from inside the namespaces that demo/run.sh made: services from files, then services from
-# a Kubernetes API server. Every check prints a tick or a cross; the exit code is 0 only if all of them held.
+# The content of `make demo`, run inside the namespaces of demo/run.sh: services from files, then services from a
+# Kubernetes API server. Every check prints a tick or a cross; the exit code is 0 only if all checks passed.
 # shellcheck disable=SC2317 # the checks are called by name
 set -uo pipefail
 bin=$1
@@ -9,26 +9,26 @@ PATH=$bin:$PATH:/usr/sbin:/sbin
 trap 'exit 130' INT TERM
 
 dir=/run/nodelb-demo
-# shellcheck source=demo/tell.sh
-. demo/tell.sh
+# shellcheck source=demo/output.sh
+. demo/output.sh
 # shellcheck source=demo/files.sh
 . demo/files.sh
 # shellcheck source=demo/kubernetes.sh
 . demo/kubernetes.sh
 
-dial() { nodelb-prober connect --to "$@"; }
+connect() { nodelb-prober connect --to "$@"; }
 get() { curl --silent --show-error --fail "http://localhost:9890$1"; }
 ready() { get /readyz; }
-# served ADDRESS BACKEND: nodelb's own table says so.
+# served ADDRESS BACKEND: nodelb's table has this row.
 served() { get "/frontends?address=${1%:*}" | grep -F "$1/" | grep -F " $2/" | grep -qw Done; }
-refused() { [[ $(dial "$1") == *" ECONNREFUSED 1"* ]]; }
-unrouted() { [[ $(dial "$1") == *" ENETUNREACH 1"* ]]; }
+refused() { [[ $(connect "$1") == *" ECONNREFUSED 1"* ]]; }
+unrouted() { [[ $(connect "$1") == *" ENETUNREACH 1"* ]]; }
 
 start_nodelb() {
-    # 9 ends the traffic when its last holder closes it: nodelb must not hold it.
+    # The traffic ends when the last process closes descriptor 9: nodelb must not inherit it.
     nodelb run --config "$dir/nodelb.toml" >>"$dir/log" 2>&1 9>&- &
     nodelb=$!
-    # Not a job: bash would announce its death in the middle of the story.
+    # Not a job: bash would print a message when it is killed.
     disown "$nodelb"
 }
 
@@ -36,7 +36,7 @@ gone() { ! kill -0 "$nodelb" 2>/dev/null; }
 no_pins() { [ ! -e /sys/fs/bpf/nodelb ] || { find /sys/fs/bpf/nodelb; false; }; }
 unharmed() { [[ $1 =~ ^([0-9]+)\ connections && $1 == *"; 0 failed"* ]] && ((BASH_REMATCH[1] >= 1000)); }
 
-# start_traffic ADDRESS RATE: connections without a pause, until end_traffic, which leaves the tally in $traffic.
+# start_traffic ADDRESS RATE: makes connections until end_traffic, which stores the result in $traffic.
 start_traffic() {
     exec 9> >(exec nodelb-prober probe --to "$1" --rate "$2" >"$dir/traffic")
     prober=$!
@@ -48,14 +48,14 @@ end_traffic() {
     traffic=$(cat "$dir/traffic")
 }
 
-# leave ADDRESS: what must be so when nodelb has been told to end.
+# leave ADDRESS: stops nodelb, cleans up, and checks the effects.
 leave() {
     kill -TERM "$nodelb"
     check "SIGTERM ends nodelb" soon gone
-    check "traffic goes on without it" dial "$1" -n 100
+    check "traffic continues without it" connect "$1" -n 100
     show nodelb cleanup --config "$dir/nodelb.toml"
     check "after cleanup nothing is pinned" no_pins
-    check "and nothing is translated: $1 is a foreign address again" unrouted "$1"
+    check "and nothing is translated: $1 has no route again" unrouted "$1"
 }
 
 prepare() {
@@ -63,14 +63,14 @@ prepare() {
     mount -t tmpfs tmpfs /run
     mkdir -p "$dir/services.d"
     ip link set lo up
-    # Backends listen on addresses of these; nothing routes 198.51.100.0/24, where the services are. All are
-    # documentation or link-local addresses but 1.1.1.1, which the incident's reproduction names: they never leave this
+    # Backends listen on these addresses. The services are in 198.51.100.0/24, which has no route. All of them are
+    # documentation or link-local addresses, except for 1.1.1.1 of the incident's reproduction, and never leave this
     # namespace.
     local address
     for address in 192.0.2.0/24 192.0.2.1/32 1.1.1.1/32 169.254.128.7/32; do
         ip address add "$address" dev lo
     done
-    # The cloud's load balancer is somebody else: a service with an address of the node itself would not be served.
+    # The load balancer is not part of the node: nodelb does not serve a service at an address of the node itself.
     ip route add local 203.0.113.10/32 dev lo
     nodelb-prober backend --name backend-1 --tcp 192.0.2.11:8080 --udp 192.0.2.11:5353 &
     nodelb-prober backend --name backend-2 --tcp 192.0.2.12:8080 --udp 192.0.2.12:5353 &

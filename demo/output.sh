@@ -1,5 +1,5 @@
-# shellcheck shell=bash disable=SC2154 # $dir belongs to demo/story.sh
-# How the demo speaks: steps, checks, what is shown. Owns the count of what held.
+# shellcheck shell=bash disable=SC2154 # $dir belongs to demo/main.sh
+# The output of the demo: steps, checks, shown commands. Counts the checks.
 
 crosses=0
 ticks=0
@@ -29,7 +29,7 @@ check() {
     fi
 }
 
-# soon COMMAND...: until it succeeds, for at most ten seconds.
+# soon COMMAND...: repeats the command until it succeeds, for at most ten seconds.
 soon() {
     local i
     for ((i = 0; i < 100; i++)); do
@@ -42,10 +42,10 @@ soon() {
 verdict() {
     echo
     if [ "$crosses" -gt 0 ]; then
-        printf '%s%d of %d checks failed. What nodelb said:%s\n' "$red" "$crosses" $((ticks + crosses)) "$plain"
+        printf '%s%d of %d checks failed. The log of nodelb:%s\n' "$red" "$crosses" $((ticks + crosses)) "$plain"
         tail -n 40 "$dir/log" | indent
         exit 1
     fi
-    printf '%s%d checks held.%s ' "$green" "$ticks" "$plain"
+    printf '%s%d checks passed.%s ' "$green" "$ticks" "$plain"
     exit 0
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tells demo/story.sh in a small world of its own: network, mounts, processes and a sub-cgroup that end with it, also
-# when it is interrupted or killed. Usage: demo/run.sh DIRECTORY-OF-BINARIES
+# Runs demo/main.sh in its own network, mount and process namespaces and a sub-cgroup, which are removed at the end, also
+# after an interrupt or a kill. Usage: demo/run.sh DIRECTORY-OF-BINARIES
 set -euo pipefail
 bin=$(realpath "$1")
 cd "$(dirname "$0")/.."
@@ -21,14 +21,14 @@ verdict=0
 (
     echo $BASHPID >"$cgroup/cgroup.procs"
     exec {alive}>&-
-    exec unshare --mount --net --pid --fork --kill-child --mount-proc demo/story.sh "$bin" "$cgroup"
+    exec unshare --mount --net --pid --fork --kill-child --mount-proc demo/main.sh "$bin" "$cgroup"
 ) || verdict=$?
 
 exec {alive}>&-
 wait "$janitor" || verdict=1
 case $verdict in
 0) echo "The demo's cgroup and all its processes are gone." ;;
-130) echo "Interrupted; nothing is left behind." >&2 ;;
+130) echo "Interrupted; everything was cleaned up." >&2 ;;
 *) echo "The demo failed." >&2 ;;
 esac
 exit "$verdict"
