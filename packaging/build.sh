@@ -44,7 +44,7 @@ cd "$stage"
 case $kind in
 deb)
     printf 'nodelb (%s-1) unstable; urgency=medium\n\n  * %s\n\n -- %s  %s\n' "$version" \
-        "What has changed is told in /usr/share/doc/nodelb/changelog.gz." \
+        "See /usr/share/doc/nodelb/changelog.gz for the changes." \
         "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)" "$(date -R -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}")" >changelog
     cargo deb --no-build --no-strip --output "$target/package/" ;;
 rpm)

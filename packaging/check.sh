@@ -1,4 +1,4 @@
-# What the tests of both packages share: how they tell what they find, and what systemd would have been asked.
+# Shared by the tests of both packages: output, and the recorded calls of systemctl.
 # shellcheck shell=bash disable=SC2154 # $tree and $work are the test's
 
 fail() {
@@ -34,6 +34,6 @@ lose_kubeconfig() {
     sed 's|^kubeconfig = ""|kubeconfig = "/root/none"|' "$work/good" >"$tree/etc/nodelb/nodelb.toml"
 }
 
-mend_configuration() {
+fix_configuration() {
     cp "$work/good" "$tree/etc/nodelb/nodelb.toml"
 }

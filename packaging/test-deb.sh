@@ -53,7 +53,7 @@ next_version() {
     dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/next" "$tree/tmp/next.deb" >/dev/null
 }
 
-# From here on systemd seems to run in the tree. It fails what it is told if there is a file /fail, and says that the daemon
+# From here on systemd seems to run in the tree. Its systemctl fails if there is a file /fail, and says that the daemon
 # has failed, or is enabled, if there is /failed or /enabled.
 pretend_systemd() {
     mkdir -p "$tree/run/systemd/system"
@@ -94,7 +94,7 @@ with_a_daemon_that_failed() {
 }
 
 # Of which the new version does not know a key.
-with_a_configuration_of_before() {
+with_an_old_configuration() {
     break_configuration
     dpkg_does --force-confold -i /tmp/this.deb
     same "a daemon that runs is left alone if the new one would refuse the configuration" \
@@ -104,7 +104,7 @@ with_a_configuration_of_before() {
     dpkg_does --force-confold -i /tmp/this.deb
     same "what the configuration names is no reason" "--system daemon-reload $1
 try-restart nodelb.service $1" "$(asked)"
-    mend_configuration
+    fix_configuration
 }
 
 removal_that_fails() {
@@ -139,14 +139,14 @@ with_systemd() {
     grep -q "the new daemon did not start" "$work/said" || fail "nothing is said of a restart that failed"
     same "so does a downgrade, though the restart fails" "$restarted" "$(asked)"
     with_a_daemon_that_failed "$this"
-    with_a_configuration_of_before "$this"
+    with_an_old_configuration "$this"
     removal_that_fails "$this"
     dpkg_does -r nodelb
     same "removing stops it" "stop $units $this"$'\n'"--system daemon-reload (nothing)" "$(asked)"
     same "removing keeps the configuration" '# Mine.' "$(tail -n 1 "$tree/etc/nodelb/nodelb.toml")"
     touch "$tree/etc/nodelb/services.d/mine.toml"
     dpkg_does --purge nodelb
-    same "a purge keeps services somebody wrote" "mine.toml" "$(ls "$tree/etc/nodelb/services.d")"
+    same "a purge keeps service files of the administrator" "mine.toml" "$(ls "$tree/etc/nodelb/services.d")"
     rm -r "$tree/etc/nodelb" "$tree/run/systemd" "$tree/usr/bin/systemctl"
 }
 
@@ -160,7 +160,7 @@ make_kernel() {
 }
 
 # How a connection from the cgroup to a service without backends ends.
-dial() {
+connect() {
     (
         echo "$BASHPID" >"$tree/sys/fs/cgroup/$cgroup_name/cgroup.procs"
         (: </dev/tcp/10.96.7.7/80) 2>&1 | sed -n 's/.*: \(.*\)$/\1/p' | head -n 1
@@ -176,7 +176,7 @@ start() {
     PATH=/usr/sbin:/usr/bin chroot "$tree" nodelb run >"$work/log" 2>&1 &
     daemon=$!
     for ((i = 0; i < 100; i++)); do
-        [ "$(dial)" != "Connection refused" ] || return 0
+        [ "$(connect)" != "Connection refused" ] || return 0
         sleep 0.1
     done
     cat "$work/log" >&2
@@ -194,13 +194,13 @@ end() {
 with_kernel() {
     local before foreign=${2:-}
     before=$(files)
-    same "without nodelb a service address leads nowhere" "Network is unreachable" "$(dial)"
+    same "without nodelb a service address leads nowhere" "Network is unreachable" "$(connect)"
     start "$1"
     end
     dpkg_does -r nodelb
-    same "after removal connections are still translated" "Connection refused" "$(dial)"
+    same "after removal connections are still translated" "Connection refused" "$(connect)"
     dpkg_does --purge nodelb
-    same "after the purge they are not" "Network is unreachable" "$(dial)"
+    same "after the purge they are not" "Network is unreachable" "$(connect)"
     same "no pin is left${foreign:+ but those of others}" "$foreign" "$(pins)"
     same "no file is left" "" "$(diff <(echo "$before") <(files) || true)"
 }
@@ -215,7 +215,7 @@ among_others() {
     for directory in v4l/links v7 v7/g1x v7/maps v8/links/links g1; do
         mkdir -p "$tree/sys/fs/bpf/shared/$directory"
     done
-    # Files are pins, so somebody must have made some.
+    # The pins are ordinary files here, so create some.
     start /sys/fs/bpf/vendor
     end
     mv "$tree"/sys/fs/bpf/vendor/v1/g*/services "$tree/sys/fs/bpf/shared/v4l/links/connect4"
@@ -234,14 +234,14 @@ purged_while_it_runs() {
     mkdir -p "$tree/run/nodelb"
     dpkg_does --purge nodelb
     grep -q "a daemon works with /sys/fs/bpf/nodelb and" "$work/said" || fail "nothing is said of a daemon that runs"
-    same "a daemon that runs is not disturbed by the purge" "Connection refused" "$(dial)"
+    same "a daemon that runs is not disturbed by the purge" "Connection refused" "$(connect)"
     same "nor are its state and its socket" "history.jsonl nodelb" \
         "$(cd "$tree" && find run/nodelb var/lib/nodelb/history.jsonl -printf '%f\n' | sort | xargs)"
     kill -0 "$daemon" || fail "the daemon ended"
     end
     dpkg_does -i /tmp/this.deb
     dpkg_does --purge nodelb
-    same "as it says, installing and purging it again ends that" "Network is unreachable" "$(dial)"
+    same "as it says, installing and purging it again ends that" "Network is unreachable" "$(connect)"
     same "no pin is left of it" "" "$(pins)"
     same "no file is left of it" "" "$(diff <(echo "$before") <(files) || true)"
 }

@@ -81,7 +81,7 @@ make_next() {
         --output "$work/next.rpm")
 }
 
-# It fails what it is told if there is a file /fail, and says that the daemon has failed, or is enabled, if there is /failed or
+# Its systemctl fails if there is a file /fail, and says that the daemon has failed, or is enabled, if there is /failed or
 # /enabled.
 pretend_systemd() {
     mkdir -p "$tree/run/systemd/system"
@@ -121,8 +121,8 @@ with_a_daemon_that_failed() {
     rm "$tree/failed"
 }
 
-# Of which the new version does not know a key. `with_a_configuration_of_before RESTARTED`, what is asked otherwise.
-with_a_configuration_of_before() {
+# Of which the new version does not know a key. `with_an_old_configuration RESTARTED`, what is asked otherwise.
+with_an_old_configuration() {
     break_configuration
     rpm_does -U "$work/next.rpm"
     same "a daemon that runs is left alone if the new one would refuse the configuration" "daemon-reload (new)" "$(asked)"
@@ -130,7 +130,7 @@ with_a_configuration_of_before() {
     lose_kubeconfig
     rpm_does -U --oldpackage "$package"
     same "what the configuration names is no reason" "$1" "$(asked)"
-    mend_configuration
+    fix_configuration
 }
 
 with_systemd() {
@@ -149,7 +149,7 @@ with_systemd() {
     grep -q "the new daemon did not start" "$work/said" || fail "nothing is said of a restart that did not work"
     same "so does a downgrade, though the restart fails" "$restarted" "$(asked)"
     with_a_daemon_that_failed
-    with_a_configuration_of_before "$restarted"
+    with_an_old_configuration "$restarted"
     sed -i 's|^pin-directory = .*|pin-directory = "/sys/fs/bpf/elsewhere"|' "$tree/etc/nodelb/nodelb.toml"
     mkdir -p "$tree/sys/fs/bpf/elsewhere"
     rpm_does -e nodelb
