@@ -1,4 +1,4 @@
-# What CI does, a person does with one target. `make help` lists them.
+# CI runs these targets too. `make help` lists them.
 
 PREFIX ?= /usr
 SYSCONFDIR ?= /etc
@@ -11,7 +11,7 @@ TOOLS := $(or $(CARGO_HOME),$(HOME)/.cargo)/nodelb-tools
 export CARGO TARGET TOOLS
 export PATH := $(TOOLS)/bin:$(PATH)
 
-# libbpf is built by a make of its own, which must not install itself where nodelb goes.
+# libbpf is built by its own make, which must not use the install paths of nodelb.
 MAKEOVERRIDES =
 unexport PREFIX SYSCONFDIR DESTDIR
 
@@ -20,77 +20,77 @@ export PACKAGE_VERSION
 .DEFAULT_GOAL := help
 .PHONY: help deps build test test-unit lint fmt fuzz bench soak demo install deb rpm package-test vm-test deny clean
 
-help: ## this list
+help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
 	    printf '  make %-12s %s\n' "$$name" "$$text"; done
 
-deps: ## install the system packages that are missing (Debian; elsewhere it names them)
+deps: ## install missing system packages (on Debian; elsewhere, list them)
 	@scripts/deps.sh build run test lint fuzz
 
-build: ## the daemon, optimised: target/release/nodelb, and what is installed with it
+build: ## build the daemon (release) and the other installed files
 	@scripts/deps.sh build
 	$(CARGO) build --locked --release -p nodelb
 	scripts/generate.sh $(TARGET)/generated
 
-test: ## every rung of tests; packets and netns need root (sudo is used)
+test: ## run all tests except package and VM tests; some need root (uses sudo)
 	@scripts/deps.sh build run test
 	scripts/test.sh all
 
-test-unit: ## the rungs that need no privilege
+test-unit: ## run the tests that need no root
 	@scripts/deps.sh build
 	scripts/test.sh unprivileged
 
-lint: ## formatting, clippy, shellcheck, units, budgets of size, the words of this project
+lint: ## check formatting, clippy, shellcheck, units, file sizes, wording
 	@scripts/deps.sh build lint
 	scripts/lint.sh
 
-fmt: ## put Rust and C into form
+fmt: ## format Rust and C code
 	@scripts/deps.sh build lint
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 	clang-format -i bpf/*.[ch]
 
-fuzz: ## feed the Kubernetes decoder and translation with anything, a minute each (FUZZ_SECONDS=600: longer)
+fuzz: ## fuzz the Kubernetes decoder and translation for a minute each (FUZZ_SECONDS=600: longer)
 	@scripts/deps.sh build fuzz
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 
-bench: ## measure, and write the figures into docs/benchmarks.md (needs root; ten minutes on a quiet machine)
+bench: ## run the benchmarks and update docs/benchmarks.md (needs root; ten minutes on an idle machine)
 	@scripts/deps.sh build run
 	scripts/bench.sh
 
-soak: ## an hour of traffic, changes and kills, for docs/benchmarks.md (needs root; SOAK_MINUTES=10: shorter)
+soak: ## run an hour of traffic, changes and kills; updates docs/benchmarks.md (needs root; SOAK_MINUTES=10: shorter)
 	@scripts/deps.sh build run
 	scripts/bench.sh soak
 
-demo: ## watch connections being balanced and the outage replayed, in namespaces of its own (needs root; half a minute)
+demo: ## show load balancing and a replay of the outage, in separate namespaces (needs root; half a minute after the build)
 	@scripts/deps.sh build run
 	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
 	demo/run.sh $(TARGET)/debug
 
-install: ## after make build: install the files of contrib/installed-files; knows DESTDIR, PREFIX, SYSCONFDIR
-	@test -x $(TARGET)/generated/nodelb || { echo "Nothing is in $(TARGET)/generated: run make build first" >&2; exit 1; }
+install: ## install the files of contrib/installed-files after make build; uses DESTDIR, PREFIX, SYSCONFDIR
+	@test -x $(TARGET)/generated/nodelb || { echo "$(TARGET)/generated is empty; run make build first" >&2; exit 1; }
 	PREFIX="$(PREFIX)" SYSCONFDIR="$(SYSCONFDIR)" DESTDIR="$(DESTDIR)" scripts/install.sh
 
-deb: build ## a Debian package of the same files, in target/package/ (PACKAGE_VERSION=0.2.0: under another version)
+deb: build ## build a Debian package in target/package/ (PACKAGE_VERSION=0.2.0: with another version)
 	@scripts/deps.sh deb
 	packaging/build.sh deb
 
-rpm: build ## an rpm of the same files, in target/package/
+rpm: build ## build an rpm in target/package/
 	@scripts/deps.sh rpm
 	packaging/build.sh rpm
 
-package-test: deb rpm ## lintian, rpmlint; install, upgrade, remove and purge the packages in clean trees (needs root)
+package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and purge the packages in clean trees (needs root)
 	@scripts/deps.sh check
 	packaging/test.sh
 
-vm-test: deb ## a node's life in Debian 12 under qemu, kernels 6.1 and 6.12: from install to purge (needs root)
+vm-test: deb ## install, upgrade and purge the package in Debian 12 VMs with kernels 6.1 and 6.12 (needs root)
 	@scripts/deps.sh vm
 	$(CARGO) build --locked -p nodelb-prober -p nodelb-apiserver
 	tests/vm/run.sh
 
-deny: ## licences, sources and bans of all crates; advisories where the database can be had
+deny: ## check licences, sources and bans of all crates, and advisories if the database is reachable
 	@scripts/deps.sh build deny
 	scripts/deny.sh
 
-clean: ## remove what was built
+clean: ## remove build output
 	$(CARGO) clean
