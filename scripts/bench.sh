@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures, and writes docs/benchmarks.md. Needs root, like the tests it shares its sandbox with. Usage: scripts/bench.sh
-# for everything but the soak, whose section is kept; scripts/bench.sh soak for that section alone (an hour).
+# Runs the benchmarks and writes docs/benchmarks.md. Needs root for the sandbox. Usage: `scripts/bench.sh` runs everything
+# except the soak, whose section is kept; `scripts/bench.sh soak` runs only the soak (an hour).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || exec sudo --preserve-env=CARGO,CARGO_TARGET_DIR,PATH,HOME,SOAK_MINUTES "$0" "$@"
@@ -17,7 +17,7 @@ measure() {
     done
 }
 
-# The page without the section of the soak, which is its last, or that section alone.
+# Prints the page without the soak section, which is the last one, or only that section.
 page_before() { sed "/^$title\$/,\$d" "$page"; }
 page_after() { sed -n "/^$title\$/,\$p" "$page"; }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks every crate of both lock files against deny.toml. Licences, bans and sources always; known vulnerabilities where
-# the advisory database, a git repository, can be fetched or was fetched before. Where it cannot, this is said; in CI
-# (CI=true) it is a failure, unless ALLOW_UNCHECKED_ADVISORIES=1.
+# Checks every crate of both lock files against deny.toml: licences, bans and sources always, known vulnerabilities if the
+# advisory database, a git repository, can be fetched or was fetched before. Otherwise prints a warning; in CI (CI=true)
+# this is a failure, unless ALLOW_UNCHECKED_ADVISORIES=1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# `deny --locked CHECK...`, or `deny --frozen CHECK...` without any network.
+# `deny --locked CHECK...`, or `deny --frozen CHECK...` without network.
 deny() {
     local manifest
     for manifest in Cargo.toml fuzz/Cargo.toml; do
@@ -19,13 +19,13 @@ if timeout 120 cargo deny --config deny.toml fetch db 2>/dev/null; then
     deny --locked advisories
 elif database=$(find "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs" -mindepth 2 -maxdepth 2 -name .git 2>/dev/null) &&
     [ -n "$database" ]; then
-    echo "The advisory database cannot be fetched; taken as it was on $(git --git-dir="$database" log -1 --format=%cs)."
+    echo "The advisory database cannot be fetched; using the copy of $(git --git-dir="$database" log -1 --format=%cs)."
     deny --frozen advisories
 else
     echo "NOT CHECKED: advisories (known vulnerabilities, yanked crates). Their database, https://github.com/RustSec/advisory-db,"
-    echo "cannot be had from here. Run make deny where it can."
+    echo "is not reachable from here. Run make deny where it is."
     if [ "${CI:-}" = true ] && [ "${ALLOW_UNCHECKED_ADVISORIES:-}" != 1 ]; then
-        echo "In CI that is a failure: see ALLOW_UNCHECKED_ADVISORIES in scripts/deny.sh" >&2
+        echo "This is a failure in CI: see ALLOW_UNCHECKED_ADVISORIES in scripts/deny.sh" >&2
         exit 1
     fi
 fi

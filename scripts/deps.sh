@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks for the system packages a make target needs and installs the missing ones with apt; elsewhere says which. Tools
-# from crates.io go to $TOOLS. Quiet when nothing is missing. Usage: scripts/deps.sh GROUP... with the groups below.
+# Checks for the system packages that a make target needs and installs missing ones with apt; on other distributions,
+# lists them. Installs tools from crates.io in $TOOLS. Prints nothing if nothing is missing. Usage: scripts/deps.sh GROUP... with the groups below.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The only list: group, Debian package, and what proves that it is there (a command, or a file, headers below
+# The only list: group, Debian package, and a file that proves that it is installed (a command, or a file, headers below
 # /usr/include).
 packages="
 build  clang            clang
@@ -38,7 +38,7 @@ vm     mmdebstrap       mmdebstrap
 vm     qemu-system-x86  qemu-system-x86_64
 "
 
-# Group, crate, version. Built without optimisation: they run for seconds.
+# Group, crate, version. Built without optimisation, because they run only for seconds.
 tools="
 deb    cargo-deb            3.8.0
 rpm    cargo-generate-rpm   0.21.1
@@ -62,7 +62,7 @@ done <<<"$packages"
 if ((${#missing[@]})); then
     if ! command -v apt-get >/dev/null; then
         echo "Missing on this machine: ${missing[*]} (the names of the Debian packages)." >&2
-        echo "Install what your distribution calls them, then run make again." >&2
+        echo "Install the equivalent packages of your distribution, then run make again." >&2
         exit 1
     fi
     sudo=()
@@ -72,8 +72,8 @@ if ((${#missing[@]})); then
     fi
     echo "Installing ${missing[*]}"
     install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}")
-    # The package lists may be absent (a fresh container) or stale (a package has moved on): fetch them once, then retry.
-    # Where something of Debian's backports is installed (qemu-utils, say), its relatives must be of there, too.
+    # The package lists may be absent (a fresh container) or stale (a package was updated): fetch them once, then retry.
+    # If a package of Debian's backports is installed (for example qemu-utils), related packages must come from there, too.
     log=$(mktemp)
     lists=$(mktemp -d)
     trap 'rm -rf "$log" "$lists"' EXIT
@@ -102,7 +102,7 @@ while read -r group crate version; do
     echo "Building $crate $version"
     ${CARGO:-cargo} install --locked --quiet --debug --config profile.dev.debug=false --root "$TOOLS" \
         --target-dir "$TOOLS/build" "$crate@$version"
-    # Each has its own lock file, so little of it serves the next.
+    # Each has its own lock file, so they share few build results.
     rm -r "$TOOLS/build"
 done <<<"$tools"
 

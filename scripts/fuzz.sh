@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes what an apiserver sends, each target for so many seconds. Usage: scripts/fuzz.sh [SECONDS [TARGET...]]
-# What is found lies in fuzz/found/ and is run first the next time. Needs no nightly compiler: the coverage counters are
-# LLVM's own.
+# Fuzzes the input from an apiserver, each target for SECONDS. Usage: scripts/fuzz.sh [SECONDS [TARGET...]]
+# Stores its findings in fuzz/found/ and tries them first in the next run. Needs no nightly compiler, because it uses
+# LLVM's coverage counters.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
@@ -12,7 +12,7 @@ targets=("$@")
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares"
-# A target named, though it is the machine's own, keeps the counters out of build scripts.
+# An explicit --target, even of this machine, excludes build scripts from the counters.
 host=$(rustc -vV | sed -n 's/^host: //p')
 directory=${CARGO_TARGET_DIR:-../target}/fuzz
 ${CARGO:-cargo} build --locked --release --target "$host" --target-dir "$directory"

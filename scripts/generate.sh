@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the installed files that are not in the repository, for contrib/installed-files: the program without symbols,
+# Generates the installed files that are not in the repository, for contrib/installed-files: the program without symbols,
 # shell completions, licence texts. Usage: scripts/generate.sh DIRECTORY, after cargo build --release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -7,7 +7,7 @@ generated=$1
 program=${TARGET:-target}/release/nodelb
 cargo=${CARGO:-cargo}
 
-# The licences of what is linked into the program, each text once with the crates it came with.
+# The licences of the crates in the program, each text once with the crates that it applies to.
 licences() {
     local crates texts name version licence directory file sum
     texts=$(mktemp -d)
@@ -22,11 +22,11 @@ licences() {
 	END
     while read -r name version licence; do
         case $name in
-        # Published without its texts; the same authors', from the same repository.
+        # Published without licence texts; use those of a crate from the same repository.
         asn1-rs-impl) directory=$(source_of asn1-rs '*') ;;
         *) directory=$(source_of "$name" "${version#v}") ;;
         esac
-        # elfutils and zlib come with libbpf-sys, but are not linked from there.
+        # libbpf-sys includes elfutils and zlib, but the program does not use these copies.
         find "$directory" -maxdepth 2 -type f \( -iname 'licen[cs]e*' -o -iname 'copying*' -o -iname 'notice*' \
             -o -iname unlicense \) -not -path '*/elfutils/*' -not -path '*/zlib/*' -not -name '*.rs' | sort >"$texts/list"
         [ -s "$texts/list" ] || { echo "no licence text in $directory ($licence)" >&2; return 1; }
@@ -57,7 +57,7 @@ source_of() {
 }
 
 mkdir -p "$generated"
-# Backtraces lose their line numbers; panics keep theirs, and $program has the rest for a debugger.
+# Backtraces lose line numbers; panic messages keep them, and $program has the debug information.
 strip --strip-unneeded --remove-section=.comment --remove-section=.note -o "$generated/nodelb" "$program"
 "$program" completions bash >"$generated/nodelb.bash"
 "$program" completions zsh >"$generated/_nodelb"

@@ -51,7 +51,7 @@ while read -r mode sources destination note; do
     done
 done < <(place)
 
-# On this system, not in a package's tree: `journalctl -x` knows nodelb's messages from now on.
+# On this system, not in the tree of a package: adds nodelb's messages to `journalctl -x`.
 if [ -z "$DESTDIR" ] && command -v journalctl >/dev/null; then
     journalctl --update-catalog || echo "run \`journalctl --update-catalog\` as root for \`journalctl -x\`" >&2
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Waits until its standard input closes, that is, until the last process that held the other end is gone, however it
-# went. Then ends every process in the given cgroup and removes it. Usage: scripts/janitor.sh CGROUP
+# Waits until its standard input is closed, when the last process with the other end has ended for any reason. Then kills
+# every process in the given cgroup and removes it. Usage: scripts/janitor.sh CGROUP
 cgroup=$1
 trap '' INT TERM HUP
 cat >/dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything a reviewer should not have to say. Runs all checks, then fails if one did.
+# All automatic checks of the code. Runs all of them, then fails if one has failed.
 # shellcheck disable=SC2317 # the checks are called by name
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -17,12 +17,12 @@ check() {
     fi
 }
 
-# The fuzz workspace has a lock file of its own, which follows the dependencies of nodelb.
+# The fuzz workspace has its own lock file, which must match the dependencies of nodelb.
 fuzz_lock() {
     cargo metadata --locked --quiet --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 }
 
-# Prints what it reads, and fails if there was any.
+# Prints its input, and fails if there is any.
 none() {
     ! grep . >&2
 }
@@ -35,7 +35,7 @@ sources() {
 
 shell_scripts() {
     sources | while read -r file; do
-        # By their first line, and what scripts read in by its name.
+        # Scripts by their first line, and sourced files by their name.
         if [[ $file == *.sh ]] || head -c 64 "$file" | head -n 1 | grep -qaE '^#!.*\b(bash|sh)$'; then echo "$file"; fi
     done
 }
@@ -50,10 +50,10 @@ clang_format_all() {
 
 too_long() {
     sources '*.rs' '*.c' '*.h' '*.sh' | grep -vE '(^|/)tests?(/|\.rs$)' | xargs --no-run-if-empty wc -l |
-        awk '$2 != "total" && $1 > 500 { print $2 ": " $1 " lines, the budget is 500: is it really one idea?" }' | none
+        awk '$2 != "total" && $1 > 500 { print $2 ": " $1 " lines, the budget is 500: split it" }' | none
 }
 
-# The word alone also occurs in prose and in `forbid(unsafe_code)`; these forms are code.
+# Matches only code: the word also occurs in prose and in `forbid(unsafe_code)`.
 unsafe_elsewhere() {
     sources '*.rs' | grep -v '^daemon/datapath/' |
         xargs --no-run-if-empty grep -nHE '\bunsafe +(\{|fn|impl|trait|extern)|(allow|expect)\(unsafe_code' | none
@@ -63,7 +63,7 @@ import_cycles() {
     scripts/import-cycles.sh daemon/core/src
 }
 
-# DESIGN section 2: one word for one thing. Looks at file names, at what Rust code defines and at what C code names.
+# Names that are too vague. Checks file names, definitions in Rust and identifiers in C.
 words='vip|real|upstream|manager|handler|utils?|helpers?|common'
 
 word_in_file_names() {
@@ -78,19 +78,27 @@ word_in_rust() {
         "$definition(\w*_)?(?i:$words)(_\w*)?\b|$definition\w*($camel)([A-Z]\w*)?\b" | none
 }
 
-# Structs of the kernel's own have the kernel's names.
+# Structs of the kernel keep their names.
 word_in_c() {
     local code='^(?!\s*(#include|/?\*|//|struct (ns|sock)_common\b)).*'
     sources 'bpf/*.c' 'bpf/*.h' |
         xargs --no-run-if-empty grep -nHP "$code\b(\w*_)?($words)(_\w*)?\b\s*[(\[;={,]" | none
 }
 
-# The package that has it also starts a server, so it is not asked for; a test reads the rules in any case.
+# Plain English, see CONTRIBUTING.md. The lists are in scripts/words/: rejected words, exempt paths, and quotations.
+rejected_words() {
+    sed '/^#/d; /^$/d; s|/$|/*|; s/^/:(exclude)/' scripts/words/exempt-paths | {
+        mapfile -t exempt
+        sources . "${exempt[@]}"
+    } | scripts/words.pl scripts/words/rejected scripts/words/quotations | none
+}
+
+# Optional, because the package of promtool also starts a server; a test parses the rules in any case.
 promtool_rules() {
     ! command -v promtool >/dev/null || promtool check rules contrib/prometheus/*.yaml >/dev/null
 }
 
-# As systemd reads them; it wants the program that a unit starts to be there.
+# systemd verifies that the program of a unit exists, so replace it.
 units_are_read() {
     local scratch status
     scratch=$(mktemp -d) || return
@@ -102,12 +110,12 @@ units_are_read() {
     return "$status"
 }
 
-# 2.0 of 10 points at most, where 10 is no protection at all: `systemd-analyze security --offline=true UNIT` lists them.
+# An exposure of at most 2.0 (10 is no protection): `systemd-analyze security --offline=true UNIT` lists the details.
 units_are_closed() {
     local unit status=0
     for unit in contrib/systemd/*.service; do
         systemd-analyze security --offline=true --no-pager --threshold=20 "$unit" >/dev/null || status=1
-        # The points, in the log of CI.
+        # The exposure, for the log of CI.
         systemd-analyze security --offline=true --no-pager "$unit" | tail -n 1
     done
     return "$status"
@@ -119,13 +127,14 @@ check "fuzz/Cargo.lock" fuzz_lock
 check "cargo clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 check "clang-format" clang_format_all
 check "shellcheck" shellcheck_all
-check "units: what systemd makes of them" units_are_read
+check "units: systemd-analyze verify" units_are_read
 check "units: systemd-analyze security, 2.0 at most" units_are_closed
-check "alerts: promtool, if it is here" promtool_rules
+check "alerts: promtool, if installed" promtool_rules
 check "files of at most 500 lines" too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
 check "no import cycle in nodelb-core" import_cycles
 check "words: file names" word_in_file_names
 check "words: Rust" word_in_rust
 check "words: C" word_in_c
+check "words: plain English" rejected_words
 exit $failed

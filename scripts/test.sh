@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the rungs of tests (tests/README.md). Usage: scripts/test.sh unprivileged | all
-# Root runs everything itself; anyone else builds as themselves and runs only the root rungs through sudo.
+# Root runs everything directly; other users build as themselves and run only the root rungs with sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
-# The rungs that need root; every other [[test]] of daemon/Cargo.toml needs nothing.
+# The rungs that need root; no other [[test]] of daemon/Cargo.toml does.
 root_rungs=(packets conformance netns)
 
 unprivileged=()
@@ -20,8 +20,8 @@ $cargo test --locked --workspace --doc --quiet
 sudo=()
 if [ "$(id -u)" != 0 ]; then
     if ! command -v sudo >/dev/null || { [ ! -t 0 ] && ! sudo -n true 2>/dev/null; }; then
-        echo "Not run: ${root_rungs[*]}. They load BPF programs and make namespaces, which needs root." >&2
-        echo "Run make test as root or where sudo works, or make test-unit for the rungs that have just passed." >&2
+        echo "Not run: ${root_rungs[*]}. They load BPF programs and create namespaces, which needs root." >&2
+        echo "Run make test as root or with sudo, or make test-unit for the rungs that have just passed." >&2
         exit 1
     fi
     sudo=(sudo)
@@ -33,7 +33,7 @@ mapfile -t binaries < <($cargo test --locked -p nodelb "${targets[@]}" --no-run 
     grep -o '"executable":"[^"]*"' | cut -d '"' -f 4 | grep '/deps/')
 [ "${#binaries[@]}" = "${#root_rungs[@]}" ] || { echo "cargo built ${#binaries[@]} of: ${root_rungs[*]}" >&2; exit 1; }
 
-# Each test makes a cgroup nodelb-test-PID-N and takes it away again; what is there only afterwards was left behind.
+# Each test creates a cgroup nodelb-test-PID-N and removes it; one that exists only afterwards is a leak.
 leftovers() {
     local hierarchy
     hierarchy=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
@@ -43,7 +43,7 @@ leftovers() {
 
 before=$(leftovers)
 for binary in "${binaries[@]}"; do
-    # Where cargo would start it.
+    # In the directory that cargo uses.
     (cd daemon && "${sudo[@]}" "$binary")
 done
 left=$(comm -13 <(sort <<<"$before") <(leftovers | sort))
