@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a package of the files in contrib/installed-files. Usage: packaging/build.sh deb | rpm, after make build.
+# Builds a package of the files in contrib/installed-files. Usage: packaging/build.sh deb | rpm, after make build.
 # PACKAGE_VERSION: another version than Cargo.toml's (three numbers), to try an upgrade. Prints the package's path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,10 +19,10 @@ if [ "$kind" = deb ]; then
     install -D -m 0644 packaging/deb/lintian-overrides "$stage/tree/usr/share/lintian/overrides/nodelb"
 fi
 
-# In the tree is what is installed; the packaging tools want it as lists.
+# The tree contains the installed files; the packaging tools need lists of them.
 directories=$(cd "$stage/tree" && find . -type d -empty -printf ' /%P')
 own_directories=$(cd "$stage/tree" && find . -depth -type d -path '*/nodelb*' -printf ' /%P')
-# What can be enabled; the other units come and go with these.
+# The units that can be enabled; the other units depend on these.
 units=$(cd "$stage/tree/usr/lib/systemd/system" && grep -l '^\[Install\]' -- * | xargs)
 deb_assets=$(cd "$stage/tree" && find . -type f -printf '    ["tree/%P", "%P", "%m"],\n' | sort)
 rpm_assets=$(cd "$stage/tree" && find . -type f -printf '    { source = "tree/%P", dest = "/%P", mode = "%m" },\n' | sort |

@@ -6,7 +6,7 @@ fail() {
     exit 1
 }
 
-# What is found must be what is expected.
+# Compares the actual result with the expected one.
 same() {
     [ "$2" = "$3" ] || fail "$1: expected"$'\n'"$2"$'\n'"found"$'\n'"$3"
     echo "ok    $1"
@@ -17,19 +17,19 @@ asked() {
     rm -f "$tree/asked"
 }
 
-# Writes a configuration of which the new version does not know a key.
+# Writes a configuration with a key that the new version does not have.
 break_configuration() {
     cp "$tree/etc/nodelb/nodelb.toml" "$work/good"
     sed -i 's/^\[node\]/&\naddresses = ["192.0.2.7"]/' "$tree/etc/nodelb/nodelb.toml"
 }
 
-# What was said when that was met.
+# The message for such a configuration.
 names_what_is_broken() {
     grep -q 'node.addresses' "$work/said" || fail "the key that is refused is not named"
     grep -q 'then: systemctl restart nodelb' "$work/said" || fail "it is not said what to do"
 }
 
-# Writes one that names a file which is not there.
+# Writes a configuration that names a missing file.
 lose_kubeconfig() {
     sed 's|^kubeconfig = ""|kubeconfig = "/root/none"|' "$work/good" >"$tree/etc/nodelb/nodelb.toml"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs, upgrades, removes and purges a .deb in a clean tree: Debian's essential packages and what it depends on. Needs
-# root. systemd is stood in for by a script that writes down what it is asked; BPF is the kernel's own, in namespaces and a
-# cgroup for this test. Usage: packaging/test-deb.sh PACKAGE
+# Installs, upgrades, removes and purges a .deb in a clean tree: Debian's essential packages and its dependencies. Needs
+# root. A script replaces systemctl and records its calls; BPF is that of the kernel, in namespaces and a cgroup of this
+# test. Usage: packaging/test-deb.sh PACKAGE
 set -euo pipefail
 package=$(realpath "$1")
 
@@ -23,7 +23,7 @@ daemon=
 
 finish() {
     [ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null || true
-    # Mounts go with the namespace.
+    # Mounts are removed with the namespace.
     rmdir "$tree/sys/fs/cgroup/$cgroup_name" 2>/dev/null || true
 }
 trap finish EXIT
@@ -35,7 +35,7 @@ inside() {
     PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$tree" "$@"
 }
 
-# Quiet unless it fails; what it said is in $work/said.
+# Prints nothing unless it fails; the output is in $work/said.
 dpkg_does() {
     inside dpkg "$@" </dev/null >"$work/said" 2>&1 || { cat "$work/said" >&2; fail "dpkg $*"; }
 }
@@ -44,7 +44,7 @@ files() {
     find "$tree" -xdev -not -path "$tree/var/lib/dpkg/*" -not -path "$tree/var/log/*" -not -path "$tree/tmp/*" | sort
 }
 
-# The same package under a version to come, with another default configuration.
+# The same package with a newer version and another default configuration.
 next_version() {
     dpkg-deb -R "$package" "$work/next"
     sed -i 's/^Version: .*/Version: 999.0.0-1/' "$work/next/DEBIAN/control"
@@ -53,8 +53,8 @@ next_version() {
     dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/next" "$tree/tmp/next.deb" >/dev/null
 }
 
-# From here on systemd seems to run in the tree. Its systemctl fails if there is a file /fail, and says that the daemon
-# has failed, or is enabled, if there is /failed or /enabled.
+# From here on systemd seems to run in the tree. The systemctl script fails if /fail exists, and reports the daemon as
+# failed or enabled if /failed or /enabled exists.
 pretend_systemd() {
     mkdir -p "$tree/run/systemd/system"
     cat >"$tree/usr/bin/systemctl" <<-'STUB'
@@ -93,7 +93,7 @@ with_a_daemon_that_failed() {
     rm "$tree/failed"
 }
 
-# Of which the new version does not know a key.
+# With a key that the new version does not have.
 with_an_old_configuration() {
     break_configuration
     dpkg_does --force-confold -i /tmp/this.deb
@@ -159,7 +159,7 @@ make_kernel() {
     ip link set lo up
 }
 
-# How a connection from the cgroup to a service without backends ends.
+# The error of a connection from the cgroup to a service without backends.
 connect() {
     (
         echo "$BASHPID" >"$tree/sys/fs/cgroup/$cgroup_name/cgroup.procs"
@@ -167,7 +167,7 @@ connect() {
     )
 }
 
-# `start DIRECTORY`, the one for pins; the default if it is empty, and then the configuration says nothing of it.
+# `start DIRECTORY`, the one for pins; the default if it is empty, and then the configuration does not set it.
 start() {
     dpkg_does -i /tmp/this.deb
     sed -i -e "s|^cgroup = .*|cgroup = \"/sys/fs/cgroup/$cgroup_name\"|" \
@@ -209,7 +209,7 @@ pins() {
     find "$tree/sys/fs/bpf" -mindepth 1 -not -name '*.debug' | sort
 }
 
-# Other programs pin in the same directory, in versions of their own among others.
+# Other programs pin in the same directory, also below directories named like a layout version.
 among_others() {
     local directory
     for directory in v4l/links v7 v7/g1x v7/maps v8/links/links g1; do
@@ -226,7 +226,7 @@ among_others() {
     rm -r "$tree/sys/fs/bpf/shared"
 }
 
-# There is no systemd to stop it.
+# There is no systemd that would stop it.
 purged_while_it_runs() {
     local before
     before=$(files)

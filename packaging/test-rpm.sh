@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs, upgrades and erases an rpm in a clean tree, made of what the package says it requires and nothing else. Needs
-# root. systemd is stood in for by a script that writes down what it is asked.
+# Installs, upgrades and erases an rpm in a clean tree, with only the packages that it requires. Needs root. A script
+# replaces systemctl and records its calls.
 # Usage: packaging/test-rpm.sh PACKAGE STAGE, the directory it was made from.
 set -euo pipefail
 package=$(realpath "$1")
@@ -17,7 +17,7 @@ inside() {
     PATH=/usr/sbin:/usr/bin chroot "$tree" "$@"
 }
 
-# Quiet unless it fails, or a scriptlet does; what it said is in $work/said.
+# Prints nothing unless it or a scriptlet fails; the output is in $work/said.
 rpm_does() {
     local result=0
     rpm --force-debian --root "$tree" --dbpath /var/lib/rpm "$@" >"$work/said" 2>&1 || result=1
@@ -27,7 +27,7 @@ rpm_does() {
     fi
 }
 
-# Directories that every system has belong to no package here.
+# Directories of every system do not belong to a package here.
 files() {
     (cd "$tree" && find . -path ./var/lib/rpm -prune -o \( -not -type d -o -path '*nodelb*' \) -print | sort)
 }
@@ -41,8 +41,8 @@ libraries() {
     ldd "$1" | awk '$3 ~ "^/" { print $3 } $1 ~ "^/" { print $1 }'
 }
 
-# A package of those libraries and of what scriptlets call. rpmbuild finds out by itself what it provides, down to the
-# versions of symbols.
+# A package of those libraries and of the programs that scriptlets call. rpmbuild detects what it provides, including
+# symbol versions.
 make_base() {
     local base=$work/base file
     {
@@ -71,7 +71,7 @@ make_base() {
     rpm_does -i "$work"/built/*/base-1-1.*.rpm
 }
 
-# The same package under a version to come, with another default configuration and another unit.
+# The same package with a newer version, another default configuration and another unit.
 make_next() {
     cp -r "$stage" "$work/next"
     sed -i 's/^version = .*/version = "999.0.0"/' "$work/next/Cargo.toml"
@@ -81,8 +81,7 @@ make_next() {
         --output "$work/next.rpm")
 }
 
-# Its systemctl fails if there is a file /fail, and says that the daemon has failed, or is enabled, if there is /failed or
-# /enabled.
+# The systemctl script fails if /fail exists, and reports the daemon as failed or enabled if /failed or /enabled exists.
 pretend_systemd() {
     mkdir -p "$tree/run/systemd/system"
     cat >"$tree/usr/bin/systemctl" <<-'STUB'
@@ -121,7 +120,7 @@ with_a_daemon_that_failed() {
     rm "$tree/failed"
 }
 
-# Of which the new version does not know a key. `with_an_old_configuration RESTARTED`, what is asked otherwise.
+# With a key that the new version does not have. `with_an_old_configuration RESTARTED`: the calls in the other case.
 with_an_old_configuration() {
     break_configuration
     rpm_does -U "$work/next.rpm"

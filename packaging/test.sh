@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the packages that make deb and make rpm have made, and tries them in clean trees. Needs root for the latter.
+# Checks the packages of make deb and make rpm, and tests them in clean trees, which needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath "${TARGET:-target}")
@@ -8,13 +8,13 @@ deb=$(ls "$target/package/nodelb_$version-1_"*.deb)
 rpm=$(ls "$target/package/nodelb-$version-1."*.rpm)
 [ "$(id -u)" = 0 ] && sudo=() || sudo=(sudo env "PATH=$PATH" "HOME=$HOME")
 
-# What both install is the same, but for where zsh looks and what only Debian wants.
+# Both install the same files, except for zsh's directory and the files that only Debian needs.
 contents() {
     sed -e 's|^\./|/|' -e 's|/zsh/vendor-completions/|/zsh/site-functions/|' -e '/\/$/d' -e '/\/lintian\//d' \
         -e '/\/copyright$/d' -e '/\/changelog\.Debian\.gz$/d' | sort
 }
 diff <(dpkg-deb --fsys-tarfile "$deb" | tar -t | contents) <(rpm -qpl "$rpm" | contents)
-echo "ok    both packages hold the same files"
+echo "ok    both packages contain the same files"
 lintian --allow-root --fail-on error,warning "$deb"
 echo "ok    lintian"
 rpmlint --strict --config packaging/rpmlint.toml "$rpm" >"$target/package/rpmlint.log" ||

@@ -66,7 +66,7 @@ fn one_endpoint(world: &mut World) {
         assert_eq!(done, 1);
         let mut answer = [0; 4];
         receivers[to].recv(&mut answer).unwrap();
-        assert_eq!(answer, round.to_be_bytes(), "the datagram went to the backend of before");
+        assert_eq!(answer, round.to_be_bytes(), "the datagram went to the previous backend");
         // A reader holds a snapshot meanwhile, as the admin API does.
         snapshot = world.engine.snapshot(Moment(0));
     }
