@@ -38,8 +38,8 @@ fn check(path: &Path, net: &mut Net) -> Result<(), String> {
 }
 
 #[test]
-fn every_scenario_holds_for_real_sockets() {
-    sandbox::run("every_scenario_holds_for_real_sockets", |sandbox| {
+fn every_scenario_holds_for_kernel_sockets() {
+    sandbox::run("every_scenario_holds_for_kernel_sockets", |sandbox| {
         let only = std::env::var("SCENARIO").ok();
         let is_wanted =
             |path: &Path| only.as_ref().is_none_or(|only| path.file_stem().is_some_and(|stem| stem == &**only));
