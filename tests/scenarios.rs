@@ -19,12 +19,13 @@ mod script;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use dial::{Client, Outcome, World};
+use environment::{Client, Environment, Outcome};
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::Limits;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::snapshot::Snapshot;
+use run::{difference, run, scenarios};
 use script::Script;
 
 /// Maps in memory. There are no clients: the outcome is derived from the state.

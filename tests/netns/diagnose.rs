@@ -386,24 +386,24 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
 #[test]
 fn a_source_that_was_there_before_and_is_not_configured() {
     sandbox::run("diagnose::a_source_that_was_there_before_and_is_not_configured", |sandbox| {
-        let mut scene = Scene::new(sandbox);
-        let remembered = scene.host.path("state/kubernetes.jsonl");
+        let mut fixture = Fixture::new(sandbox);
+        let remembered = fixture.host.path("state/kubernetes.jsonl");
         eventually("the service is remembered", || {
             std::fs::read_to_string(&remembered).is_ok_and(|text| text.contains("192.0.2.80"))
         });
-        assert!(scene.daemon.terminate().success());
-        scene.host.configure(&format!("[state]\ndirectory = {:?}\n", scene.host.path("state")));
-        scene.daemon = scene.host.start();
-        eventually("the service as last known", || is_done(WEB, &["192.0.2.80:8080/TCP"]));
-        assert!(scene.host.log().contains("the configuration does not name kubernetes"), "{}", scene.host.log());
-        scene.blames("default/web", 1, "source-absent", &["kubernetes is not configured", "check-config", "/diff: "]);
-        apply(&scene.cluster, service("new", "198.51.100.81"));
-        scene.blames("default/new", 2, "source-absent", &["configure [kubernetes]", "systemctl restart nodelb"]);
+        assert!(fixture.daemon.terminate().success());
+        fixture.host.configure(&format!("[state]\ndirectory = {:?}\n", fixture.host.path("state")));
+        fixture.daemon = fixture.host.start();
+        eventually("the service as last known", || is_served_by(WEB, &["192.0.2.80:8080/TCP"]));
+        assert!(fixture.host.log().contains("the configuration does not name kubernetes"), "{}", fixture.host.log());
+        fixture.blames("default/web", 1, "source-absent", &["kubernetes is not configured", "check-config", "/diff: "]);
+        apply(&fixture.cluster, service("new", "198.51.100.81"));
+        fixture.blames("default/new", 2, "source-absent", &["configure [kubernetes]", "systemctl restart nodelb"]);
 
         // One of a file has nothing to do with it.
-        scene.host.serve("a.toml", &crate::host::service("mine/own", &["198.51.100.90:80"], &[BACKEND]));
-        eventually("the file's service", || is_done("198.51.100.90:80/TCP", &["192.0.2.80:8080/TCP"]));
-        let report = scene.diagnose("mine/own", 0);
+        fixture.host.serve("a.toml", &crate::host::service("mine/own", &["198.51.100.90:80"], &[BACKEND]));
+        eventually("the file's service", || is_served_by("198.51.100.90:80/TCP", &["192.0.2.80:8080/TCP"]));
+        let report = fixture.diagnose("mine/own", 0);
         assert!(!report.to_string().contains("source-absent"), "{report:#}");
     });
 }

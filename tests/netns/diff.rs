@@ -7,7 +7,7 @@ use nodelb_apiserver::{Cluster, EventFault, Fault, On, Replica};
 use serde_json::Value;
 
 use crate::cluster::{apply, cluster_at, join, serve, service, slice};
-use crate::host::{Daemon, Host, answer, backend, eventually, get, is_done};
+use crate::host::{Daemon, Host, answer, backend, eventually, get, is_served_by};
 use crate::sandbox::{self, Sandbox};
 
 const APISERVER: &str = "192.0.2.21:6443";
@@ -30,7 +30,7 @@ impl Shop {
         apply(&cluster, slice("shop", &["192.0.2.11:8443"]));
         join(&host, &cluster, &[APISERVER]);
         let daemon = host.start();
-        eventually("the shop", || is_done(SHOP, &["192.0.2.11:8443/TCP"]));
+        eventually("the shop", || is_served_by(SHOP, &["192.0.2.11:8443/TCP"]));
         Self { host, cluster, replica, daemon }
     }
 }

@@ -17,7 +17,7 @@ use nodelb_apiserver::{Cluster, Replica};
 use nodelb_prober::{Backend, Transport};
 
 use crate::cluster::{self, apply, serve};
-use crate::host::{self, Daemon, Host, answer, dial, eventually};
+use crate::host::{self, Daemon, Host, answer, connect, eventually};
 use crate::sandbox::{self, Sandbox};
 
 const WEB: &str = "198.51.100.10:80";
@@ -123,7 +123,7 @@ impl Api {
 /// Waits until connections to the address reach this backend.
 fn reaches(address: &str, backend: &str) {
     eventually(&format!("{address} reaches {backend}"), || {
-        let tally = dial(address, Transport::Tcp, 3);
+        let tally = connect(address, Transport::Tcp, 3);
         tally.failures() == 0 && tally.answered.keys().eq([backend])
     });
 }

@@ -49,19 +49,19 @@ proptest! {
         let mut said: BTreeMap<Source, bool> = BTreeMap::new();
         for step in steps {
             match step {
-                Step::Again(index) if !before.is_empty() => host.tell([index.get(&before).clone()]),
+                Step::Again(index) if !before.is_empty() => host.send([index.get(&before).clone()]),
                 Step::Again(_) => {}
-                Step::Told(change) => host.tell([change]),
+                Step::Told(change) => host.send([change]),
                 Step::Synced(source, is_whole) => {
                     said.insert(source, is_whole);
-                    host.tell([synced(source, is_whole)]);
+                    host.send([synced(source, is_whole)]);
                 }
                 Step::Round => drop(host.round()),
             }
         }
         prop_assert!(host.settle());
         let before = host.text();
-        host.tell(said.into_iter().map(|(source, is_whole)| synced(source, is_whole)));
+        host.send(said.into_iter().map(|(source, is_whole)| synced(source, is_whole)));
         host.settle();
         prop_assert_eq!(before, host.text());
     }

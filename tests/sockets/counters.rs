@@ -57,7 +57,7 @@ fn random_flows_are_counted_one_by_one() {
             let (address, id) = *random.pick(&destinations);
             let address = l4(address);
             let mode = match address.protocol {
-                nodelb_core::model::addr::Protocol::Tcp => Manner::Tcp,
+                nodelb_core::model::addr::Protocol::Tcp => SocketMode::Tcp,
                 _ => *random.pick(&[SocketMode::UdpConnected, SocketMode::UdpUnconnected]),
             };
             let outcome = exchange(mode, target(address, random.below(2) == 0));

@@ -282,7 +282,7 @@ fn the_retry_after_of_a_server_error_holds_up_a_watch_no_longer_than_any_failure
         rig.replica.faults().answer_next(1, On::path(kind.path()), unavailable);
         rig.replica.faults().end_watches();
         rig.apply(extra(1));
-        rig.apply(make::service("new", 9));
+        rig.apply(objects::service("new", 9));
         rig.converge("503 with Retry-After: 60");
     }
 }
@@ -471,7 +471,7 @@ fn a_restored_cluster_is_noticed_by_a_watch_that_ends_after_its_connection_has_a
     rig.converge("later");
     faults.go_away();
     faults.events_next(1, "services", EventFault::Error { code: 500 });
-    rig.apply(make::service("new", 9));
+    rig.apply(objects::service("new", 9));
     rig.converge("Services over the next connection");
     rig.cluster.restore_backup(&backup);
     faults.end_watches();

@@ -99,14 +99,14 @@ impl Rig {
         Self { cluster, replica, node, state }
     }
 
-    /// The same as [`Self::shop`], with watches whose silence timeout is longer than any test: a new watch cannot hide what a test
-    /// shows.
+    /// The same as [`Self::shop`], with watches whose silence timeout is longer than any test: a
+    /// new watch cannot hide what a test shows.
     pub(crate) fn patient_shop(services: u64) -> Self {
         let cluster = Cluster::new().expect("a cluster");
-        (0..services).flat_map(make::pair).for_each(|object| cluster.apply_value(object).expect("a valid object"));
+        (0..services).flat_map(objects::pair).for_each(|object| cluster.apply_value(object).expect("a valid object"));
         let replica = serve(&cluster, ServeOptions::default());
         let state = tempfile::tempdir().expect("a directory");
-        let patient = Timing { watch_silence: 10 * PATIENCE, ..timing() };
+        let patient = Timing { watch_silence: 10 * TIMEOUT, ..timing() };
         let node = Node::start_with(&cluster, replica.address(), state.path(), None, patient);
         let rig = Self { cluster, replica, node, state };
         rig.converge("the beginning");
@@ -190,7 +190,7 @@ impl Rig {
         let kubeconfig = own.replace(&encode(self.cluster.ca_pem()), &encode(&bundle));
         assert_ne!(own, kubeconfig);
         let (at, state) = (self.replica.address(), self.state.path());
-        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig));
+        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), timing());
         self.node.observer().watched = watched;
     }
 
@@ -267,7 +267,7 @@ impl Node {
         Self::start_with(cluster, at, state, None, timing())
     }
 
-    /// The same with this kubeconfig and this patience of the source.
+    /// The same with this kubeconfig and these time constants of the source.
     fn start_with(cluster: &Cluster, at: SocketAddr, state: &Path, text: Option<&str>, timing: Timing) -> Self {
         let journal = Journal::default();
         let written = journal.clone();
