@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
 
 use crate::compile::select::Choice;
 use crate::model::addr::L4Addr;
@@ -14,12 +13,11 @@ use crate::model::service::{BackendState, FrontendKind, ServiceName, Source, Tra
 use crate::state::status::Status;
 
 /// A row of `/frontends`: one claim of one service to one address.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendReport {
     /// What a client dials.
     pub address: L4Addr,
     /// Which kind of address.
-    #[serde(rename = "type")]
     pub kind: FrontendKind,
     /// Whose.
     pub service: ServiceName,
@@ -32,7 +30,6 @@ pub struct FrontendReport {
     /// Whether the kernel has it.
     pub status: Status,
     /// Since when it has this status.
-    #[serde(skip)]
     pub since: Moment,
     /// Why not, with the remedy; of a NodePort also which process has bound it, of a frontend without backends also which
     /// backends nodelb refuses to use or found unhealthy.
@@ -40,7 +37,7 @@ pub struct FrontendReport {
 }
 
 /// A row of `/services`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReport {
     /// Full name.
     pub service: ServiceName,
@@ -70,7 +67,7 @@ pub struct ServiceReport {
 }
 
 /// A row of `/backends`: one backend of one service port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendReport {
     /// Where it listens.
     pub address: L4Addr,
