@@ -303,22 +303,8 @@ impl<'a, 't> Fields<'a, 't> {
 fn nearest<'k>(known: &'k [String], written: &str) -> Option<&'k String> {
     let normal = |key: &str| key.to_ascii_lowercase().replace('_', "-");
     let candidates = known.iter().filter(|known| written.len() <= known.len() + 2);
-    let nearest = candidates.map(|known| (edit_distance(&normal(known), &normal(written)), known)).min();
+    let nearest = candidates.map(|known| (strsim::levenshtein(&normal(known), &normal(written)), known)).min();
     nearest.filter(|(distance, _)| *distance <= 2).map(|(_, known)| known)
-}
-
-/// Levenshtein distance in bytes.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.bytes().enumerate() {
-            let substituted = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use strsim::levenshtein;
+
 use crate::source::kube::seen::Pod;
 
 /// How many near ones are told.
@@ -28,28 +30,12 @@ fn distance_of(wanted: &str, known: &str) -> Option<usize> {
         return Some(apart);
     }
     let few = (name.len().min(other.len()) / 3).max(1);
-    let letters = if name.len().max(other.len()) <= MAX_COMPARED { letters_apart(name, other) } else { usize::MAX };
+    let letters = if name.len().max(other.len()) <= MAX_COMPARED { levenshtein(name, other) } else { usize::MAX };
     if letters <= few && name.len().min(other.len()) > 1 {
         return Some(letters + 2 * apart);
     }
     let contains = name.len().min(other.len()) >= 3 && (other.contains(name) || name.contains(other));
     (contains && apart == 0).then_some(few + 1)
-}
-
-/// How many letters have to be put in, taken out or exchanged (Levenshtein).
-fn letters_apart(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let exchanged = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = exchanged.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// A label that is not as the selector wants it.
@@ -75,7 +61,7 @@ pub(super) fn near_pods<'a>(
     };
     let likeness = |differing: &[Differs<'_>]| -> (usize, usize) {
         let letters = differing.iter().map(|it| match it.has {
-            Some(has) if has.len().max(it.wanted.len()) <= MAX_COMPARED => letters_apart(has, it.wanted),
+            Some(has) if has.len().max(it.wanted.len()) <= MAX_COMPARED => levenshtein(has, it.wanted),
             _ => MAX_COMPARED,
         });
         (differing.len(), letters.sum())

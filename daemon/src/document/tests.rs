@@ -74,6 +74,4 @@ fn the_nearest_key_is_suggested() {
     assert_eq!(suggested("zoen"), Some("zone"));
     assert_eq!(suggested("bypass"), None);
     assert_eq!(suggested(&"n".repeat(1 << 20)), None);
-    assert_eq!(edit_distance("kitten", "sitting"), 3);
-    assert_eq!(edit_distance("", "abc"), 3);
 }

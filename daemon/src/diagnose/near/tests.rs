@@ -16,14 +16,6 @@ fn names_that_may_have_been_meant() {
 }
 
 #[test]
-fn letters() {
-    for (a, b, apart) in [("", "", 0), ("web", "web", 0), ("web", "wbe", 2), ("web", "", 3), ("kitten", "sitting", 3)] {
-        assert_eq!(letters_apart(a, b), apart, "{a} {b}");
-        assert_eq!(letters_apart(b, a), apart, "{b} {a}");
-    }
-}
-
-#[test]
 fn pods_that_almost_have_the_labels() {
     let pod = |name: &str, labels: serde_json::Value| -> Pod {
         serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap()
