@@ -7,24 +7,27 @@
 
 mod candidate;
 mod choice;
-mod dice;
 pub(super) mod report;
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
 
 pub use self::candidate::{Candidate, Origin, Outcome, Standing};
 pub use self::choice::Choice;
-use self::dice::Dice;
 pub use self::report::{PoolReport, Row};
 use super::address::{Address, Host, Server};
 use super::timing::Timing;
 
 /// The most addresses kept of those the cluster lists, and as many of those remembered.
 pub const MOST_LEARNED: usize = 32;
+
+/// What a wait is multiplied by, in thousandths.
+const JITTER: RangeInclusive<u64> = 750..=1250;
 
 /// What the certificate of a learned address must carry where the configuration names nothing: every apiserver certificate
 /// of a managed or kubeadm cluster has it, whatever addresses it has.
@@ -43,7 +46,9 @@ pub struct Pool {
     /// What the cluster lists now.
     listed: BTreeSet<SocketAddr>,
     learned_name: Arc<str>,
-    dice: Dice,
+    seed: u64,
+    /// Spreads what the nodes of a cluster would otherwise do in step.
+    random: Rng,
 }
 
 #[derive(Clone, Debug)]
@@ -76,7 +81,8 @@ impl Pool {
             switches: 0,
             listed: BTreeSet::new(),
             learned_name: learned_name(configured),
-            dice: Dice::new(seed),
+            seed,
+            random: Rng::with_seed(seed),
         };
         for (order, server) in (0..).zip(configured) {
             if pool.find(&server.address).is_none() {
@@ -133,7 +139,7 @@ impl Pool {
                     let mut candidate = self.candidates.remove(known);
                     candidate.is_settled = true;
                     candidate.origin = Origin::Learned;
-                    candidate.order = self.dice.order_of(&address);
+                    candidate.order = self.order_of(&address);
                     self.insert(candidate);
                 }
                 continue;
@@ -142,7 +148,7 @@ impl Pool {
                 left_out.push(at);
                 continue;
             }
-            let order = self.dice.order_of(&address);
+            let order = self.order_of(&address);
             let server = self.learned_server(at);
             self.insert(Candidate::new(server, Origin::Learned, order, now));
         }
@@ -224,6 +230,13 @@ impl Pool {
         stale.map(|stale| self.candidates.remove(stale)).is_some()
     }
 
+    /// The place of a learned address among the others: the same each time, and another one under another seed.
+    fn order_of(&self, address: &Address) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.seed, address).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// An attempt to connect begins.
     pub fn dialling(&mut self, now: Moment, address: &Address) {
         if let Some(candidate) = self.find_mut(address) {
@@ -233,7 +246,7 @@ impl Pool {
 
     /// Takes down what came of an attempt to connect, or of a request.
     pub fn note(&mut self, now: Moment, address: &Address, outcome: Outcome) {
-        let (timing, jitter) = (self.timing, self.dice.around(250));
+        let (timing, jitter) = (self.timing, self.random.u64(JITTER));
         if let Some(candidate) = self.find_mut(address) {
             candidate.dialling = None;
             candidate.apply(now, outcome, &timing, jitter);
@@ -243,7 +256,7 @@ impl Pool {
 
     /// A session over this address is open: it is in use from now on. Attempts that are not through lost the race.
     pub fn opened(&mut self, now: Moment, address: &Address) {
-        let (timing, jitter) = (self.timing, self.dice.around(250));
+        let (timing, jitter) = (self.timing, self.random.u64(JITTER));
         for candidate in &mut self.candidates {
             let Some(since) = candidate.dialling.take() else { continue };
             let took = now.0.saturating_sub(since.0);

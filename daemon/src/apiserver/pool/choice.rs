@@ -3,7 +3,7 @@
 use nodelb_core::model::moment::Moment;
 
 use super::candidate::scaled;
-use super::{Candidate, InUse, Origin, Outcome, Pool, Standing};
+use super::{Candidate, InUse, JITTER, Origin, Outcome, Pool, Standing};
 use crate::apiserver::address::{Address, Server};
 
 /// The most attempts to connect at a time.
@@ -186,7 +186,7 @@ impl Pool {
                 }
             }
         }
-        let (timing, jitter) = (self.timing, self.dice.around(250));
+        let (timing, jitter) = (self.timing, self.random.u64(JITTER));
         if let Some(candidate) = self.find_mut(address) {
             candidate.apply(now, outcome, &timing, jitter);
         }
@@ -218,7 +218,7 @@ impl Pool {
     }
 
     fn next_probe(&mut self, now: Moment, place: usize) -> Moment {
-        let jitter = self.dice.around(100);
+        let jitter = self.random.u64(900..=1100);
         let used = self.in_use().and_then(|in_use| self.position(in_use));
         let candidate = &self.candidates[place];
         let every = match used {

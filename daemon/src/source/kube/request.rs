@@ -112,7 +112,7 @@ impl Query {
         query.add("watch", "true");
         query.add("allowWatchBookmarks", "true");
         // Spread, so that a cluster's nodes do not come back all at once.
-        query.add("timeoutSeconds", &at_least.mul_f64(1.0 + jitter_unit()).as_secs().max(1).to_string());
+        query.add("timeoutSeconds", &at_least.mul_f64(1.0 + fastrand::f64()).as_secs().max(1).to_string());
         query
     }
 
@@ -171,17 +171,6 @@ impl Text {
             }
         }
     }
-}
-
-/// From 0.5 to 1.5: spreads what many nodes do at once.
-pub fn jitter() -> f64 {
-    0.5 + jitter_unit()
-}
-
-/// From 0 to 1. Only pauses depend on it.
-fn jitter_unit() -> f64 {
-    use std::hash::{BuildHasher, RandomState};
-    f64::from(u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0)) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

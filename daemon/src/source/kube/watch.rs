@@ -440,6 +440,7 @@ impl Watcher {
     fn backoff(&self, failures: u32) -> Duration {
         let (first, longest) = self.timing.backoff;
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
-        doubled.mul_f64(request::jitter())
+        // Spread, so that a cluster's nodes do not ask again all at once.
+        doubled.mul_f64(0.5 + fastrand::f64())
     }
 }
