@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{
-    AddressFamily as SocketFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, sendto,
+    AddressFamily as SocketFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, sendto,
     setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
@@ -25,7 +25,8 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMe
 use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use tokio::io::unix::AsyncFd;
+use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 
 use super::addresses::{Address, Interface, Machine};
 use crate::netlink::{HEADER, messages};
@@ -42,20 +43,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// More than the kernel puts into one datagram.
 const BUFFER: usize = 64 << 10;
 
-/// The most datagrams taken at once: who adds a million routes must not keep a thread busy for good.
-const AT_ONCE: usize = 256;
-
 /// Groups of rtnetlink(7), as bits.
 const GROUPS: i32 = libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_IFADDR
     | libc::RTMGRP_IPV6_IFADDR
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_ROUTE;
-
-fn open(flags: SockFlag) -> io::Result<OwnedFd> {
-    let flags = flags | SockFlag::SOCK_CLOEXEC;
-    Ok(socket(SocketFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?)
-}
 
 /// One datagram of the kernel's; `None` for anybody else's.
 fn receive<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
@@ -115,7 +108,8 @@ enum Answer {
 
 impl Kernel {
     fn open() -> io::Result<Self> {
-        let socket = open(SockFlag::empty())?;
+        let (flags, protocol) = (SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute);
+        let socket = socket(SocketFamily::Netlink, SockType::Raw, flags, protocol)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::new(PATIENCE_SECONDS, 0))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER] })
     }
@@ -241,7 +235,7 @@ fn source(message: &RouteNetlinkMessage) -> Option<Addr> {
 
 /// Tells that something may have changed, never what: whoever wants to know reads again.
 pub(super) struct Events {
-    socket: AsyncFd<OwnedFd>,
+    socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
@@ -250,12 +244,11 @@ impl Events {
     ///
     /// # Errors
     /// When the kernel gives no such socket.
-    #[expect(deprecated, reason = "unsound only where the descriptor can change; and this package has no unsafe code")]
     pub(super) fn open() -> io::Result<Self> {
-        let socket = open(SockFlag::SOCK_NONBLOCK)?;
         let groups = u32::try_from(GROUPS).map_err(io::Error::other)?;
-        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
-        Ok(Self { socket: AsyncFd::new(socket)?, buffer: vec![0; BUFFER] })
+        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+        socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
+        Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
     }
 
     /// Waits until something may have changed. May be dropped while it waits.
@@ -264,32 +257,19 @@ impl Events {
     /// When the socket is of no use any more.
     pub(super) async fn next(&mut self) -> io::Result<()> {
         loop {
-            let mut ready = self.socket.readable().await?;
-            let (is_reason, is_drained) = drain(self.socket.get_ref(), &mut self.buffer)?;
-            if is_drained {
-                ready.clear_ready();
-            }
-            if is_reason {
-                return Ok(());
+            self.buffer.clear();
+            match self.socket.recv_from(&mut self.buffer).await {
+                // Not from the kernel.
+                Ok(from) if from.port_number() != 0 => {}
+                Ok(_) if messages(&self.buffer).any(is_of_interest) => return Ok(()),
+                Ok(_) => {}
+                // Some were lost; nobody knows which.
+                Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
-}
-
-/// Takes what has arrived: whether it is a reason to look, and whether that was all.
-fn drain(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<(bool, bool)> {
-    let mut is_reason = false;
-    for _ in 0..AT_ONCE {
-        match receive(socket, buffer) {
-            Ok(datagram) => is_reason |= datagram.into_iter().flat_map(messages).any(is_of_interest),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((is_reason, true)),
-            // Some were lost; nobody knows which.
-            Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => is_reason = true,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((is_reason, false))
 }
 
 /// Whether the message may be about the node's addresses. Of routes only those to everywhere are: a network plugin adds
