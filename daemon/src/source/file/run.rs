@@ -146,12 +146,13 @@ impl Running {
     /// Reads what is new and tells what follows from it. An error means that nothing does.
     async fn changes(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Vec<Change>> {
         let listing = self.listing(directory, hints).await?;
-        let writing = self.watch.as_mut().map_or_else(BTreeSet::new, |watch| {
-            if let Err(error) = watch.drain() {
+        let mut writing = BTreeSet::new();
+        if let Some(watch) = &mut self.watch {
+            if let Err(error) = watch.drain().await {
                 debug!(%error, "inotify cannot be read");
             }
-            watch.writing()
-        });
+            writing = watch.writing();
+        }
         let accepted = self.files.accept(listing, &writing, SystemTime::now());
         for path in accepted.altered {
             if let Some(file) = self.files.get(&path) {

@@ -2,13 +2,15 @@
 //! which are being written to at the moment. Losing an event is no harm: the directory is also looked at now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
-use tokio::io::unix::AsyncFd;
+use futures_util::{FutureExt, StreamExt};
+use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::scan::Hints;
 
@@ -17,7 +19,9 @@ use super::scan::Hints;
 const WRITER_FORGOTTEN: Duration = Duration::from_secs(60);
 
 pub(super) struct Watch {
-    inotify: AsyncFd<Inotify>,
+    events: EventStream<Vec<u8>>,
+    /// The kernel's queue of the same events.
+    queue: OwnedFd,
     directory: Option<WatchDescriptor>,
     parent: Option<WatchDescriptor>,
     /// The directory's own name in its parent.
@@ -30,6 +34,8 @@ pub(super) struct Watch {
 struct Notes {
     touched: BTreeSet<OsString>,
     everything: bool,
+    /// Whether one of them is a reason to look.
+    is_reason: bool,
     /// Who is being written to, and when last. Stays noted.
     writing: BTreeMap<OsString, Instant>,
 }
@@ -56,21 +62,22 @@ impl Watch {
     ///
     /// # Errors
     /// When the kernel gives out no more of them.
-    #[expect(deprecated, reason = "unsound only where the descriptor can change; and this package has no unsafe code")]
     pub(super) fn new() -> io::Result<Self> {
-        let inotify = AsyncFd::new(Inotify::init()?)?;
-        Ok(Self { inotify, directory: None, parent: None, name: OsString::new(), notes: Notes::default() })
+        let inotify = Inotify::init()?;
+        let queue = inotify.as_fd().try_clone_to_owned()?;
+        let events = inotify.into_event_stream(vec![0; 16 << 10])?;
+        Ok(Self { events, queue, directory: None, parent: None, name: OsString::new(), notes: Notes::default() })
     }
 
     /// What puts watches on a path, in whichever thread may block.
     pub(super) fn follower(&self) -> Follower {
-        Follower(self.inotify.get_ref().watches())
+        Follower(self.events.watches())
     }
 
     /// Counts what happens to what was followed, and to nothing else.
     pub(super) fn followed(&mut self, Followed { name, parent, directory }: Followed) {
         self.name = name;
-        let mut watches = self.inotify.get_ref().watches();
+        let mut watches = self.events.watches();
         let is_other = self.directory != directory;
         let mut replace = |old: &mut Option<WatchDescriptor>, new: Option<WatchDescriptor>| {
             if let Some(old) = std::mem::replace(old, new.clone()).filter(|old| Some(old) != new.as_ref()) {
@@ -85,39 +92,46 @@ impl Watch {
         }
     }
 
-    /// Waits until there is reason to look at the directory.
+    /// Waits until there is reason to look at the directory. May be dropped while it waits.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
-            self.inotify.readable_mut().await?.clear_ready();
-            if self.drain()? {
+            self.drain().await?;
+            if std::mem::take(&mut self.notes.is_reason) {
                 return Ok(());
+            }
+            self.next().await?;
+        }
+    }
+
+    /// Takes in the events so far.
+    pub(super) async fn drain(&mut self) -> io::Result<()> {
+        loop {
+            match self.next().now_or_never() {
+                Some(next) => next?,
+                // The runtime may not have noticed yet what waits in the queue.
+                None if self.is_queued()? => self.next().await?,
+                None => return Ok(()),
             }
         }
     }
 
-    /// Takes in the events so far; whether one of them is a reason to look at the directory.
-    pub(super) fn drain(&mut self) -> io::Result<bool> {
-        let mut buffer = [0; 16 << 10];
-        let mut is_reason = false;
-        loop {
-            match self.inotify.get_mut().read_events(&mut buffer) {
-                Ok(events) => {
-                    for event in events {
-                        let place = if Some(&event.wd) == self.directory.as_ref() {
-                            Place::Inside
-                        } else if Some(&event.wd) == self.parent.as_ref() && event.name == Some(&self.name) {
-                            Place::Itself
-                        } else {
-                            Place::Elsewhere
-                        };
-                        is_reason |= self.notes.take(&event, place);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(is_reason),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+    /// Waits for an event and takes it in.
+    async fn next(&mut self) -> io::Result<()> {
+        let event = self.events.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+        let place = if Some(&event.wd) == self.directory.as_ref() {
+            Place::Inside
+        } else if Some(&event.wd) == self.parent.as_ref() && event.name.as_ref() == Some(&self.name) {
+            Place::Itself
+        } else {
+            Place::Elsewhere
+        };
+        self.notes.is_reason |= self.notes.take(event, place);
+        Ok(())
+    }
+
+    fn is_queued(&self) -> io::Result<bool> {
+        let mut queue = [PollFd::new(self.queue.as_fd(), PollFlags::POLLIN)];
+        Ok(poll(&mut queue, PollTimeout::ZERO)? > 0)
     }
 
     /// What was noted since the last time.
@@ -168,7 +182,7 @@ enum Place {
 
 impl Notes {
     /// Whether the event is a reason to look.
-    fn take(&mut self, event: &Event<&OsStr>, place: Place) -> bool {
+    fn take(&mut self, event: EventOwned, place: Place) -> bool {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             self.everything = true;
             self.writing.clear();
@@ -178,15 +192,15 @@ impl Notes {
             (Place::Elsewhere, _) => false,
             (Place::Itself, _) | (Place::Inside, None) => true,
             (Place::Inside, Some(name)) if event.mask.contains(EventMask::MODIFY) => {
-                self.writing.insert(name.to_owned(), Instant::now());
+                self.writing.insert(name, Instant::now());
                 false
             }
             (Place::Inside, Some(name)) => {
                 let ends = EventMask::CLOSE_WRITE | EventMask::MOVED_FROM | EventMask::MOVED_TO | EventMask::DELETE;
                 if event.mask.intersects(ends) {
-                    self.writing.remove(name);
+                    self.writing.remove(&name);
                 }
-                self.touched.insert(name.to_owned());
+                self.touched.insert(name);
                 true
             }
         }

@@ -1,4 +1,5 @@
 use super::*;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::time::Duration;
@@ -35,6 +36,18 @@ async fn a_file_being_written_is_a_reason_only_when_it_is_closed() {
 }
 
 #[tokio::test]
+async fn a_file_written_during_a_look_is_a_reason_for_the_next() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut watch = Watch::new().unwrap();
+    watch.followed(watch.follower().follow(scratch.path()));
+    fs::write(scratch.path().join("a.toml"), "").unwrap();
+    watch.drain().await.unwrap();
+    assert!(reason(&mut watch).await);
+    assert!(!reason(&mut watch).await, "once");
+    assert_eq!(watch.take_hints().touched, BTreeSet::from(["a.toml".into()]));
+}
+
+#[tokio::test]
 async fn a_directory_that_goes_and_comes_is_followed() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("services.d");
@@ -51,7 +64,7 @@ async fn a_directory_that_goes_and_comes_is_followed() {
     fs::rename(&directory, &aside).unwrap();
     assert!(reason(&mut watch).await, "it went");
     watch.followed(watch.follower().follow(&directory));
-    watch.drain().unwrap();
+    while reason(&mut watch).await {}
     fs::write(aside.join("b.toml"), "").unwrap();
     assert!(!reason(&mut watch).await, "it is another directory now");
     fs::rename(&aside, &directory).unwrap();
