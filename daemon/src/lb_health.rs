@@ -32,7 +32,6 @@ mod doors;
 mod listen;
 mod node;
 mod service;
-mod stamp;
 
 pub use listen::Bounds;
 

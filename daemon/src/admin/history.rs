@@ -67,7 +67,7 @@ pub fn cells(record: &Record, now: u64) -> [Cell; 20] {
     let generation = (origin.generation > 0).then_some(origin.generation);
     [
         Cell::Number(record.sequence),
-        Cell::optional(time(record.at)),
+        Cell::optional(utc_millis(record.at)),
         Cell::Age(now.saturating_mul(1_000).saturating_sub(record.at)),
         Cell::optional(event.port.as_ref().map(|port| &port.service)),
         Cell::optional(event.port.as_deref().map(port)),
@@ -93,12 +93,6 @@ pub fn cells(record: &Record, now: u64) -> [Cell; 20] {
 fn port(key: &PortKey) -> String {
     let separator = if key.port.is_empty() { "" } else { "/" };
     format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
-}
-
-/// `2026-11-20T12:03:04.123Z` of milliseconds since 1970.
-fn time(millis: u64) -> Option<String> {
-    let seconds = utc(millis / 1_000)?;
-    Some(format!("{}.{:03}Z", seconds.trim_end_matches('Z'), millis % 1_000))
 }
 
 fn list(addresses: &Addresses) -> Cell {

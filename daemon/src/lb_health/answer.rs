@@ -7,8 +7,6 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 
-use super::stamp;
-
 /// How much of a service a load balancer that weighs its targets should send here.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
@@ -47,7 +45,7 @@ impl Answer {
             headers.insert(WEIGHT, weight.into());
         }
         // A date is plain ASCII; without one the server would add its own.
-        if let Ok(date) = HeaderValue::try_from(stamp::http_date(at)) {
+        if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(at.max(SystemTime::UNIX_EPOCH))) {
             headers.insert(DATE, date);
         }
         headers.insert(CONTENT_LENGTH, length.into());

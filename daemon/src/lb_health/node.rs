@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use jiff::Timestamp;
 use nodelb_core::change::Change;
 use serde::Serialize;
 use tracing::{info, warn};
@@ -13,7 +15,7 @@ use tracing::{info, warn};
 use super::answer::Answer;
 use super::doors::Doors;
 use super::listen::{Places, Reply};
-use super::{LocalEntry, Standing, View, stamp};
+use super::{LocalEntry, Standing, View};
 use crate::log::messages;
 
 /// Listens and answers for ever.
@@ -95,16 +97,21 @@ fn told(standing: Standing, is_eligible: Option<bool>) -> Answer {
     let Standing { is_healthy, updated, now } = standing;
     let is_good = is_healthy && is_eligible.unwrap_or(true);
     // One daemon serves both families.
-    let family = ProxierHealth { last_updated: stamp::rfc3339(updated), healthy: is_healthy };
+    let family = ProxierHealth { last_updated: rfc3339(updated), healthy: is_healthy };
     let health = ProxyHealth {
-        last_updated: stamp::rfc3339(if is_good { now } else { updated }),
-        current_time: stamp::rfc3339(now),
+        last_updated: rfc3339(if is_good { now } else { updated }),
+        current_time: rfc3339(now),
         node_eligible: is_eligible,
         healthy: is_healthy,
         status: Families { v4: family.clone(), v6: family },
     };
     // Texts and truths: nothing that cannot be written.
     Answer::json(is_good, serde_json::to_string(&health).unwrap_or_default(), now)
+}
+
+/// As Go's JSON encoder writes times in UTC (`RFC3339Nano`).
+fn rfc3339(time: SystemTime) -> String {
+    Timestamp::try_from(time).unwrap_or_default().to_string()
 }
 
 #[cfg(test)]

@@ -149,8 +149,7 @@ impl Line {
     /// To the millisecond, in UTC.
     fn time(&self) -> String {
         let since = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let second = calendar::utc(since.as_secs()).unwrap_or_default();
-        format!("{}.{:03}Z", second.trim_end_matches('Z'), since.subsec_millis())
+        u64::try_from(since.as_millis()).ok().and_then(calendar::utc_millis).unwrap_or_default()
     }
 }
 

