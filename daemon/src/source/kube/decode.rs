@@ -169,6 +169,15 @@ impl From<(Heard, Version)> for Event {
     }
 }
 
+/// An event with an object of the kind that is watched, read at once.
+#[derive(Deserialize)]
+struct Decoded<'a, O> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    object: O,
+}
+
+/// Any event.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, rename = "type")]
@@ -265,11 +274,29 @@ impl Decoder {
     /// # Errors
     /// When it is no event at all: what it told is lost, and only a new list can make up for it.
     pub fn event(&mut self, bytes: &[u8]) -> Result<Event, String> {
+        match self.kind {
+            Kind::Service => self.event_of::<objects::Service>(bytes),
+            Kind::EndpointSlice => self.event_of::<objects::EndpointSlice>(bytes),
+            Kind::Node => self.event_of::<objects::Node>(bytes),
+        }
+    }
+
+    fn event_of<O: Watched>(&mut self, bytes: &[u8]) -> Result<Event, String> {
+        if let Ok(Decoded { kind, object }) = serde_json::from_slice::<Decoded<'_, O>>(bytes) {
+            match &*kind {
+                "ADDED" | "MODIFIED" => return Ok(object.heard(self).into()),
+                "DELETED" => return Ok(deleted(object.metadata()).into()),
+                _ => {}
+            }
+        }
         let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|error| format!("not an event: {error}"))?;
         let object = envelope.object.get().as_bytes();
         match &*envelope.kind {
-            "ADDED" | "MODIFIED" => Ok(self.item(object).into()),
-            "DELETED" => Ok(deleted(object).into()),
+            "ADDED" | "MODIFIED" => Ok(self.item_of::<O>(object).into()),
+            "DELETED" => match serde_json::from_slice::<Bare>(object) {
+                Ok(bare) => Ok(deleted(&bare.metadata).into()),
+                Err(error) => Ok(Event::Heard(skipped(object, &error.to_string()), Version::default())),
+            },
             "BOOKMARK" => {
                 let bookmark: BookmarkObject =
                     serde_json::from_slice(object).map_err(|error| format!("not a bookmark: {error}"))?;
@@ -288,22 +315,25 @@ impl Decoder {
     /// An object of a list, or of an event that tells how it is now.
     pub fn item(&mut self, bytes: &[u8]) -> (Heard, Version) {
         match self.kind {
-            Kind::Service => self.translated(bytes, translate::service, Object::Service),
-            Kind::EndpointSlice => self.translated(bytes, translate::slice, Object::Slice),
-            Kind::Node => node(bytes),
+            Kind::Service => self.item_of::<objects::Service>(bytes),
+            Kind::EndpointSlice => self.item_of::<objects::EndpointSlice>(bytes),
+            Kind::Node => self.item_of::<objects::Node>(bytes),
         }
     }
 
-    fn translated<O: DeserializeOwned + HasMetadata, M: HasOrigin>(
+    fn item_of<O: Watched>(&mut self, bytes: &[u8]) -> (Heard, Version) {
+        match serde_json::from_slice::<O>(bytes) {
+            Ok(object) => object.heard(self),
+            Err(error) => (skipped(bytes, &error.to_string()), Version::default()),
+        }
+    }
+
+    fn translated<O: Watched, M: HasOrigin>(
         &mut self,
-        bytes: &[u8],
+        object: &O,
         translate: impl FnOnce(&O, &Reader) -> Translation<M>,
         model: impl FnOnce(M) -> Object,
     ) -> (Heard, Version) {
-        let object: O = match serde_json::from_slice(bytes) {
-            Ok(object) => object,
-            Err(error) => return (skipped(bytes, &error.to_string()), Version::default()),
-        };
         let identity = match identity(object.metadata()) {
             Ok(identity) => identity,
             Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
@@ -315,7 +345,7 @@ impl Decoder {
         }
         let reader =
             Reader { source: Source::Kubernetes, object: format!("{} {namespace}/{name}", self.kind.name()).into() };
-        let Translation { value, notices } = translate(&object, &reader);
+        let Translation { value, notices } = translate(object, &reader);
         let notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
         let value = value.map(|mut value| {
             self.share_writer(value.origin());
@@ -346,26 +376,8 @@ pub fn shell(bytes: &[u8]) -> Result<Shell, String> {
     Ok(Shell { version: Version::of(&shell.metadata.resource_version), next: shell.metadata.next })
 }
 
-fn node(bytes: &[u8]) -> (Heard, Version) {
-    let node: objects::Node = match serde_json::from_slice(bytes) {
-        Ok(node) => node,
-        Err(error) => return (skipped(bytes, &error.to_string()), Version::default()),
-    };
-    let identity = match identity(&node.metadata) {
-        Ok(identity) => identity,
-        Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
-    };
-    let version = identity.version;
-    let object = Some(Object::Node(translate::node(&node)));
-    (Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() })), version)
-}
-
-fn deleted(bytes: &[u8]) -> (Heard, Version) {
-    let bare: Bare = match serde_json::from_slice(bytes) {
-        Ok(bare) => bare,
-        Err(error) => return (skipped(bytes, &error.to_string()), Version::default()),
-    };
-    match identity(&bare.metadata) {
+fn deleted(metadata: &Metadata) -> (Heard, Version) {
+    match identity(metadata) {
         Ok(identity) => {
             let version = identity.version;
             (Heard::Delete(identity), version)
@@ -435,20 +447,47 @@ impl Version {
     }
 }
 
-/// What both kinds have.
-trait HasMetadata {
+/// What all kinds have.
+trait Watched: DeserializeOwned {
     fn metadata(&self) -> &Metadata;
+
+    /// What the store is told of it.
+    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version);
 }
 
-impl HasMetadata for objects::Service {
+impl Watched for objects::Service {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
+
+    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version) {
+        decoder.translated(self, translate::service, Object::Service)
+    }
 }
 
-impl HasMetadata for objects::EndpointSlice {
+impl Watched for objects::EndpointSlice {
     fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version) {
+        decoder.translated(self, translate::slice, Object::Slice)
+    }
+}
+
+impl Watched for objects::Node {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn heard(&self, _: &mut Decoder) -> (Heard, Version) {
+        let identity = match identity(&self.metadata) {
+            Ok(identity) => identity,
+            Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
+        };
+        let version = identity.version;
+        let object = Some(Object::Node(translate::node(self)));
+        (Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() })), version)
     }
 }
 

@@ -72,6 +72,21 @@ fn a_deletion_needs_no_sense_but_a_name() {
     assert!(matches!(heard, Heard::Delete(_)));
 }
 
+/// An event is read at once, or its object after it; a field of another type makes the difference here.
+#[test]
+fn an_object_that_makes_no_sense_is_skipped_with_its_event() {
+    let event = r#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"b"},"ports":7}}"#;
+    let Ok(Event::Heard(Heard::Skipped { key, .. }, version)) = decoder().event(event.as_bytes()) else { panic!() };
+    assert_eq!((key, version), (Some(Key { namespace: "b".into(), name: "a".into() }), Version(0)));
+    for event in ["ADDED", "DELETED"].map(|kind| format!("{{\"object\":7,\"type\":\"{kind}\"}}")) {
+        let Ok(Event::Heard(Heard::Skipped { key, .. }, _)) = decoder().event(event.as_bytes()) else { panic!() };
+        assert_eq!(key, None);
+    }
+    let event = format!("{{\"object\":{SLICE},\"more\":[1],\"type\":\"DELETED\"}}");
+    let Ok(Event::Heard(Heard::Delete(identity), Version(42))) = decoder().event(event.as_bytes()) else { panic!() };
+    assert_eq!(&*identity.key.name, "web-1");
+}
+
 #[test]
 fn writers_are_kept_once() {
     let mut decoder = decoder();
