@@ -4,16 +4,19 @@
 
 use libfuzzer_sys::fuzz_target;
 use nodelb::source::kube::decode::{Decoder, Kind, shell};
-use nodelb::source::kube::splitter::{Form, Piece, Splitter};
+use nodelb::source::kube::splitter::{Lines, Piece, SplitError, Splitter};
 
 /// The objects found when the bytes arrive in chunks of this size; `None` if they are rejected.
-fn split(form: Form, bytes: &[u8], step: usize) -> Option<Vec<Vec<u8>>> {
-    let mut splitter = Splitter::new(form);
+fn cut(
+    bytes: &[u8],
+    step: usize,
+    mut feed: impl FnMut(&[u8], &mut dyn FnMut(Piece<'_>)) -> Result<(), SplitError>,
+) -> Option<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     for bytes in bytes.chunks(step) {
-        let fed = splitter.feed(bytes, |piece| match piece {
+        let fed = feed(bytes, &mut |piece| match piece {
             Piece::Object(object) => found.push(object.to_vec()),
-            Piece::TooLong(length) => found.push(length.to_string().into_bytes()),
+            Piece::TooLong => found.push(b"too long".to_vec()),
             Piece::Shell(shell) => found.push(shell.to_vec()),
         });
         if fed.is_err() {
@@ -23,11 +26,21 @@ fn split(form: Form, bytes: &[u8], step: usize) -> Option<Vec<Vec<u8>>> {
     Some(found)
 }
 
+fn events(bytes: &[u8], step: usize) -> Option<Vec<Vec<u8>>> {
+    let mut lines = Lines::default();
+    cut(bytes, step, |bytes, found| lines.feed(bytes, found))
+}
+
+fn items(bytes: &[u8], step: usize) -> Option<Vec<Vec<u8>>> {
+    let mut splitter = Splitter::default();
+    cut(bytes, step, |bytes, found| splitter.feed(bytes, found))
+}
+
 fuzz_target!(|bytes: &[u8]| {
-    for form in [Form::Stream, Form::List] {
-        let whole = split(form, bytes, bytes.len().max(1));
-        assert_eq!(whole, split(form, bytes, 1));
-        assert_eq!(whole, split(form, bytes, 7));
+    for split in [events, items] {
+        let whole = split(bytes, bytes.len().max(1));
+        assert_eq!(whole, split(bytes, 1));
+        assert_eq!(whole, split(bytes, 7));
         for piece in whole.into_iter().flatten() {
             for kind in Kind::ALL {
                 let mut decoder = Decoder::new(kind);

@@ -92,7 +92,7 @@ fn an_object_of_ten_megabytes() {
         rig.apply(objects::slice("s0", 1, &["203.0.113.1".into()]));
         rig.apply(objects::service("new", 9));
         rig.converge("a large event");
-        rig.wait_for_problem(kind, Some("an object of 104"));
+        rig.wait_for_problem(kind, Some("an object of more than 8388608 bytes"));
         faults.clear();
     }
     faults.behave(|behaviour| behaviour.watch_list = WatchList::Off);

@@ -17,7 +17,7 @@ use crate::apiserver::visit::{ANSWER, Visit};
 use crate::source::kube::decode::Kind;
 use crate::source::kube::objects::ListMetadata;
 use crate::source::kube::request::{path, question, selector};
-use crate::source::kube::splitter::{Form, Piece, Splitter};
+use crate::source::kube::splitter::{Lines, Piece, Splitter};
 
 /// Bookmarks come about once a minute; then the watch is made again.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -116,7 +116,7 @@ impl Follower {
                 answer => answer?,
             };
             let mut found = Page::default();
-            self.read(answer.into_body(), Form::List, &mut found).await?;
+            self.read(answer.into_body(), &mut found).await?;
             let told = found.objects.into_iter().filter_map(|object| self.known.listed(self.kind, object));
             let told: Vec<Event> = told.filter(|_| tells).collect();
             tell(lines, told).await;
@@ -147,7 +147,7 @@ impl Follower {
             Err(LinkError::Gone(_)) => return Ok(End::TooOld),
             answer => answer?,
         };
-        let (mut body, mut splitter) = (answer.into_body(), Splitter::new(Form::Stream));
+        let (mut body, mut arrived) = (answer.into_body(), Lines::default());
         loop {
             let frame = match timeout(SILENCE, body.frame()).await {
                 Ok(Some(frame)) => frame?,
@@ -155,7 +155,7 @@ impl Follower {
             };
             let Ok(data) = frame.into_data() else { continue };
             let mut events = Vec::new();
-            splitter.feed(&data, |piece| events.extend(heard(&piece))).map_err(|error| broken(&error))?;
+            arrived.feed(&data, |piece| events.extend(heard(&piece))).map_err(|error| broken(&error))?;
             for event in events {
                 if let Some(end) = self.hear(event?, lines).await? {
                     return Ok(end);
@@ -182,13 +182,8 @@ impl Follower {
         Ok(None)
     }
 
-    async fn read(
-        &self,
-        mut body: crate::apiserver::link::Body,
-        form: Form,
-        found: &mut Page,
-    ) -> Result<(), LinkError> {
-        let mut splitter = Splitter::new(form);
+    async fn read(&self, mut body: crate::apiserver::link::Body, found: &mut Page) -> Result<(), LinkError> {
+        let mut splitter = Splitter::default();
         loop {
             let frame = match timeout(ANSWER, body.frame()).await {
                 Ok(Some(frame)) => frame?,
@@ -219,7 +214,7 @@ impl Page {
         match piece {
             Piece::Object(bytes) => self.objects.extend(serde_json::from_slice::<Value>(bytes).ok()),
             Piece::Shell(bytes) => self.shell = serde_json::from_slice(bytes).ok(),
-            Piece::TooLong(_) => {}
+            Piece::TooLong => {}
         }
     }
 }
@@ -227,7 +222,7 @@ impl Page {
 fn heard(piece: &Piece<'_>) -> Option<Result<Heard, LinkError>> {
     match piece {
         Piece::Object(bytes) => Some(serde_json::from_slice(bytes).map_err(|error| broken(&error))),
-        Piece::TooLong(_) | Piece::Shell(_) => None,
+        Piece::TooLong | Piece::Shell(_) => None,
     }
 }
 

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use super::decode::{Decoder, Heard, Shell, Version, shell};
-use super::splitter::{Form, MAX_OBJECT, Piece, Splitter};
+use super::splitter::{MAX_OBJECT, Piece, Splitter};
 use crate::apiserver::link::{Body, LinkError};
 
 /// What has arrived at once: objects, and the greatest version among them.
@@ -25,7 +25,7 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn new(body: Body) -> Self {
-        Self { body, splitter: Splitter::new(Form::List), shell: None }
+        Self { body, splitter: Splitter::default(), shell: None }
     }
 
     /// What arrives next, which may be nothing whole; `None` at the end. Waits at most `silence` for it.
@@ -46,7 +46,7 @@ impl Page {
                 arrived.newest = version.max(arrived.newest);
                 arrived.heard.push(item);
             }
-            Piece::TooLong(length) => arrived.heard.push(too_long(length)),
+            Piece::TooLong => arrived.heard.push(too_long()),
             Piece::Shell(bytes) => self.shell = Some(shell(bytes)),
         });
         split.map_err(|error| LinkError::Broken(error.to_string()))?;
@@ -63,7 +63,7 @@ impl Page {
     }
 }
 
-pub(super) fn too_long(length: usize) -> Heard {
-    let reason = format!("an object of {length} bytes; no more than {MAX_OBJECT} are read");
+pub(super) fn too_long() -> Heard {
+    let reason = format!("an object of more than {MAX_OBJECT} bytes, which is not read");
     Heard::Skipped { key: None, reason }
 }

@@ -1,6 +1,9 @@
 //! Cuts what an apiserver sends into objects while it arrives, so that memory follows the largest object and not the
-//! length of a list. Looks at braces, brackets and strings only; whether an object makes sense is the decoder's
+//! length of a list. Looks at line ends, braces, brackets and strings only; whether an object makes sense is the decoder's
 //! business.
+
+use tokio_util::bytes::BytesMut;
+use tokio_util::codec::{Decoder, LinesCodec, LinesCodecError};
 
 /// The most bytes an object may have. etcd takes 1.5 MB, in a denser form.
 pub const MAX_OBJECT: usize = 8 << 20;
@@ -11,22 +14,13 @@ const MAX_SHELL: usize = 64 << 10;
 /// How deep braces and brackets may be nested; Kubernetes' own decoder allows no more.
 const MAX_DEPTH: usize = 10_000;
 
-/// What is being cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// One object after the other: the events of a watch.
-    Stream,
-    /// One object whose field `items` is a list of objects.
-    List,
-}
-
 /// What was found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A whole object: an event of a stream, an item of a list.
+    /// A whole object: an event of a watch, an item of a list.
     Object(&'a [u8]),
-    /// An object of this many bytes, more than [`MAX_OBJECT`]: not kept.
-    TooLong(usize),
+    /// An object of more than [`MAX_OBJECT`] bytes: not kept.
+    TooLong,
     /// The list itself without its items, once it is complete.
     Shell(&'a [u8]),
 }
@@ -37,6 +31,9 @@ pub enum SplitError {
     /// Not JSON, or JSON of another form.
     #[error("what the server sends is not JSON objects (it begins with `{0}`)")]
     NotObjects(String),
+    /// No text at all.
+    #[error("what the server sends is not UTF-8")]
+    NotText,
     /// Nested without end.
     #[error("the server sends JSON nested more than {MAX_DEPTH} deep")]
     TooDeep,
@@ -45,10 +42,59 @@ pub enum SplitError {
     ShellTooLong,
 }
 
-/// See the module.
+/// Cuts a watch into its events: each is a line.
+#[derive(Debug)]
+pub struct Lines {
+    codec: LinesCodec,
+    buffer: BytesMut,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self::with_max(MAX_OBJECT)
+    }
+}
+
+impl Lines {
+    fn with_max(max_object: usize) -> Self {
+        Self { codec: LinesCodec::new_with_max_length(max_object), buffer: BytesMut::new() }
+    }
+
+    /// Takes in what arrived and hands on whatever is complete.
+    ///
+    /// # Errors
+    /// When it cannot be cut. What follows is of no more use then.
+    pub fn feed(&mut self, bytes: &[u8], mut found: impl FnMut(Piece<'_>)) -> Result<(), SplitError> {
+        self.buffer.extend_from_slice(bytes);
+        loop {
+            match self.codec.decode(&mut self.buffer) {
+                Ok(Some(line)) => {
+                    may_be_object(line.as_bytes())?;
+                    if !line.trim_ascii().is_empty() {
+                        found(Piece::Object(line.as_bytes()));
+                    }
+                }
+                // Does not wait for the end of a line that is no event.
+                Ok(None) => return may_be_object(&self.buffer),
+                Err(LinesCodecError::MaxLineLengthExceeded) => {
+                    may_be_object(&self.buffer)?;
+                    found(Piece::TooLong);
+                }
+                Err(LinesCodecError::Io(_)) => return Err(SplitError::NotText),
+            }
+        }
+    }
+}
+
+/// Looks at the first byte only.
+fn may_be_object(line: &[u8]) -> Result<(), SplitError> {
+    let is_possible = line.first().is_none_or(|first| *first == b'{' || first.is_ascii_whitespace());
+    if is_possible { Ok(()) } else { Err(not_objects(line)) }
+}
+
+/// Cuts a list into its items: an object whose field `items` is a list of objects.
 #[derive(Debug)]
 pub struct Splitter {
-    form: Form,
     max_object: usize,
     depth: usize,
     string: Option<Quoted>,
@@ -78,15 +124,15 @@ enum Part {
 
 const ITEMS: &[u8] = b"items";
 
-impl Splitter {
-    /// A splitter at the beginning of an answer.
-    pub fn new(form: Form) -> Self {
-        Self::with_max(form, MAX_OBJECT)
+impl Default for Splitter {
+    fn default() -> Self {
+        Self::with_max(MAX_OBJECT)
     }
+}
 
-    fn with_max(form: Form, max_object: usize) -> Self {
+impl Splitter {
+    fn with_max(max_object: usize) -> Self {
         Self {
-            form,
             max_object,
             depth: 0,
             string: None,
@@ -165,12 +211,11 @@ impl Splitter {
 
     /// Where the next byte goes.
     fn part(&self) -> Part {
-        match (self.form, self.depth) {
-            (_, 0) => Part::Between,
-            (Form::Stream, _) => Part::Object,
-            (Form::List, 2) if self.in_items => Part::Between,
-            (Form::List, _) if self.in_items => Part::Object,
-            (Form::List, _) => Part::Shell,
+        match self.depth {
+            0 => Part::Between,
+            2 if self.in_items => Part::Between,
+            _ if self.in_items => Part::Object,
+            _ => Part::Shell,
         }
     }
 
@@ -179,7 +224,7 @@ impl Splitter {
         if self.depth == 0 && byte == b'[' {
             return None;
         }
-        let opens_items = self.form == Form::List && self.depth == 1 && byte == b'[' && self.key == ITEMS;
+        let opens_items = self.depth == 1 && byte == b'[' && self.key == ITEMS;
         self.in_items |= opens_items;
         self.depth += 1;
         Some(opens_items)
@@ -217,7 +262,7 @@ impl Splitter {
             Part::Between => {}
             Part::Object => {
                 let length = std::mem::take(&mut self.length);
-                found(if length > self.max_object { Piece::TooLong(length) } else { Piece::Object(&self.object) });
+                found(if length > self.max_object { Piece::TooLong } else { Piece::Object(&self.object) });
                 self.object.clear();
             }
             Part::Shell => {

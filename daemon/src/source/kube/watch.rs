@@ -25,7 +25,7 @@ pub use self::timing::Timing;
 use super::decode::{Decoder, Heard, Kind, Shell, Version};
 use super::page::{Page, too_long};
 use super::request::{self, Query};
-use super::splitter::{Form, Piece, Splitter};
+use super::splitter::{Lines, Piece};
 use crate::apiserver::link::{Body, LinkError};
 use crate::apiserver::session::{Apiservers, Report, Session};
 
@@ -291,7 +291,7 @@ impl Watcher {
     }
 
     async fn read_events(&mut self, session: &Session, mut body: Body, mut is_list: bool) -> Result<End, LinkError> {
-        let mut splitter = Splitter::new(Form::Stream);
+        let mut lines = Lines::default();
         loop {
             let silence = if is_list { self.timing.list_silence } else { self.timing.watch_silence };
             let frame = match timeout(silence, body.frame()).await {
@@ -310,7 +310,7 @@ impl Watcher {
             };
             let Ok(data) = frame.into_data() else { continue };
             let was_list = is_list;
-            let batch = self.decode(&mut splitter, &data, &mut is_list);
+            let batch = self.decode(&mut lines, &data, &mut is_list);
             self.learn(batch.version.unwrap_or_default());
             self.is_up |= !was_list && batch.version.is_some();
             self.hear(session, batch.heard).await;
@@ -328,16 +328,16 @@ impl Watcher {
     }
 
     /// What a piece of the stream says. The version is that of the last event in it.
-    fn decode(&mut self, splitter: &mut Splitter, data: &[u8], is_list: &mut bool) -> Batch {
+    fn decode(&mut self, lines: &mut Lines, data: &[u8], is_list: &mut bool) -> Batch {
         let mut batch = Batch::default();
         let decoder = &mut self.decoder;
-        let split = splitter.feed(data, |piece| {
+        let split = lines.feed(data, |piece| {
             if batch.end.is_some() {
                 return;
             }
             match piece {
                 Piece::Object(bytes) => batch.take(decoder.event(bytes), is_list),
-                Piece::TooLong(length) => batch.heard.push(too_long(length)),
+                Piece::TooLong => batch.heard.push(too_long()),
                 Piece::Shell(_) => {}
             }
         });

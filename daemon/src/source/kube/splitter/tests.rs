@@ -3,28 +3,42 @@ use proptest::prelude::*;
 use super::*;
 
 /// What comes out when the text arrives in pieces of `step` bytes.
-fn split(form: Form, max: usize, text: &str, step: usize) -> Result<Vec<String>, SplitError> {
-    let mut splitter = Splitter::with_max(form, max);
+fn cut(
+    text: &str,
+    step: usize,
+    mut feed: impl FnMut(&[u8], &mut dyn FnMut(Piece<'_>)) -> Result<(), SplitError>,
+) -> Result<Vec<String>, SplitError> {
     let mut found = Vec::new();
     for bytes in text.as_bytes().chunks(step.max(1)) {
-        splitter.feed(bytes, |piece| {
+        feed(bytes, &mut |piece| {
             found.push(match piece {
                 Piece::Object(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-                Piece::TooLong(length) => format!("too long: {length}"),
+                Piece::TooLong => "too long".into(),
                 Piece::Shell(bytes) => format!("shell {}", String::from_utf8_lossy(bytes)),
             });
         })?;
     }
+    Ok(found)
+}
+
+fn events(max: usize, text: &str, step: usize) -> Result<Vec<String>, SplitError> {
+    let mut lines = Lines::with_max(max);
+    cut(text, step, |bytes, found| lines.feed(bytes, found))
+}
+
+fn items(max: usize, text: &str, step: usize) -> Result<Vec<String>, SplitError> {
+    let mut splitter = Splitter::with_max(max);
+    let found = cut(text, step, |bytes, found| splitter.feed(bytes, found))?;
     assert!(splitter.is_between_objects(), "{text} is complete");
     Ok(found)
 }
 
 #[test]
-fn a_stream_is_cut_into_events_wherever_the_pieces_end() {
-    let text = " {\"a\":{\"b\":[1,{}]}}\n{\"c\":\"}{\\\"\\\\\"}{}\r\n";
-    for step in 1..text.len() {
-        let found = split(Form::Stream, 100, text, step).expect("valid");
-        assert_eq!(found, ["{\"a\":{\"b\":[1,{}]}}", "{\"c\":\"}{\\\"\\\\\"}", "{}"], "{step}");
+fn a_watch_is_cut_into_events_wherever_the_pieces_end() {
+    let text = " {\"a\":{\"b\":[1,{}]}}\n\n{\"c\":\"}{\\\"\\\\\"}\r\n{}\n{\"half\"";
+    for step in 1..=text.len() {
+        let found = events(100, text, step).expect("valid");
+        assert_eq!(found, [" {\"a\":{\"b\":[1,{}]}}", "{\"c\":\"}{\\\"\\\\\"}", "{}"], "{step}");
     }
 }
 
@@ -32,7 +46,7 @@ fn a_stream_is_cut_into_events_wherever_the_pieces_end() {
 fn a_list_is_cut_into_items_and_the_rest() {
     let text = r#"{"kind":"items","x":{"items":[{"no":1}]},"items":[{"a":[{}]} , {"b":2},null,3],"metadata":{"continue":"c"}}"#;
     for step in 1..text.len() {
-        let found = split(Form::List, 100, text, step).expect("valid");
+        let found = items(100, text, step).expect("valid");
         let shell = r#"shell {"kind":"items","x":{"items":[{"no":1}]},"items":[],"metadata":{"continue":"c"}}"#;
         assert_eq!(found, [r#"{"a":[{}]}"#, r#"{"b":2}"#, shell], "{step}");
     }
@@ -41,41 +55,52 @@ fn a_list_is_cut_into_items_and_the_rest() {
 #[test]
 fn a_list_without_items_is_only_a_shell() {
     for text in [r#"{"items":null}"#, r#"{"items":[]}"#, "{}", r#"{"message":"items"}"#] {
-        assert_eq!(split(Form::List, 9, text, 3), Ok(vec![format!("shell {text}")]));
+        assert_eq!(items(9, text, 3), Ok(vec![format!("shell {text}")]));
     }
 }
 
 #[test]
-fn an_object_that_is_too_long_is_counted_and_not_kept() {
-    let text = format!("{{\"a\":\"{}\"}}{{\"b\":1}}", "x".repeat(30));
-    for step in 1..text.len() {
-        assert_eq!(split(Form::Stream, 10, &text, step), Ok(vec!["too long: 38".into(), "{\"b\":1}".into()]));
+fn an_object_that_is_too_long_is_not_kept() {
+    let long = "x".repeat(30);
+    for step in 1..100 {
+        let found = events(10, &format!("{{\"a\":\"{long}\"}}\n{{\"b\":1}}\n"), step);
+        assert_eq!(found, Ok(vec!["too long".into(), "{\"b\":1}".into()]), "{step}");
+        let found = items(10, &format!("{{\"items\":[{{\"a\":\"{long}\"}},{{\"b\":1}}]}}"), step);
+        assert_eq!(found, Ok(vec!["too long".into(), "{\"b\":1}".into(), "shell {\"items\":[]}".into()]), "{step}");
     }
+}
+
+#[test]
+fn a_line_without_end_is_not_collected() {
+    let mut lines = Lines::with_max(1000);
+    let mut found = 0;
+    for _ in 0..1000 {
+        lines.feed(&b"{\"a\":".repeat(50), |_| found += 1).expect("it begins well");
+        assert!(lines.buffer.len() <= 1000);
+    }
+    assert_eq!(found, 1);
 }
 
 #[test]
 fn what_is_not_objects_is_refused() {
-    for text in ["<html>", "[1]", "}", "null", "\"{}\"", "{}]"] {
-        for form in [Form::Stream, Form::List] {
-            assert!(matches!(split(form, 9, text, 2), Err(SplitError::NotObjects(_))), "{text}");
-        }
+    for text in ["<html>", "[1]", "}", "null", "\"{}\"", "{}\n]"] {
+        assert!(matches!(events(9, text, 2), Err(SplitError::NotObjects(_))), "{text}");
     }
+    for text in ["<html>", "[1]", "}", "null", "\"{}\"", "{}]"] {
+        assert!(matches!(items(9, text, 2), Err(SplitError::NotObjects(_))), "{text}");
+    }
+    assert_eq!(Lines::default().feed(b"{\"\xff\"}\n", |_| {}), Err(SplitError::NotText));
     let endless = "[".repeat(MAX_DEPTH + 1);
-    assert_eq!(split(Form::Stream, 9, &format!("{{\"a\":{endless}"), 999), Err(SplitError::TooDeep));
+    assert_eq!(items(9, &format!("{{\"a\":{endless}"), 999), Err(SplitError::TooDeep));
     let shell = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_SHELL));
-    assert_eq!(split(Form::List, 9, &shell, 4096), Err(SplitError::ShellTooLong));
+    assert_eq!(items(9, &shell, 4096), Err(SplitError::ShellTooLong));
 }
 
 proptest! {
     #[test]
     fn any_bytes_in_any_pieces_do_no_harm(bytes: Vec<u8>, step in 1_usize..20) {
-        for form in [Form::Stream, Form::List] {
-            let mut splitter = Splitter::with_max(form, 64);
-            for bytes in bytes.chunks(step) {
-                if splitter.feed(bytes, |_| {}).is_err() {
-                    break;
-                }
-            }
-        }
+        let (mut splitter, mut lines) = (Splitter::with_max(64), Lines::with_max(64));
+        _ = bytes.chunks(step).try_for_each(|bytes| splitter.feed(bytes, |_| {}));
+        _ = bytes.chunks(step).try_for_each(|bytes| lines.feed(bytes, |_| {}));
     }
 }
