@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{Addresses, History, Kernel, Record, What};
-use nodelb_core::model::calendar::utc;
+use nodelb_core::model::calendar::{utc, utc_millis};
 use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use fastrand::Rng;
 use nodelb_core::model::moment::Moment;
 
 pub use self::candidate::{Candidate, Origin, Outcome, Standing};

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-
 use crate::compile::select::Choice;
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
