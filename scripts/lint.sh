@@ -59,8 +59,18 @@ unsafe_elsewhere() {
         xargs --no-run-if-empty grep -nHE '\bunsafe +(\{|fn|impl|trait|extern)|(allow|expect)\(unsafe_code' | none
 }
 
-import_cycles() {
-    scripts/import-cycles.sh daemon/core/src
+# ARCHITECTURE.md, "Where things are": what a package of the workspace may depend on. Above all, nothing above it.
+packages() {
+    local package allowed
+    while read -r package allowed; do
+        cargo tree --locked --edges all --prefix none --package "$package" | grep -oE '^(nodelb|libbpf)[a-z-]* v' | sort -u |
+            sed "s/ v$//; s/^/$package depends on /" | grep -vE " on ($package$allowed)\$"
+    done <<-END | none
+	nodelb-core
+	nodelb-datapath |nodelb-core|libbpf-rs|libbpf-sys|libbpf-cargo
+	nodelb-kube |nodelb-core
+	nodelb-cli |nodelb-core|nodelb-kube
+	END
 }
 
 # Names that are too vague. Checks file names, definitions in Rust and identifiers in C.
@@ -132,7 +142,7 @@ check "units: systemd-analyze security, 2.0 at most" units_are_closed
 check "alerts: promtool, if installed" promtool_rules
 check "files of at most 500 lines" too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
-check "no import cycle in nodelb-core" import_cycles
+check "packages depend downwards" packages
 check "words: file names" word_in_file_names
 check "words: Rust" word_in_rust
 check "words: C" word_in_c

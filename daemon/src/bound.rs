@@ -3,6 +3,10 @@
 //!
 //! Looks when other NodePorts are served than before, and once a minute, since the kernel tells nobody of a new listener.
 
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::addr::Family;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::Protocol;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -11,7 +15,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::explain::trace::taken_nodeports;
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::messages;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
 use tokio::sync::{mpsc, watch};
@@ -20,7 +24,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::bound::ephemeral::Overlap;
-use crate::log::messages;
 use crate::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
 
 pub(crate) mod ephemeral;

@@ -7,15 +7,15 @@ use std::path::Path;
 
 use anyhow::Context;
 use nix::unistd::geteuid;
+use nodelb_cli::CheckOptions;
+use nodelb_cli::exit::{Code, Failure};
+use nodelb_kube::apiserver::credentials::Named;
+use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::{credentials, credstore};
 
 use self::access::Use;
-use crate::apiserver::credentials::Named;
-use crate::apiserver::session::Settings;
-use crate::apiserver::{credentials, credstore};
-use crate::cli::CheckOptions;
 use crate::config::{Config, DEFAULT_PATH};
-use crate::exit::{Code, Failure};
-use crate::source::file;
+use crate::files;
 
 mod access;
 
@@ -51,7 +51,7 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
         }
     }
     let directory = &config.files.directory;
-    let file::Checked { problems, notices } = file::check(directory);
+    let files::Checked { problems, notices } = files::check(directory);
     for notice in notices {
         writeln!(told, "{notice}").context("writing a notice")?;
     }
@@ -120,7 +120,7 @@ fn named(config: &Config, path: Option<&Path>) -> (Vec<access::Named>, Vec<acces
     }
     let directory = &config.files.directory;
     let mut services = vec![("files.directory", directory.clone(), Use::List)];
-    services.extend(file::names(directory).into_iter().map(|file| ("a service file", file, Use::Read)));
+    services.extend(files::names(directory).into_iter().map(|file| ("a service file", file, Use::Read)));
     (named, services)
 }
 

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
+use nodelb_cli::CleanupOptions;
+use nodelb_cli::exit::{Code, Failure};
 use nodelb_datapath::{CrashPoint, HiddenLink};
+use nodelb_kube::source::remember;
 
-use crate::cli::CleanupOptions;
 use crate::config::Config;
-use crate::exit::{Code, Failure};
 use crate::run::{crash_after, refused};
-use crate::source::kube::remember;
 
 /// Removes what nodelb pinned, and says how much it was.
 ///

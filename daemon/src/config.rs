@@ -8,9 +8,12 @@ mod values;
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::Limits;
+use nodelb_kube::apiserver::credstore;
+use nodelb_kube::apiserver::session::Settings;
 
 pub use self::keys::{Admin, Datapath, Files, Kubernetes, Log, Node, State};
 use self::keys::{Key, Section};
@@ -161,6 +164,41 @@ fn read_section<S: Section>(top: &mut Fields<'_, '_>, problems: &mut Problems) -
     match top.table(S::NAME, problems) {
         Some(table) => S::read(Fields::of(table, format!("{}.", S::NAME)), problems),
         None => S::default(),
+    }
+}
+
+impl Config {
+    /// Where load balancers ask after this node; nowhere when the configuration does not ask for Kubernetes.
+    pub fn healthz_addresses(&self) -> Vec<SocketAddr> {
+        let addresses = &self.kubernetes.healthz_addresses;
+        self.kubernetes_settings().map_or_else(Vec::new, |_| addresses.clone())
+    }
+
+    /// Whether Kubernetes is neither configured nor switched off: what an empty or reset configuration says.
+    pub fn is_kubernetes_unsaid(&self) -> bool {
+        self.kubernetes.enabled && self.kubernetes_settings().is_none()
+    }
+
+    /// How Kubernetes is reached; `None` when the configuration does not ask for Kubernetes.
+    pub fn kubernetes_settings(&self) -> Option<Settings> {
+        if !self.kubernetes.enabled {
+            return None;
+        }
+        let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, .. } =
+            self.kubernetes.clone();
+        let State { directory } = &self.state;
+        let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty()).map(credstore::locate);
+        let (kubeconfig, token_file, ca_file) = (set(kubeconfig), set(token_file), set(ca_file));
+        // The checks leave no other combination that names a server.
+        (kubeconfig.is_some() || !apiserver.is_empty()).then(|| Settings {
+            servers: apiserver,
+            kubeconfig,
+            token_file,
+            ca_file,
+            proxy: Some(proxy).filter(|proxy| !proxy.is_empty()),
+            service_cidrs,
+            state_directory: directory.clone(),
+        })
     }
 }
 

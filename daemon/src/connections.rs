@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nodelb_core::datapath::Count;
 use nodelb_core::model::addr::Protocol;
@@ -16,6 +16,15 @@ pub const MAX_SERIES: usize = 1_000;
 
 /// Reads what the kernel counts for an id; costs no system call.
 pub type ReadCount = Arc<dyn Fn(ServiceId) -> Count + Send + Sync>;
+
+/// What the kernel counts, and what was made of it so far.
+#[derive(Clone)]
+pub struct Connections {
+    /// The kernel's counts.
+    pub read: ReadCount,
+    /// The series made of them. Whoever asks for the metrics brings it up to date.
+    pub ledger: Arc<Mutex<Ledger>>,
+}
 
 /// A service port, whatever its families.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

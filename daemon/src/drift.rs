@@ -7,15 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::kernel_check::{Drift, EntryKey, differing};
+use nodelb_core::state::kernel_check::{Content, Drift, EntryKey, differing};
+use nodelb_kube::clock::{Clock, ticking};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
 
-use crate::admin::ReadMaps;
-use crate::clock::{Clock, ticking};
-use crate::log::messages;
+/// Reads the maps back from whatever holds them; may block. The error says what could not be read.
+pub type ReadMaps = Arc<dyn Fn() -> Result<Content, String> + Send + Sync>;
 
 /// How often the maps are compared with what they should hold.
 pub const CHECK_EVERY: Duration = Duration::from_secs(120);

@@ -7,39 +7,33 @@
 //! goes on, and which the latter forbids to set.
 
 mod board;
-mod object;
 mod pace;
 mod troubles;
 
+use nodelb_core::explain::reports;
+use nodelb_core::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::explain::reports;
 use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::filter::Filter;
+use nodelb_core::messages;
 use nodelb_core::model::service::{PortKey, Source};
-use nodelb_core::snapshot::Snapshot;
+use nodelb_kube::apiserver::error::LinkError;
+use nodelb_kube::apiserver::session::Session;
+use nodelb_kube::clock::{Clock, ticking, unix_seconds};
+use nodelb_kube::events::{Event, Told, post};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use self::board::{Board, Due, Now};
 use self::pace::{Pace, REFUSED_FOR};
 use self::troubles::{Seen, seen};
-use crate::apiserver::link::LinkError;
-use crate::apiserver::session::Session;
-use crate::apiserver::visit::ask;
-use crate::clock::{Clock, ticking, unix_seconds};
-use crate::log::messages;
-use crate::source::kube::request::question;
-use crate::source::kube::seen::{Items, Metadata};
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// For an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the task reads.
 #[derive(Clone, Debug)]
@@ -60,14 +54,6 @@ pub async fn run(reads: Reads, shutdown: impl Future<Output = ()>) {
         () = shutdown => {}
         () = Writer::new(reads).go_on() => {}
     }
-}
-
-/// What became of one.
-enum Told {
-    /// It is there.
-    Written,
-    /// The service is gone.
-    Moot,
 }
 
 struct Writer {
@@ -177,13 +163,9 @@ impl Writer {
     }
 
     async fn write(&self, session: &Session, due: &Due, now: u64) -> Result<Told, LinkError> {
-        let statement = if due.count > 1 {
-            object::again(due, now)
-        } else {
-            let Some(about) = about(session, due).await? else { return Ok(Told::Moot) };
-            object::first(due, &about, &self.reads.node, now)
-        };
-        session.link.tell(&statement, PATIENCE).await.map(|_answer| Told::Written)
+        let Due { service, reason, message, name, first, count } = due;
+        let event = Event { service, reason: &reason.to_string(), message, name, first: *first, count: *count };
+        post(session, &event, &self.reads.node, now).await
     }
 }
 
@@ -191,19 +173,6 @@ impl Writer {
 fn port_of(row: &FrontendReport) -> PortKey {
     let (protocol, family) = (row.address.protocol, row.address.addr.family());
     PortKey { service: row.service.clone(), port: Arc::clone(&row.port), protocol, family }
-}
-
-/// The Service as an apiserver's cache has it: `kubectl describe` finds Events by its uid. `None` if it is gone.
-async fn about(session: &Session, due: &Due) -> Result<Option<Metadata>, LinkError> {
-    #[derive(serde::Deserialize)]
-    struct Object {
-        metadata: Metadata,
-    }
-    let path = format!("/api/v1/namespaces/{}/services", due.service.namespace);
-    let by_name = format!("metadata.name={}", due.service.name);
-    let found: Items<Object> =
-        ask(&session.link, &question(&path, &[("fieldSelector", &by_name), ("resourceVersion", "0")])).await?;
-    Ok(found.items.into_iter().next().map(|object| object.metadata))
 }
 
 /// What is told by service and reason.

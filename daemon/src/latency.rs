@@ -5,10 +5,9 @@
 use std::time::Duration;
 
 use nodelb_core::engine::Round;
+use nodelb_kube::clock::Taken;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
-
-use crate::clock::Taken;
 
 /// Live figures. A clone shows the same ones.
 #[derive(Clone, Debug)]

@@ -21,11 +21,11 @@ use std::time::{Duration, SystemTime};
 use nodelb_core::change::Change;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::clock::Clock;
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::Health;
-use crate::apiserver::dial::Register;
-use crate::clock::Clock;
+use crate::status::Health;
 
 mod answer;
 mod doors;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::apiserver::dial::Register;
+use nodelb_kube::apiserver::dial::Register;
 
 /// The longest queue of connections that are not accepted yet.
 const BACKLOG: i32 = 256;

@@ -1,6 +1,6 @@
 //! Where log lines go: to the journal with fields (`SERVICE=`, `FRONTEND=`, `MESSAGE_ID=`) when stderr leads there, as
 //! plain lines to stderr otherwise. Owns the subscriber, its level, and how many lines of a kind there may be in a minute
-//! ([`limit`]); what is worth a line is for others to say, what it means is said in [`messages`].
+//! ([`limit`]); what is worth a line is for others to say, what it means is said in [`nodelb_core::messages`].
 //!
 //! A statement that logs never waits: its line goes through a bounded [`queue`] to a thread of its own, which alone waits for
 //! journald or for what reads stderr. That thread starts after the capabilities are dropped ([`begin_writing`]), since they
@@ -14,10 +14,12 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nodelb_core::messages;
+use nodelb_kube::clock::ticking;
 use tracing::{Event, Level, Subscriber, subscriber, warn};
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::{FilterExt, Targets};
@@ -26,7 +28,6 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry, reload};
 
-use crate::clock::ticking;
 use fields::WithoutId;
 use limit::Limit;
 use owned::Owned;
@@ -34,7 +35,6 @@ use queue::Queue;
 
 mod fields;
 pub mod limit;
-pub mod messages;
 mod owned;
 mod queue;
 
@@ -229,7 +229,8 @@ impl Write for PlainLine {
     }
 }
 
-/// nodelb's own lines at the level asked for; of the libraries underneath only what went wrong.
+/// nodelb's own lines at the level asked for, of all its packages: a target begins with this word. Of the libraries
+/// underneath only what went wrong.
 fn targets(level: Level) -> Targets {
     Targets::new().with_default(level.min(Level::WARN)).with_target("nodelb", level)
 }
@@ -266,21 +267,24 @@ where
         .boxed()
 }
 
-/// Writes to stderr why the program ends, after the lines that are on their way. The one place that does. A reader that does
-/// not read keeps the process from ending for a moment only.
-pub fn last_words(message: &str) {
-    finish();
-    let message = format!("nodelb: {message}\n");
-    let (done, is_done) = mpsc::channel();
-    let write = move || {
-        // A closed stderr leaves no other place for it.
-        let _ = io::stderr().lock().write_all(message.as_bytes());
-        let _ = done.send(());
-    };
-    if thread::Builder::new().spawn(write).is_ok() {
-        // An error is the end of the patience.
-        let _ = is_done.recv_timeout(LAST_LINES);
-    }
+/// How long a process that panics may take to say so.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// From now on a panic in any thread ends the process. A task that was gone and nobody missed would be worse: systemd starts
+/// another daemon, and connections go on meanwhile. A stderr that no process reads does not delay it for long.
+pub fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let end = || {
+            thread::sleep(LAST_WORDS);
+            std::process::abort();
+        };
+        // Without this thread the process ends as soon as stderr takes the message.
+        let _ = thread::Builder::new().spawn(end);
+        finish();
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 #[cfg(test)]

@@ -1,18 +1,39 @@
 //! The `nodelb` binary: brings the command line together with what carries its commands out.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use nodelb::cli::{self, Actions};
-use nodelb::{check, cleanup, diagnose, observe, reaper, run};
+use nodelb::config::Config;
+use nodelb::node::Identity;
+use nodelb::{check, cleanup, reaper, run, sock_diag};
+use nodelb_cli::Actions;
+use nodelb_cli::exit::{Code, Failure};
+use nodelb_cli::means::Configured;
 
 fn main() -> ExitCode {
     let actions = Actions {
         run: run::run,
         check_config: check::check,
-        diagnose: diagnose::diagnose,
-        watch: observe::watch,
         cleanup: cleanup::cleanup,
         reaper: reaper::run,
+        configured,
+        peer: sock_diag::peer,
     };
-    cli::main(std::env::args_os(), actions)
+    nodelb_cli::main(std::env::args_os(), actions)
+}
+
+/// What the configuration says of whom a command may ask.
+fn configured(path: Option<&Path>) -> Result<Configured, Failure> {
+    let config = Config::load(path).map_err(|error| Failure::new(Code::Config, error))?;
+    let node = Identity::of(&config.node);
+    let node = node.map_err(|error| Failure::message(Code::System, format!("asking for the node's name: {error}")))?;
+    let kubernetes = config.kubernetes_settings();
+    let Config { admin, state, .. } = config;
+    Ok(Configured {
+        socket: admin.socket,
+        listen: admin.listen,
+        kubernetes,
+        state_directory: state.directory,
+        node: node.name.to_string(),
+    })
 }

@@ -10,6 +10,9 @@
 //! the engine's count of moves changes, once more shortly after (a connect() may have been under way), and every minute.
 //! A reaper that has ended is replaced where somebody starts another one; what was missed meanwhile is the next pass's.
 
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::stale;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
@@ -17,17 +20,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::messages;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::stale::{self, Answered, Flow, Stale};
+use nodelb_core::stale::{Answered, Flow, Stale};
 use nodelb_core::state::moves::Moves;
+use nodelb_kube::clock::{Clock, at, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::clock::{Clock, at, ticking};
 use crate::config::Disconnect;
-use crate::log::messages;
 use crate::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::reaper::{Line, Lost, Reaper};
 

@@ -11,6 +11,9 @@
 //! A change is applied at once when the owner is idle. Under load whatever queued up meanwhile goes into one round, so
 //! nobody waits for a timer and a storm costs one round per batch.
 
+use nodelb_core::model::moment::Moment;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::EntryKey;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -21,21 +24,18 @@ use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::{Engine, Outranked, Round, Takeover};
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::holds::{Emptied, Release};
-use nodelb_core::model::moment::Moment;
+use nodelb_core::messages;
 use nodelb_core::model::service::{Origin, Source};
-use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::kernel_check::EntryKey;
+use nodelb_kube::clock::{Clock, Taken, at, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
 use tracing::{info, warn};
 
-use crate::admin::{Check, Health};
-use crate::clock::{Clock, Taken, at, ticking};
 use crate::drift::{self, Findings};
-use crate::log::messages;
 use crate::notify::Notifier;
 use crate::recorder::Reporter;
 use crate::rounds::Rounds;
+use crate::status::{Check, Health};
 
 mod kept;
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use nodelb_core::engine::Round;
 use nodelb_core::history::{Event, History, Record, Stamp, What};
+use nodelb_core::messages;
+use nodelb_kube::clock::{Taken, at};
+use nodelb_kube::state;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
-use crate::clock::{Taken, at};
 use crate::latency::Latencies;
-use crate::log::messages;
-use crate::state;
 
 mod file;
 

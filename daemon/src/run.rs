@@ -1,6 +1,8 @@
 //! What `nodelb run` is made of, and in which order. Everything that can be refused is refused before the kernel is
 //! touched; capabilities are dropped before there are threads; only then is there a runtime.
 
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::Content;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -8,6 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::resource::{Resource, getrlimit};
+use nodelb_cli::exit::{Code, Failure};
+use nodelb_cli::{DatapathChoice, RunOptions};
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
@@ -15,35 +19,34 @@ use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
-use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::Realised;
-use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::KernelDatapath;
+use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::clock::{self, Clock};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
-use crate::admin::{self, AdminState, Connections, Health, Now, ReadClients, ReadLinks, ReadMaps, ReadSlots, Reality};
-use crate::apiserver::dial::Register;
+use crate::admin::{self, AdminState, Now, ReadClients, ReadLinks, ReadSlots, Reality};
 use crate::bound::Lookout;
 use crate::bound::ephemeral::Overlap;
-use crate::cli::{DatapathChoice, RunOptions};
-use crate::clock::{self, Clock};
 use crate::config::{Config, Disconnect, Mode};
-use crate::drift::{Checker, Reports};
-use crate::exit::{self, Code, Failure};
+use crate::connections::Connections;
+use crate::drift::{Checker, ReadMaps, Reports};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LocalEntry, View};
-use crate::log::{self, messages};
+use crate::log;
 use crate::moves::{Means, Mover};
 use crate::node;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::recorder;
 use crate::rounds::Rounds;
+use crate::status::Health;
 
 mod absent;
 mod doors;
@@ -79,7 +82,7 @@ struct Ground {
 /// # Errors
 /// When it cannot start. Afterwards it degrades instead of ending.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
-    exit::end_on_panic();
+    log::end_on_panic();
     let result = start(options);
     log::finish();
     result

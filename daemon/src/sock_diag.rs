@@ -2,7 +2,7 @@
 //! Sees the sockets of the network namespace it is in; reading needs no capability. Does not know what is looked for.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
-use nodelb_core::model::addr::{Addr, Family, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 
 use crate::netlink::{HEADER, messages};
 
@@ -333,6 +333,24 @@ fn attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+/// Whom the socket with this local address is connected to, or about to be; `None` where there is no such socket.
+///
+/// # Errors
+/// When the list of sockets cannot be read.
+pub fn peer(source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
+    let family = if source.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+    let mut request = InetDiagRequest::all(family, protocol, &[1, 2]);
+    request.id = SocketId { source_port: source.port(), ..request.id };
+    let mut found = None;
+    SockDiag::open()?.dump(&request, |socket| {
+        let is_ours = socket.id.source_port == source.port() && socket.source() == Addr::from(source.ip());
+        if is_ours && socket.id.destination_port != 0 {
+            found = Some(L4Addr::new(socket.destination(), socket.id.destination_port, protocol));
+        }
+    })?;
+    Ok(found)
 }
 
 #[cfg(test)]

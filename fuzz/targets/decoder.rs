@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodelb::source::kube::decode::{Decoder, Kind, shell};
-use nodelb::source::kube::splitter::{Lines, Piece, SplitError, Splitter};
+use nodelb_kube::api::decode::{Decoder, Kind, shell};
+use nodelb_kube::api::splitter::{Lines, Piece, SplitError, Splitter};
 
 /// The objects found when the bytes arrive in chunks of this size; `None` if they are rejected.
 fn cut(

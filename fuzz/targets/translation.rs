@@ -6,15 +6,14 @@
 use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
-use nodelb::source::kube::decode::{Decoder, Heard, Kind, Version};
-use nodelb::source::kube::store::Store;
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::{Engine, Holdings};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
+use nodelb_kube::api::decode::{Decoder, Heard, Kind, Version};
+use nodelb_kube::source::store::Store;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16 };
 

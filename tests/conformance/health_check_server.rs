@@ -6,11 +6,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb::admin::Health;
-use nodelb::clock::Clock;
 use nodelb::lb_health::{Bounds, LocalEntry, View, start};
+use nodelb::status::Health;
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_kube::clock::Clock;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use nodelb::admin::metrics::METRICS;
-use nodelb::cli;
-use nodelb::log::messages::{FIELDS, MESSAGES};
+use nodelb_core::messages::{FIELDS, MESSAGES};
 
 use crate::daemon::Daemon;
 use crate::manual::{Manual, plain};
@@ -29,7 +28,7 @@ fn page() -> Manual {
 
 /// The commands that users run.
 pub(crate) fn commands() -> Vec<clap::Command> {
-    let mut all = cli::command();
+    let mut all = nodelb_cli::command();
     all.build();
     all.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help").cloned().collect()
 }

@@ -53,10 +53,7 @@ fn rules(role: &Value) -> BTreeSet<Rule> {
 /// credentials of the user and are elsewhere.
 fn asked() -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
-    for directory in ["source/kube", "apiserver", "events"] {
-        read_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(directory), &mut found);
-    }
-    collect(&crate::read("daemon/src/events.rs"), &mut found);
+    read_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/src"), &mut found);
     found
 }
 

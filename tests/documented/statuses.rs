@@ -1,11 +1,11 @@
 //! The tables of `docs/operations.md` explain exactly the statuses that the code has.
 
-use nodelb::apiserver::pool::Standing;
-use nodelb::source::SourceState;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::story::End;
 use nodelb_core::model::service::BackendState;
+use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
+use nodelb_kube::apiserver::pool::Standing;
 
 /// The first cells of the tables below this heading, without the header rows.
 fn words(page: &str, heading: &str) -> Vec<String> {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use nodelb::source::kube::decode::Kind;
 use nodelb_apiserver::{EventFault, Fault, On, Patch, WatchList};
+use nodelb_kube::api::decode::Kind;
 use serde_json::json;
 
 use crate::objects::{self, frontend};

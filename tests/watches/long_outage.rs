@@ -6,16 +6,16 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nodelb::apiserver::address::{Address, Server};
-use nodelb::apiserver::session::Settings;
-use nodelb::apiserver::timing::Timing as PoolTiming;
-use nodelb::apiserver::{self, credentials, dial};
-use nodelb::clock::Clock;
-use nodelb::source::kube::watch::Timing;
-use nodelb::source::kube::{self, KubernetesSource, Memory};
 use nodelb_apiserver::{Cluster, ServeOptions};
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_kube::apiserver::address::{Address, Server};
+use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::timing::Timing as PoolTiming;
+use nodelb_kube::apiserver::{self, credentials, dial};
+use nodelb_kube::clock::Clock;
+use nodelb_kube::source::watch::Timing;
+use nodelb_kube::source::{self, KubernetesSource, Memory};
 use tokio::sync::{mpsc, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -119,7 +119,7 @@ fn node(settings: Settings) -> Received {
         expected: 0,
         timing: Timing::default(),
     };
-    tokio::spawn(kube::run(source, std::future::pending()));
+    tokio::spawn(source::run(source, std::future::pending()));
     let received = Received::default();
     let sink = Arc::clone(&received);
     tokio::spawn(async move {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use nodelb::source::kube::decode::Kind;
 use nodelb_apiserver::{Behaviour, Cluster, EventFault, Fault, On, Patch, ServeOptions, WatchList};
+use nodelb_kube::api::decode::Kind;
 use serde_json::{Value, json};
 
 use crate::objects::{self, frontend};

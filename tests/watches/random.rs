@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use nodelb::source::kube::decode::Kind;
 use nodelb_apiserver::{Backup, EventFault, Fault, On, WatchList};
+use nodelb_kube::api::decode::Kind;
 
 use crate::objects::{self, backend, frontend};
 use crate::rig::Rig;

@@ -1,6 +1,8 @@
 //! A simulated node that watches a simulated cluster: the supervisor and the Kubernetes source of
 //! the daemon, an engine with maps in memory, and an observer that checks every batch of changes.
 
+use nodelb_core::model::moment::Moment;
+use nodelb_core::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
@@ -11,16 +13,6 @@ use std::time::{Duration, Instant};
 use crate::objects;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use nodelb::apiserver::address::{Address, Server};
-use nodelb::apiserver::credentials::{self, Credentials};
-use nodelb::apiserver::session::Settings;
-use nodelb::apiserver::timing::Timing as PoolTiming;
-use nodelb::apiserver::{self, dial};
-use nodelb::clock::Clock;
-use nodelb::source::kube::decode::{Decoder, Heard, Kind, Object};
-use nodelb::source::kube::watch::Timing;
-use nodelb::source::kube::{self, KubernetesSource, Memory};
-use nodelb::source::{SourceReport, SourceState};
 use nodelb_apiserver::{Cluster, Credentials as Shown, Faults, Replica, ServeOptions};
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
@@ -29,10 +21,19 @@ use nodelb_core::engine::Engine;
 use nodelb_core::explain::trace::{self, Verdict};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Service, Slice, Source};
-use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::Realised;
+use nodelb_kube::api::decode::{Decoder, Heard, Kind, Object};
+use nodelb_kube::apiserver::address::{Address, Server};
+use nodelb_kube::apiserver::credentials::{self, Credentials};
+use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::timing::Timing as PoolTiming;
+use nodelb_kube::apiserver::{self, dial};
+use nodelb_kube::clock::Clock;
+use nodelb_kube::source::watch::Timing;
+
+use nodelb_kube::source::{self, KubernetesSource, Memory};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -333,7 +334,7 @@ impl Node {
             expected: 0,
             timing,
         };
-        runtime.spawn(kube::run(source, std::future::pending()));
+        runtime.spawn(source::run(source, std::future::pending()));
         runtime.spawn(own(changes, Arc::clone(&observer), snapshot_in, directory));
         Self { runtime: Some(runtime), observer, sources, journal, kubeconfig }
     }

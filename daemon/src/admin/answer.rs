@@ -1,5 +1,5 @@
 //! How a question becomes an answer: its turn, its rendering, the room it takes up until it is read. Owns what requests
-//! share, and the form of refusals; what there is to ask is in the route table ([`super::routes`]).
+//! share; what there is to ask is in the route table ([`super::routes`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,27 +14,14 @@ use axum::{Extension, Router};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::follow::{self, Feed, Manner};
-use super::query::{Output, Problem, Query};
+use super::guard;
+use super::query::{Output, Problem, Query, internal};
+use super::response::{Caller, UNREAD_KIB, content_type, problem_response, with_room};
 use super::routes::{Content, Form, ROUTES, Route, Turn};
-use super::{AdminState, guard};
+use super::state::AdminState;
 
-/// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
-const UNREAD_KIB: u32 = 64 * 1024;
-/// Answers up to this size, in KiB, need no room there: slow readers never keep an operator from a narrow question.
-const SMALL_KIB: u32 = 64;
 /// How long an answer may take to render, waiting for its turn included.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-
-/// Whoever asks, as the connection knows it.
-#[derive(Clone)]
-pub(super) struct Caller {
-    /// Over the unix socket, which no browser reaches.
-    pub(super) is_local: bool,
-    /// The places for those who follow a stream.
-    pub(super) streams: Arc<Semaphore>,
-    /// Tells the connection that its answer has no end.
-    pub(super) follow: Arc<dyn Fn() + Send + Sync>,
-}
 
 /// What every request shares.
 #[derive(Clone)]
@@ -173,16 +160,6 @@ async fn answer(
     Ok((status, form, body))
 }
 
-/// What takes up room until it is read; `None` where there is no room for it.
-pub(super) fn with_room(text: String, unread: &Arc<Semaphore>) -> Option<Bytes> {
-    let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
-    if kib <= SMALL_KIB {
-        return Some(text.into());
-    }
-    let room = Arc::clone(unread).try_acquire_many_owned(kib).ok()?;
-    Some(Bytes::from_owner(Unread { text, _room: room }))
-}
-
 async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Problem> {
     let acquired = Arc::clone(semaphore).acquire_owned().await;
     acquired.map_err(|_closed| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nodelb is stopping"))
@@ -201,18 +178,6 @@ fn unread(route: &Route) -> Problem {
         route.path
     );
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-}
-
-/// A rendered answer that counts as unread until its last byte has been handed to the kernel.
-struct Unread {
-    text: String,
-    _room: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for Unread {
-    fn as_ref(&self) -> &[u8] {
-        self.text.as_bytes()
-    }
 }
 
 fn render(
@@ -234,25 +199,4 @@ fn render(
         }
     };
     Ok((status, form, text))
-}
-
-pub(super) fn internal(path: &str, reason: &str) -> Problem {
-    let message = format!("{path} could not be rendered: {reason}; this is a bug of nodelb, please report it");
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-}
-
-fn content_type(output: Output) -> HeaderValue {
-    HeaderValue::from_static(match output {
-        Output::Text => "text/plain; charset=utf-8",
-        Output::Json | Output::Sse => "application/json",
-    })
-}
-
-/// A problem as an answer: one line of text, or `{"error": "..."}`.
-pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
-    let body = match output {
-        Output::Text => format!("{}\n", problem.message.escape_debug()),
-        Output::Json | Output::Sse => format!("{}\n", serde_json::json!({ "error": problem.message })),
-    };
-    (problem.status, [(CONTENT_TYPE, content_type(output))], body).into_response()
 }

@@ -1,11 +1,11 @@
 //! `/apiservers`: every address an apiserver may have, how it stands, and which one is in use and why.
 
 use nodelb_core::model::moment::Moment;
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_kube::apiserver::pool::PoolReport;
 
-use super::Now;
-use super::shape::{Column, Shape};
-use super::table::{Cell, Page, Table};
-pub use crate::apiserver::pool::PoolReport;
+use super::state::Now;
 
 /// Every address.
 pub static APISERVERS: Shape<[Column; 9]> = Shape {

@@ -1,69 +1,29 @@
-//! `/diff`: where source, memory and kernel differ, with the likely cause and what is done about it. Owns the columns and
-//! how often the kernel is asked; what differs is the core's to say.
+//! `/diff`: where source, memory and kernel differ, with the likely cause and what is done about it. Owns how
+//! often the kernel is asked; what differs is the core's to say.
 
+use nodelb_core::explain::reports;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use nodelb_core::explain::differences::{self, NextCheck};
-use nodelb_core::explain::reports;
 use nodelb_core::explain::rows::{Between, Difference};
 use nodelb_core::filter::Filter;
+use nodelb_core::output::diff::{ATTACHED_AGAIN, COMPARED, agreement, differences};
+use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::source_report::SourceReport;
 
+use super::maps::held;
 use super::query::{Problem, Query};
-use super::routes::{all_sources, held};
-use super::shape::{Column, Shape};
-use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, SourceReport};
+use super::state::{AdminState, Now, all_sources};
 use crate::drift::CHECK_EVERY;
-
-/// The differences, also those that the command line finds.
-pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
-    name: "differences",
-    columns: [
-        Column::one_of("Between", &Between::NAMES),
-        Column::name("What"),
-        Column::name("Service"),
-        Column::text("Source"),
-        Column::text("Memory"),
-        Column::text("Kernel"),
-        Column::text("Likely-Cause"),
-        Column::text("What-Happens"),
-    ],
-};
-
-/// What was compared; text says it only where there is no difference.
-pub static COMPARED: Shape<[Column; 2]> =
-    Shape { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
-
-/// What becomes of hooks that are not in effect.
-pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may pass through untranslated";
 
 /// How long what is under way is given to be done with, before maps and snapshot are read again.
 const UNDER_WAY: Duration = Duration::from_millis(100);
 
 /// How often they are read before it is said that changes are under way.
 const ATTEMPTS: u32 = 5;
-
-/// The rows.
-pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {
-    Table::new(&DIFFERENCES, rows.into_iter().map(cells))
-}
-
-/// One row.
-pub fn cells(row: Difference) -> [Cell; 8] {
-    [
-        Cell::text(&row.between),
-        Cell::Text(row.what),
-        Cell::optional(row.service),
-        Cell::optional(row.source),
-        Cell::optional(row.memory),
-        Cell::optional(row.kernel),
-        Cell::Text(row.cause),
-        Cell::Text(row.action),
-    ]
-}
 
 /// The answer of `/diff`.
 pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, Problem> {
@@ -80,14 +40,6 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     let agree = agreement(*filter == Filter::default(), counts.services as u64, frontends as u64);
     let compared = Table::new(&COMPARED, [[Cell::count(counts.services), Cell::count(frontends)]]);
     Ok(Page(vec![differences(rows).or_say(agree), compared.for_programs()]))
-}
-
-/// What there is to say where nothing differs.
-pub fn agreement(is_whole: bool, services: u64, frontends: u64) -> String {
-    let about = if is_whole { "" } else { " about what was asked for" };
-    let [services, frontends] = [(services, "service"), (frontends, "frontend")]
-        .map(|(number, what)| format!("{number} {what}{}", if number == 1 { "" } else { "s" }));
-    format!("source, memory and kernel agree{about}: {services}, {frontends}; compared just now")
 }
 
 /// Of the service that is asked for, or has the address that is asked for, or of all.

@@ -6,7 +6,8 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
-use super::{AdminState, Health, Now, Reality};
+use super::state::{AdminState, Now, Reality};
+use crate::status::Health;
 
 pub(super) fn untold() -> AdminState {
     AdminState {

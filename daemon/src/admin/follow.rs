@@ -9,13 +9,13 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use futures_util::stream;
 use nodelb_core::model::calendar::utc;
+use nodelb_core::output::table::{Cell, Lines, Page, Style, row_to_json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::Now;
-use super::answer::with_room;
 use super::query::Output;
-use super::table::{Cell, Lines, Page, Style, row_to_json};
+use super::response::with_room;
+use super::state::Now;
 
 mod feed;
 

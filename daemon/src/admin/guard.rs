@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::answer::{self, Caller};
 use super::query::{Output, Problem};
+use super::response::{Caller, problem_response};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -21,7 +21,7 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
     let is_local = request.extensions().get::<Caller>().is_some_and(|caller| caller.is_local);
     let mut response = match check(is_local, request.version(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(problem) => answer::problem_response(&problem, Output::accepted(request.headers())),
+        Err(problem) => problem_response(&problem, Output::accepted(request.headers())),
     };
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

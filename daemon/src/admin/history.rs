@@ -1,5 +1,6 @@
 //! The columns of `/history`, defined here and nowhere else.
 
+use nodelb_core::snapshot::Snapshot;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -8,10 +9,8 @@ use nodelb_core::filter::Filter;
 use nodelb_core::history::{Addresses, History, Kernel, Record, What};
 use nodelb_core::model::calendar::{utc, utc_millis};
 use nodelb_core::model::service::{PortKey, ServiceName};
-use nodelb_core::snapshot::Snapshot;
-
-use super::shape::{Column, Shape};
-use super::table::{Cell, Table};
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Table};
 
 /// The columns of `/history`.
 pub static HISTORY: Shape<[Column; 20]> = Shape {

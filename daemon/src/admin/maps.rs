@@ -1,19 +1,22 @@
 //! `/maps`: what the kernel holds now, read back from it, with the names of services where the table knows them.
 //! Owns the columns; reading the maps is the caller's business.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use nodelb_core::datapath::Limits;
 use nodelb_core::explain::story::View;
 use nodelb_core::filter::Filter;
+use nodelb_core::model::service::ServiceName;
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::http::StatusCode;
+use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::ServiceName;
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::kernel_check::Content;
 
-use super::Reality;
-use super::shape::{Column, Shape};
-use super::table::{Cell, Page, Table};
+use super::query::Problem;
+use super::state::{AdminState, Reality};
 
 /// Which view of which service an address leads to.
 pub static FRONTENDS: Shape<[Column; 5]> = Shape {
@@ -226,6 +229,14 @@ fn limits(usage: [MapUsage; 4]) -> Table {
         [Cell::text(&name), used.map_or(Cell::None, Cell::count), Cell::Number(limit.into()), Cell::text(key)]
     };
     Table::new(&LIMITS, usage.map(row))
+}
+
+/// What the kernel holds now.
+pub(super) fn held(state: &AdminState) -> Result<Content, Problem> {
+    (state.maps)().map_err(|reason| {
+        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })
 }
 
 #[cfg(test)]

@@ -1,28 +1,29 @@
 //! `/metrics`: figures for Prometheus in OpenMetrics text, counted from the published values when they are asked for.
 //! Names, types, units, labels and help are in one table; what is not in it cannot be published.
 
+use nodelb_core::explain::reports;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use nodelb_core::datapath::Count;
-use nodelb_core::explain::reports;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Source};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
 use nodelb_core::state::status::Status;
+use nodelb_kube::apiserver::pool::PoolReport;
 
-use super::apiservers::PoolReport;
 use super::maps::usage;
-use super::routes::all_sources;
-use super::sources::{SourceReport, SourceState};
-use super::{AdminState, Connections, Health, Now};
+use super::state::{AdminState, Now, all_sources};
 use crate::checks::{CheckReport, Condition, Outcome};
+use crate::connections::Connections;
 use crate::drift::{DriftReport, LINK};
 use crate::latency::Latencies;
 use crate::log;
 use crate::moves::MovesReport;
+use crate::status::Health;
 
 pub(super) mod family;
 mod process;

@@ -1,11 +1,11 @@
 //! `/openapi.json`: the API as OpenAPI 3.1 describes such things, made from the route table. Owns the translation; there is
 //! no fact in it that is not in a [`Route`], a [`Parameter`] or a [`Shape`].
 
+use nodelb_core::output::shape::{Column, Kind, Shape};
 use serde_json::{Map, Value, json};
 
 use super::query::{Parameter, Values};
 use super::routes::{Form, Route};
-use super::shape::{Column, Kind, Shape};
 
 /// The description of these routes.
 pub(super) fn describe(routes: &[Route]) -> Value {

@@ -8,14 +8,13 @@ use std::str::FromStr;
 use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
+use nodelb_core::explain::story::Client;
 use nodelb_core::filter::Filter;
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::names::NoSuchName;
 use nodelb_core::model::service::FrontendKind;
+use nodelb_core::output::table::Style;
 use nodelb_core::state::status::Status;
-
-use super::table::Style;
-use super::trace::Dialler;
 
 /// What every route takes that answers with tables.
 pub(super) static FORM: [&Parameter; 4] = [&OUTPUT, &WIDTH, &WIDE, &COLOR];
@@ -228,6 +227,43 @@ pub(super) struct Problem {
 impl Problem {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into() }
+    }
+}
+
+/// What could not be rendered, and why.
+pub(super) fn internal(path: &str, reason: &str) -> Problem {
+    let message = format!("{path} could not be rendered: {reason}; this is a bug of nodelb, please report it");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+}
+
+/// Who dials, as the question says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialler {
+    /// One of these.
+    Client(Client),
+    /// Whoever has this address.
+    At(Addr),
+    /// Whoever is in the network namespace with this inode number.
+    Namespace(u64),
+}
+
+impl FromStr for Dialler {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let clients = [Client::Host, Client::Pod, Client::Outside];
+        if let Some(client) = clients.into_iter().find(|client| client.to_string() == text) {
+            return Ok(Self::Client(client));
+        }
+        if let Ok(inode) = text.parse() {
+            return Ok(Self::Namespace(inode));
+        }
+        text.parse().map(Self::At).map_err(|_no_address| {
+            format!(
+                "`{text}` is nobody who could dial (expected host, pod, outside, an IP address, or the inode number of a \
+                 network namespace)"
+            )
+        })
     }
 }
 

@@ -2,22 +2,17 @@
 //! tables it answers with. To add one is to add an entry here. Owns no fact, and not how an answer is given
 //! ([`super::answer`]).
 
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use nodelb_core::explain::reports;
-use nodelb_core::state::kernel_check;
-use tokio::sync::watch;
+use nodelb_core::output::diff::{COMPARED, DIFFERENCES};
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Page, Table};
 
-use super::answer::internal;
 use super::follow::Feed;
-use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE};
-use super::shape::{Column, Shape};
-use super::table::{Cell, Page, Table};
-use super::{
-    AdminState, Check, Now, Unopened, apiservers, diff, health, history, maps, metrics, openapi, settings, sources,
-    status, tables, trace,
-};
+use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
+use super::state::{AdminState, Now, all_sources, latest, readiness};
+use super::{apiservers, diff, health, history, maps, metrics, openapi, settings, sources, status, tables, trace};
+use crate::status::Check;
 
 /// A status and what to say, or why there is nothing to say.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -184,7 +179,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/diff",
         parameters: &[&SERVICE, &ADDRESS, &LIVE],
         shows: "where source, memory and kernel differ, with the likely cause",
-        form: Form::Tables(&[&diff::DIFFERENCES, &diff::COMPARED]),
+        form: Form::Tables(&[&DIFFERENCES, &COMPARED]),
         cost: Cost::Whole,
         answer: |state, query, now| ok(diff::diff(state, query, now)?),
     },
@@ -257,18 +252,6 @@ pub(super) static ROUTES: &[Route] = &[
     },
 ];
 
-/// Everything readiness hangs on, and what should be known about it.
-pub(super) fn readiness(state: &AdminState, now: Now) -> Vec<Check> {
-    let mut checks = latest(&state.health).ready(now.moment);
-    checks.extend(latest(&state.unopened).iter().map(Unopened::check));
-    checks
-}
-
-/// The value last published, taken out at once: a reader never keeps the publisher waiting.
-pub(super) fn latest<T>(published: &watch::Receiver<Arc<T>>) -> Arc<T> {
-    Arc::clone(&published.borrow())
-}
-
 fn ok(page: impl Into<Page>) -> Answer {
     Ok((StatusCode::OK, Content::Page(page.into())))
 }
@@ -285,23 +268,10 @@ fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {
 }
 
 fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
-    let held = held(state)?;
+    let held = maps::held(state)?;
     let snapshot = latest(&state.snapshot);
     let usage = maps::usage(&held.state, state.limits, &state.reality, now.moment);
     ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter))
-}
-
-/// What the kernel holds now.
-pub(super) fn held(state: &AdminState) -> Result<kernel_check::Content, Problem> {
-    (state.maps)().map_err(|reason| {
-        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-    })
-}
-
-/// The rows of every source, in the order of the sources.
-pub(super) fn all_sources(state: &AdminState) -> Vec<sources::SourceReport> {
-    state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect()
 }
 
 #[cfg(test)]

@@ -12,19 +12,20 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use nodelb_core::messages;
+use nodelb_kube::clock;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::AdminState;
-use super::answer::{self, Caller};
+use super::answer;
 use super::query::{Output, Problem};
-use crate::clock;
-use crate::log::messages;
+use super::response::{Caller, problem_response};
+use super::state::AdminState;
+use crate::http;
 
 mod places;
 mod wire;
@@ -72,9 +73,6 @@ impl Default for Bounds {
     }
 }
 
-/// Largest request header, in bytes, and the most lines in it.
-const HEADER_BYTES: usize = 8 * 1024;
-const HEADER_LINES: usize = 64;
 /// Pause after a failed accept (no file descriptor left): the next one would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long a question waits for a place to be answered at.
@@ -163,16 +161,6 @@ async fn accept_loop(listener: Listener, door: Arc<Door>) {
     }
 }
 
-/// HTTP as everybody gets it who connects to nodelb: a header is bounded in size and time.
-pub(crate) fn http1(header_time: Duration) -> http1::Builder {
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(header_time)
-        .max_header_size(HEADER_BYTES)
-        .max_headers(HEADER_LINES);
-    http
-}
-
 /// Where a connection stands.
 struct Seat {
     /// Notified when its place is given to somebody else.
@@ -235,7 +223,7 @@ async fn connection(stream: Stream, door: Arc<Door>, seat: Seat) {
     let stuck = Stuck::default();
     let seat = Arc::new(seat);
     *lock(&seat.deadline) = Some(Instant::now() + door.bounds.total_time);
-    let mut http = http1(door.bounds.header_time);
+    let mut http = http::server(door.bounds.header_time);
     http.keep_alive(false);
     let answering = service_fn(|request| answered(request, Arc::clone(&door), Arc::clone(&seat)));
     let serving = http.serve_connection(TokioIo::new(Watched { stream, stuck: stuck.clone() }), answering);
@@ -254,7 +242,7 @@ async fn answered(
     seat: Arc<Seat>,
 ) -> Result<Response<Body>, std::convert::Infallible> {
     if let Err(problem) = seat.ask(&door).await {
-        return Ok(answer::problem_response(&problem, Output::accepted(request.headers())));
+        return Ok(problem_response(&problem, Output::accepted(request.headers())));
     }
     let streams = Arc::clone(&door.streams);
     let caller = Caller { is_local: door.is_local, streams, follow: Arc::new(move || seat.follow()) };

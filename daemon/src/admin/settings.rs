@@ -1,9 +1,9 @@
 //! `/config`: the configuration in effect. It names files with credentials, never what is in them.
 
-use crate::config::Config;
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Table};
 
-use super::shape::{Column, Shape};
-use super::table::{Cell, Table};
+use crate::config::Config;
 
 /// The columns of `/config`.
 pub(super) static CONFIG: Shape<[Column; 3]> =

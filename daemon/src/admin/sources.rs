@@ -1,8 +1,8 @@
 //! `/sources`: what each source has told, and what is wrong with it.
 
-use super::shape::{Column, Shape};
-use super::table::{Cell, Table};
-pub use crate::source::{SourceReport, SourceState};
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Table};
+use nodelb_core::source_report::SourceReport;
 
 /// The columns of `/sources`.
 pub static SOURCES: Shape<[Column; 8]> = Shape {

@@ -1,15 +1,17 @@
 //! `/status`: how the daemon and the node stand, on one screen. Says nothing that no other route says at length.
 
+use nodelb_core::explain::reports;
 use std::fmt::Display;
 
-use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
+use nodelb_core::output::age;
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 
-use super::shape::{Column, Shape};
-use super::table::{Cell, Page, Table};
-use super::{AdminState, Now, age, history, routes};
+use super::history;
+use super::state::{AdminState, Now, all_sources, latest, readiness};
 
 /// One thing per row.
 pub(super) static STATUS: Shape<[Column; 2]> =
@@ -45,17 +47,17 @@ const RECENT: usize = 5;
 
 /// The screen.
 pub(super) fn status(state: &AdminState, now: Now) -> Page {
-    let snapshot = routes::latest(&state.snapshot);
+    let snapshot = latest(&state.snapshot);
     let mut rows: Vec<(String, String)> = vec![
         ("version".into(), env!("CARGO_PKG_VERSION").into()),
         ("running".into(), format!("for {}", age::human(now.moment.0))),
     ];
     rows.extend(state.kernel.iter().map(|says| ("kernel".into(), says.clone())));
-    for check in routes::readiness(state, now) {
+    for check in readiness(state, now) {
         let result = if check.passed { "ok" } else { "failed" };
         rows.push((check.name.into(), format!("{result}: {}", check.detail)));
     }
-    for source in routes::all_sources(state) {
+    for source in all_sources(state) {
         let problems = source.problems.first().map(|problem| format!(": {problem}")).unwrap_or_default();
         let what = format!("{}: {}, {} services{problems}", source.path, source.state, source.services);
         rows.push((format!("source {}", source.source), what));
@@ -67,7 +69,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> Page {
 }
 
 fn apiserver(state: &AdminState) -> Option<(String, String)> {
-    let report = routes::latest(&state.apiservers);
+    let report = latest(&state.apiservers);
     report.pool.as_ref()?;
     let says = match (report.in_use(), &report.problem) {
         (Some(address), _) => format!("{address} is in use"),
@@ -101,7 +103,7 @@ fn trouble(snapshot: &Snapshot) -> Table {
 }
 
 fn changes(state: &AdminState) -> Table {
-    let history = routes::latest(&state.history);
+    let history = latest(&state.history);
     let first = history.len().saturating_sub(RECENT);
     let rows = history.after(0).skip(first).map(|record| {
         let [_, time, _, service, port, what, object, ..] = history::cells(record, 0);

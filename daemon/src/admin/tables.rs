@@ -4,10 +4,9 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Table};
 use nodelb_core::state::status::Status;
-
-use super::shape::{Column, Shape};
-use super::table::{Cell, Table};
 
 /// The columns of `/frontends`.
 pub static FRONTENDS: Shape<[Column; 9]> = Shape {

@@ -1,21 +1,24 @@
 //! `/trace`: the story of a connection in words, and as columns for programs. What happens and why the core tells
 //! ([`nodelb_core::explain::story`]); owns how it is said.
 
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::story;
+use nodelb_core::explain::story::Client;
+use nodelb_core::explain::story::End;
+use nodelb_core::explain::story::Story;
+use nodelb_core::explain::story::View;
+use nodelb_core::model::service::BackendState;
 use std::os::unix::fs::MetadataExt;
-use std::str::FromStr;
 
 use axum::http::StatusCode;
-use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::story::{self, Client, End, Story, View};
-use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::BackendState;
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
 
-use super::Now;
-use super::query::{Problem, Query};
-use super::shape::{Column, Shape};
-use super::table::{Cell, Page, Table};
+use super::query::{Dialler, Problem, Query};
+use super::state::Now;
 
 mod words;
 
@@ -54,37 +57,6 @@ pub(super) static BACKENDS: Shape<[Column; 8]> = Shape {
         Column::text("Reason"),
     ],
 };
-
-/// Who dials, as the question says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialler {
-    /// One of these.
-    Client(Client),
-    /// Whoever has this address.
-    At(Addr),
-    /// Whoever is in the network namespace with this inode number.
-    Namespace(u64),
-}
-
-impl FromStr for Dialler {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let clients = [Client::Host, Client::Pod, Client::Outside];
-        if let Some(client) = clients.into_iter().find(|client| client.to_string() == text) {
-            return Ok(Self::Client(client));
-        }
-        if let Ok(inode) = text.parse() {
-            return Ok(Self::Namespace(inode));
-        }
-        text.parse().map(Self::At).map_err(|_no_address| {
-            format!(
-                "`{text}` is nobody who could dial (expected host, pod, outside, an IP address, or the inode number of a \
-                 network namespace)"
-            )
-        })
-    }
-}
 
 impl Dialler {
     /// # Errors

@@ -3,9 +3,8 @@
 use std::fs;
 use std::ops::RangeInclusive;
 
+use nodelb_core::messages;
 use tracing::warn;
-
-use crate::log::messages;
 
 const LOCAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";

@@ -1,3 +1,5 @@
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+
 use super::*;
 
 /// Checks this `[kubernetes]` section beside an empty services directory.
@@ -91,9 +93,8 @@ fn what_the_modes_close_to_the_unit_is_told() {
                       clusters: [{name: c, cluster: {server: 'https://192.0.2.1', certificate-authority: ca.crt}}]\n\
                       users: [{name: u, user: {client-certificate: u.crt, client-key: u.key}}]\n";
     std::fs::write(path("kubeconfig"), kubeconfig).unwrap();
-    let authority = crate::apiserver::login::tests::Authority::new();
-    let (certificate, key) = authority.client("u", "g");
-    for (name, content) in [("ca.crt", authority.pem()), ("u.crt", certificate), ("u.key", key)] {
+    let (authority, certificate, key) = certificates();
+    for (name, content) in [("ca.crt", authority), ("u.crt", certificate), ("u.key", key)] {
         std::fs::write(path(name), content).unwrap();
     }
     std::fs::write(path("services.d/web.toml"), "").unwrap();
@@ -126,4 +127,15 @@ fn what_the_modes_close_to_the_unit_is_told() {
         mode(0o755);
         assert!(checked().is_ok(), "{name}: {:?}", checked());
     }
+}
+
+/// An authority, and a client's certificate of it with its key, in PEM.
+fn certificates() -> (String, String, String) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let mut params = CertificateParams::default();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    (authority.pem(), params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
 }

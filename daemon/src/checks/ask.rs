@@ -20,13 +20,13 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::errno::Errno;
 use nodelb_core::model::health_check::Method;
+use nodelb_kube::apiserver::dial::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::board::Question;
 use super::report::Outcome;
-use crate::apiserver::dial::Register;
 
 /// The most bytes of an answer's head; the least hyper lets itself be told.
 const MAX_HEAD: usize = 8 << 10;

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use nodelb_core::messages;
 use tracing::{info, warn};
 
 use super::board::Turn;
-use crate::log::messages;
 
 /// So many turns are told by name between two beats.
 const BY_NAME: u32 = 5;

@@ -8,16 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
+use nodelb_kube::state;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
-
-use crate::log::messages;
-use crate::state;
 
 /// In the state directory.
 const NAME: &str = "health.json";

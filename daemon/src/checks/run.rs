@@ -11,6 +11,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
+use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::clock::{Clock, at, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};
 
@@ -21,8 +23,6 @@ use super::remember::{Memory, MemoryTiming};
 use super::report::{CheckReport, Outcome};
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
-use crate::apiserver::dial::Register;
-use crate::clock::{Clock, at, ticking};
 
 /// The checker: what it is connected to.
 pub struct Checker {

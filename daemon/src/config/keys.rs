@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use nodelb_cli::client::{DEFAULT_LISTEN, DEFAULT_SOCKET};
 use nodelb_core::model::node::NodePortAddress;
+use nodelb_kube::apiserver::address::Server;
 
-use super::kubernetes::{each_once, proxy_or_empty, together};
+use super::kubernetes::{Together, each_once, proxy_or_empty, together};
 use super::values::{
     Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, file_or_credential, loopback,
     name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
 };
-use crate::apiserver::address::Server;
 use crate::document::{Fields, Problems};
 
 /// A key of a configuration, ready to be printed.
@@ -126,7 +127,7 @@ section! {
 
 section! {
     /// The cluster whose services are read. Without kubeconfig and apiserver: none.
-    Kubernetes, "kubernetes", needs_restart = true, together = together;
+    Kubernetes, "kubernetes", needs_restart = true, together = Kubernetes::together;
 
     /// Whether services are read from Kubernetes. At a start with "false" nodelb removes the services that it has from
     /// Kubernetes. Leaving out the other keys does not remove them: it keeps them as last known, and warns.
@@ -166,6 +167,13 @@ section! {
     events: bool = false;
 }
 
+impl Kubernetes {
+    fn together(&self) -> Vec<(&'static str, String)> {
+        let Self { kubeconfig, token_file, ca_file, apiserver, service_cidrs, .. } = self;
+        together(Together { kubeconfig, token_file, ca_file, apiserver, service_cidrs })
+    }
+}
+
 section! {
     /// What outlives a reboot.
     State, "state", needs_restart = true;
@@ -181,11 +189,11 @@ section! {
 
     /// Where the read-only admin API listens. Loopback addresses only. One that cannot be opened, on a host without IPv6 for
     /// example, is left out with a warning and tried again every few seconds: nodelb serves without it.
-    listen: Vec<SocketAddr> = vec![([127, 0, 0, 1], 9890).into(), ([0, 0, 0, 0, 0, 0, 0, 1], 9890).into()], loopback;
+    listen: Vec<SocketAddr> = DEFAULT_LISTEN.to_vec(), loopback;
 
     /// Unix socket on which it is answered, too: the command line asks there first. For root and the daemon's group only.
     /// Where its directory does not exist it is left out. Empty: none.
-    socket: PathBuf = PathBuf::from("/run/nodelb/nodelb.sock"), socket_path;
+    socket: PathBuf = PathBuf::from(DEFAULT_SOCKET), socket_path;
 }
 
 section! {

@@ -1,20 +1,15 @@
-//! `[kubernetes]`: how an apiserver is written down, what its keys mean together, and the [`Settings`] they amount to.
+//! `[kubernetes]`: how an apiserver is written down, and what is wrong with its keys together.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use nodelb_kube::apiserver::address::{Address, Host, Server};
+use nodelb_kube::apiserver::url::Shown;
 use rustls::pki_types::ServerName;
 
-use super::keys::Kubernetes;
 use super::values::{Check, TomlValue, quoted};
-use super::{Config, State};
-use crate::apiserver::address::{Address, Host, Server};
-use crate::apiserver::credstore;
-use crate::apiserver::session::Settings;
-use crate::apiserver::url::Shown;
 use crate::document::{Fields, Mismatches, Setting, Value, wrong_type};
 
 impl Setting for Server {
@@ -84,10 +79,20 @@ pub(super) fn proxy_or_empty(proxy: &str) -> Check {
     }
 }
 
+/// The keys that mean something together.
+#[derive(Clone, Copy)]
+pub(super) struct Together<'c> {
+    pub(super) kubeconfig: &'c Path,
+    pub(super) token_file: &'c Path,
+    pub(super) ca_file: &'c Path,
+    pub(super) apiserver: &'c [Server],
+    pub(super) service_cidrs: &'c [IpNet],
+}
+
 /// What is wrong with keys that are each right for themselves: at which key, and the remedy.
-pub(super) fn together(section: &Kubernetes) -> Vec<(&'static str, String)> {
+pub(super) fn together(section: Together<'_>) -> Vec<(&'static str, String)> {
     let is_set = |path: &Path| !path.as_os_str().is_empty();
-    let (kubeconfig, token, ca) = (is_set(&section.kubeconfig), is_set(&section.token_file), is_set(&section.ca_file));
+    let (kubeconfig, token, ca) = (is_set(section.kubeconfig), is_set(section.token_file), is_set(section.ca_file));
     let mut wrong = Vec::new();
     let mut wrong_at = |key, message: String| wrong.push((key, message));
     for (key, set) in [("token-file", token), ("ca-file", ca)] {
@@ -108,7 +113,7 @@ pub(super) fn together(section: &Kubernetes) -> Vec<(&'static str, String)> {
         let message = "no apiserver to show it to; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
         wrong_at("token-file", message.into());
     }
-    if let Some((server, net)) = in_service_cidr(&section.apiserver, &section.service_cidrs) {
+    if let Some((server, net)) = in_service_cidr(section.apiserver, section.service_cidrs) {
         let message = format!(
             "{server} is a service address (it lies in {net}), and nodelb never translates its own connections; \
              write an address the apiserver itself listens on"
@@ -123,41 +128,6 @@ fn in_service_cidr<'c>(servers: &'c [Server], nets: &'c [IpNet]) -> Option<(&'c 
         Host::Ip(ip) => nets.iter().find(|net| net.contains(&ip)).map(|net| (address, net)),
         Host::Name(_) => None,
     })
-}
-
-impl Config {
-    /// Where load balancers ask after this node; nowhere when the configuration does not ask for Kubernetes.
-    pub fn healthz_addresses(&self) -> Vec<SocketAddr> {
-        let addresses = &self.kubernetes.healthz_addresses;
-        self.kubernetes_settings().map_or_else(Vec::new, |_| addresses.clone())
-    }
-
-    /// Whether Kubernetes is neither configured nor switched off: what an empty or reset configuration says.
-    pub fn is_kubernetes_unsaid(&self) -> bool {
-        self.kubernetes.enabled && self.kubernetes_settings().is_none()
-    }
-
-    /// How Kubernetes is reached; `None` when the configuration does not ask for Kubernetes.
-    pub fn kubernetes_settings(&self) -> Option<Settings> {
-        if !self.kubernetes.enabled {
-            return None;
-        }
-        let Kubernetes { kubeconfig, token_file, ca_file, proxy, service_cidrs, apiserver, .. } =
-            self.kubernetes.clone();
-        let State { directory } = &self.state;
-        let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty()).map(credstore::locate);
-        let (kubeconfig, token_file, ca_file) = (set(kubeconfig), set(token_file), set(ca_file));
-        // The checks leave no other combination that names a server.
-        (kubeconfig.is_some() || !apiserver.is_empty()).then(|| Settings {
-            servers: apiserver,
-            kubeconfig,
-            token_file,
-            ca_file,
-            proxy: Some(proxy).filter(|proxy| !proxy.is_empty()),
-            service_cidrs,
-            state_directory: directory.clone(),
-        })
-    }
 }
 
 #[cfg(test)]

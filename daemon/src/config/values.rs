@@ -10,8 +10,8 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
+use nodelb_kube::apiserver::credstore;
 
-use crate::apiserver::credstore;
 use crate::document::{Mismatches, Setting, Value, read_text};
 
 /// What holds the maps.

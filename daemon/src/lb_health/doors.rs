@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::clock;
 use tokio::time::Instant;
 
 use super::listen::{Door, Places, Reply, bind};
-use crate::apiserver::dial::Register;
-use crate::clock;
 
 /// The open and the failed ones. `L` says whose each is: a socket that changes hands is closed and opened again.
 pub(super) struct Doors<L> {

@@ -13,16 +13,16 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use nodelb_core::messages;
+use nodelb_kube::apiserver::dial::Register;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::answer::Answer;
-use crate::admin;
-use crate::apiserver::dial::Register;
+use crate::http;
 use crate::listen;
-use crate::log::messages;
 
 /// What clients may take up.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +120,7 @@ async fn accept_all(listener: &TcpListener, places: &Places, reply: &Reply) {
 
 /// Answers requests until the client goes, is silent for too long, or has to make room.
 async fn converse(stream: TcpStream, mut place: Place, bounds: Bounds, reply: Reply) {
-    let mut http = admin::http1(bounds.idle);
+    let mut http = http::server(bounds.idle);
     http.title_case_headers(true);
     let service = service_fn(|request: Request<Incoming>| {
         let answer = reply(request.uri().path());

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use nodelb_core::change::Change;
+use nodelb_core::messages;
 use serde::Serialize;
 use tracing::{info, warn};
 
@@ -16,7 +17,6 @@ use super::answer::Answer;
 use super::doors::Doors;
 use super::listen::{Places, Reply};
 use super::{LocalEntry, Standing, View};
-use crate::log::messages;
 
 /// Listens and answers for ever.
 pub(super) async fn run(entry: LocalEntry, places: Places) {

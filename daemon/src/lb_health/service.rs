@@ -1,13 +1,15 @@
 //! Whether this node has a backend of a service: one socket for each `healthCheckNodePort` and address of the node. Owns
 //! which are wanted, and who is told of those that cannot be had.
 
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::addr::Family;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nodelb_core::change::Change;
-use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::messages;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::Facts;
@@ -18,7 +20,6 @@ use super::answer::Answer;
 use super::doors::Doors;
 use super::listen::{Places, Reply};
 use super::{LocalEntry, View};
-use crate::log::messages;
 
 /// How many services a journal line each is spent on at a time.
 const SHOWN: usize = 8;

@@ -8,13 +8,12 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use nodelb_core::messages::{self, MessageId};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, error, info, warn};
 use tracing_subscriber::layer::{Context, Filter};
-
-use super::messages::{self, MessageId};
 
 /// The field that says which message it is.
 pub const ID_FIELD: &str = "message_id";

@@ -11,6 +11,8 @@ use tracing_subscriber::{Layer, Registry, reload};
 use super::limit::{BURST, Limit};
 use super::{Control, Line, Out, leads_to, messages, plain, targets};
 
+mod documents;
+
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -127,4 +129,21 @@ fn dropped_lines_are_reported_once_and_the_writer_gets_the_others() {
     drop(thaw);
     assert!(out.queue.flush(Duration::from_secs(60)));
     assert_eq!(written.take().lines().count() as u64, lines - dropped);
+}
+
+#[test]
+fn lines_of_every_package_are_shown() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let layer = plain(move || writer.clone(), false).with_filter(targets(Level::INFO));
+    tracing::subscriber::with_default(Registry::default().with(layer), || {
+        tracing::info!(target: "nodelb_kube::source::watch", "of the source");
+        tracing::info!(target: "nodelb_cli", "of a command");
+        tracing::info!(target: "hyper", "of a library");
+    });
+    let told = lines.take();
+    assert!(
+        told.contains("of the source") && told.contains("of a command") && !told.contains("of a library"),
+        "{told}"
+    );
 }

@@ -6,9 +6,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nodelb_kube::state;
 use tokio::time::timeout;
-
-use crate::state;
 
 /// In the state directory.
 const FILE: &str = "boot-id";

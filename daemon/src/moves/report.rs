@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use tracing::info;
-
-use crate::log::messages;
 
 /// Figures since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::Protocol;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,7 +15,6 @@ use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
-
 use nodelb_core::stale::Socket;
 
 use super::*;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
+use nodelb_core::messages;
 use nodelb_core::model::node::NodeFacts;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -17,7 +18,6 @@ use tracing::{info, warn};
 use super::addresses::Addresses;
 use super::netlink::{self, Events};
 use super::{Identity, host_name, is_unset};
-use crate::log::messages;
 
 /// How long things take.
 #[derive(Clone, Copy, Debug)]

@@ -8,11 +8,11 @@ use std::os::unix::net::UnixStream;
 use caps::{CapSet, Capability, CapsHashSet};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
+use nodelb_cli::exit::{Code, Failure};
 
 use super::destroy::{self, Terms};
 use super::namespaces::Home;
 use super::wire::{self, HEADER, Hello, Order};
-use crate::exit::{Code, Failure};
 
 /// All that it may do.
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];

@@ -2,9 +2,8 @@
 //! as long as it lasts, and once in the journal.
 
 use nodelb_core::engine::{Kept, KeptBecause};
+use nodelb_core::messages;
 use tracing::warn;
-
-use crate::log::messages;
 
 /// What the check `reconcile` says once the first full reconcile is done.
 pub(super) fn reconciled(kept: &[Kept]) -> String {

@@ -1,3 +1,4 @@
+use nodelb_core::model::moment::Moment;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 

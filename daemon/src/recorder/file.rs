@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nodelb_core::history::Record;
-
-use crate::state;
+use nodelb_kube::state;
 
 /// A file larger than this is not appended to any more.
 const MAX_FILE: u64 = 4 << 20;

@@ -6,16 +6,16 @@ use std::io;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
+use nodelb_core::messages;
 use nodelb_core::model::service::Source;
+use nodelb_kube::source::{Memory, remember};
+use nodelb_kube::state;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::kubernetes::{SAVE_EVERY, STATE_PATIENCE};
 use crate::config::Config;
-use crate::log::messages;
-use crate::source::kube::{Memory, remember};
-use crate::state;
 
 /// The sources that the state directory says were there before. Where it does not answer in time, they count as there:
 /// nothing is removed for that.

@@ -7,17 +7,18 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use nix::libc;
+use nodelb_core::messages;
+use nodelb_kube::clock::ticking;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
 use super::LISTEN_AGAIN;
+use crate::admin::Listener;
 use crate::admin::socket::{self, Socket};
-use crate::admin::{Listener, Unopened};
-use crate::apiserver::dial::Register;
-use crate::clock::ticking;
 use crate::config::Admin;
 use crate::listen;
-use crate::log::messages;
+use crate::status::Unopened;
+use nodelb_kube::apiserver::dial::Register;
 
 /// Everything that is listened on, before there is a runtime. The socket's file is removed when this is dropped.
 pub(super) struct Doors {

@@ -7,16 +7,17 @@ use nodelb_core::change::Change;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::SourceReport;
+use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::clock::Clock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::stopped;
-use crate::apiserver::dial::Register;
 use crate::checks::{self, CheckReport, Checker};
-use crate::clock::Clock;
 use crate::config::Config;
+use crate::files;
 use crate::reconcile::QUEUE;
-use crate::source::{SourceReport, file};
 
 /// What of the daemon they are connected to.
 pub(super) struct Connections {
@@ -46,8 +47,8 @@ pub(super) fn start(config: &Config, connections: Connections, stop: watch::Rece
     let (reports_in, sources) = watch::channel(Arc::new(Vec::new()));
     let (checks_in, checks) = watch::channel(Arc::new(CheckReport::default()));
     let (read_in, read) = mpsc::channel(QUEUE);
-    let source = file::FileSource { directory: directory_out, changes: read_in, reports: reports_in };
-    tokio::spawn(file::run(source, stopped(stop.clone())));
+    let source = files::FileSource { directory: directory_out, changes: read_in, reports: reports_in };
+    tokio::spawn(files::run(source, stopped(stop.clone())));
     let checker = Checker {
         incoming: read,
         changes,

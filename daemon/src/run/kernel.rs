@@ -7,6 +7,8 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nodelb_cli::exit::{Code, Failure};
+use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::{
@@ -15,15 +17,15 @@ use nodelb_datapath::{
 };
 use tracing::{info, warn};
 
-use crate::admin::{Check, Connections, ReadClients};
+use crate::admin::ReadClients;
 use crate::canary::{self, CanaryError, Probe};
 use crate::config::{Config, Disconnect};
+use crate::connections::Connections;
 use crate::drift::{self, Reports};
-use crate::exit::{Code, Failure};
-use crate::log::messages;
 use crate::moves::{Means, ReadFlows, STUCK};
 use crate::reaper::Reaper;
 use crate::sock_diag;
+use crate::status::Check;
 
 /// The environment variable that makes the daemon kill itself after so many operations on maps, pins and links: how
 /// the tests try out a crash at every step.

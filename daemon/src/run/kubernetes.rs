@@ -1,14 +1,29 @@
 //! Starts what reads Kubernetes: the supervisor of its addresses, and the source.
 
+use nodelb_core::explain::trace;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::change::Change;
 use nodelb_core::explain::rows::{Between, Difference};
-use nodelb_core::explain::trace::{self, Verdict};
+use nodelb_core::explain::trace::Verdict;
+use nodelb_core::messages;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::SourceReport;
+use nodelb_kube::apiserver::credentials::{self, Credentials};
+use nodelb_kube::apiserver::dial::{self, Register};
+use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::timing::Timing as PoolTiming;
+use nodelb_kube::apiserver::{self, Parts};
+use nodelb_kube::clock::Clock;
+use nodelb_kube::source::live::{Live, LiveTiming};
+use nodelb_kube::source::watch::Timing;
+use nodelb_kube::source::{self, KubernetesSource, Memory};
+use nodelb_kube::state;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -16,21 +31,7 @@ use tracing::warn;
 
 use super::{stopped, unix_seconds};
 use crate::admin::AskLive;
-use crate::apiserver::credentials::{self, Credentials};
-use crate::apiserver::dial::{self, Register};
-use crate::apiserver::pool::PoolReport;
-use crate::apiserver::session::Settings;
-use crate::apiserver::timing::Timing as PoolTiming;
-use crate::apiserver::{self, Parts};
-use crate::clock::Clock;
 use crate::events;
-use crate::exit::{Code, Failure};
-use crate::log::messages;
-use crate::source::SourceReport;
-use crate::source::kube::live::{Live, LiveTiming};
-use crate::source::kube::watch::Timing;
-use crate::source::kube::{self, KubernetesSource, Memory};
-use crate::state;
 
 /// How often at most the state is written to the state directory.
 pub(super) const SAVE_EVERY: Duration = Duration::from_secs(30);
@@ -117,7 +118,7 @@ pub(super) async fn start(
     let timing = Timing::default();
     let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTiming::default()));
     let source = KubernetesSource { apiservers, changes, reports, snapshot, memory, node, expected, timing };
-    let task = tokio::spawn(kube::run(source, stopped(stop)));
+    let task = tokio::spawn(source::run(source, stopped(stop)));
     Ok(Some(Kubernetes { sources, pool, task, live }))
 }
 

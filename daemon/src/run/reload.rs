@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::messages;
+use nodelb_kube::threads::Threads;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use crate::config::Config;
-use crate::log::{Control, messages};
+use crate::log::Control;
 use crate::node::Identity;
 use crate::notify::Notifier;
-use crate::threads::Threads;
 
 /// How long the configuration may take to be read before it is reported that it does.
 const PATIENCE: Duration = Duration::from_secs(10);

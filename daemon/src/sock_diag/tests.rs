@@ -98,3 +98,17 @@ fn finds_the_sockets_of_this_process() {
     drop(tcp);
     assert_eq!(find(Protocol::Tcp, LISTEN, gone), []);
 }
+
+#[test]
+fn the_other_end_of_a_socket_is_in_the_list() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let stream = std::net::TcpStream::connect(at).unwrap();
+    let to = L4Addr::new(at.ip().into(), at.port(), Protocol::Tcp);
+    assert_eq!(peer(stream.local_addr().unwrap(), Protocol::Tcp).unwrap(), Some(to));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert_eq!(peer(socket.local_addr().unwrap(), Protocol::Udp).unwrap(), None);
+    socket.connect(at).unwrap();
+    let to = L4Addr { protocol: Protocol::Udp, ..to };
+    assert_eq!(peer(socket.local_addr().unwrap(), Protocol::Udp).unwrap(), Some(to));
+}

@@ -1,9 +1,10 @@
 use std::net::SocketAddr;
 
+use nodelb_kube::apiserver::address::{Address, Server};
+use nodelb_kube::apiserver::pool::{Outcome, Pool};
+use nodelb_kube::apiserver::timing::Timing;
+
 use super::*;
-use crate::apiserver::address::{Address, Server};
-use crate::apiserver::pool::{Outcome, Pool};
-use crate::apiserver::timing::Timing;
 
 fn address(n: u8) -> Address {
     SocketAddr::from(([192, 0, 2, n], 6443)).into()

@@ -1,10 +1,10 @@
 use nodelb_core::model::service::Source;
+use nodelb_core::source_report::SourceState;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::Content;
 use tokio::sync::watch;
 
 use super::*;
-use crate::admin::SourceState;
 use crate::admin::fixture::untold;
 
 fn state(content: Result<Content, String>) -> AdminState {

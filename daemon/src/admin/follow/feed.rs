@@ -1,6 +1,8 @@
 //! What streams tell: the rows of a table as they are, then what becomes of them. Holds no rows: what has changed is found
 //! by comparing the snapshot last told with the newest, and costs what has changed.
 
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::snapshot::{Differs, Snapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,16 +10,15 @@ use nodelb_core::explain::reports;
 use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
-use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
-use nodelb_core::snapshot::{Differs, Snapshot};
+use nodelb_core::output::shape::Shape;
+use nodelb_core::output::table::Table;
 use tokio::sync::watch;
 
 use super::Cells;
 use crate::admin::query::Query;
-use crate::admin::shape::Shape;
-use crate::admin::table::Table;
-use crate::admin::{AdminState, Now, history, tables};
+use crate::admin::state::{AdminState, Now};
+use crate::admin::{history, tables};
 
 /// What became of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,9 @@ use nodelb_core::model::service::{
 use tokio::sync::watch;
 
 use super::*;
+use crate::admin::Reality;
 use crate::admin::fixture::untold;
-use crate::admin::{Check, Reality};
+use crate::status::Check;
 
 pub(crate) mod openmetrics;
 

@@ -6,7 +6,7 @@ use nodelb_core::model::service::FrontendKind;
 use tokio::net::TcpStream;
 
 use super::Bounds;
-use crate::admin::{Check, Health};
+use crate::status::{Check, Health};
 
 mod hostile;
 mod rig;

@@ -3,16 +3,17 @@ use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
+use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::state::status::Status;
 
 use super::{backends, frontends, services};
-use crate::admin::table::Page;
 
 fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }
 
-fn text(table: super::Table) -> String {
+fn text(table: Table) -> String {
     Page::from(table).to_text()
 }
 
@@ -90,4 +91,23 @@ Address            Service   Port  State        Weight  Node  Zone  Choice     O
 10.1.0.1:8080/TCP  shop/web  http  Terminating  3       -     a     NotHinted  shop.toml  -
 ";
     assert_eq!(text(backends(vec![backend])), expected);
+}
+
+#[test]
+fn fifty_thousand_rows_are_quick() {
+    static FRONTENDS: Shape<[Column; 3]> =
+        Shape { name: "frontends", columns: [Column::text("Address"), Column::list("Backends"), Column::age("Since")] };
+    let rows = (0..50_000u32).map(|n| {
+        [
+            Cell::text(&format!("10.0.{n}.1:80/TCP")),
+            Cell::list([format!("10.1.0.{n}:8080/TCP")]),
+            Cell::Age(u64::from(n)),
+        ]
+    });
+    let page = Page::from(Table::new(&FRONTENDS, rows));
+    let start = std::time::Instant::now();
+    let (text, json) = (page.to_text(), page.to_json().unwrap());
+    assert_eq!(text.lines().count(), 50_001);
+    assert!(json.len() > 50_000);
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
 }

@@ -6,9 +6,8 @@ use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{FrontendKind, TrafficPolicy};
+use nodelb_core::output::age;
 use nodelb_core::state::status::Status;
-
-use crate::admin::age;
 
 /// Name and sentence of each step, in the order in which they happen.
 pub(super) fn steps(story: &Story, now: Moment) -> Vec<(&'static str, String)> {

@@ -58,7 +58,7 @@ fn none_on_this_node_is_not_none() {
 #[test]
 fn every_reason_is_in_the_catalogue() {
     for reason in [Reason::BackendsHeld, Reason::AddressRefused, Reason::AddressConflict, Reason::NoBackends] {
-        let entry = crate::diagnose::catalogue::find(&reason.to_string());
+        let entry = nodelb_cli::diagnose::catalogue::find(&reason.to_string());
         assert!(entry.is_some_and(|entry| entry.source == "nodelb"), "{reason}");
     }
 }

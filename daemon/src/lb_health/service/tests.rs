@@ -1,11 +1,13 @@
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::addr::Family;
 use nodelb_core::model::service::BackendState::{Active, Terminating};
 use nodelb_core::model::service::Source;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::admin::Health;
 use crate::lb_health::tests::{HERE, World, ask, free, raw, service, slice, until};
+use crate::status::Health;
 
 fn serve(world: &World) -> JoinHandle<()> {
     tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)))

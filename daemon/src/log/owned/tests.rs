@@ -1,13 +1,13 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use nodelb_core::messages;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Registry;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use super::Owned;
-use crate::log::messages;
 
 /// Notes what a visitor sees of each event: once as it happens, once of its copy.
 #[derive(Clone, Default)]

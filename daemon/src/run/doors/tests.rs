@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use super::{Doors, Why};
 use crate::admin::Listener;
-use crate::apiserver::dial::Register;
 use crate::config::Admin;
+use nodelb_kube::apiserver::dial::Register;
 
 fn admin(listen: &[&str], socket: &std::path::Path) -> Admin {
     let listen = listen.iter().map(|address| address.parse().unwrap()).collect();

@@ -260,11 +260,15 @@ fn times_of_slices_come_out_when_the_kernel_has_what_they_say() {
         Change::UpsertSlice(slice)
     };
     let round = host.tell([upsert(web()), triggered(5, &["192.0.2.1:80"]), synced()]);
-    assert_eq!(round.triggers, [], "what was told at the start says how old it is, not how long it took");
+    assert_eq!(round.triggers, [0_u64; 0], "what was told at the start says how old it is, not how long it took");
     assert_eq!(host.tell([triggered(17, &["192.0.2.2:80"])]).triggers, [17]);
-    assert_eq!(host.tell([triggered(18, &["192.0.2.2:80"])]).triggers, [], "it says the same as before");
-    assert_eq!(host.tell([triggered(19, &["192.0.2.2:80", "192.0.2.3:80"])]).triggers, []);
-    assert_eq!(host.tell([triggered(20, &["192.0.2.2:80", "192.0.2.4:80"])]).triggers, [], "the oldest waits for both");
+    assert_eq!(host.tell([triggered(18, &["192.0.2.2:80"])]).triggers, [0_u64; 0], "it says the same as before");
+    assert_eq!(host.tell([triggered(19, &["192.0.2.2:80", "192.0.2.3:80"])]).triggers, [0_u64; 0]);
+    assert_eq!(
+        host.tell([triggered(20, &["192.0.2.2:80", "192.0.2.4:80"])]).triggers,
+        [0_u64; 0],
+        "the oldest waits for both"
+    );
     host.datapath.clear_fault();
     assert_eq!(host.tell([]).triggers, [19], "the kernel has it now");
 }

@@ -22,7 +22,8 @@ use tokio::task::JoinHandle;
 
 use crate::admin::fixture::untold;
 use crate::admin::server::{Bounds, Listener, serve};
-use crate::admin::{AdminState, Check, Health, Now};
+use crate::admin::{AdminState, Now};
+use crate::status::{Check, Health};
 
 /// The server's clock stands still.
 pub(super) const NOW: Moment = Moment(60_000);

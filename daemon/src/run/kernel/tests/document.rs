@@ -1,9 +1,9 @@
 //! `docs/kernels.md`.
 
+use nodelb_core::messages;
 use nodelb_datapath::features::{OPTIONAL, Optional, REQUIRED, Required, Since, UNUSED, Unused};
 
 use crate::generated;
-use crate::log::messages;
 
 /// Kernels that nodelb is tried out on.
 const KERNELS: [(Since, &str); 3] =

@@ -1,0 +1,227 @@
+//! What the commands take that ask a running daemon, and how a question is put. Owns the filters and the form; the
+//! daemon owns every table and its rendering.
+
+use std::io::IsTerminal;
+
+use clap::{Args, ValueEnum};
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::service::{FrontendKind, ServiceName};
+use nodelb_core::output::table::Style;
+use nodelb_core::state::status::Status;
+
+use super::client::{self, At};
+use super::print::{Harmless, print, print_on};
+use crate::exit::Failure;
+
+/// One parameter of a question; what may not stand in a query string is escaped when it is put.
+pub(super) type Parameter = (&'static str, String);
+
+/// Narrows what has an address.
+#[derive(Debug, Args)]
+pub(super) struct Places {
+    /// Only this service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub(super) service: Option<ServiceName>,
+    /// Only this address, whatever the port
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) address: Option<Addr>,
+    #[command(flatten)]
+    pub(super) asking: Asking,
+}
+
+/// Narrows what has a type and a status as well.
+#[derive(Debug, Args)]
+pub(super) struct Rows {
+    /// Only addresses of this type: ClusterIP, NodePort, ExternalIP, LoadBalancer or Static
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(super) kind: Option<FrontendKind>,
+    /// Only what stands so: Pending, Done, Held or Error
+    #[arg(long, value_name = "STATUS")]
+    pub(super) status: Option<Status>,
+    #[command(flatten)]
+    pub(super) places: Places,
+}
+
+/// Whom to ask, and in which form the answer is wanted.
+#[derive(Debug, Args)]
+pub(super) struct Asking {
+    /// Tables for people, or JSON for programs
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub(super) output: Output,
+    /// All of every list, and nothing shortened to fit the terminal
+    #[arg(long)]
+    pub(super) wide: bool,
+    /// Whether words that say how something stands are coloured; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(super) color: Colour,
+    /// Where the daemon's admin API listens [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    pub(super) admin: Option<At>,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl Places {
+    pub(super) fn ask(&self, route: &str) -> Result<(), Failure> {
+        self.asking.ask(route, &self.parameters())
+    }
+
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        let service = self.service.as_ref().map(|service| ("service", service.to_string()));
+        let address = self.address.map(|address| ("address", address.to_string()));
+        service.into_iter().chain(address).collect()
+    }
+}
+
+impl Rows {
+    pub(super) fn ask(&self, route: &str) -> Result<(), Failure> {
+        self.places.asking.ask(route, &self.parameters())
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        let mut parameters = self.places.parameters();
+        parameters.extend(self.kind.map(|kind| ("type", kind.to_string())));
+        parameters.extend(self.status.map(|status| ("status", status.to_string())));
+        parameters
+    }
+}
+
+/// What can be followed.
+#[derive(Debug, Args)]
+pub(super) struct Frontends {
+    /// Go on with a line for every change, until interrupted
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    pub(super) rows: Rows,
+}
+
+impl Frontends {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        match self.watch {
+            true => self.rows.places.asking.follow("/frontends", &self.rows.parameters()),
+            false => self.rows.ask("/frontends"),
+        }
+    }
+}
+
+/// The same of what has happened.
+#[derive(Debug, Args)]
+pub(super) struct History {
+    /// Go on with a line for every change, until interrupted
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+impl History {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        match self.watch {
+            true => self.places.asking.follow("/history", &self.places.parameters()),
+            false => self.places.ask("/history"),
+        }
+    }
+}
+
+impl Asking {
+    /// Asks, and prints the answer.
+    ///
+    /// # Errors
+    /// When nobody answers, or the answer is a refusal.
+    pub(super) fn ask(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
+        print(&self.get(route, &self.with_form(parameters))?)
+    }
+
+    /// Asks, and prints the answer as it comes: first everything, then what changes.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], and when the daemon ends.
+    pub(super) fn follow(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
+        let mut parameters = self.with_form(parameters);
+        parameters.push(("watch", "true".into()));
+        let mut text = Harmless::default();
+        client::follow(&self.places(), &target(route, &parameters), |piece| print_on(&mut text, piece))
+    }
+
+    /// The body of the answer.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(super) fn get(&self, route: &str, parameters: &[Parameter]) -> Result<hyper::body::Bytes, Failure> {
+        client::get(&self.places(), &target(route, parameters))
+    }
+
+    /// How text is to look on what stdout is.
+    pub(super) fn style(&self) -> Style {
+        let stdout = std::io::stdout();
+        let is_terminal = stdout.is_terminal();
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colour = match self.color {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => is_terminal && !no_colour,
+        };
+        let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0)));
+        let width = if is_terminal && !self.wide { width() } else { None };
+        Style { width: width.map(|width| width.clamp(40, 10_000)), wide: self.wide, colour }
+    }
+
+    fn with_form(&self, parameters: &[Parameter]) -> Vec<Parameter> {
+        let output = match self.output {
+            Output::Text => "text",
+            Output::Json => "json",
+        };
+        let mut all = vec![("output", output.to_owned())];
+        all.extend_from_slice(parameters);
+        if self.output == Output::Text {
+            let Style { width, wide, colour } = self.style();
+            all.extend(width.map(|width| ("width", width.to_string())));
+            all.extend(wide.then(|| ("wide", "true".into())));
+            all.extend(colour.then(|| ("color", "true".into())));
+        }
+        all
+    }
+
+    fn places(&self) -> Vec<At> {
+        self.admin.clone().map_or_else(client::default_places, |at| vec![at])
+    }
+}
+
+/// A path with its query string. Names and addresses stay readable: what stands for itself there is left alone.
+fn target(route: &str, parameters: &[Parameter]) -> String {
+    let mut target = route.to_owned();
+    for (position, (name, value)) in parameters.iter().enumerate() {
+        target.push(if position == 0 { '?' } else { '&' });
+        target.push_str(name);
+        target.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' | b':' => {
+                    target.push(char::from(byte));
+                }
+                _ => target.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests;

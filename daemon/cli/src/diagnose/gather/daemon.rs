@@ -1,0 +1,199 @@
+//! Asks the daemon, in JSON over its admin API. A route that it does not have, or an answer that cannot be read, is an empty
+//! answer.
+
+use std::collections::BTreeSet;
+
+use nodelb_core::model::service::ServiceName;
+use nodelb_kube::apiserver::address::{Address, Host};
+use nodelb_kube::apiserver::visit::Tips;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::{self, At};
+use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Witness};
+use crate::diagnose::rows;
+use crate::means::Means;
+
+/// The most addresses that are looked up one by one.
+const MOST: usize = 16;
+
+impl Means {
+    /// What the daemon says of a service, and of the apiservers.
+    pub(super) async fn ask_daemon(&self, service: &ServiceName) -> (Witness<Daemon>, Tips) {
+        match self.reach().await {
+            Ok(at) => {
+                let asked = Asked { at };
+                let daemon = asked.about(service).await;
+                let tips = asked.tips(&daemon.apiservers).await;
+                (Witness::Spoke(daemon), tips)
+            }
+            Err(why) => (Witness::Silent(why), Tips::default()),
+        }
+    }
+
+    /// What a running daemon knows of the apiservers; nothing where none runs.
+    pub async fn tips(&self) -> Tips {
+        let Ok(at) = self.reach().await else { return Tips::default() };
+        let asked = Asked { at };
+        let apiservers: Vec<ApiserverRow> = asked.rows("/apiservers?output=json".into(), "apiservers").await;
+        asked.tips(&apiservers).await
+    }
+
+    /// The service that a running daemon serves at one of the addresses, if it is another one than this.
+    pub(super) async fn another_at(&self, addresses: &[String], service: &ServiceName) -> Option<String> {
+        if addresses.is_empty() {
+            return None;
+        }
+        let asked = Asked { at: self.reach().await.ok()? };
+        let own = service.to_string();
+        for address in addresses.iter().take(MOST) {
+            let rows: Vec<FrontendRow> =
+                asked.rows(format!("/frontends?output=json&address={address}"), "frontends").await;
+            if let Some(row) = rows.into_iter().find(|row| row.status != "Error" && row.service != own) {
+                return Some(row.service);
+            }
+        }
+        None
+    }
+
+    /// The first address that answers.
+    async fn reach(&self) -> Result<At, String> {
+        let mut silent = Vec::new();
+        for at in &self.admin {
+            match client::inquire(at, "/healthz?output=json").await {
+                Ok(_) => return Ok(at.clone()),
+                Err(error) => silent.push(format!("{at}: {error:#}")),
+            }
+        }
+        Err(silent.join("; "))
+    }
+}
+
+/// How many frontends are traced.
+const TRACED: usize = 4;
+
+struct Asked {
+    at: At,
+}
+
+impl Asked {
+    async fn answer(&self, target: String) -> Option<Value> {
+        let (status, body) = client::inquire(&self.at, &target).await.ok()?;
+        // `/readyz` says why it is not with 503.
+        let is_answer = status.is_success() || target.starts_with("/readyz");
+        serde_json::from_slice(&body).ok().filter(|_| is_answer)
+    }
+
+    async fn rows<T: DeserializeOwned>(&self, target: String, table: &str) -> Vec<T> {
+        let Some(answer) = self.answer(target).await else { return Vec::new() };
+        rows::of(&answer, table).into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
+    }
+
+    async fn about(&self, service: &ServiceName) -> Daemon {
+        let of = |route: &str| format!("{route}?output=json&service={service}");
+        let (services, frontends, backends, checks, sources, apiservers, maps) = tokio::join!(
+            self.rows(of("/services"), "services"),
+            self.rows::<FrontendRow>(of("/frontends"), "frontends"),
+            self.rows(of("/backends"), "backends"),
+            self.rows("/readyz?output=json".into(), "readyz"),
+            self.rows("/sources?output=json".into(), "sources"),
+            self.answer("/apiservers?output=json".into()),
+            self.answer(of("/maps")),
+        );
+        // Hooks and sources are no service's in particular: only the whole answer has them.
+        let (differences, history) = tokio::join!(self.answer("/diff?output=json".into()), self.answer(of("/history")));
+        let apiserver_rows = |table| apiservers.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
+        let mut daemon = Daemon {
+            checks,
+            services,
+            frontends,
+            backends,
+            sources,
+            session: apiserver_rows("session").into_iter().next().and_then(|row| serde_json::from_value(row).ok()),
+            apiservers: typed(apiserver_rows("apiservers")),
+            maps: maps.as_ref().map(maps_of),
+            differences: differences.map(|answer| concerning(service, rows::of(&answer, "differences"))),
+            history: history.map(|answer| rows::of(&answer, "history")),
+            ..Daemon::default()
+        };
+        if daemon.services.is_empty() {
+            let all: Vec<crate::diagnose::facts::ServiceRow> =
+                self.rows("/services?output=json".into(), "services").await;
+            daemon.names = all.into_iter().map(|row| row.service).collect();
+        }
+        daemon.traces = self.traces(&daemon.frontends).await;
+        daemon.rivals = self.rivals(&daemon.frontends).await;
+        daemon
+    }
+
+    /// What a connection from this host comes to, as the daemon has it.
+    async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
+        let mut traces = Vec::new();
+        for row in frontends.iter().filter(|row| row.status != "Error").take(TRACED) {
+            traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
+        }
+        traces
+    }
+
+    /// Who else claims the addresses that are in error.
+    async fn rivals(&self, frontends: &[FrontendRow]) -> Vec<FrontendRow> {
+        let failed = frontends.iter().filter(|row| row.status == "Error");
+        let hosts: BTreeSet<&str> = failed.filter_map(|row| Some(row.address.rsplit_once(':')?.0)).collect();
+        let mut rivals = Vec::new();
+        for host in hosts.into_iter().take(MOST) {
+            let target = format!("/frontends?output=json&address={}", host.trim_matches(['[', ']']));
+            rivals.extend(self.rows::<FrontendRow>(target, "frontends").await);
+        }
+        rivals
+    }
+
+    /// Which apiserver addresses work, and which nodelb balances itself.
+    async fn tips(&self, rows: &[ApiserverRow]) -> Tips {
+        let mut rows: Vec<&ApiserverRow> = rows.iter().take(MOST).collect();
+        rows.sort_by_key(|row| !row.in_use);
+        let mut tips = Tips::default();
+        for row in rows {
+            let Ok(address) = row.address.parse::<Address>() else { continue };
+            let is_up = row.in_use || matches!(row.state.as_str(), "Healthy" | "Recovering");
+            if self.balances(&address).await {
+                tips.balanced.insert(address);
+            } else if is_up {
+                tips.direct.push(address);
+            }
+        }
+        tips
+    }
+
+    async fn balances(&self, address: &Address) -> bool {
+        let Host::Ip(ip) = address.host else { return false };
+        let target = format!("/frontends?output=json&address={ip}");
+        let rows: Vec<FrontendRow> = self.rows(target, "frontends").await;
+        rows.iter().any(|row| row.status != "Error" && row.address == format!("{address}/TCP"))
+    }
+}
+
+fn typed<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
+    rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
+}
+
+/// What differs about the service, and about what all of them need.
+fn concerning(service: &ServiceName, mut differences: Vec<Value>) -> Vec<Value> {
+    let name = service.to_string();
+    let is_about_all = |row: &Value| rows::is_about_hooks(row) || rows::source(row).is_some();
+    differences.retain(|row| row["service"] == name.as_str() || is_about_all(row));
+    differences
+}
+
+fn maps_of(answer: &Value) -> Maps {
+    let text = |row: &Value, column: &str| row.get(column).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut maps = Maps::default();
+    for row in rows::of(answer, "frontends") {
+        maps.frontends.insert(text(&row, "address"), text(&row, "service"));
+    }
+    for row in rows::of(answer, "slots") {
+        let key = (text(&row, "service"), text(&row, "view"));
+        maps.slots.entry(key).or_default().push(text(&row, "backend"));
+    }
+    maps.node_addresses = rows::of(answer, "node_addresses").iter().map(|row| text(row, "address")).collect();
+    maps
+}

@@ -1,0 +1,80 @@
+//! Rows of the admin API that are only quoted: whatever columns they have, as one line. Pure, and tolerant: a daemon of
+//! another version has other columns.
+
+use nodelb_kube::api::printable;
+use serde_json::{Map, Value};
+
+/// The most columns told of a row.
+const MOST: usize = 12;
+
+/// `column value, column value`, without the empty ones.
+pub(super) fn told(row: &Value) -> String {
+    let Value::Object(columns) = row else { return text(row) };
+    let filled = columns.iter().filter(|(_, value)| !is_empty(value)).take(MOST);
+    let each: Vec<String> = filled.map(|(name, value)| format!("{} {}", name.replace('_', "-"), text(value))).collect();
+    each.join(", ")
+}
+
+/// A row of `/history`: when, who, what was taken away.
+pub(super) fn step(row: &Value) -> String {
+    let column = |name: &str| row.get(name).filter(|value| !is_empty(value)).map(text);
+    let mut words: Vec<String> = ["time", "what"].into_iter().filter_map(column).collect();
+    let named = [
+        ("removed", "removed"),
+        ("held", "held"),
+        ("object", "by"),
+        ("resource_version", "resourceVersion"),
+        ("writer", "written by"),
+        ("kernel", "kernel"),
+    ];
+    words.extend(named.into_iter().filter_map(|(name, word)| Some(format!("{word} {}", column(name)?))));
+    words.join(", ")
+}
+
+/// Whether a row of `/history` tells of backends that went.
+pub(super) fn takes_away(row: &Value) -> bool {
+    ["removed", "held"].iter().any(|column| row.get(column).is_some_and(|value| !is_empty(value)))
+}
+
+/// Whether a row of `/diff` says that a hook is not where it should be.
+pub(super) fn is_about_hooks(row: &Value) -> bool {
+    row["what"] == "hooks"
+}
+
+/// The source of a row of `/diff` that is about one as a whole, such as one that is not configured.
+pub(super) fn source(row: &Value) -> Option<&str> {
+    row["what"].as_str()?.strip_prefix("source ")
+}
+
+/// Whether a row of `/diff` says that a map does not hold what the daemon wants.
+pub(super) fn is_about_maps(row: &Value) -> bool {
+    row["between"] == "memory/kernel" && !is_about_hooks(row)
+}
+
+/// The rows of a table of an answer; none where there is no such table.
+pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
+    answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is) => !is,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(columns) => columns.is_empty(),
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => printable::sentence(text).into_owned(),
+        Value::Array(list) => {
+            let each: Vec<String> = list.iter().take(MOST).map(text).collect();
+            each.join(" ")
+        }
+        Value::Object(columns) => told(&Value::Object(Map::clone(columns))),
+        other => other.to_string(),
+    }
+}

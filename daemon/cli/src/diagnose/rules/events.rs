@@ -1,0 +1,60 @@
+//! The Service's recent Kubernetes Events, explained by the catalogue.
+
+use std::collections::BTreeMap;
+
+use nodelb_kube::api::seen::Event;
+
+use super::{Scene, quoted, some};
+use crate::diagnose::catalogue;
+use crate::diagnose::finding::{Finding, Kind, Severity};
+
+/// A warning older than this says nothing about now, in seconds.
+const RECENT: u64 = 3600;
+
+/// How many reasons are told.
+const MOST: usize = 10;
+
+pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
+    let Some(events) = scene.cluster.and_then(|cluster| cluster.events.as_deref().ok()) else { return Vec::new() };
+    let (warnings, normal): (Vec<&Event>, Vec<&Event>) = events.iter().partition(|event| event.kind == "Warning");
+    let mut found: Vec<Finding> =
+        latest(&warnings).into_iter().take(MOST).map(|event| explained(scene, event)).collect();
+    if !normal.is_empty() {
+        let reasons = latest(&normal).into_iter().map(|event| catalogue::told(event, scene.facts.now));
+        let what = format!("Kubernetes says of it: {}", some(reasons));
+        found.push(Finding::new(Severity::Info, Kind::Event, what));
+    }
+    found
+}
+
+/// The latest of each reason, the latest first.
+fn latest<'e>(events: &[&'e Event]) -> Vec<&'e Event> {
+    let mut by_reason: BTreeMap<&str, &Event> = BTreeMap::new();
+    for event in events {
+        let known = by_reason.entry(&event.reason).or_insert(event);
+        if known.at() < event.at() {
+            *known = event;
+        }
+    }
+    let mut latest: Vec<&Event> = by_reason.into_values().collect();
+    latest.sort_by_key(|event| std::cmp::Reverse(event.at()));
+    latest
+}
+
+fn explained(scene: &Scene<'_>, event: &Event) -> Finding {
+    let is_recent = event.at().is_some_and(|at| scene.facts.now.saturating_sub(at) <= RECENT);
+    let severity = if is_recent { Severity::Warning } else { Severity::Info };
+    let said = catalogue::told(event, scene.facts.now);
+    let Some(entry) = catalogue::find(&event.reason) else {
+        let what = format!("Kubernetes warns: {said}");
+        return Finding::new(severity, Kind::Event, what)
+            .remedy("this reason is not in the catalogue of nodelb: read its message");
+    };
+    let cause = entry.cause_of(&event.message);
+    let what = match cause {
+        Some(cause) => format!("Kubernetes warns: {}: {}", quoted(&event.reason), cause.means),
+        None => format!("Kubernetes warns: {}: {}", quoted(&event.reason), entry.meaning),
+    };
+    let remedy = cause.map_or(entry.remedy, |cause| cause.remedy);
+    Finding::new(severity, Kind::Event, what).seen([said, format!("in general: {}", entry.meaning)]).remedy(remedy)
+}

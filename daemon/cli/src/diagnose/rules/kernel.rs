@@ -1,0 +1,240 @@
+//! What the daemon makes of it: addresses it does not serve, backends it holds or refuses, and whether the kernel has what
+//! it wants it to have.
+
+use std::collections::BTreeSet;
+
+use nodelb_core::explain::differences::CHECKS_AT_ONCE;
+
+use super::{Scene, age, is_last_resort, is_ready, quoted, shown, some};
+use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
+use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::rows;
+
+/// How long the kernel may take, in seconds.
+const PATIENCE: f64 = 5.0;
+
+pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
+    let Some(daemon) = scene.daemon else { return Vec::new() };
+    let mut found = Vec::new();
+    found.extend(not_served(daemon));
+    found.extend(described_twice(daemon));
+    found.extend(held(daemon));
+    found.extend(slow(daemon));
+    found.extend(differs(daemon));
+    found.extend(unusable(daemon));
+    found.extend(remembers_else(scene, daemon));
+    found.extend(without_backends(daemon));
+    found
+}
+
+fn of_status<'d>(daemon: &'d Daemon, status: &str) -> Vec<&'d FrontendRow> {
+    daemon.frontends.iter().filter(|row| row.status == status).collect()
+}
+
+fn told(row: &FrontendRow) -> String {
+    let why = row.error.as_deref().map_or_else(String::new, |error| format!(": {}", quoted(error)));
+    format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), shown(&row.status), lasting(row.since))
+}
+
+/// Addresses that another service owns, and those that nodelb does not serve for anybody.
+fn not_served(daemon: &Daemon) -> Vec<Finding> {
+    let failed = of_status(daemon, "Error");
+    let is_served = daemon.frontends.iter().any(|row| matches!(row.status.as_str(), "Done" | "Held"));
+    let severity = if is_served { Severity::Warning } else { Severity::Critical };
+    let owner = |row: &FrontendRow| {
+        let owns = |rival: &&FrontendRow| {
+            rival.address == row.address && rival.service != row.service && rival.status != "Error"
+        };
+        daemon.rivals.iter().find(owns)
+    };
+    let (lost, refused): (Vec<&FrontendRow>, Vec<&FrontendRow>) =
+        failed.into_iter().partition(|row| owner(row).is_some());
+    let mut found = Vec::new();
+    if let Some(owner) = lost.first().and_then(|row| owner(row)) {
+        let what = format!("{} of its addresses belongs to another service, {}", lost.len(), shown(&owner.service));
+        found.push(
+            Finding::new(severity, Kind::AddressConflict, what)
+                .seen(lost.iter().map(|row| told(row)))
+                .seen([format!(
+                    "{} ({}) is {} for {}",
+                    shown(&owner.address),
+                    shown(&owner.kind),
+                    shown(&owner.status),
+                    shown(&owner.service)
+                )])
+                .remedy(
+                    "give one of the two another address; the older one owns it, and the other takes over when it goes",
+                ),
+        );
+    }
+    if !refused.is_empty() {
+        let what = format!("nodelb does not serve {}", some(refused.iter().map(|row| shown(&row.address))));
+        found.push(
+            Finding::new(severity, Kind::AddressRefused, what)
+                .seen(refused.iter().map(|row| told(row)))
+                .remedy("do what the reason says, or take the address out of the service"),
+        );
+    }
+    found
+}
+
+/// Two sources describe it.
+fn described_twice(daemon: &Daemon) -> Option<Finding> {
+    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == "Error")?;
+    let what = format!("it is described twice, and what {} says does not count", shown(&row.origin));
+    let error = row.error.iter().map(|error| quoted(error));
+    Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).seen(error).remedy("remove one of the two"))
+}
+
+fn held(daemon: &Daemon) -> Option<Finding> {
+    let rows = of_status(daemon, "Held");
+    let first = rows.first()?;
+    let what = format!(
+        "it leads to an apiserver, and its last known backends are held since its source emptied it {} ago",
+        lasting(first.since)
+    );
+    Some(
+        Finding::new(Severity::Warning, Kind::Held, what)
+            .seen(rows.iter().map(|row| told(row)))
+            .remedy("it ends by itself when there are backends again; find out who emptied it"),
+    )
+}
+
+fn slow(daemon: &Daemon) -> Option<Finding> {
+    let rows: Vec<_> = of_status(daemon, "Pending").into_iter().filter(|row| row.since >= PATIENCE).collect();
+    let first = rows.first()?;
+    let what = format!("{} is not in the kernel yet", shown(&first.address));
+    Some(
+        Finding::new(Severity::Critical, Kind::KernelDiffers, what)
+            .seen(rows.iter().map(|row| told(row)))
+            .remedy("it is tried again by itself; journalctl -u nodelb says why it fails"),
+    )
+}
+
+/// What the kernel holds is not what the daemon put there: `/diff` says so, which looks twice. The rows of `/frontends` and
+/// `/maps` are of two moments, and during a rollout they differ by themselves.
+fn differs(daemon: &Daemon) -> Option<Finding> {
+    let maps = daemon.maps.as_ref()?;
+    let done = of_status(daemon, "Done").into_iter().chain(of_status(daemon, "Held"));
+    let evidence: Vec<String> = done.filter_map(|row| difference(row, maps)).collect();
+    let rows = daemon.differences.iter().flatten().filter(|row| rows::is_about_maps(row));
+    let told: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::told(row))).collect();
+    if evidence.is_empty() || told.is_empty() {
+        return None;
+    }
+    let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
+    Some(
+        Finding::new(Severity::Critical, Kind::KernelDiffers, what)
+            .seen(evidence)
+            .seen(told)
+            .seen(traces(daemon))
+            .remedy(format!("the daemon compares and repairs by itself every few minutes; {CHECKS_AT_ONCE}")),
+    )
+}
+
+/// What the daemon takes a connection to come to.
+fn traces(daemon: &Daemon) -> impl Iterator<Item = String> {
+    daemon.traces.iter().map(|row| format!("/trace: {}", rows::told(row)))
+}
+
+fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
+    let address = shown(&row.address);
+    let Some(leads_to) = maps.frontends.get(&row.address) else {
+        return Some(format!("{address} is not in the kernel: connections to it are not translated"));
+    };
+    let view = if row.flags.iter().any(|flag| flag == "Local") { "local" } else { "cluster" };
+    let held: BTreeSet<&str> =
+        maps.slots.get(&(leads_to.clone(), view.to_owned())).into_iter().flatten().map(String::as_str).collect();
+    let wanted: BTreeSet<&str> = row.backends.iter().map(String::as_str).collect();
+    if held == wanted {
+        return None;
+    }
+    let each = |of: &BTreeSet<&str>| if of.is_empty() { "nobody".into() } else { some(of.iter().map(|it| shown(it))) };
+    Some(format!("{address} leads to {} in the kernel, to {} as the daemon has it", each(&held), each(&wanted)))
+}
+
+/// Backends there are, and none of them may be used.
+fn unusable(daemon: &Daemon) -> Option<Finding> {
+    let is_chosen = |row: &&BackendRow| matches!(row.choice.as_str(), "Selected" | "Held");
+    let refused: Vec<&BackendRow> = daemon
+        .backends
+        .iter()
+        .filter(|row| matches!(row.choice.as_str(), "Refused" | "Quarantined" | "Maintenance"))
+        .collect();
+    if refused.is_empty() {
+        return None;
+    }
+    let is_left = daemon.backends.iter().any(|row| is_chosen(&row));
+    let severity = if is_left { Severity::Warning } else { Severity::Critical };
+    let what = format!(
+        "nodelb uses {} of its backends: {}",
+        if is_left { "not all" } else { "none" },
+        match refused[0].choice.as_str() {
+            "Refused" => "it refuses what it may not or cannot connect to",
+            "Quarantined" => "they failed their health checks",
+            _ => "they are in maintenance",
+        }
+    );
+    let each = refused.iter().take(10).map(|row| {
+        let why = row.reason.as_deref().map_or_else(String::new, |why| format!(": {}", quoted(why)));
+        format!("{} is {}{why}", shown(&row.address), shown(&row.choice))
+    });
+    Some(
+        Finding::new(severity, Kind::BackendsUnusable, what)
+            .seen(each)
+            .remedy("do what the reasons say; see `nodelb backends`"),
+    )
+}
+
+/// The cluster, asked now, says something else than what the daemon goes by.
+fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
+    scene.slices.filter(|_| scene.is_for_proxies() && !daemon.services.is_empty() && !scene.is_held())?;
+    let first = |endpoint: &&nodelb_kube::api::seen::Endpoint| endpoint.addresses.first().cloned();
+    let named: BTreeSet<String> = scene.endpoints().filter_map(|endpoint| first(&endpoint)).collect();
+    let usable = scene.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
+    let usable: BTreeSet<String> = usable.filter_map(|endpoint| first(&endpoint)).collect();
+    let host =
+        |row: &BackendRow| row.address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']).to_owned());
+    let known: BTreeSet<String> = daemon.backends.iter().filter_map(host).collect();
+    let chosen = daemon.backends.iter().filter(|row| row.choice == "Selected");
+    let chosen: BTreeSet<String> = chosen.filter_map(host).collect();
+    // A port that no slice has hides every backend; that is told elsewhere.
+    let unknown = usable.difference(&known).filter(|_| !known.is_empty());
+    let unknown: Vec<String> = unknown.map(|address| format!("{}: not known to the daemon", shown(address))).collect();
+    let outlived: Vec<String> = chosen
+        .difference(&named)
+        .map(|address| format!("{}: used by the daemon, not in any slice", shown(address)))
+        .collect();
+    if unknown.is_empty() && outlived.is_empty() {
+        return None;
+    }
+    let what = "what the daemon goes by is not what Kubernetes says now";
+    Some(Finding::new(Severity::Warning, Kind::MemoryDiffers, what).seen(unknown).seen(outlived).remedy(
+        "look again in a few seconds; if it stays so, its watch is stale: see `nodelb sources` and `nodelb apiservers`",
+    ))
+}
+
+/// Whatever the reason.
+fn without_backends(daemon: &Daemon) -> Option<Finding> {
+    let is_local = |row: &FrontendRow| row.flags.iter().any(|flag| flag == "Local");
+    // That they are all on other nodes is told as what it is.
+    let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice.as_str(), "Selected" | "Held"));
+    let is_empty =
+        |row: &&FrontendRow| row.status == "Done" && row.backends.is_empty() && !(is_elsewhere && is_local(row));
+    let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
+    let first = rows.first()?;
+    let what = format!("{} has no backend: a connection from this node gets ECONNREFUSED", shown(&first.address));
+    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), shown(&row.choice)));
+    Some(
+        Finding::new(Severity::Critical, Kind::NoBackends, what)
+            .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
+            .seen(why)
+            .seen(traces(daemon))
+            .remedy("see the findings before this one; `nodelb backends --service NAMESPACE/NAME` says why each is not used"),
+    )
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
+fn lasting(seconds: f64) -> String {
+    age::human((seconds.max(0.0) * 1000.0) as u64)
+}

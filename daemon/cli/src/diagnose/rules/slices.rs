@@ -1,0 +1,208 @@
+//! EndpointSlices: whether there are any, who emptied them, whether they follow the pods, and whether they have the ports.
+
+use std::collections::BTreeSet;
+
+use nodelb_kube::api::seen::{Pod, Service, ServicePort, Slice, TargetPort};
+
+use super::{Scene, count, is_pod_of, is_ready, protocol, shown, some};
+use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::rows;
+
+/// How long a controller may take to follow a pod, in seconds.
+const PATIENCE: u64 = 10;
+
+const CONTROLLER: &str = "see the log of kube-controller-manager (endpointslice-controller) and whether it runs at all; to \
+                          have the slices made anew: kubectl delete endpointslices -l kubernetes.io/service-name=NAME";
+
+pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
+    let (Some(service), Some(slices)) = (scene.service.filter(|_| scene.is_for_proxies()), scene.slices) else {
+        return Vec::new();
+    };
+    let disagreement = Disagreement::of(scene);
+    let about_all = if slices.is_empty() {
+        missing(scene, service, &disagreement)
+    } else if is_emptied(service, slices, scene, &disagreement) {
+        Some(emptied(scene, slices))
+    } else {
+        not_updated(scene, &disagreement)
+    };
+    about_all.into_iter().chain(ports(scene, service, slices)).collect()
+}
+
+/// Where pods and slices say different things.
+struct Disagreement<'f> {
+    /// Pods that have been ready for a while, and no ready endpoint is theirs.
+    absent: Vec<&'f Pod>,
+    /// Pods that are not there any more, and endpoints that still are.
+    gone: Vec<&'f str>,
+}
+
+impl<'f> Disagreement<'f> {
+    fn of(scene: &Scene<'f>) -> Self {
+        let Some(pods) = scene.pods else { return Self { absent: Vec::new(), gone: Vec::new() } };
+        let is_listed = |pod: &Pod| scene.endpoints().any(|endpoint| is_ready(endpoint) && is_pod_of(endpoint, pod));
+        let is_settled = |pod: &Pod| {
+            let since = pod.readiness().and_then(|ready| ready.since);
+            since.is_none_or(|since| scene.facts.now.saturating_sub(since) >= PATIENCE)
+        };
+        let absent = pods.iter().filter(|pod| pod.is_ready() && is_settled(pod) && !is_listed(pod)).collect();
+        let named = scene.endpoints().filter(|endpoint| endpoint.target_ref.kind == "Pod" && is_ready(endpoint));
+        let names = named.map(|endpoint| endpoint.target_ref.name.as_str());
+        let gone = names.filter(|name| !pods.iter().any(|pod| pod.metadata.name == *name)).collect();
+        // Without a single pod the selector is the matter, and whoever else writes the slices may know better.
+        Self { absent, gone: if pods.is_empty() { Vec::new() } else { gone } }
+    }
+}
+
+/// Whether somebody took the endpoints away, rather than that there is nobody to be an endpoint.
+fn is_emptied(service: &Service, slices: &[Slice], scene: &Scene<'_>, disagreement: &Disagreement<'_>) -> bool {
+    if slices.iter().any(|slice| !slice.endpoints.is_empty()) {
+        return false;
+    }
+    let written = slices.iter().filter_map(|slice| slice.metadata.last_write.at).max();
+    let ready = disagreement.absent.iter().filter_map(|pod| pod.readiness()?.since).max();
+    match scene.pods {
+        // Slices that were written before the pods got ready have only not been written since.
+        Some(_) if !service.spec.selector.is_empty() => !disagreement.absent.is_empty() && written >= ready,
+        _ => true,
+    }
+}
+
+fn emptied(scene: &Scene<'_>, slices: &[Slice]) -> Finding {
+    let severity = if scene.is_held() { Severity::Warning } else { Severity::Critical };
+    let names = some(slices.iter().map(|slice| shown(&slice.metadata.name)));
+    let cannot_tell = scene.pods.is_none() && scene.service.is_some_and(|service| !service.spec.selector.is_empty());
+    let what = match slices.len() {
+        _ if cannot_tell => format!(
+            "its EndpointSlice {names} names no endpoint: somebody emptied it, or no ready pod has the labels its selector \
+             wants; only who may list pods can tell"
+        ),
+        1 => format!("its EndpointSlice {names} has been emptied: it names no endpoint"),
+        _ => format!("its EndpointSlices {names} have been emptied: none names an endpoint"),
+    };
+    let writers = slices.iter().take(5).map(|slice| {
+        let name = shown(&slice.metadata.name);
+        format!("slice {name}: {}", scene.written(&slice.metadata))
+    });
+    let history = scene.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
+    let removals =
+        history.rev().filter(|row| rows::takes_away(row)).take(3).map(|row| format!("/history: {}", rows::step(row)));
+    let ready = scene.pods.into_iter().flatten().filter(|pod| pod.is_ready()).count();
+    let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
+    let held = scene.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
+    Finding::new(severity, Kind::SliceEmptied, what).seen(writers).seen(removals).seen(ready).seen(held).remedy(
+        "ask who writes it why (an apiserver that stops takes its own address out of default/kubernetes); a controller \
+         that runs fills it again",
+    )
+}
+
+fn missing(scene: &Scene<'_>, service: &Service, disagreement: &Disagreement<'_>) -> Option<Finding> {
+    let finding = |kind, what: &str| Finding::new(Severity::Critical, kind, what);
+    if service.spec.selector.is_empty() {
+        let what = "it has no selector, and nobody has made an EndpointSlice for it: it has no backends";
+        let remedy = "give it a selector, or an EndpointSlice with the label kubernetes.io/service-name of its name";
+        return Some(finding(Kind::NoSelector, what).remedy(remedy));
+    }
+    let evidence = match scene.pods {
+        Some([]) => return None,
+        Some(_) if disagreement.absent.is_empty() => None,
+        Some(_) => Some(format!("{} ready", count(disagreement.absent.len(), "pod"))),
+        None => Some("which pods there are could not be looked at".into()),
+    };
+    let what = "it has no EndpointSlice, though it has a selector: nobody makes one";
+    Some(finding(Kind::SliceMissing, what).seen(evidence).remedy(CONTROLLER.replace("NAME", &service.metadata.name)))
+}
+
+fn not_updated(scene: &Scene<'_>, Disagreement { absent, gone }: &Disagreement<'_>) -> Option<Finding> {
+    if absent.is_empty() && gone.is_empty() {
+        return None;
+    }
+    let is_broken = scene.usable().is_empty() || scene.has_failed_dials();
+    let severity = if is_broken { Severity::Critical } else { Severity::Warning };
+    let absent_text = absent.iter().take(5).map(|pod| {
+        let since = pod.readiness().and_then(|ready| ready.since);
+        let since = since.map(|at| format!(" since {}", scene.ago(at))).unwrap_or_default();
+        format!(
+            "pod {} ({}) is ready{since} and no ready endpoint",
+            shown(&pod.metadata.name),
+            shown(&pod.status.pod_ip)
+        )
+    });
+    let gone_text = gone
+        .iter()
+        .take(5)
+        .map(|name| format!("endpoint of pod {}, which does not exist or is not the service's", shown(name)));
+    let slices = scene.slices.into_iter().flatten().take(5);
+    let slices =
+        slices.map(|slice| format!("slice {}: {}", shown(&slice.metadata.name), scene.written(&slice.metadata)));
+    let what = match (absent.len(), gone.len()) {
+        (0, gone) => format!("its EndpointSlices have not been updated: they name {} too many", count(gone, "pod")),
+        (absent, 0) => format!("its EndpointSlices have not been updated: {} missing", count(absent, "ready pod")),
+        (absent, gone) => format!(
+            "its EndpointSlices have not been updated: {} missing, {} too many",
+            count(absent, "ready pod"),
+            count(gone, "pod")
+        ),
+    };
+    let remedy = CONTROLLER.replace("NAME", &scene.facts.service.name);
+    let finding = Finding::new(severity, Kind::SliceNotUpdated, what);
+    Some(finding.seen(absent_text).seen(gone_text).seen(slices).remedy(remedy))
+}
+
+/// Ports of the service that no slice with endpoints has.
+fn ports(scene: &Scene<'_>, service: &Service, slices: &[Slice]) -> Vec<Finding> {
+    let serving: Vec<&Slice> = slices.iter().filter(|slice| slice.endpoints.iter().any(is_ready)).collect();
+    if serving.is_empty() {
+        return Vec::new();
+    }
+    let has = |wanted: &ServicePort| {
+        serving.iter().flat_map(|slice| &slice.ports).any(|port| {
+            port.name == wanted.name && protocol(&port.protocol) == protocol(&wanted.protocol) && port.port.is_some()
+        })
+    };
+    let missing = service.spec.ports.iter().filter(|port| !has(port));
+    missing.map(|port| mismatch(scene, port, &serving)).collect()
+}
+
+fn mismatch(scene: &Scene<'_>, port: &ServicePort, slices: &[&Slice]) -> Finding {
+    let number = format!("{}/{}", port.port, protocol(&port.protocol));
+    let name = if port.name.is_empty() { number } else { format!("{} ({number})", shown(&port.name)) };
+    let target = match &port.target_port {
+        Some(TargetPort::Name(target)) => Some(shown(target)),
+        _ => None,
+    };
+    let what = match &target {
+        Some(target) => {
+            format!("its port {name} leads to the container port named {target}, and no slice has that port")
+        }
+        None => format!("none of its slices has its port {name}"),
+    };
+    let ports = slices.iter().flat_map(|slice| &slice.ports).map(|port| {
+        let number = port.port.map_or("no number".into(), |number| number.to_string());
+        format!("{}={number}/{}", shown(&port.name), protocol(&port.protocol))
+    });
+    let ports: BTreeSet<String> = ports.collect();
+    let ports = if ports.is_empty() { "none at all".into() } else { some(ports) };
+    let declared: BTreeSet<String> = scene.pods.into_iter().flatten().flat_map(declared).collect();
+    let declared = (scene.pods.is_some_and(|pods| !pods.is_empty()))
+        .then(|| if declared.is_empty() { "none with a name".into() } else { some(declared) });
+    let remedy = match &target {
+        Some(target) => format!(
+            "name a container's port {target} in the pods, or let targetPort of the service be a name (or number) that \
+             they have"
+        ),
+        None => {
+            "make the port names of the service and of its slices agree; an unnamed port matches an unnamed one".into()
+        }
+    };
+    Finding::new(Severity::Critical, Kind::PortMismatch, what)
+        .seen([format!("ports of the slices: {ports}")])
+        .seen(declared.map(|declared| format!("ports of the pods' containers: {declared}")))
+        .remedy(remedy)
+}
+
+/// `http=8080/TCP`
+fn declared(pod: &Pod) -> impl Iterator<Item = String> {
+    let ports = pod.spec.containers.iter().flat_map(|container| &container.ports).filter(|port| !port.name.is_empty());
+    ports.map(|port| format!("{}={}/{}", shown(&port.name), port.container_port, protocol(&port.protocol)))
+}

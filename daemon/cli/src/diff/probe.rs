@@ -1,0 +1,189 @@
+//! Real connects, made by this very process as any other on the node would: whether the kernel does with them what the
+//! daemon wants done. Whom a connection really reaches the kernel's list of sockets tells, for `getpeername` shows the
+//! service's address.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::service::ServiceName;
+use serde::Deserialize;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::super::ask::Places;
+use crate::exit::{Code, Failure};
+
+/// How many frontends are tried.
+const MAX_PROBES: usize = 64;
+
+/// How long a backend is given to accept a connection.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Deserialize)]
+struct Frontends {
+    frontends: Vec<Frontend>,
+}
+
+/// A row of `/frontends`.
+#[derive(Deserialize)]
+struct Frontend {
+    address: String,
+    service: ServiceName,
+    status: String,
+    backends: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Maps {
+    node_addresses: Vec<NodeAddress>,
+}
+
+#[derive(Deserialize)]
+struct NodeAddress {
+    address: Addr,
+}
+
+/// Tells whom the socket with this local address and protocol is connected to, or about to be, from the kernel's list of
+/// sockets; `None` where it is not in it. The error says why the list cannot be read.
+pub type ReadPeer = fn(SocketAddr, Protocol) -> io::Result<Option<L4Addr>>;
+
+/// What a connect met.
+#[derive(Debug, PartialEq, Eq)]
+enum Met {
+    /// The hook, which refused it at once.
+    Refusal(String),
+    /// No translation, and no route either.
+    Nobody(String),
+    /// This address, which accepted it or, over UDP, was not asked; unknown where it was gone too soon to be seen.
+    Peer(Option<L4Addr>),
+    /// This address, which did not accept it, and why.
+    Closed(Option<L4Addr>, String),
+}
+
+/// Tries what the filters let through, and tells what did not go as the daemon wants it.
+///
+/// # Errors
+/// When the daemon does not say what there is to try.
+pub(super) fn differences(places: &Places, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
+    let parameters = [&[("output", "json".to_owned())], places.parameters().as_slice()].concat();
+    let frontends: Frontends = parse(&places.asking.get("/frontends", &parameters)?)?;
+    let tried = frontends.frontends.into_iter().filter(|row| matches!(row.status.as_str(), "Done" | "Held"));
+    let tried: Vec<(L4Addr, Frontend)> =
+        tried.filter_map(|row| Some((row.address.parse().ok()?, row))).take(MAX_PROBES).collect();
+    let node = if tried.iter().any(|(address, _)| address.addr.is_unspecified()) {
+        let service = places.service.as_ref().map(|service| ("service", service.to_string()));
+        let parameters: Vec<_> = service.into_iter().chain([("output", "json".to_owned())]).collect();
+        parse::<Maps>(&places.asking.get("/maps", &parameters)?)?.node_addresses
+    } else {
+        Vec::new()
+    };
+    let mut rows = Vec::new();
+    for (address, row) in tried {
+        let Some(to) = dialled(address, &node) else { continue };
+        match meet(to, read_peer) {
+            Ok(met) => rows.extend(judge(address, to, &row, &met)),
+            Err(error) => return Err(Failure::message(Code::System, format!("connecting to {to}: {error}"))),
+        }
+    }
+    Ok(rows)
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(body).map_err(|error| Failure::new(Code::Data, error))
+}
+
+/// A NodePort is dialled at an address of the node; `None` where it has none of the family.
+fn dialled(frontend: L4Addr, node: &[NodeAddress]) -> Option<L4Addr> {
+    if !frontend.addr.is_unspecified() {
+        return Some(frontend);
+    }
+    let own = node.iter().find(|own| own.address.family() == frontend.addr.family())?;
+    Some(L4Addr { addr: own.address, ..frontend })
+}
+
+/// One connect. Whatever the network answers is what it met.
+///
+/// # Errors
+/// When this host has no such sockets, or its list of them cannot be read.
+fn meet(to: L4Addr, read_peer: ReadPeer) -> io::Result<Met> {
+    let target = SocketAddr::new(to.addr.ip(), to.port);
+    let kind = if to.protocol == Protocol::Udp { Type::DGRAM } else { Type::STREAM };
+    let socket = Socket::new(Domain::for_address(target), kind, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::from(target)) {
+        Ok(()) => Ok(Met::Peer(peer(&socket, to, read_peer)?)),
+        Err(error) if errno(&error) == Errno::EINPROGRESS => {
+            let peer = peer(&socket, to, read_peer)?;
+            let mut waiting = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
+            let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+            if poll(&mut waiting, patience)? == 0 {
+                return Ok(Met::Closed(peer, format!("does not answer within {} s", PATIENCE.as_secs())));
+            }
+            Ok(match socket.take_error()? {
+                None => Met::Peer(peer),
+                Some(error) => Met::Closed(peer, error.to_string()),
+            })
+        }
+        // At once and without a packet: nobody but the hook, or the routing table, does that.
+        Err(error) => Ok(match errno(&error) {
+            Errno::ECONNREFUSED | Errno::EHOSTUNREACH => Met::Refusal(error.to_string()),
+            _ => Met::Nobody(error.to_string()),
+        }),
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or_default())
+}
+
+/// Whom the socket is connected to, or about to be.
+fn peer(socket: &Socket, to: L4Addr, read_peer: ReadPeer) -> io::Result<Option<L4Addr>> {
+    let source = socket.local_addr()?.as_socket();
+    source.map_or(Ok(None), |source| read_peer(source, to.protocol))
+}
+
+/// The row, if it did not go as the daemon wants it.
+fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Difference> {
+    let is_backend = |peer: &L4Addr| row.backends.contains(&peer.to_string());
+    let elsewhere = "the maps changed a moment ago, or hooks of another program come after nodelb's";
+    let untranslated =
+        "the hooks are not in effect for this process: another cgroup, or they were detached; see /readyz";
+    let (kernel, cause) = match met {
+        Met::Refusal(_) if row.backends.is_empty() => return None,
+        Met::Peer(Some(peer)) if is_backend(peer) => return None,
+        // It was translated, or else there would be no route or nobody to close it.
+        Met::Peer(None) if !row.backends.is_empty() => return None,
+        Met::Closed(Some(peer), why) if is_backend(peer) => {
+            (format!("a connect was sent to {peer}: {why}"), "nothing listens there, or a filter is in the way")
+        }
+        Met::Peer(Some(peer)) | Met::Closed(Some(peer), _) if *peer == to => {
+            ("a connect was not translated".to_owned(), untranslated)
+        }
+        Met::Closed(None, why) => (format!("a connect failed: {why}"), "no backend listens, or a filter is in the way"),
+        Met::Peer(peer) | Met::Closed(peer, _) => {
+            let peer = peer.map_or_else(|| "somewhere".to_owned(), |peer| peer.to_string());
+            (format!("a connect was sent to {peer}"), elsewhere)
+        }
+        Met::Refusal(why) => (format!("a connect was refused at once: {why}"), elsewhere),
+        Met::Nobody(why) => (format!("a connect was not translated: {why}"), untranslated),
+    };
+    let memory = if row.backends.is_empty() { "refused".to_owned() } else { format!("[{}]", row.backends.join(", ")) };
+    Some(Difference {
+        between: Between::KernelConnect,
+        what: frontend.to_string(),
+        service: Some(row.service.clone()),
+        source: None,
+        memory: Some(memory),
+        kernel: Some(kernel),
+        cause: cause.into(),
+        action: "connections go on as the maps say; nodelb tries its hooks every 10 s".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

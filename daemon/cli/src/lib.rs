@@ -1,0 +1,191 @@
+//! The command line: its commands and options, each defined once, and what carries each out. Owns parsing and the exit
+//! code. A command is a variant of [`Command`], what it takes and does a file below. Those that only read ask the daemon
+//! ([`ask`], [`client`]); the others are carried out by the [`Actions`] the binary brings.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub mod ask;
+pub mod client;
+mod completions;
+pub mod diagnose;
+mod diff;
+pub mod exit;
+mod look;
+pub mod means;
+mod observe;
+mod options;
+mod print;
+mod trace;
+
+pub use ask::Output;
+use ask::{Asking, Frontends, History, Places, Rows};
+use completions::Completions;
+pub use diff::probe::ReadPeer;
+pub use look::{DiagnoseOptions, WatchOptions, Whom};
+pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
+use print::tell;
+pub(crate) use print::unwritten;
+use trace::Trace;
+
+use crate::exit::{Code, Failure};
+use crate::means::ReadConfiguration;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done; of diagnose: nothing is wrong
+  1   diff: there are differences; diagnose: something is wrong, or will be
+  2   diagnose: connections to the service fail
+  64  wrong command line
+  65  a service file, or an answer, has a problem
+  69  the daemon does not answer, or something it needs is missing
+  70  a bug of nodelb
+  71  the operating system refuses something
+  77  permission or a capability is missing
+  78  the configuration has a problem
+
+See nodelb(8) and nodelb.toml(5).";
+
+/// Host-level service load balancer.
+///
+/// nodelb reads services and their backends from Kubernetes and from files, and makes every connection of this host to a service address
+/// reach a good backend.
+#[derive(Debug, Parser)]
+#[command(name = "nodelb", version, after_help = EXIT_CODES, max_term_width = 100)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon in the foreground
+    ///
+    /// Reads the configuration and the services, programs the kernel, and keeps it so. SIGHUP reloads the
+    /// configuration; SIGTERM ends the daemon and leaves traffic flowing.
+    Run(RunOptions),
+    /// Check the configuration and what it names, and show every problem
+    CheckConfig(CheckOptions),
+    /// Show on one screen how the daemon and the node stand
+    Status(Asking),
+    /// Show every service, where it was read and how it stands
+    Services(Rows),
+    /// Show every address a client may dial, whom it reaches and since when
+    Frontends(Frontends),
+    /// Show every backend, and whether it may be chosen
+    Backends(Places),
+    /// Show what the kernel holds now, read back from it
+    Maps(Places),
+    /// Show where source, memory and kernel differ, with the likely cause
+    ///
+    /// Ends with 1 if they do.
+    Diff(diff::DiffOptions),
+    /// Show what became of services and their backends: when, by whose hand, and when the kernel had it
+    History(History),
+    /// Tell what happens to a connection to an address, and why
+    Trace(Trace),
+    /// Show every place services are read from, and what is wrong with it
+    Sources(Asking),
+    /// Show every address an apiserver may have, which one is in use and why
+    Apiservers(Asking),
+    /// Show the configuration in effect
+    Config(Asking),
+    /// Find out why a service does not work: the most likely cause first
+    ///
+    /// Asks the daemon, an apiserver and, with connections made from here, the service itself, as far as each can be
+    /// reached. Ends with 0 when nothing is wrong, 1 for a warning, 2 when connections fail.
+    Diagnose(DiagnoseOptions),
+    /// Show what changes in Services and EndpointSlices, as an apiserver tells it
+    ///
+    /// Each event with what differs. Needs no daemon. Ends when it is interrupted.
+    Watch(WatchOptions),
+    /// Remove everything nodelb left in the kernel: service addresses stop working at once
+    ///
+    /// Stopping the daemon leaves its maps and programs in place, so that connections go on. This takes them away.
+    /// It refuses while a daemon works with them.
+    Cleanup(CleanupOptions),
+    /// Print what makes a shell complete commands and options
+    Completions(Completions),
+    /// End sockets as the daemon says; started by it or by systemd
+    #[command(hide = true)]
+    Reaper,
+}
+
+/// Carries out a command of the daemon itself.
+pub type Action<Options> = fn(&Options) -> Result<(), Failure>;
+
+/// The same for a command that prints; what there is to tell besides problems goes to the writer.
+pub type Telling<Options> = fn(&Options, &mut dyn Write) -> Result<(), Failure>;
+
+/// What the daemon's own package carries out, and what it lends the other commands.
+#[derive(Clone, Copy, Debug)]
+pub struct Actions {
+    /// `run`: returns when the daemon has been told to end.
+    pub run: Action<RunOptions>,
+    /// `check-config`.
+    pub check_config: Telling<CheckOptions>,
+    /// `cleanup`.
+    pub cleanup: Telling<CleanupOptions>,
+    /// `reaper`: returns when the daemon has ended.
+    pub reaper: fn() -> Result<(), Failure>,
+    /// What the configuration says, for commands that ask an apiserver themselves.
+    pub configured: ReadConfiguration,
+    /// The other end of a socket of this process, for `diff --probe`.
+    pub peer: ReadPeer,
+}
+
+/// What the command line consists of: for documents, and for tests of them.
+pub fn command() -> clap::Command {
+    CommandLine::command()
+}
+
+/// Parses the arguments, carries out the command and says with which code the process ends.
+pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitCode {
+    let command = match CommandLine::try_parse_from(args) {
+        Ok(line) => line.command,
+        Err(answer) => {
+            // Help and version are answers, not errors. A reader that is gone has seen enough of either.
+            let _ = answer.print();
+            return if answer.use_stderr() { Code::Usage.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match carry_out(&command, actions) {
+        Ok(code) => code,
+        Err(failure) => {
+            exit::last_words(&print::harmless(failure.to_string().as_bytes()));
+            failure.code.into()
+        }
+    }
+}
+
+fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
+    let done = match command {
+        Command::Run(options) => (actions.run)(options),
+        Command::CheckConfig(options) => tell(|told| (actions.check_config)(options, told)),
+        Command::Status(asking) => asking.ask("/status", &[]),
+        Command::Config(asking) => asking.ask("/config", &[]),
+        Command::Completions(completions) => completions.print(),
+        Command::Services(rows) => rows.ask("/services"),
+        Command::Frontends(frontends) => frontends.ask(),
+        Command::Backends(places) => places.ask("/backends"),
+        Command::Maps(places) => places.ask("/maps"),
+        Command::Diff(options) => diff::diff(options, actions.peer),
+        Command::History(history) => history.ask(),
+        Command::Trace(trace) => trace.ask(),
+        Command::Sources(asking) => asking.ask("/sources", &[]),
+        Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
+        Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
+        Command::Reaper => (actions.reaper)(),
+        Command::Diagnose(options) => return look::judge(|told| diagnose::diagnose(options, actions.configured, told)),
+        Command::Watch(options) => return look::follow(|told| observe::watch(options, actions.configured, told)),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! What the commands take that ask an apiserver themselves, and how they are carried out.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use nodelb_core::model::service::ServiceName;
+
+use super::ask::Output;
+use super::client::At;
+use super::print::{Harmless, is_read, print};
+use crate::exit::Failure;
+
+/// Whom to ask, and as whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct Whom {
+    /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Kubeconfig whose current context is used in place of the daemon's credentials
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the daemon's admin API listens [default: as configured, then its socket, 127.0.0.1:9890 and [::1]:9890]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    pub admin: Option<At>,
+}
+
+/// What `nodelb diagnose` was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct DiagnoseOptions {
+    /// The service
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub service: ServiceName,
+    /// Text for people, or JSON for programs
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub whom: Whom,
+    /// Connect to no frontend and no backend, and resolve no name
+    #[arg(long)]
+    pub no_connect: bool,
+}
+
+/// What `nodelb watch` was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct WatchOptions {
+    /// Only this service and its slices [default: all of the cluster]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub service: Option<ServiceName>,
+    /// Lines for people, or one JSON object a line for programs
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Whom to ask.
+    #[command(flatten)]
+    pub whom: Whom,
+}
+
+/// Prints what there is to tell, and passes the code on.
+pub(super) fn judge(action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
+    let mut told = Vec::new();
+    let code = action(&mut told)?;
+    print(&told)?;
+    Ok(code)
+}
+
+/// Prints line by line as there is something to tell, until the command ends or the reader is gone.
+pub(super) fn follow(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+    let mut stdout = LineByLine { text: Harmless::default(), reader_is_gone: false };
+    match action(&mut stdout) {
+        Err(failure) if !stdout.reader_is_gone => Err(failure),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Stdout, flushed after each piece.
+struct LineByLine {
+    text: Harmless,
+    reader_is_gone: bool,
+}
+
+impl Write for LineByLine {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let shown = self.text.pass(bytes);
+        let mut stdout = io::stdout().lock();
+        let written = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
+        self.reader_is_gone |= matches!(&written, Err(error) if error.kind() == ErrorKind::BrokenPipe);
+        written.map(|()| bytes.len())
+    }
+
+    /// Fails once the reader is gone, whether or not there is something to write.
+    fn flush(&mut self) -> io::Result<()> {
+        let is_gone = !is_read()?;
+        self.reader_is_gone |= is_gone;
+        if is_gone { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+}

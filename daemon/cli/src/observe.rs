@@ -1,0 +1,162 @@
+//! `nodelb watch`: prints every change of Services and EndpointSlices with what differs, straight from an apiserver, whether
+//! or not the daemon runs. Needs raw objects, which the source does not keep; holds at most [`known::MOST`] of them.
+//!
+//! ```text
+//!  visit (one link) ──> follow (Service) ──────┐
+//!                  └──> follow (EndpointSlice) ┴──> Line ──> stdout
+//! ```
+//!
+//! The link breaks: one visible line, then another visit, and each kind goes on where it was; where the apiserver no longer
+//! knows, it lists again and tells what happened in between.
+
+mod follow;
+mod known;
+mod line;
+
+use std::io::Write;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use nodelb_kube::api::printable;
+use nodelb_kube::apiserver::error::LinkError;
+use nodelb_kube::apiserver::visit::{Nobody, Visit, Visitor};
+use nodelb_kube::clock::ticking;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use self::follow::Follower;
+use self::line::Line;
+use crate::client;
+use crate::exit::{Code, Failure};
+use crate::means::{Means, ReadConfiguration};
+use crate::{Output, WatchOptions, unwritten};
+
+/// Between two tries to reach an apiserver.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Two refusals of permission within this time are one, and no accident.
+const ONE_TROUBLE: Duration = Duration::from_secs(30);
+
+/// Between two looks whether anybody reads any more while there is nothing to write.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How many lines may wait to be written.
+const QUEUE: usize = 256;
+
+/// Prints until it is interrupted or nobody reads any more.
+///
+/// # Errors
+/// When no Kubernetes is configured, the configuration or the credentials have a problem, or nothing can be written.
+/// [`Code::Permission`] when the user may not list or watch, also at a second look.
+pub(crate) fn watch(
+    options: &WatchOptions,
+    configured: ReadConfiguration,
+    told: &mut dyn Write,
+) -> Result<(), Failure> {
+    let means = Means::of(&options.whom, configured)?;
+    if means.settings.is_none() {
+        let message = "no Kubernetes is configured: set [kubernetes] in the configuration, or name a kubeconfig with \
+                       --kubeconfig";
+        return Err(Failure::message(Code::Config, message));
+    }
+    let runtime = client::runtime()?;
+    let done = runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+        let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+        let mut look = ticking(LOOK_EVERY);
+        let (lines_in, mut lines) = mpsc::channel(QUEUE);
+        let mut watching = std::pin::pin!(go_on(options, &means, lines_in));
+        loop {
+            tokio::select! {
+                ended = &mut watching => return ended,
+                Some(line) = lines.recv() => write(&line, options.output, told)?,
+                _ = look.tick() => told.flush().map_err(|error| unwritten(&error))?,
+                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(()),
+            }
+        }
+    });
+    // A resolver that hangs must not keep the command from ending.
+    runtime.shutdown_background();
+    done
+}
+
+fn write(line: &Line, output: Output, told: &mut dyn Write) -> Result<(), Failure> {
+    let text = match output {
+        Output::Text => line.to_text(),
+        Output::Json => line.to_json().context("a line cannot be written as JSON")?,
+    };
+    told.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
+}
+
+/// One visit after the other.
+async fn go_on(options: &WatchOptions, means: &Means, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
+    let mut followers = Follower::both(options.service.as_ref());
+    let (mut last, mut forbidden) = (String::new(), None);
+    loop {
+        match visit(means).await {
+            Ok(visit) => {
+                last.clear();
+                notice(&lines, reached(&visit)).await;
+                let begun = Instant::now();
+                let error = follow::over(&visit, &mut followers, &lines).await;
+                forbidden = match &error {
+                    // An apiserver that has just started forbids for a moment what it allows a moment later.
+                    LinkError::Forbidden(why) if forbidden.is_some_and(|at: Instant| at.elapsed() < ONE_TROUBLE) => {
+                        return Err(Failure::message(Code::Permission, why.clone()));
+                    }
+                    LinkError::Forbidden(_) => Some(begun),
+                    _ => None,
+                };
+                notice(
+                    &lines,
+                    format!("lost {}: {}; reconnecting", visit.address, printable::sentence(&error.to_string())),
+                )
+                .await;
+            }
+            Err(Trouble::Fatal(failure)) => return Err(failure),
+            Err(Trouble::Passing(why)) if why != last => {
+                notice(&lines, format!("{}; trying again every {PAUSE:?}", printable::sentence(&why))).await;
+                last = why;
+            }
+            Err(Trouble::Passing(_)) => {}
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+enum Trouble {
+    /// Trying again helps.
+    Passing(String),
+    Fatal(Failure),
+}
+
+async fn visit(means: &Means) -> Result<Visit, Trouble> {
+    // Asked each time: the daemon learns of addresses, and comes and goes.
+    let tips = means.tips().await;
+    let settings = means.settings.clone().unwrap_or_default();
+    let visitor = Visitor::new(settings, tips).map_err(|error| Trouble::Fatal(Failure::new(Code::Config, error)))?;
+    visitor.open().await.map_err(|nobody| match nobody {
+        Nobody::Credentials(why) => Trouble::Fatal(Failure::message(Code::Config, why)),
+        silent @ Nobody::Silent(_) => Trouble::Passing(silent.to_string()),
+    })
+}
+
+fn reached(visit: &Visit) -> String {
+    let mut text = format!("watching {} ({}) as {}", visit.address, visit.whence, visit.identity);
+    if visit.is_balanced {
+        text.push_str(
+            "; nodelb balances this address, so the connection goes wherever that leads, and may end with it",
+        );
+    }
+    for (address, why) in &visit.failed {
+        text.push_str(&format!("; {address} does not answer: {}", printable::sentence(why)));
+    }
+    text
+}
+
+async fn notice(lines: &mpsc::Sender<Line>, text: String) {
+    // Nobody listens any more only when the command ends.
+    let _ = lines.send(Line::notice(SystemTime::now(), text)).await;
+}

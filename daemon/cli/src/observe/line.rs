@@ -1,0 +1,156 @@
+//! One line of output: an event with what differs, or a notice about the watching itself. Pure.
+
+use std::time::SystemTime;
+
+use nodelb_core::model::calendar;
+use nodelb_kube::api::difference::{Difference, differences, is_annotations_only};
+use nodelb_kube::api::objects::last_write;
+use nodelb_kube::api::printable;
+use serde::Serialize;
+use serde_json::Value;
+
+/// What is told.
+#[derive(Debug)]
+pub(super) struct Line {
+    at: SystemTime,
+    said: Said,
+}
+
+#[derive(Debug)]
+enum Said {
+    Notice(String),
+    Event(Box<Event>),
+}
+
+/// A change of one object.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Event {
+    kind: &'static str,
+    namespace: String,
+    name: String,
+    /// `ADDED`, `MODIFIED`, `DELETED`.
+    event: &'static str,
+    resource_version: String,
+    generation: Option<u64>,
+    /// The latest of `managedFields`.
+    writer: Option<String>,
+    /// Whether it happened while nobody watched, or was there before.
+    from_list: bool,
+    annotations_only: bool,
+    differences: Vec<Difference>,
+    /// How many differences are left out.
+    more: usize,
+}
+
+impl Event {
+    /// What the step from `before` to `after` is told as. One of the two is there.
+    pub(super) fn between(kind: &'static str, before: Option<&Value>, after: Option<&Value>, from_list: bool) -> Self {
+        let object = after.or(before).unwrap_or(&Value::Null);
+        let metadata = &object["metadata"];
+        let text = |field: &str| printable::name(metadata[field].as_str().unwrap_or_default()).into_owned();
+        let (mut differences, more) = differences(before, after);
+        if before.is_none() || after.is_none() {
+            // Every object has a uid and the like.
+            differences.retain(|difference| !difference.field.starts_with("metadata."));
+        }
+        Self {
+            kind,
+            namespace: text("namespace"),
+            name: text("name"),
+            event: match (before, after) {
+                (None, _) => "ADDED",
+                (_, None) => "DELETED",
+                _ => "MODIFIED",
+            },
+            resource_version: text("resourceVersion"),
+            generation: metadata["generation"].as_u64(),
+            writer: writer(metadata),
+            from_list,
+            annotations_only: is_annotations_only(&differences),
+            differences,
+            more,
+        }
+    }
+
+    /// The same of a deletion, with the version at which it happened; of what it takes along only backends are told.
+    pub(super) fn deleted(kind: &'static str, last: &Value) -> Self {
+        let mut event = Self::between(kind, Some(last), None, false);
+        event.differences.retain(|difference| difference.field == "backends");
+        Self { more: 0, ..event }
+    }
+
+    fn told(&self) -> String {
+        let Self { kind, namespace, name, event, resource_version, .. } = self;
+        let mut text = format!("{kind} {namespace}/{name} {event} rv={resource_version}");
+        text.extend(self.generation.map(|generation| format!(" gen={generation}")));
+        text.extend(self.writer.as_ref().map(|writer| format!(" by={writer}")));
+        if self.from_list {
+            text.push_str(" (listed)");
+        }
+        let each: Vec<String> = self.differences.iter().map(ToString::to_string).collect();
+        let only = if self.annotations_only { "nothing but annotations: " } else { "" };
+        match (each.is_empty(), *event) {
+            (true, "MODIFIED") => text.push_str(": nothing that counts differs"),
+            (true, _) => {}
+            (false, _) => text.push_str(&format!(": {only}{}", each.join("; "))),
+        }
+        if self.more > 0 {
+            text.push_str(&format!("; and {} more", self.more));
+        }
+        text
+    }
+}
+
+/// Who wrote an object last, as far as it says.
+fn writer(metadata: &Value) -> Option<String> {
+    let write = last_write(metadata["managedFields"].clone()).ok()?;
+    (!write.manager.is_empty()).then(|| printable::name(&write.manager).into_owned())
+}
+
+impl Line {
+    pub(super) fn notice(at: SystemTime, text: String) -> Self {
+        Self { at, said: Said::Notice(text) }
+    }
+
+    pub(super) fn event(at: SystemTime, event: Event) -> Self {
+        Self { at, said: Said::Event(Box::new(event)) }
+    }
+
+    /// With its line end; a notice begins with a `#`.
+    pub(super) fn to_text(&self) -> String {
+        match &self.said {
+            Said::Notice(text) => format!("{} # {text}\n", self.time()),
+            Said::Event(event) => format!("{} {}\n", self.time(), event.told()),
+        }
+    }
+
+    /// One object, with its line end; a notice has the one field `notice` beside `at`.
+    pub(super) fn to_json(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Notice<'l> {
+            at: String,
+            notice: &'l str,
+        }
+        #[derive(Serialize)]
+        struct Told<'l> {
+            at: String,
+            #[serde(flatten)]
+            event: &'l Event,
+        }
+        let at = self.time();
+        let text = match &self.said {
+            Said::Notice(notice) => serde_json::to_string(&Notice { at, notice })?,
+            Said::Event(event) => serde_json::to_string(&Told { at, event })?,
+        };
+        Ok(text + "\n")
+    }
+
+    /// To the millisecond, in UTC.
+    fn time(&self) -> String {
+        let since = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).ok().and_then(calendar::utc_millis).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

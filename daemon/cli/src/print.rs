@@ -1,0 +1,105 @@
+//! Stdout: the one place that writes to it. And what of a text may come onto a terminal: whoever listens where a daemon is
+//! looked for can say what it likes.
+
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nodelb_core::output::table::COLOURS;
+use nodelb_kube::api::printable;
+
+use crate::exit::{Code, Failure};
+
+/// Lets through what a terminal only shows: text, ends of lines, tabs, and the colours of nodelb's own tables. Anything else
+/// that a terminal would act upon becomes `\u{fffd}`. A text may come in pieces, cut anywhere.
+#[derive(Debug, Default)]
+pub(super) struct Harmless {
+    /// The beginning of a character or of a colour whose end is still to come.
+    kept: Vec<u8>,
+}
+
+impl Harmless {
+    /// What can be shown of the text so far.
+    pub(super) fn pass(&mut self, piece: &[u8]) -> String {
+        self.kept.extend_from_slice(piece);
+        let now: Vec<u8> = self.kept.drain(..judged(&self.kept)).collect();
+        harmless(&now)
+    }
+}
+
+/// What can be shown of a whole text.
+pub(super) fn harmless(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let is_harmful = |c: char| printable::is_control(c) && !matches!(c, '\n' | '\t');
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = &*text;
+    while let Some(at) = rest.find(is_harmful) {
+        let (before, from) = rest.split_at(at);
+        shown.push_str(before);
+        if let Some(colour) = COLOURS.iter().find(|colour| from.starts_with(**colour)) {
+            shown.push_str(colour);
+            rest = &from[colour.len()..];
+        } else {
+            shown.push(char::REPLACEMENT_CHARACTER);
+            let mut characters = from.chars();
+            characters.next();
+            rest = characters.as_str();
+        }
+    }
+    shown + rest
+}
+
+/// Up to where it does not depend on what comes next.
+fn judged(bytes: &[u8]) -> usize {
+    let is_begun = |tail: &[u8]| {
+        let is_colour = COLOURS.iter().any(|colour| colour.len() > tail.len() && colour.as_bytes().starts_with(tail));
+        is_colour
+            || std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    let longest = COLOURS.iter().map(|colour| colour.len()).max().unwrap_or(0);
+    let from = bytes.len().saturating_sub(longest);
+    (from..bytes.len()).find(|at| is_begun(&bytes[*at..])).unwrap_or(bytes.len())
+}
+
+/// Prints what a command has told, whether it succeeds or not.
+pub(super) fn tell(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut told = Vec::new();
+    let done = command(&mut told);
+    print(&told)?;
+    done
+}
+
+/// Writes what is [harmless] to stdout. A reader that is gone (`| head`) has seen what it wanted.
+pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
+    write(&harmless(bytes)).map(|_is_read| ())
+}
+
+/// The same piece by piece, and whether the reader is still there: also for an empty piece, which writes nothing.
+pub(super) fn print_on(text: &mut Harmless, piece: &[u8]) -> Result<bool, Failure> {
+    Ok(write(&text.pass(piece))? && is_read().map_err(|error| unwritten(&error))?)
+}
+
+/// Whether there is still a reader at the other end of stdout.
+pub(super) fn is_read() -> io::Result<bool> {
+    let stdout = io::stdout();
+    let mut asked = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    poll(&mut asked, PollTimeout::ZERO)?;
+    Ok(!asked[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR)))
+}
+
+/// The failure of a command whose output cannot be written.
+pub(crate) fn unwritten(error: &io::Error) -> Failure {
+    Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}"))
+}
+
+fn write(text: &str) -> Result<bool, Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(unwritten(&error)),
+        Ok(()) => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests;

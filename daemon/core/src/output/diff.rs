@@ -1,0 +1,54 @@
+//! Differences as rows: their columns, which the admin API and the command line fill.
+
+use super::shape::{Column, Shape};
+use super::table::{Cell, Table};
+use crate::explain::rows::{Between, Difference};
+
+/// The differences, also those that the command line finds.
+pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
+    name: "differences",
+    columns: [
+        Column::one_of("Between", &Between::NAMES),
+        Column::name("What"),
+        Column::name("Service"),
+        Column::text("Source"),
+        Column::text("Memory"),
+        Column::text("Kernel"),
+        Column::text("Likely-Cause"),
+        Column::text("What-Happens"),
+    ],
+};
+
+/// What was compared; text says it only where there is no difference.
+pub static COMPARED: Shape<[Column; 2]> =
+    Shape { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
+
+/// What becomes of hooks that are not in effect.
+pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may pass through untranslated";
+
+/// The rows.
+pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {
+    Table::new(&DIFFERENCES, rows.into_iter().map(cells))
+}
+
+/// One row.
+pub fn cells(row: Difference) -> [Cell; 8] {
+    [
+        Cell::text(&row.between),
+        Cell::Text(row.what),
+        Cell::optional(row.service),
+        Cell::optional(row.source),
+        Cell::optional(row.memory),
+        Cell::optional(row.kernel),
+        Cell::Text(row.cause),
+        Cell::Text(row.action),
+    ]
+}
+
+/// What there is to say where nothing differs.
+pub fn agreement(is_whole: bool, services: u64, frontends: u64) -> String {
+    let about = if is_whole { "" } else { " about what was asked for" };
+    let [services, frontends] = [(services, "service"), (frontends, "frontend")]
+        .map(|(number, what)| format!("{number} {what}{}", if number == 1 { "" } else { "s" }));
+    format!("source, memory and kernel agree{about}: {services}, {frontends}; compared just now")
+}

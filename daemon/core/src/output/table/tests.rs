@@ -1,0 +1,90 @@
+use super::{Cell, Column, Page, Shape, Table};
+use crate::model::moment::Moment;
+
+static THINGS: Shape<[Column; 5]> = Shape {
+    name: "things",
+    columns: [
+        Column::text("Name"),
+        Column::list("Backends"),
+        Column::number("Node-Count"),
+        Column::age("Since"),
+        Column::text("Error"),
+    ],
+};
+
+fn sample() -> Table {
+    Table::new(
+        &THINGS,
+        [
+            [
+                Cell::text("shop/web"),
+                Cell::list((1..=7).map(|n| format!("10.1.0.{n}:80/TCP"))),
+                Cell::Number(3),
+                Cell::age(Moment(1_000), Moment(261_000)),
+                Cell::None,
+            ],
+            [
+                Cell::text(""),
+                Cell::List(Vec::new()),
+                Cell::count(0),
+                Cell::age(Moment(9_000), Moment(0)),
+                Cell::text("map full"),
+            ],
+        ],
+    )
+}
+
+#[test]
+fn text_is_aligned_and_has_a_dash_for_nothing() {
+    let expected = "\
+Name      Backends                                                                                             Node-Count  Since  Error
+shop/web  10.1.0.1:80/TCP, 10.1.0.2:80/TCP, 10.1.0.3:80/TCP, 10.1.0.4:80/TCP, 10.1.0.5:80/TCP + 2 more  3           4m20s  -
+-         -                                                                                                    0           0s     map full
+";
+    // The wide column is easier to read above than to count: compare without runs of spaces, then check the alignment.
+    let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = Page::from(sample()).to_text();
+    assert_eq!(squeeze(&text), squeeze(expected));
+    let columns: Vec<usize> = text.lines().zip(["Since", "4m20s", "0s"]).filter_map(|(l, w)| l.find(w)).collect();
+    assert_eq!(columns.len(), 3);
+    assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "{text}");
+    assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");
+}
+
+#[test]
+fn json_has_the_same_columns_and_everything_in_them() {
+    let json: serde_json::Value = serde_json::from_str(&Page::from(sample()).to_json().unwrap()).unwrap();
+    let row = &json["things"][0];
+    let keys: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut expected = ["name", "backends", "node_count", "since", "error"];
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+    assert_eq!(row["backends"].as_array().unwrap().len(), 7);
+    assert_eq!(row["since"], 260);
+    assert!(row["error"].is_null());
+    assert_eq!(json["things"][1]["name"], "");
+}
+
+#[test]
+fn a_page_of_several_tables_has_headings() {
+    static FIRST: Shape<[Column; 1]> = Shape { name: "first", columns: [Column::flag("A")] };
+    static SECOND: Shape<[Column; 1]> = Shape { name: "second", columns: [Column::flag("A")] };
+    let table = |shape| Table::new(shape, [[Cell::Flag(true)]]);
+    assert_eq!(Page(vec![table(&FIRST), table(&SECOND)]).to_text(), "first:\nA\nyes\n\nsecond:\nA\nyes\n");
+}
+
+#[test]
+fn control_characters_never_reach_the_terminal() {
+    static T: Shape<[Column; 1]> = Shape { name: "t", columns: [Column::text("A")] };
+    let table = Table::new(&T, [[Cell::text("x\u{1b}[31m\ny\u{9b}é")]]);
+    assert_eq!(Page::from(table).to_text(), "A\nx\\u{1b}[31m\\ny\\u{9b}é\n");
+}
+
+#[test]
+fn an_empty_table_still_shows_its_columns() {
+    static T: Shape<[Column; 2]> = Shape { name: "t", columns: [Column::text("A"), Column::text("B")] };
+    let table = Table::new(&T, std::iter::empty());
+    assert!(table.is_empty());
+    assert_eq!(Page::from(table.clone()).to_text(), "A  B\n");
+    assert_eq!(Page::from(table).to_json().unwrap(), "{\"t\":[]}\n");
+}

@@ -1,0 +1,307 @@
+//! Tables as text: aligned columns that can be fitted to a terminal, and words that can be coloured. Owns how a cell looks;
+//! names and addresses are never shortened, and no word of the last column is lost.
+
+use std::fmt::{self, Write};
+
+use super::{Cell, Table};
+use crate::output::age;
+use crate::output::shape::{Column, Kind, Shape};
+
+/// How many elements of a list are shown unless all are asked for; JSON shows all.
+const SHOWN: usize = 5;
+const GAP: &str = "  ";
+/// What a shortened cell ends with.
+const CUT: char = '…';
+/// A column is not made narrower than this, however narrow the terminal.
+const LEAST: usize = 8;
+/// A last column of words stays beside its row if it gets so much.
+const ENOUGH: usize = 40;
+/// Before what does not fit beside its row and is written below it.
+const BELOW: &str = "    ";
+
+/// How text is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// The width to fit lines to, in characters; `None`: as wide as they are.
+    pub width: Option<usize>,
+    /// All of every list, and nothing shortened.
+    pub wide: bool,
+    /// Words that say how something stands in colour, as terminals understand it.
+    pub colour: bool,
+}
+
+/// Appends the table: the headings, then one line per row. What follows may be written in the same columns.
+pub(super) fn write(table: &Table, style: &Style, out: &mut String) -> Lines {
+    let cells = Texts::of(&table.cells, table.shape.columns.len(), style);
+    let lines = Lines { layout: Layout::of(table, &cells, style), style: *style, shape: table.shape };
+    if let (true, Some(text)) = (table.is_empty(), &table.instead) {
+        push_printable(out, text);
+        out.push('\n');
+        return lines;
+    }
+    let headings: Vec<&str> = table.shape.columns.iter().map(|column| column.heading).collect();
+    lines.layout.push_line(&headings, &[], out);
+    cells.for_each_row(|row| lines.push(row, out));
+    lines
+}
+
+/// Lines in the columns of a table that has been written.
+#[derive(Debug)]
+pub struct Lines {
+    shape: &'static Shape,
+    layout: Layout,
+    style: Style,
+}
+
+impl Lines {
+    /// Appends one more row.
+    pub fn push_row(&self, row: &[Cell], out: &mut String) {
+        Texts::of(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
+    }
+
+    fn push(&self, row: &[&str], out: &mut String) {
+        let colours: Vec<Option<&str>> = match self.style.colour {
+            true => self.shape.columns.iter().zip(row).map(|(column, text)| colour(column, text)).collect(),
+            false => Vec::new(),
+        };
+        self.layout.push_line(row, &colours, out);
+        self.layout.push_below(row, out);
+    }
+}
+
+/// The cells of a table, printed, in one string.
+struct Texts {
+    plain: String,
+    ends: Vec<usize>,
+    columns: usize,
+}
+
+impl Texts {
+    fn of(cells: &[Cell], columns: usize, style: &Style) -> Self {
+        let mut texts = Self { plain: String::new(), ends: Vec::with_capacity(cells.len()), columns };
+        for cell in cells {
+            push_cell(&mut texts.plain, cell, if style.wide { usize::MAX } else { SHOWN });
+            texts.ends.push(texts.plain.len());
+        }
+        texts
+    }
+
+    /// Hands the texts on row by row.
+    fn for_each_row<'a>(&'a self, mut each: impl FnMut(&[&'a str])) {
+        let mut row = Vec::with_capacity(self.columns);
+        let mut start = 0;
+        for cells in self.ends.chunks_exact(self.columns) {
+            row.clear();
+            for &end in cells {
+                row.push(&self.plain[start..end]);
+                start = end;
+            }
+            each(&row);
+        }
+    }
+}
+
+/// How wide each column is.
+#[derive(Debug)]
+struct Layout {
+    widths: Vec<usize>,
+    /// Which columns were made narrower than what is in them.
+    narrowed: Vec<bool>,
+    /// How the last column is written, where it takes more than a line.
+    last: Option<Last>,
+}
+
+/// The last column, of words that do not fit.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    /// Beside its row, from here on, in lines of so many characters.
+    Beside(usize, usize),
+    /// Below its row, with this heading, in lines of so many characters.
+    Below(&'static str, usize),
+}
+
+impl Layout {
+    fn of(table: &Table, cells: &Texts, style: &Style) -> Self {
+        let columns = &table.shape.columns;
+        let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
+        cells.for_each_row(|row| {
+            for (width, text) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count());
+            }
+        });
+        let narrowed = vec![false; widths.len()];
+        let mut layout = Self { widths, narrowed, last: None };
+        let Some(width) = style.width.filter(|_| !style.wide) else { return layout };
+        if layout.excess(width) == 0 {
+            return layout;
+        }
+        if let [_, .., Column { heading, kind: Kind::Text }] = columns {
+            layout.widths.pop();
+            let start = layout.widths.iter().sum::<usize>() + GAP.len() * layout.widths.len();
+            let room = width.saturating_sub(start);
+            layout.last = Some(if room < ENOUGH { Last::Below(heading, width) } else { Last::Beside(start, room) });
+        }
+        layout.narrow(columns, width);
+        layout
+    }
+
+    /// By how much a line is too long.
+    fn excess(&self, width: usize) -> usize {
+        let line = self.widths.iter().sum::<usize>() + GAP.len() * (self.widths.len() - 1);
+        line.saturating_sub(width)
+    }
+
+    /// Takes from the widest columns first, until lines fit or nothing is left to take.
+    fn narrow(&mut self, columns: &[Column], width: usize) {
+        let mut excess = self.excess(width);
+        while excess > 0 {
+            let least = |at: usize| columns[at].heading.chars().count().max(LEAST);
+            let may_give =
+                |at: &usize| matches!(columns[*at].kind, Kind::Text | Kind::List) && self.widths[*at] > least(*at);
+            let Some(widest) = (0..self.widths.len()).filter(may_give).max_by_key(|at| self.widths[*at]) else {
+                return;
+            };
+            self.widths[widest] -= 1;
+            self.narrowed[widest] = true;
+            excess -= 1;
+        }
+    }
+
+    /// No spaces after the last column.
+    fn push_line(&self, row: &[&str], colours: &[Option<&str>], out: &mut String) {
+        for (position, (&width, text)) in self.widths.iter().zip(row).enumerate() {
+            if position > 0 {
+                out.push_str(GAP);
+            }
+            let length = text.chars().count();
+            let painted = colours.get(position).copied().flatten();
+            out.push_str(painted.unwrap_or_default());
+            if length > width && self.narrowed[position] {
+                out.extend(text.chars().take(width.saturating_sub(1)).chain([CUT]));
+            } else {
+                out.push_str(text);
+            }
+            out.push_str(painted.map_or("", |_| RESET));
+            if position + 1 < self.widths.len() {
+                out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
+            }
+            if let (true, Some(Last::Beside(..))) = (position + 1 == self.widths.len(), self.last) {
+                out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
+            }
+        }
+        if let (Some(Last::Beside(start, room)), Some(text)) = (self.last, row.last()) {
+            out.push_str(GAP);
+            push_words(out, text, (0, room), start);
+        }
+        out.push('\n');
+    }
+
+    /// Words of the last column that have no place beside the row.
+    fn push_below(&self, row: &[&str], out: &mut String) {
+        let Some(Last::Below(heading, width)) = self.last else { return };
+        let Some(text) = row.last().filter(|text| **text != NOTHING) else { return };
+        out.push_str(BELOW);
+        out.push_str(heading);
+        out.push(':');
+        push_words(out, text, (heading.chars().count() + 1, width.saturating_sub(BELOW.len())), BELOW.len());
+        out.push('\n');
+    }
+}
+
+/// Appends words, and goes on in another line, so far indented, where there is no room: `(taken, room)` of the first.
+fn push_words(out: &mut String, text: &str, (mut taken, room): (usize, usize), indent: usize) {
+    for word in text.split(' ') {
+        let more = word.chars().count();
+        if taken > 0 && taken + 1 + more > room {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+            taken = 0;
+        } else if taken > 0 {
+            out.push(' ');
+            taken += 1;
+        }
+        out.push_str(word);
+        taken += more;
+    }
+}
+
+const NOTHING: &str = "-";
+const RESET: &str = "\u{1b}[0m";
+const GREEN: &str = "\u{1b}[32m";
+const YELLOW: &str = "\u{1b}[33m";
+const RED: &str = "\u{1b}[31m";
+
+/// All that a text has to say to a terminal.
+pub const COLOURS: [&str; 4] = [RESET, GREEN, YELLOW, RED];
+
+/// The colour of a word that says how something stands.
+fn colour(column: &Column, text: &str) -> Option<&'static str> {
+    if !matches!(column.kind, Kind::OneOf(_)) {
+        return None;
+    }
+    match text {
+        "Done" | "ok" | "Ok" | "Healthy" => Some(GREEN),
+        "Held" | "Pending" | "LastGood" | "Recovering" => Some(YELLOW),
+        "Error" | "failed" | "Failed" | "Emptied" => Some(RED),
+        _ => None,
+    }
+}
+
+fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
+    let start = out.len();
+    match cell {
+        Cell::None => {}
+        Cell::Text(text) => push_printable(out, text),
+        Cell::Shared(text) => push_printable(out, text),
+        Cell::Number(number) => push_display(out, number),
+        Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
+        Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
+        Cell::Addresses(values) => push_list(out, values.iter(), shown, push_display),
+        Cell::Age(millis) => out.push_str(&age::human(*millis)),
+        Cell::Took(micros) => out.push_str(&age::short(*micros)),
+    }
+    if out.len() == start {
+        out.push_str(NOTHING);
+    }
+}
+
+fn push_display(out: &mut String, value: impl fmt::Display) {
+    write!(out, "{value}").expect("invariant: writing to a String does not fail");
+}
+
+fn push_list<T>(
+    out: &mut String,
+    values: impl ExactSizeIterator<Item = T>,
+    shown: usize,
+    push: impl Fn(&mut String, T),
+) {
+    let more = values.len().saturating_sub(shown);
+    for (position, value) in values.take(shown).enumerate() {
+        if position > 0 {
+            out.push_str(", ");
+        }
+        push(out, value);
+    }
+    if more > 0 {
+        push_display(out, format_args!(" + {more} more"));
+    }
+}
+
+/// Control characters are escaped: what a source wrote into a name or a path must neither break the table nor reach
+/// the operator's terminal as a command.
+fn push_printable(out: &mut String, text: &str) {
+    if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
+        out.push_str(text);
+        return;
+    }
+    for character in text.chars() {
+        if character.is_control() {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

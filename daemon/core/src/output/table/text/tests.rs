@@ -1,0 +1,99 @@
+use super::Style;
+use crate::output::shape::{Column, Shape};
+use crate::output::table::{Cell, Page, Table};
+
+static THINGS: Shape<[Column; 5]> = Shape {
+    name: "things",
+    columns: [
+        Column::name("Address"),
+        Column::list("Backends"),
+        Column::one_of("Status", &["Done", "Error"]),
+        Column::age("Since"),
+        Column::text("Error"),
+    ],
+};
+
+fn page() -> Page {
+    let rows = [
+        [
+            Cell::text("[2001:db8:1234:5678::7]:443/TCP"),
+            Cell::list((1..=7).map(|n| format!("10.1.0.{n}:8080/TCP"))),
+            Cell::text("Error"),
+            Cell::Age(5_000),
+            Cell::text("claimed by shop/web, which is older; takes over when that goes"),
+        ],
+        [
+            Cell::text("10.96.7.7:80/TCP"),
+            Cell::list(["10.1.0.1:8080/TCP"]),
+            Cell::text("Done"),
+            Cell::Age(0),
+            Cell::None,
+        ],
+    ];
+    Page::from(Table::new(&THINGS, rows))
+}
+
+fn styled(width: usize, wide: bool, colour: bool) -> String {
+    page().to_styled_text(&Style { width: Some(width), wide, colour })
+}
+
+#[test]
+fn what_fits_is_left_alone() {
+    assert_eq!(styled(10_000, false, false), page().to_text());
+}
+
+#[test]
+fn a_narrow_terminal_shortens_lists_and_puts_the_last_words_below() {
+    let expected = "\
+Address                          Backends            Status  Since
+[2001:db8:1234:5678::7]:443/TCP  10.1.0.1:8080/TCP…  Error   5s
+    Error: claimed by shop/web, which is older; takes over when
+    that goes
+10.96.7.7:80/TCP                 10.1.0.1:8080/TCP   Done    0s
+";
+    assert_eq!(styled(66, false, false), expected);
+}
+
+#[test]
+fn the_last_words_go_on_beside_their_row_where_there_is_room() {
+    static TRACE: Shape<[Column; 2]> =
+        Shape { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
+    let finding = "connect4; nodelb's own sockets are left alone there, and nobody else's";
+    let table = Table::new(&TRACE, [[Cell::text("hook"), Cell::text(finding)]]);
+    let text = Page::from(table).to_styled_text(&Style { width: Some(50), ..Style::default() });
+    let expected = "\
+Step  Finding
+hook  connect4; nodelb's own sockets are left
+      alone there, and nobody else's
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn no_terminal_is_narrow_enough_to_cut_an_address() {
+    for width in 1..200 {
+        let text = styled(width, false, false);
+        assert!(text.contains("[2001:db8:1234:5678::7]:443/TCP "), "{text}");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let error = "claimed by shop/web, which is older; takes over when that goes";
+        assert!(error.split(' ').all(|word| words.contains(&word)), "{text}");
+    }
+    for width in 56..200 {
+        assert!(styled(width, false, false).lines().all(|line| line.chars().count() <= width), "{width}");
+    }
+}
+
+#[test]
+fn wide_shows_everything_on_one_line_each() {
+    let text = styled(40, true, false);
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(text.contains("10.1.0.7:8080/TCP") && !text.contains("more"), "{text}");
+}
+
+#[test]
+fn colour_is_on_the_word_and_nothing_else() {
+    let text = styled(66, false, true);
+    assert!(text.contains("\u{1b}[31mError\u{1b}[0m   5s") && text.contains("\u{1b}[32mDone\u{1b}[0m    0s"), "{text}");
+    let bare: String = text.replace("\u{1b}[31m", "").replace("\u{1b}[32m", "").replace("\u{1b}[0m", "");
+    assert_eq!(bare, styled(66, false, false));
+}

@@ -1,0 +1,513 @@
+//! From the bytes of one object to what the store is told. Pure. Nothing an apiserver sends is an error that stops
+//! anything: an object that makes no sense is skipped, by name where it has one.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use nodelb_core::model::node::NodeObject;
+use nodelb_core::model::service::{Origin, Service, Slice, Source, is_name_part};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::objects::{self, ListMetadata, Metadata};
+use super::printable;
+use super::translate::{self, Reader, Translation};
+use crate::null::null_is_default;
+
+/// The kinds of objects that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// `core/v1` Service.
+    Service,
+    /// `discovery.k8s.io/v1` EndpointSlice.
+    EndpointSlice,
+    /// `core/v1` Node: this one only, for its zone, its addresses and whether it is leaving.
+    Node,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Node];
+
+    /// Those that make services: nothing is complete without both.
+    pub const SERVED: [Self; 2] = [Self::Service, Self::EndpointSlice];
+
+    /// As in `kind:`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Node => "Node",
+        }
+    }
+
+    /// As a user asks for it.
+    pub const fn resource(self) -> &'static str {
+        match self {
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
+            Self::Node => "nodes",
+        }
+    }
+
+    /// Where the objects of all namespaces are listed and watched.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Service => "/api/v1/services",
+            Self::EndpointSlice => "/apis/discovery.k8s.io/v1/endpointslices",
+            Self::Node => "/api/v1/nodes",
+        }
+    }
+}
+
+/// Namespace, `default` for a Node, and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// `metadata.namespace`
+    pub namespace: Arc<str>,
+    /// `metadata.name`
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// Of a Node, which has no namespace.
+    pub fn of_node(name: &str) -> Self {
+        Self { namespace: translate::namespace(&Metadata::default()).into(), name: name.into() }
+    }
+}
+
+/// An object in nodelb's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A Service.
+    Service(Service),
+    /// An EndpointSlice.
+    Slice(Slice),
+    /// A Node.
+    Node(NodeObject),
+}
+
+/// Which life of a name an object is: `metadata.uid` as a number, 0 where it is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Uid(u128);
+
+/// `metadata.resourceVersion` as a number, 0 where it is none. Comparable within one cluster since etcd's revisions are
+/// what every apiserver uses (KEP-5504 makes it a promise).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub u64);
+
+/// What the store is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// What follows, up to [`Heard::Listed`], is everything there is.
+    ListBegins {
+        /// Whether the cluster went back in time, so that versions known before mean nothing any more.
+        is_rewound: bool,
+    },
+    /// The object is as given.
+    Upsert(Box<Item>),
+    /// The object is gone.
+    Delete(Identity),
+    /// Something that makes no sense: what was known before stays.
+    Skipped {
+        /// What it was, if it says so.
+        key: Option<Key>,
+        /// Why.
+        reason: String,
+    },
+    /// The list is complete, as of this version.
+    Listed(Version),
+}
+
+/// An object of a list or a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Which.
+    pub identity: Identity,
+    /// `None` where it is left out, as kube-proxy would.
+    pub object: Option<Object>,
+    /// What was left out of it.
+    pub notices: Vec<String>,
+}
+
+/// Which object, which life of it, and as of when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Namespace and name.
+    pub key: Key,
+    /// Which life.
+    pub uid: Uid,
+    /// As of when.
+    pub version: Version,
+}
+
+/// One event of a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// For the store. The version is that of the object, 0 if it was skipped.
+    Heard(Heard, Version),
+    /// Nothing has changed up to this version.
+    Bookmark {
+        /// Up to when.
+        version: Version,
+        /// Whether everything that existed when the stream began has been sent.
+        is_end_of_list: bool,
+    },
+    /// The server gives up the watch.
+    Error {
+        /// As an HTTP status; 410: the version asked for is too old.
+        code: u16,
+        /// What the server says.
+        message: String,
+    },
+}
+
+impl From<(Heard, Version)> for Event {
+    fn from((heard, version): (Heard, Version)) -> Self {
+        Self::Heard(heard, version)
+    }
+}
+
+/// An event with an object of the kind that is watched, read at once.
+#[derive(Deserialize)]
+struct Decoded<'a, O> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    object: O,
+}
+
+/// Any event.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Bare {
+    #[serde(deserialize_with = "null_is_default")]
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct BookmarkObject {
+    #[serde(deserialize_with = "null_is_default")]
+    metadata: BookmarkMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct BookmarkMetadata {
+    #[serde(deserialize_with = "null_is_default")]
+    resource_version: String,
+    #[serde(deserialize_with = "null_is_default")]
+    annotations: BookmarkAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct BookmarkAnnotations {
+    #[serde(rename = "k8s.io/initial-events-end")]
+    initial_events_end: Option<String>,
+}
+
+/// `meta/v1` Status, as far as it matters.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    #[serde(deserialize_with = "null_is_default")]
+    code: u16,
+    #[serde(deserialize_with = "null_is_default")]
+    reason: String,
+    #[serde(deserialize_with = "null_is_default")]
+    message: String,
+}
+
+/// A list without its items.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shell {
+    /// As of when the list is.
+    pub version: Version,
+    /// For the next page; empty on the last.
+    pub next: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ShellObject {
+    #[serde(deserialize_with = "null_is_default")]
+    kind: String,
+    #[serde(deserialize_with = "null_is_default")]
+    metadata: ListMetadata,
+}
+
+/// Decodes one kind of objects. Keeps the few names that thousands of objects repeat.
+#[derive(Debug)]
+pub struct Decoder {
+    kind: Kind,
+    writers: HashSet<Arc<str>>,
+    /// The uid of Service `default/kubernetes`, until somebody takes it.
+    cluster: Option<String>,
+}
+
+/// How many writers are kept; a cluster has a few.
+const MAX_WRITERS: usize = 1000;
+
+impl Decoder {
+    /// A decoder for this kind.
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, writers: HashSet::new(), cluster: None }
+    }
+
+    /// Which cluster it is: the uid of its Service `default/kubernetes`, whenever that has been decoded since the last time.
+    pub fn take_cluster(&mut self) -> Option<String> {
+        self.cluster.take()
+    }
+
+    /// An event of a watch.
+    ///
+    /// # Errors
+    /// When it is no event at all: what it told is lost, and only a new list can make up for it.
+    pub fn event(&mut self, bytes: &[u8]) -> Result<Event, String> {
+        match self.kind {
+            Kind::Service => self.event_of::<objects::Service>(bytes),
+            Kind::EndpointSlice => self.event_of::<objects::EndpointSlice>(bytes),
+            Kind::Node => self.event_of::<objects::Node>(bytes),
+        }
+    }
+
+    fn event_of<O: Watched>(&mut self, bytes: &[u8]) -> Result<Event, String> {
+        if let Ok(Decoded { kind, object }) = serde_json::from_slice::<Decoded<'_, O>>(bytes) {
+            match &*kind {
+                "ADDED" | "MODIFIED" => return Ok(object.heard(self).into()),
+                "DELETED" => return Ok(deleted(object.metadata()).into()),
+                _ => {}
+            }
+        }
+        let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|error| format!("not an event: {error}"))?;
+        let object = envelope.object.get().as_bytes();
+        match &*envelope.kind {
+            "ADDED" | "MODIFIED" => Ok(self.item_of::<O>(object).into()),
+            "DELETED" => match serde_json::from_slice::<Bare>(object) {
+                Ok(bare) => Ok(deleted(&bare.metadata).into()),
+                Err(error) => Ok(Event::Heard(skipped(object, &error.to_string()), Version::default())),
+            },
+            "BOOKMARK" => {
+                let bookmark: BookmarkObject =
+                    serde_json::from_slice(object).map_err(|error| format!("not a bookmark: {error}"))?;
+                let is_end_of_list = bookmark.metadata.annotations.initial_events_end.as_deref() == Some("true");
+                Ok(Event::Bookmark { version: Version::of(&bookmark.metadata.resource_version), is_end_of_list })
+            }
+            "ERROR" => {
+                let status: Status = serde_json::from_slice(object).unwrap_or_default();
+                let code = if status.code == 0 { 500 } else { status.code };
+                Ok(Event::Error { code, message: told(&status) })
+            }
+            other => Err(format!("an event of unknown type `{}`", other.escape_debug())),
+        }
+    }
+
+    /// An object of a list, or of an event that tells how it is now.
+    pub fn item(&mut self, bytes: &[u8]) -> (Heard, Version) {
+        match self.kind {
+            Kind::Service => self.item_of::<objects::Service>(bytes),
+            Kind::EndpointSlice => self.item_of::<objects::EndpointSlice>(bytes),
+            Kind::Node => self.item_of::<objects::Node>(bytes),
+        }
+    }
+
+    fn item_of<O: Watched>(&mut self, bytes: &[u8]) -> (Heard, Version) {
+        match serde_json::from_slice::<O>(bytes) {
+            Ok(object) => object.heard(self),
+            Err(error) => (skipped(bytes, &error.to_string()), Version::default()),
+        }
+    }
+
+    fn translated<O: Watched, M: HasOrigin>(
+        &mut self,
+        object: &O,
+        translate: impl FnOnce(&O, &Reader) -> Translation<M>,
+        model: impl FnOnce(M) -> Object,
+    ) -> (Heard, Version) {
+        let identity = match identity(object.metadata()) {
+            Ok(identity) => identity,
+            Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
+        };
+        let Key { namespace, name } = &identity.key;
+        let uid = &object.metadata().uid;
+        if self.kind == Kind::Service && (&**namespace, &**name) == ("default", "kubernetes") && !uid.is_empty() {
+            self.cluster = Some(printable::name(uid).into_owned());
+        }
+        let reader =
+            Reader { source: Source::Kubernetes, object: format!("{} {namespace}/{name}", self.kind.name()).into() };
+        let Translation { value, notices } = translate(object, &reader);
+        let notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
+        let value = value.map(|mut value| {
+            self.share_writer(value.origin());
+            model(value)
+        });
+        let version = identity.version;
+        (Heard::Upsert(Box::new(Item { identity, object: value, notices })), version)
+    }
+
+    fn share_writer(&mut self, origin: &mut Origin) {
+        if let Some(shared) = self.writers.get(&origin.writer) {
+            origin.writer = Arc::clone(shared);
+        } else if self.writers.len() < MAX_WRITERS {
+            self.writers.insert(Arc::clone(&origin.writer));
+        }
+    }
+}
+
+/// A list without its items.
+///
+/// # Errors
+/// When it is no list.
+pub fn shell(bytes: &[u8]) -> Result<Shell, String> {
+    let shell: ShellObject = serde_json::from_slice(bytes).map_err(|error| format!("not a list: {error}"))?;
+    if !shell.kind.ends_with("List") {
+        return Err(format!("not a list but a `{}`", shell.kind.escape_debug()));
+    }
+    Ok(Shell { version: Version::of(&shell.metadata.resource_version), next: shell.metadata.next })
+}
+
+fn deleted(metadata: &Metadata) -> (Heard, Version) {
+    match identity(metadata) {
+        Ok(identity) => {
+            let version = identity.version;
+            (Heard::Delete(identity), version)
+        }
+        Err(reason) => (Heard::Skipped { key: None, reason }, Version::default()),
+    }
+}
+
+fn told(Status { reason, message, .. }: &Status) -> String {
+    printable::sentence(format!("{reason} {message}").trim()).into_owned()
+}
+
+/// The object cannot be decoded; perhaps its name can.
+fn skipped(bytes: &[u8], error: &str) -> Heard {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Named {
+        metadata: Name,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Name {
+        namespace: String,
+        name: String,
+    }
+    let named: Named = serde_json::from_slice(bytes).unwrap_or_default();
+    let key = key(&named.metadata.namespace, &named.metadata.name).ok();
+    Heard::Skipped { key, reason: printable::sentence(error).into_owned() }
+}
+
+fn identity(metadata: &Metadata) -> Result<Identity, String> {
+    let key = key(translate::namespace(metadata), &metadata.name)?;
+    Ok(Identity { key, uid: Uid::of(&metadata.uid), version: Version::of(&metadata.resource_version) })
+}
+
+fn key(namespace: &str, name: &str) -> Result<Key, String> {
+    if is_name_part(namespace) && is_name_part(name) {
+        return Ok(Key { namespace: namespace.into(), name: name.into() });
+    }
+    let shown: String = format!("{namespace}/{name}").chars().take(80).collect();
+    Err(format!("`{}` is not a Kubernetes name", shown.escape_debug()))
+}
+
+impl Uid {
+    fn of(text: &str) -> Self {
+        let digits = text.bytes().filter(|byte| *byte != b'-');
+        let hex = digits
+            .map(|byte| char::from(byte).to_digit(16))
+            .try_fold(0_u128, |number, digit| Some(number.checked_mul(16)? + u128::from(digit?)));
+        Self(hex.unwrap_or_else(|| {
+            // No UUID: any number that differs where the texts do.
+            text.bytes()
+                .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(0x1b3 << 88 | 0x13b))
+        }))
+    }
+
+    /// Whether both are known and differ.
+    pub fn is_other(self, uid: Self) -> bool {
+        self.0 != 0 && uid.0 != 0 && self != uid
+    }
+}
+
+impl Version {
+    /// Of a `resourceVersion`.
+    pub fn of(text: &str) -> Self {
+        Self(text.parse().unwrap_or(0))
+    }
+}
+
+/// What all kinds have.
+trait Watched: DeserializeOwned {
+    fn metadata(&self) -> &Metadata;
+
+    /// What the store is told of it.
+    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version);
+}
+
+impl Watched for objects::Service {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version) {
+        decoder.translated(self, translate::service, Object::Service)
+    }
+}
+
+impl Watched for objects::EndpointSlice {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version) {
+        decoder.translated(self, translate::slice, Object::Slice)
+    }
+}
+
+impl Watched for objects::Node {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn heard(&self, _: &mut Decoder) -> (Heard, Version) {
+        let identity = match identity(&self.metadata) {
+            Ok(identity) => identity,
+            Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
+        };
+        let version = identity.version;
+        let object = Some(Object::Node(translate::node(self)));
+        (Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() })), version)
+    }
+}
+
+/// What both models have.
+trait HasOrigin {
+    fn origin(&mut self) -> &mut Origin;
+}
+
+impl HasOrigin for Service {
+    fn origin(&mut self) -> &mut Origin {
+        &mut self.origin
+    }
+}
+
+impl HasOrigin for Slice {
+    fn origin(&mut self) -> &mut Origin {
+        &mut self.origin
+    }
+}
+
+#[cfg(test)]
+mod tests;

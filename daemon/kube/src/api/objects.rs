@@ -1,0 +1,445 @@
+//! Slim Kubernetes types: only the fields nodelb reads are decoded, everything else is skipped by the decoder. `null` is
+//! the same as a missing field everywhere, as in Kubernetes.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use compact_str::CompactString;
+use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::null::null_is_default;
+use crate::time;
+
+/// `core/v1` Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    /// `metadata`
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+    /// `spec`
+    #[serde(deserialize_with = "null_is_default")]
+    pub spec: ServiceSpec,
+    /// `status`
+    #[serde(deserialize_with = "null_is_default")]
+    pub status: ServiceStatus,
+}
+
+/// `discovery.k8s.io/v1` EndpointSlice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointSlice {
+    /// `metadata`
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+    /// `addressType`
+    #[serde(deserialize_with = "null_is_default")]
+    pub address_type: String,
+    /// `endpoints`
+    #[serde(deserialize_with = "list")]
+    pub endpoints: Vec<Endpoint>,
+    /// `ports`
+    #[serde(deserialize_with = "list")]
+    pub ports: Vec<EndpointPort>,
+}
+
+/// `core/v1` Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// `metadata`
+    #[serde(deserialize_with = "null_is_default")]
+    pub metadata: Metadata,
+    /// `spec`
+    #[serde(deserialize_with = "null_is_default")]
+    pub spec: NodeSpec,
+    /// `status`
+    #[serde(deserialize_with = "null_is_default")]
+    pub status: NodeStatus,
+}
+
+/// `spec` of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// `taints`
+    #[serde(deserialize_with = "list")]
+    pub taints: Vec<Taint>,
+}
+
+/// `spec.taints[]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// `key`
+    #[serde(deserialize_with = "null_is_default")]
+    pub key: String,
+}
+
+/// `status` of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// `addresses`
+    #[serde(deserialize_with = "list")]
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// `status.addresses[]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct NodeAddress {
+    /// `type`
+    #[serde(rename = "type", deserialize_with = "null_is_default")]
+    pub kind: String,
+    /// `address`
+    #[serde(deserialize_with = "null_is_default")]
+    pub address: String,
+}
+
+/// `metadata` of any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
+    /// `name`
+    #[serde(deserialize_with = "null_is_default")]
+    pub name: String,
+    /// `namespace`; empty where not given.
+    #[serde(deserialize_with = "null_is_default")]
+    pub namespace: String,
+    /// `resourceVersion`
+    #[serde(deserialize_with = "null_is_default")]
+    pub resource_version: String,
+    /// `generation`; 0 where not given.
+    #[serde(deserialize_with = "null_is_default")]
+    pub generation: u64,
+    /// `creationTimestamp`, RFC 3339.
+    pub creation_timestamp: Option<String>,
+    /// `deletionTimestamp`: there while the object waits for its finalizers.
+    pub deletion_timestamp: Option<String>,
+    /// `labels`
+    #[serde(deserialize_with = "null_is_default")]
+    pub labels: Labels,
+    /// `annotations`
+    #[serde(deserialize_with = "null_is_default")]
+    pub annotations: Annotations,
+    /// `uid`; empty where not given.
+    #[serde(deserialize_with = "null_is_default")]
+    pub uid: String,
+    /// `managedFields`, reduced to who wrote last.
+    #[serde(rename = "managedFields", deserialize_with = "last_write")]
+    pub last_write: LastWrite,
+}
+
+/// The annotations that are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Annotations {
+    /// When what an EndpointSlice tells happened.
+    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    pub last_change: Option<String>,
+}
+
+/// The latest of an object's `managedFields`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastWrite {
+    /// `manager`
+    pub manager: String,
+    /// `time`, in seconds since 1970.
+    pub at: Option<u64>,
+}
+
+/// One of `managedFields`; what it covers is not decoded.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ManagedField {
+    #[serde(deserialize_with = "null_is_default")]
+    manager: String,
+    #[serde(deserialize_with = "null_is_default")]
+    time: String,
+}
+
+/// Decodes `managedFields`; of several writes in one second the last of the list counts.
+pub fn last_write<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LastWrite, D::Error> {
+    let fields: Vec<ManagedField> = list(deserializer)?;
+    let writes = fields.into_iter().map(|field| LastWrite { at: time::seconds(&field.time), manager: field.manager });
+    Ok(writes.max_by_key(|write| write.at).unwrap_or_default())
+}
+
+/// The labels that decide whether and where an object belongs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Labels {
+    /// The service an EndpointSlice belongs to.
+    #[serde(rename = "kubernetes.io/service-name")]
+    pub service_name: Option<String>,
+    /// A service with it, whatever the value, is served by another proxy.
+    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
+    pub proxy_name: Option<String>,
+    /// A slice with it, whatever the value, is not for proxies.
+    #[serde(rename = "service.kubernetes.io/headless")]
+    pub headless: Option<String>,
+    /// Where a Node is.
+    #[serde(rename = "topology.kubernetes.io/zone")]
+    pub zone: Option<String>,
+}
+
+/// `spec` of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
+    /// `type`
+    #[serde(rename = "type", deserialize_with = "null_is_default")]
+    pub kind: String,
+    /// `clusterIP`, the first of `clusterIPs` where both are given.
+    #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
+    pub cluster_ip: String,
+    /// `clusterIPs`
+    #[serde(rename = "clusterIPs", deserialize_with = "list")]
+    pub cluster_ips: Vec<String>,
+    /// `externalIPs`
+    #[serde(rename = "externalIPs", deserialize_with = "list")]
+    pub external_ips: Vec<String>,
+    /// `loadBalancerSourceRanges`
+    #[serde(deserialize_with = "list")]
+    pub load_balancer_source_ranges: Vec<String>,
+    /// `ports`
+    #[serde(deserialize_with = "list")]
+    pub ports: Vec<ServicePort>,
+    /// `sessionAffinity`
+    #[serde(deserialize_with = "null_is_default")]
+    pub session_affinity: String,
+    /// `sessionAffinityConfig`
+    #[serde(deserialize_with = "null_is_default")]
+    pub session_affinity_config: SessionAffinityConfig,
+    /// `internalTrafficPolicy`
+    #[serde(deserialize_with = "null_is_default")]
+    pub internal_traffic_policy: String,
+    /// `externalTrafficPolicy`
+    #[serde(deserialize_with = "null_is_default")]
+    pub external_traffic_policy: String,
+    /// `healthCheckNodePort`
+    #[serde(deserialize_with = "null_is_default")]
+    pub health_check_node_port: u16,
+}
+
+/// `spec.ports[]` of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServicePort {
+    /// `name`
+    #[serde(deserialize_with = "null_is_default")]
+    pub name: String,
+    /// `protocol`
+    #[serde(deserialize_with = "null_is_default")]
+    pub protocol: String,
+    /// `port`
+    #[serde(deserialize_with = "null_is_default")]
+    pub port: u16,
+    /// `nodePort`
+    #[serde(deserialize_with = "null_is_default")]
+    pub node_port: u16,
+}
+
+/// `spec.sessionAffinityConfig`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SessionAffinityConfig {
+    /// `clientIP`
+    #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
+    pub client_ip: ClientIpConfig,
+}
+
+/// `spec.sessionAffinityConfig.clientIP`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClientIpConfig {
+    /// `timeoutSeconds`
+    pub timeout_seconds: Option<u32>,
+}
+
+/// `status` of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceStatus {
+    /// `loadBalancer`
+    #[serde(deserialize_with = "null_is_default")]
+    pub load_balancer: LoadBalancerStatus,
+}
+
+/// `status.loadBalancer`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
+    /// `ingress`
+    #[serde(deserialize_with = "list")]
+    pub ingress: Vec<LoadBalancerIngress>,
+}
+
+/// `status.loadBalancer.ingress[]`; a hostname is of no use here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoadBalancerIngress {
+    /// `ip`
+    #[serde(deserialize_with = "null_is_default")]
+    pub ip: String,
+    /// `ipMode`
+    pub ip_mode: Option<String>,
+}
+
+/// `endpoints[]`. Texts of up to 24 bytes take no allocation: a slice has a thousand of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Endpoint {
+    /// The first of `addresses`; the others do not count.
+    #[serde(rename = "addresses", deserialize_with = "first")]
+    pub address: CompactString,
+    /// `conditions`
+    #[serde(deserialize_with = "null_is_default")]
+    pub conditions: Conditions,
+    /// `nodeName`
+    pub node_name: Option<CompactString>,
+    /// `zone`
+    pub zone: Option<CompactString>,
+    /// `hints`; boxed, for most endpoints have none.
+    pub hints: Option<Box<EndpointHints>>,
+}
+
+/// `endpoints[].conditions`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Conditions {
+    /// `ready`
+    pub ready: Option<bool>,
+    /// `serving`
+    pub serving: Option<bool>,
+    /// `terminating`
+    pub terminating: Option<bool>,
+}
+
+/// `endpoints[].hints`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointHints {
+    /// `forZones`
+    #[serde(deserialize_with = "list")]
+    pub for_zones: Vec<Named>,
+    /// `forNodes`
+    #[serde(deserialize_with = "list")]
+    pub for_nodes: Vec<Named>,
+}
+
+/// `{name: …}`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    /// `name`
+    #[serde(deserialize_with = "null_is_default")]
+    pub name: String,
+}
+
+/// `ports[]` of an EndpointSlice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct EndpointPort {
+    /// `name`; the apiserver makes a missing one empty.
+    #[serde(deserialize_with = "null_is_default")]
+    pub name: String,
+    /// `protocol`; empty is `TCP`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub protocol: String,
+    /// `port`
+    pub port: Option<u16>,
+}
+
+/// `metadata` of a list.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListMetadata {
+    /// `resourceVersion`
+    #[serde(deserialize_with = "null_is_default")]
+    pub resource_version: String,
+    /// `continue`: there is more, if it is not empty.
+    #[serde(rename = "continue", deserialize_with = "null_is_default")]
+    pub next: String,
+}
+
+/// The most items of one list: ten times what the apiserver accepts in any of those read here. Memory must not depend
+/// on what a file claims.
+pub const MAX_ITEMS: usize = 10_000;
+
+/// Decodes a list of at most [`MAX_ITEMS`]; `null` is the empty one.
+pub(crate) fn list<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    null_is_default::<List<T, MAX_ITEMS>, D>(deserializer).map(|list| list.0)
+}
+
+/// Decodes the first text of a list; none, or `null`, is empty.
+fn first<'de, D: Deserializer<'de>>(deserializer: D) -> Result<CompactString, D::Error> {
+    #[derive(Default)]
+    struct First(CompactString);
+
+    impl<'de> Deserialize<'de> for First {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_seq(FirstVisitor)
+        }
+    }
+
+    struct FirstVisitor;
+
+    impl<'de> Visitor<'de> for FirstVisitor {
+        type Value = First;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of texts")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<First, A::Error> {
+            let first = items.next_element()?.unwrap_or_default();
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(First(first))
+        }
+    }
+
+    null_is_default::<First, D>(deserializer).map(|first| first.0)
+}
+
+/// A list that decodes only as long as it has at most `MAX` items.
+pub struct List<T, const MAX: usize>(pub Vec<T>);
+
+impl<T, const MAX: usize> Default for List<T, MAX> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
+    }
+}
+
+struct ListVisitor<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T, MAX> {
+    type Value = List<T, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            if list.len() == MAX {
+                return Err(A::Error::custom(format_args!("a list of more than {MAX} items; split it")));
+            }
+            list.push(item);
+        }
+        Ok(List(list))
+    }
+}

@@ -1,0 +1,177 @@
+//! The requests that list and watch one kind: what is left out by the server, where it can, so that it need not travel.
+
+use std::time::Duration;
+
+use nodelb_core::model::service::ServiceName;
+
+use super::decode::{Kind, Version};
+use crate::apiserver::error::LinkError;
+
+/// The label by which a slice names its service.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// The longest a server may tell us to wait.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// What kube-proxy leaves out by label (as of Kubernetes 1.36): Services of another proxy, and slices of headless ones.
+fn labels(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Service => Some("!service.kubernetes.io/service-proxy-name"),
+        Kind::EndpointSlice => Some("!service.kubernetes.io/headless"),
+        Kind::Node => None,
+    }
+}
+
+/// How one kind is asked for, as far as the servers met so far understand it.
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// Which kind.
+    pub kind: Kind,
+    /// Whether streaming lists are tried.
+    pub streams: bool,
+    /// Only in this namespace.
+    namespace: Option<String>,
+    labels: Option<String>,
+    fields: Option<String>,
+    /// Whether the fields only spare traffic.
+    fields_can_go: bool,
+}
+
+impl Query {
+    /// Of Services or EndpointSlices in all namespaces.
+    pub fn all(kind: Kind) -> Self {
+        // Headless services, which no proxy serves.
+        let fields = (kind == Kind::Service).then(|| "spec.clusterIP!=None".to_owned());
+        let labels = labels(kind).map(ToOwned::to_owned);
+        Self { kind, streams: true, namespace: None, labels, fields, fields_can_go: true }
+    }
+
+    /// Of one Service, or of its EndpointSlices.
+    pub fn of_service(kind: Kind, service: &ServiceName) -> Self {
+        let mut query = Self::all(kind);
+        query.namespace = Some(service.namespace.to_string());
+        let (_, of_it) = selector(kind, service);
+        match kind {
+            Kind::EndpointSlice => {
+                query.labels = Some(query.labels.map_or_else(|| of_it.clone(), |labels| format!("{labels},{of_it}")));
+            }
+            Kind::Service | Kind::Node => (query.fields, query.fields_can_go) = (Some(of_it), false),
+        }
+        query
+    }
+
+    /// Of one Node.
+    pub fn node(name: &str) -> Self {
+        let fields = Some(format!("metadata.name={name}"));
+        let labels = labels(Kind::Node).map(ToOwned::to_owned);
+        Self { kind: Kind::Node, streams: true, namespace: None, labels, fields, fields_can_go: false }
+    }
+
+    /// Gives up what the server refuses; whether there was something to give up.
+    pub fn make_do_without(&mut self, error: &LinkError) -> bool {
+        let LinkError::Status { code, message } = error else { return false };
+        if *code == 400 && message.contains("field") && self.fields_can_go && self.fields.is_some() {
+            self.fields = None;
+            return true;
+        }
+        // 422 where the feature gate WatchList is off, 400 or 404 from whatever stands in between.
+        let was_streaming = self.streams && (400..500).contains(code);
+        self.streams &= !was_streaming;
+        was_streaming
+    }
+
+    /// A page of a list; `limit` 0: all of it.
+    pub fn page(&self, next: &str, limit: usize) -> String {
+        let mut query = self.base();
+        if limit > 0 {
+            query.add("limit", &limit.to_string());
+        }
+        if !next.is_empty() {
+            query.add("continue", next);
+        }
+        query.0
+    }
+
+    /// A watch that begins with everything there is.
+    pub fn stream(&self, at_least: Duration) -> String {
+        let mut query = self.watching(at_least);
+        query.add("sendInitialEvents", "true");
+        query.add("resourceVersionMatch", "NotOlderThan");
+        query.0
+    }
+
+    /// A watch of what came after.
+    pub fn watch(&self, from: Version, at_least: Duration) -> String {
+        let mut query = self.watching(at_least);
+        query.add("resourceVersion", &from.0.to_string());
+        query.0
+    }
+
+    fn watching(&self, at_least: Duration) -> Text {
+        let mut query = self.base();
+        query.add("watch", "true");
+        query.add("allowWatchBookmarks", "true");
+        // Spread, so that a cluster's nodes do not come back all at once.
+        query.add("timeoutSeconds", &at_least.mul_f64(1.0 + fastrand::f64()).as_secs().max(1).to_string());
+        query
+    }
+
+    fn base(&self) -> Text {
+        let mut query = Text(path(self.kind, self.namespace.as_deref()) + "?");
+        if let Some(labels) = &self.labels {
+            query.add("labelSelector", labels);
+        }
+        if let Some(fields) = &self.fields {
+            query.add("fieldSelector", fields);
+        }
+        query
+    }
+}
+
+/// Where one kind is listed and watched, in all namespaces or in one.
+pub fn path(kind: Kind, namespace: Option<&str>) -> String {
+    match (namespace, kind.path().rsplit_once('/')) {
+        (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
+        _ => kind.path().to_owned(),
+    }
+}
+
+/// The parameter that leaves one Service, or its EndpointSlices.
+pub fn selector(kind: Kind, service: &ServiceName) -> (&'static str, String) {
+    match kind {
+        Kind::EndpointSlice => ("labelSelector", format!("{SERVICE_LABEL}={}", service.name)),
+        Kind::Service | Kind::Node => ("fieldSelector", format!("metadata.name={}", service.name)),
+    }
+}
+
+/// A path with these parameters.
+pub fn question(path: &str, parameters: &[(&str, &str)]) -> String {
+    let mut query = Text(format!("{path}?"));
+    for (key, value) in parameters {
+        query.add(key, value);
+    }
+    query.0
+}
+
+/// A path with a query.
+struct Text(String);
+
+impl Text {
+    fn add(&mut self, key: &str, value: &str) {
+        if !self.0.ends_with('?') {
+            self.0.push('&');
+        }
+        self.0.push_str(key);
+        self.0.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+                self.0.push(char::from(byte));
+            } else {
+                self.0.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+//! Kubernetes objects to services and slices, field by field as kube-proxy reads them. Pure. What is left out is told in
+//! notices; nothing here is an error, for one odd object must not keep the others from being served.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::node::NodeObject;
+use nodelb_core::model::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
+    SliceName, SlicePort, Source, TrafficPolicy,
+};
+
+use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, NodeAddress, ServiceSpec};
+use super::printable::name;
+use crate::time;
+
+/// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
+pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+
+/// The cluster autoscaler gives it to a node it is about to remove (KEP-3836).
+const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// What became of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translation<T> {
+    /// `None` where the object is left out.
+    pub value: Option<T>,
+    /// What was left out of it, or why all of it was.
+    pub notices: Vec<String>,
+}
+
+impl<T> Translation<T> {
+    fn left_out(reason: impl Into<String>) -> Self {
+        Self { value: None, notices: vec![reason.into()] }
+    }
+}
+
+/// Where an object was read from: the part of a service that is not in the object.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// Which source.
+    pub source: Source,
+    /// The file; the object itself where there is none.
+    pub object: Arc<str>,
+}
+
+impl Reader {
+    fn origin(&self, metadata: &Metadata) -> Origin {
+        Origin {
+            object: Arc::clone(&self.object),
+            resource_version: (&*name(&metadata.resource_version)).into(),
+            writer: (&*name(&metadata.last_write.manager)).into(),
+            generation: metadata.generation,
+            written: metadata.last_write.at,
+            triggered: metadata.annotations.last_change.as_deref().and_then(time::millis),
+        }
+    }
+}
+
+/// The namespace of an object: `default` where it names none.
+pub fn namespace(metadata: &Metadata) -> &str {
+    if metadata.namespace.is_empty() { "default" } else { &metadata.namespace }
+}
+
+/// A Service. Left out are those kube-proxy does not serve: ExternalName, headless, without a ClusterIP, or labelled
+/// for another proxy.
+pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Service> {
+    let objects::Service { metadata, spec, status } = object;
+    if let Some(reason) = reason_to_leave_out(metadata, spec) {
+        return Translation::left_out(reason);
+    }
+    let mut notices = Vec::new();
+    let addresses = addresses(spec, status, &mut notices);
+    if !addresses.iter().any(|(kind, _)| *kind == FrontendKind::ClusterIP) {
+        notices.push("no usable clusterIP; left out".into());
+        return Translation { value: None, notices };
+    }
+    let service = Service {
+        name: ServiceName::new(namespace(metadata), &metadata.name),
+        source: reader.source,
+        origin: reader.origin(metadata),
+        created: metadata.creation_timestamp.as_deref().and_then(time::seconds),
+        ports: ports(spec, &addresses, &mut notices),
+        internal_policy: policy(&spec.internal_traffic_policy),
+        external_policy: policy(&spec.external_traffic_policy),
+        affinity_seconds: affinity_seconds(spec),
+        source_ranges: source_ranges(spec, &mut notices),
+        health_check_port: health_check_port(spec),
+        awaits_load_balancer: spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty(),
+        health_check: None,
+    };
+    Translation { value: Some(service), notices }
+}
+
+fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String> {
+    if let Some(proxy) = &metadata.labels.proxy_name {
+        return Some(format!("label service.kubernetes.io/service-proxy-name gives it to `{proxy}`; left out"));
+    }
+    if spec.kind == "ExternalName" {
+        return Some("ExternalName, which is a matter of DNS; left out".into());
+    }
+    if spec.cluster_ip == "None" || spec.cluster_ips.first().is_some_and(|ip| ip == "None") {
+        return Some("headless (clusterIP None); left out".into());
+    }
+    None
+}
+
+/// The addresses of a service but for its ports, ClusterIPs first. Only families of its ClusterIPs count, for the others
+/// have no endpoints.
+fn addresses(
+    spec: &ServiceSpec,
+    status: &objects::ServiceStatus,
+    notices: &mut Vec<String>,
+) -> Vec<(FrontendKind, Addr)> {
+    let mut found = Vec::new();
+    let mut families = BTreeSet::new();
+    let cluster_ips =
+        if spec.cluster_ips.is_empty() { std::slice::from_ref(&spec.cluster_ip) } else { &spec.cluster_ips };
+    for text in cluster_ips.iter().filter(|text| !text.is_empty()) {
+        match dialable(text) {
+            Ok(addr) if families.insert(addr.family()) => found.push((FrontendKind::ClusterIP, addr)),
+            Ok(addr) => notices.push(format!("clusterIP {addr} is the second of its family; ignored")),
+            Err(why) => notices.push(format!("clusterIP {why}; ignored")),
+        }
+    }
+    for family in &families {
+        let any = if *family == Family::Ipv4 { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
+        found.push((FrontendKind::NodePort, any));
+    }
+    // `ipMode: Proxy`: such traffic must go out to the load balancer, which does more than forward it.
+    let through_balancer = |mode: &Option<String>| mode.as_deref() == Some("Proxy");
+    let ingress = status.load_balancer.ingress.iter().filter(|at| !at.ip.is_empty() && !through_balancer(&at.ip_mode));
+    let ingress: Vec<&String> = ingress.map(|at| &at.ip).collect();
+    // What is both is the load balancer's, who has given it to this service, and whose source ranges hold there.
+    let balanced: BTreeSet<Addr> = ingress.iter().filter_map(|text| dialable(text).ok()).collect();
+    let is_balanced = |text: &String| dialable(text).is_ok_and(|addr| balanced.contains(&addr));
+    let external = spec.external_ips.iter().filter(|text| !is_balanced(text));
+    let external = external.map(|text| (FrontendKind::ExternalIP, text));
+    for (kind, text) in external.chain(ingress.into_iter().map(|text| (FrontendKind::LoadBalancer, text))) {
+        match dialable(text) {
+            Ok(addr) if families.contains(&addr.family()) => found.push((kind, addr)),
+            Ok(addr) => notices.push(format!("{kind} {addr}: the service has no {} clusterIP; ignored", addr.family())),
+            Err(why) => notices.push(format!("{kind} {why}; ignored")),
+        }
+    }
+    found
+}
+
+/// An address that a client can dial, or a backend can be reached at.
+fn dialable(text: &str) -> Result<Addr, String> {
+    let addr: Addr = text.parse().map_err(|error| format!("{error}"))?;
+    if addr.is_unspecified() || addr.is_multicast() {
+        return Err(format!("`{text}` is not the address of one host"));
+    }
+    Ok(addr)
+}
+
+/// The networks from which clients may come. Kubernetes takes a network with bits set beyond its prefix length.
+fn source_ranges(spec: &ServiceSpec, notices: &mut Vec<String>) -> Option<Vec<IpNet>> {
+    let texts = &spec.load_balancer_source_ranges;
+    if texts.is_empty() {
+        return None;
+    }
+    let mut ranges = Vec::new();
+    for text in texts {
+        match text.trim().parse::<IpNet>() {
+            Ok(net) => ranges.push(net.trunc()),
+            Err(_not_a_net) => notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; admits nobody")),
+        }
+    }
+    Some(ranges)
+}
+
+fn ports(spec: &ServiceSpec, addresses: &[(FrontendKind, Addr)], notices: &mut Vec<String>) -> Vec<ServicePort> {
+    let mut named = BTreeSet::new();
+    let mut claimed = BTreeSet::new();
+    let mut ports = Vec::new();
+    for port in &spec.ports {
+        let called = format!("port `{}` ({})", port.name, port.port);
+        let protocol = match protocol(&port.protocol) {
+            Some(protocol) if port.port != 0 => protocol,
+            Some(_) => {
+                notices.push(format!("{called} has no number; ignored"));
+                continue;
+            }
+            None => {
+                notices.push(format!("{called} has unknown protocol `{}`; ignored", port.protocol));
+                continue;
+            }
+        };
+        if !named.insert((name(&port.name), protocol)) {
+            notices.push(format!("{called} has the name of another port; ignored"));
+            continue;
+        }
+        let frontends = addresses.iter().filter_map(|&(kind, addr)| {
+            let number = if kind == FrontendKind::NodePort { port.node_port } else { port.port };
+            let is_new = number != 0 && claimed.insert(L4Addr::new(addr, number, protocol));
+            is_new.then_some(FrontendSpec { addr, port: number, kind })
+        });
+        ports.push(ServicePort { name: (&*name(&port.name)).into(), protocol, frontends: frontends.collect() });
+    }
+    ports
+}
+
+fn protocol(text: &str) -> Option<Protocol> {
+    match text {
+        "" | "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    }
+}
+
+fn policy(text: &str) -> TrafficPolicy {
+    if text == "Local" { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
+}
+
+fn affinity_seconds(spec: &ServiceSpec) -> Option<u32> {
+    let timeout = spec.session_affinity_config.client_ip.timeout_seconds.filter(|seconds| *seconds != 0);
+    (spec.session_affinity == "ClientIP").then(|| timeout.unwrap_or(DEFAULT_AFFINITY_SECONDS))
+}
+
+/// As the apiserver allocates it. A port left over from another type or policy does not count.
+fn health_check_port(spec: &ServiceSpec) -> Option<u16> {
+    let is_asked = spec.kind == "LoadBalancer" && policy(&spec.external_traffic_policy) == TrafficPolicy::Local;
+    Some(spec.health_check_node_port).filter(|port| is_asked && *port != 0)
+}
+
+/// A Node, as far as it matters to itself.
+pub fn node(object: &objects::Node) -> NodeObject {
+    let objects::Node { metadata, spec, status } = object;
+    let zone = metadata.labels.zone.as_deref().unwrap_or_default();
+    let leaving = if metadata.deletion_timestamp.is_some() {
+        Some("it is being deleted".into())
+    } else {
+        let is_leaving = spec.taints.iter().any(|taint| taint.key == LEAVING_TAINT);
+        is_leaving.then(|| format!("it has the taint {LEAVING_TAINT}").into())
+    };
+    NodeObject { zone: (&*name(zone)).into(), addresses: node_addresses(&status.addresses), leaving }
+}
+
+/// The first InternalIP of each family, or the first ExternalIP of a family without one (component-helpers'
+/// `GetNodeHostIPs`).
+fn node_addresses(told: &[NodeAddress]) -> BTreeSet<Addr> {
+    let mut found: BTreeMap<Family, Addr> = BTreeMap::new();
+    for kind in ["InternalIP", "ExternalIP"] {
+        for addr in told.iter().filter(|at| at.kind == kind).filter_map(|at| dialable(&at.address).ok()) {
+            found.entry(addr.family()).or_insert(addr);
+        }
+    }
+    found.into_values().collect()
+}
+
+/// The family of the addresses in slices of this `addressType`, if they have any.
+pub fn family(address_type: &str) -> Option<Family> {
+    match address_type {
+        "IPv4" => Some(Family::Ipv4),
+        "IPv6" => Some(Family::Ipv6),
+        _ => None,
+    }
+}
+
+/// An EndpointSlice. Left out are those without a service, of FQDNs, and those labelled headless.
+pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
+    let metadata = &object.metadata;
+    let Some(service) = metadata.labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
+        return Translation::left_out("no label kubernetes.io/service-name, so it belongs to no service; left out");
+    };
+    if metadata.labels.headless.is_some() {
+        return Translation::left_out("label service.kubernetes.io/headless; left out");
+    }
+    let Some(family) = family(&object.address_type) else {
+        let other = &object.address_type;
+        return Translation::left_out(format!("addressType `{other}` has no addresses to connect to; left out"));
+    };
+    let mut notices = Vec::new();
+    let backends = backends(&object.endpoints, family, &mut notices);
+    let mut ports = Vec::new();
+    for port in &object.ports {
+        let called = &port.name;
+        let Some(number) = port.port.filter(|number| *number != 0) else {
+            notices.push(format!("port `{called}` without a number is ignored"));
+            continue;
+        };
+        let Some(protocol) = protocol(&port.protocol) else {
+            notices.push(format!("port `{called}` has unknown protocol `{}`; ignored", port.protocol));
+            continue;
+        };
+        let backends = backends.iter().map(|backend| Backend { port: number, ..backend.clone() }).collect();
+        ports.push(SlicePort { name: (&*name(called)).into(), protocol, backends });
+    }
+    let slice = Slice {
+        name: SliceName::new(namespace(metadata), &metadata.name),
+        service: ServiceName::new(namespace(metadata), &name(service)),
+        source: reader.source,
+        origin: reader.origin(metadata),
+        ports,
+    };
+    Translation { value: Some(slice), notices }
+}
+
+/// The usable endpoints of a slice, with port 0: a slice gives each of them every port.
+fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -> Vec<Backend> {
+    let mut strings = Strings::default();
+    let mut unusable = 0_usize;
+    let mut example = String::new();
+    let mut backends = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        let text = endpoint.address.as_str();
+        let addr = dialable(text)
+            .and_then(|addr| if addr.family() == family { Ok(addr) } else { Err(format!("`{text}` is not {family}")) });
+        match addr {
+            Ok(addr) => backends.push(backend(endpoint, addr, &mut strings)),
+            Err(why) => {
+                unusable += 1;
+                example = why;
+            }
+        }
+    }
+    if unusable > 0 {
+        notices.push(format!("{unusable} endpoints without a usable address are ignored: {example}"));
+    }
+    backends
+}
+
+fn backend(endpoint: &Endpoint, addr: Addr, strings: &mut Strings) -> Backend {
+    Backend {
+        state: state(endpoint.conditions),
+        node: strings.non_empty(endpoint.node_name.as_deref()),
+        zone: strings.non_empty(endpoint.zone.as_deref()),
+        hints: endpoint.hints.as_ref().and_then(|hints| strings.hints(hints)),
+        ..Backend::new(addr, 0)
+    }
+}
+
+/// Readiness is the controller's word on everything; serving and terminating matter only without it.
+fn state(conditions: Conditions) -> BackendState {
+    let Conditions { ready, serving, terminating } = conditions;
+    if ready.unwrap_or(true) {
+        BackendState::Active
+    } else if serving.unwrap_or(true) && terminating.unwrap_or(false) {
+        BackendState::Terminating
+    } else {
+        BackendState::NotReady
+    }
+}
+
+/// The names that a slice repeats for each of its endpoints, each kept once.
+#[derive(Default)]
+struct Strings(BTreeMap<Box<str>, Arc<str>>);
+
+impl Strings {
+    fn shared(&mut self, text: &str) -> Arc<str> {
+        let text = &*name(text);
+        if let Some(shared) = self.0.get(text) {
+            return Arc::clone(shared);
+        }
+        let shared: Arc<str> = text.into();
+        self.0.insert(text.into(), Arc::clone(&shared));
+        shared
+    }
+
+    fn non_empty(&mut self, text: Option<&str>) -> Option<Arc<str>> {
+        text.filter(|text| !text.is_empty()).map(|text| self.shared(text))
+    }
+
+    /// `None` where nothing is named: empty hints are no hints.
+    fn hints(&mut self, hints: &EndpointHints) -> Option<Arc<Hints>> {
+        let zones: Vec<_> = hints.for_zones.iter().filter_map(|zone| self.non_empty(Some(&zone.name))).collect();
+        let nodes: Vec<_> = hints.for_nodes.iter().filter_map(|node| self.non_empty(Some(&node.name))).collect();
+        (!zones.is_empty() || !nodes.is_empty()).then(|| Arc::new(Hints { zones, nodes }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

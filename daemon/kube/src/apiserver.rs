@@ -1,0 +1,37 @@
+//! Reaching an apiserver, come what may. Owns the addresses, the credentials and the one connection in use; knows
+//! nothing of what is read over it.
+//!
+//! ```text
+//!  config ──> Settings ──┐                            ┌── watch: Option<Arc<Session>> ──> source
+//!  credentials (files) ──┼──> supervisor (1) ─────────┤
+//!  remembered addresses ─┘     │  pool (pure)         ├── watch: pool report ──> admin
+//!             source ──Report──┘  link, probes        └── Change::Apiservers ──> owner
+//! ```
+
+pub mod address;
+pub mod authorities;
+pub mod credentials;
+pub mod credstore;
+pub mod dial;
+pub mod error;
+mod exec;
+mod files;
+pub mod impersonation;
+mod kubeconfig;
+pub mod learn;
+pub mod link;
+pub mod login;
+pub mod pool;
+pub mod preflight;
+pub mod proxy;
+mod refusal;
+pub mod remember;
+pub mod resolve;
+pub mod session;
+pub mod supervisor;
+pub mod timing;
+mod tls;
+pub mod url;
+pub mod visit;
+
+pub use supervisor::{Parts, start};

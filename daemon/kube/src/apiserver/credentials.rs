@@ -1,0 +1,266 @@
+//! The credentials as they are now: from a kubeconfig, or from a token file and a CA file. Owns when they are read again
+//! and keeps the last good ones while what replaces them cannot be used; what is in them is
+//! [`kubeconfig`](super::kubeconfig)'s, [`exec`](super::exec)'s and [`login`](super::login)'s business.
+
+mod inputs;
+mod plugin;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nodelb_core::messages;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use self::inputs::{Inputs, Looked, Origin};
+use self::plugin::{Printed, Want};
+use super::address::Server;
+use super::authorities::Authorities;
+pub use super::login::CredentialsError;
+use super::login::{self, Login, Material, Piece};
+use super::session::Settings;
+use crate::threads::Threads;
+
+/// How long things around credentials may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// For the files to be read: they may lie on a file system that is away.
+    pub files: Duration,
+    /// For an exec plugin.
+    pub plugin: Duration,
+    /// At least so long between two runs of an exec plugin, however often its credentials are refused.
+    pub plugin_pause: Duration,
+    /// So long before they end, an exec plugin's credentials are replaced.
+    pub early: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            files: Duration::from_secs(2),
+            plugin: Duration::from_secs(30),
+            plugin_pause: Duration::from_secs(5),
+            early: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Reads the credentials once, as far as that goes without running an exec plugin. Blocks. Returns what is not as its
+/// writer may think.
+///
+/// # Errors
+/// The first thing that is wrong: which file, what, and the remedy.
+pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
+    let looked = inputs::look(&Origin::of(settings)?, inputs::Stamps::default(), true);
+    let Some(inputs) = looked.outcome.transpose()? else { return Ok(Vec::new()) };
+    if let Some(material) = material(&inputs, None) {
+        Login::new(&material, None)?;
+    }
+    Ok(inputs.notices)
+}
+
+/// What the credentials are read from, and what is run for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Every file, as far as they could be read.
+    pub files: Vec<PathBuf>,
+    /// The exec plugin, if it is named with a path.
+    pub plugin: Option<PathBuf>,
+}
+
+/// Reads the credentials once to find out what they consist of; `None` where none are named. Blocks.
+pub fn named(settings: &Settings) -> Option<Named> {
+    let looked = inputs::look(&Origin::of(settings).ok()?, inputs::Stamps::default(), true);
+    let plugin = looked.outcome.and_then(Result::ok).and_then(|inputs| inputs.plugin);
+    let plugin = plugin.map(|plugin| plugin.command).filter(|command| command.is_absolute());
+    Some(Named { files: looked.stamps.files(), plugin })
+}
+
+/// Knows who nodelb is and whom it trusts.
+#[derive(Debug)]
+pub struct Credentials {
+    origin: Origin,
+    timing: Timing,
+    state: tokio::sync::Mutex<State>,
+    server: Mutex<Option<Server>>,
+    rejected: Mutex<Option<Arc<Login>>>,
+    /// Where files are looked at, one look at a time.
+    threads: Threads,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Under way; outlives a caller that has stopped waiting, so that a file system that is away holds one thread only.
+    looking: Option<oneshot::Receiver<Looked>>,
+    read: inputs::Stamps,
+    inputs: Option<Inputs>,
+    /// Why what the files hold now is of no use.
+    unusable: Option<CredentialsError>,
+    printed: Option<Printed>,
+    good: Option<Good>,
+    /// What was last warned of.
+    warned: Option<String>,
+}
+
+#[derive(Debug)]
+struct Good {
+    material: Material,
+    login: Arc<Login>,
+}
+
+impl Credentials {
+    /// Reads nothing yet.
+    ///
+    /// # Errors
+    /// When the settings name neither a kubeconfig nor a CA file.
+    pub fn new(settings: &Settings, timing: Timing) -> Result<Self, CredentialsError> {
+        let origin = Origin::of(settings)?;
+        let (state, server, rejected) = (State::default(), Mutex::default(), Mutex::default());
+        let threads = Threads::new("credentials", 1);
+        Ok(Self { origin, timing, state: state.into(), server, rejected, threads })
+    }
+
+    /// What to log in with now: the same as before unless something has changed. Cheap then: looks at the files' stamps.
+    /// While what is there now cannot be used, the last good one, with one warning.
+    ///
+    /// # Errors
+    /// When there has been no good one yet: what is wrong, in which file or plugin.
+    pub async fn login(&self) -> Result<Arc<Login>, CredentialsError> {
+        let mut state = self.state.lock().await;
+        let outcome = self.refresh(&mut state).await;
+        let Some(login) = state.good.as_ref().map(|good| Arc::clone(&good.login)) else {
+            return Err(outcome.err().unwrap_or_else(|| CredentialsError("the credentials were not read".into())));
+        };
+        let trouble = outcome.err().map(|error| error.to_string());
+        if let Some(trouble) = trouble.as_ref().filter(|trouble| state.warned.as_ref() != Some(trouble)) {
+            warn!(
+                message_id = %messages::LOGIN_FAILED,
+                "{trouble}; going on with the credentials from before, {}", login.identity
+            );
+        }
+        state.warned = trouble;
+        Ok(login)
+    }
+
+    /// The cluster's identity, as [`Login::authority`], without a login: no plugin is run for it.
+    ///
+    /// # Errors
+    /// When the certificate authority cannot be read.
+    pub async fn authority(&self) -> Result<Authorities, CredentialsError> {
+        let mut state = self.state.lock().await;
+        self.look(&mut state, false).await?;
+        match (&state.inputs, &state.unusable) {
+            (Some(inputs), _) => login::authority(&inputs.authority),
+            (None, unusable) => {
+                Err(unusable.clone().unwrap_or_else(|| CredentialsError("the credentials were not read".into())))
+            }
+        }
+    }
+
+    /// The server that the kubeconfig names; `None` without one, and before the first [`Self::login`].
+    pub fn server(&self) -> Option<Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// An apiserver answered 401 to this login: the next [`Self::login`] reads the files again, however unchanged they
+    /// look, and runs the exec plugin again.
+    pub fn reject(&self, login: &Arc<Login>) {
+        *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(login));
+    }
+
+    async fn refresh(&self, state: &mut State) -> Result<(), CredentialsError> {
+        let rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let is_rejected =
+            rejected.is_some_and(|login| state.good.as_ref().is_some_and(|good| Arc::ptr_eq(&good.login, &login)));
+        self.look(state, is_rejected).await?;
+        let ran = self.run_plugin(state, is_rejected).await;
+        self.build(state)?;
+        state.unusable.clone().map_or(ran, Err)
+    }
+
+    /// Reads the files again if they have changed, or `anyway`.
+    async fn look(&self, state: &mut State, anyway: bool) -> Result<(), CredentialsError> {
+        let looking = match &mut state.looking {
+            Some(looking) => looking,
+            none => {
+                let (origin, stamps) = (self.origin.clone(), std::mem::take(&mut state.read));
+                let begun = self.threads.begin(move || inputs::look(&origin, stamps, anyway));
+                none.insert(begun.map_err(|error| CredentialsError(format!("{}: {error}", self.origin)))?)
+            }
+        };
+        let Ok(looked) = tokio::time::timeout(self.timing.files, looking).await else {
+            let (origin, patience) = (&self.origin, self.timing.files);
+            return Err(CredentialsError(format!(
+                "{origin} cannot be read within {patience:?}: is its file system there?"
+            )));
+        };
+        state.looking = None;
+        let looked =
+            looked.map_err(|error| CredentialsError(format!("{}: the reading of it broke: {error}", self.origin)))?;
+        state.read = looked.stamps;
+        match looked.outcome {
+            None => {}
+            Some(Err(error)) => state.unusable = Some(error),
+            Some(Ok(inputs)) => {
+                let told = state.inputs.as_ref().map(|inputs| &inputs.notices);
+                if told != Some(&inputs.notices) {
+                    inputs.notices.iter().for_each(|notice| warn!(message_id = %messages::LOGIN_FAILED, "{notice}"));
+                }
+                state.unusable = None;
+                state.inputs = Some(inputs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the exec plugin, if there is one and its credentials are missing, near their end or rejected.
+    async fn run_plugin(&self, state: &mut State, is_rejected: bool) -> Result<(), CredentialsError> {
+        let plugin = state.inputs.as_ref().and_then(|inputs| inputs.plugin.as_ref().map(|plugin| (inputs, plugin)));
+        let Some((inputs, plugin)) = plugin else {
+            state.printed = None;
+            return Ok(());
+        };
+        let printed = match &mut state.printed {
+            Some(printed) if printed.is_of(plugin) => printed,
+            other => other.insert(Printed::of(plugin.clone())),
+        };
+        let of_login = state.good.as_ref().and_then(|good| good.login.expires);
+        let ends = printed.last_good().and_then(|credential| credential.expires.or(of_login));
+        let want = Want { has_login: state.good.is_some(), is_rejected, ends };
+        printed.refresh(&inputs.authority.content, want, &self.timing).await
+    }
+
+    /// Makes a login of what there is, if it is something else than before.
+    fn build(&self, state: &mut State) -> Result<(), CredentialsError> {
+        let Some(inputs) = &state.inputs else { return Ok(()) };
+        let Some(material) = material(inputs, state.printed.as_ref()) else { return Ok(()) };
+        if state.good.as_ref().is_none_or(|good| good.material != material) {
+            let before = state.good.as_ref().map(|good| (&good.material, &*good.login));
+            let login = Arc::new(Login::new(&material, before)?);
+            state.good = Some(Good { material, login });
+        }
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&inputs.server);
+        Ok(())
+    }
+}
+
+/// `None` while an exec plugin has yet to say something.
+fn material(inputs: &Inputs, printed: Option<&Printed>) -> Option<Material> {
+    let Inputs { authority, certificate, token, plugin, impersonation, .. } = inputs;
+    let (authority, certificate, token) = (authority.clone(), certificate.clone(), token.clone());
+    let mut material = Material { authority, certificate, token, impersonation: impersonation.clone() };
+    if let Some(plugin) = plugin {
+        let credential = printed?.last_good()?;
+        let origin = plugin.origin();
+        if let Some((certificate, key)) = &credential.certificate {
+            let certificate = Piece { content: certificate.clone(), origin: origin.clone() };
+            material.certificate = Some((certificate, Piece { content: key.clone(), origin: origin.clone() }));
+        }
+        material.token = credential.token.clone().map(|content| Piece { content, origin });
+    }
+    Some(material)
+}
+
+#[cfg(test)]
+mod tests;

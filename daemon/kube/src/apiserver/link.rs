@@ -1,0 +1,335 @@
+//! One connection to one apiserver: HTTP/2 where the server speaks it, followed by another when the server drains it;
+//! else one HTTP/1.1 connection per request. Owns the
+//! sockets, so that it can cut them; who dials and who logs in is [`dial`](super::dial)'s and
+//! [`credentials`](super::credentials)' business.
+
+mod frames;
+mod http2;
+mod sockets;
+
+use std::error::Error;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use http_body_util::Full;
+use http_body_util::combinators::BoxBody;
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::http::request;
+use hyper::{Method, Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use self::http2::Http2;
+use self::sockets::{Kept, Sockets};
+use super::address::{Address, Server};
+use super::dial::{Dialer, second_descriptor};
+use super::error::LinkError;
+use super::login::Login;
+use super::refusal::{self, Asked};
+use super::tls;
+
+const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"));
+
+/// A connection that requests are sent over. Dropping it cuts it.
+pub struct Link {
+    target: Target,
+    login: RwLock<Arc<Login>>,
+    transport: Transport,
+    sockets: Arc<Sockets>,
+}
+
+/// The body of an answer; ends with an error as soon as the link is cut.
+pub type Body = BoxBody<Bytes, LinkError>;
+
+/// The body of a question: empty, but for a [`Statement`].
+type Sent = Full<Bytes>;
+
+/// What an apiserver is told rather than asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// `POST` or `PATCH`.
+    pub method: Method,
+    /// Where to.
+    pub path_and_query: String,
+    /// What the body is: `application/json`, or one of the patch types.
+    pub content_type: &'static str,
+    /// JSON.
+    pub body: Bytes,
+}
+
+/// Where connections of the link go.
+#[derive(Clone, Debug)]
+struct Target {
+    dialer: Dialer,
+    at: SocketAddr,
+    name: ServerName<'static>,
+    address: Address,
+}
+
+enum Transport {
+    Http2(Arc<Http2>),
+    /// With the connection that told that the server speaks no HTTP/2, until the first request takes it.
+    Http1(Mutex<Option<http1::SendRequest<Sent>>>),
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut link = f.debug_struct("Link");
+        link.field("target", &self.target).field("protocol", &self.protocol()).field("over", &self.sockets.end());
+        link.finish_non_exhaustive()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+impl Link {
+    /// Connects to `at`, which must show a certificate for `server`, and logs in.
+    ///
+    /// # Errors
+    /// [`LinkError::Unreachable`], [`LinkError::Certificate`], [`LinkError::TimedOut`] or [`LinkError::Broken`]: a login is
+    /// first judged when something is asked for.
+    pub async fn open(dialer: &Dialer, at: SocketAddr, server: &Server, login: &Arc<Login>) -> Result<Self, LinkError> {
+        let name = tls::server_name(server)?;
+        let target = Target { dialer: dialer.clone(), at, name, address: server.address.clone() };
+        let sockets = Arc::new(Sockets::default());
+        let (stream, kept) = target.connect(login, &sockets).await?;
+        let transport = if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            let (to, login, sockets) = (target.clone(), Arc::clone(login), Arc::clone(&sockets));
+            Transport::Http2(Http2::start(to, login, sockets, (stream, kept)).await?)
+        } else {
+            Transport::Http1(Mutex::new(Some(start_http1(stream, kept).await?)))
+        };
+        Ok(Self { target, login: RwLock::new(Arc::clone(login)), transport, sockets })
+    }
+
+    /// Where it leads to.
+    pub fn at(&self) -> SocketAddr {
+        self.target.at
+    }
+
+    /// What it logs in with.
+    pub fn login(&self) -> Arc<Login> {
+        Arc::clone(&self.login.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `h2` or `http/1.1`.
+    pub fn protocol(&self) -> &'static str {
+        match self.transport {
+            Transport::Http2(_) => "h2",
+            Transport::Http1(_) => "http/1.1",
+        }
+    }
+
+    /// How often the server has drained the HTTP/2 connection, and another one has followed: it may lead to another
+    /// server.
+    pub fn generation(&self) -> u64 {
+        match &self.transport {
+            Transport::Http2(http2) => http2.generation(),
+            Transport::Http1(_) => 0,
+        }
+    }
+
+    /// Takes over a rotated token for the requests to come. `false`: the certificates are others, which only a new link
+    /// can show.
+    pub fn renew(&self, login: &Arc<Login>) -> bool {
+        let mut current = self.login.write().unwrap_or_else(PoisonError::into_inner);
+        let same_certificates = Arc::ptr_eq(&current.tls, &login.tls);
+        if same_certificates {
+            *current = Arc::clone(login);
+        }
+        same_certificates
+    }
+
+    /// Sends a GET with the link's credentials and waits at most `patience` for the answer's head.
+    ///
+    /// # Errors
+    /// Everything but a 2xx status, with what the server says about it.
+    pub async fn get(&self, path_and_query: &str, patience: Duration) -> Result<Response<Body>, LinkError> {
+        let login = self.login();
+        let request = self.request(Method::GET, path_and_query, &login)?.body(Sent::default());
+        self.exchange(request, path_and_query, (&login, patience)).await
+    }
+
+    /// Sends a statement in the same way. Whether the server has acted on one that is not answered is not known.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn tell(&self, statement: &Statement, patience: Duration) -> Result<Response<Body>, LinkError> {
+        let Statement { method, path_and_query, content_type, body } = statement;
+        let login = self.login();
+        let request = self.request(method.clone(), path_and_query, &login)?.header(CONTENT_TYPE, *content_type);
+        self.exchange(request.body(Sent::new(body.clone())), path_and_query, (&login, patience)).await
+    }
+
+    async fn exchange(
+        &self,
+        request: Result<Request<Sent>, hyper::http::Error>,
+        path_and_query: &str,
+        (login, patience): (&Login, Duration),
+    ) -> Result<Response<Body>, LinkError> {
+        let request = request.map_err(|error| bad_request(path_and_query, &error))?;
+        let method = request.method().clone();
+        let answer = tokio::select! {
+            biased;
+            answer = tokio::time::timeout(patience, self.send(request, login)) => answer.unwrap_or_else(|_| {
+                let at = self.target.at;
+                Err(LinkError::TimedOut(format!("{at} has not answered {method} {path_and_query} within {patience:?}")))
+            })?,
+            error = self.ended() => return Err(error),
+        };
+        if !answer.status().is_success() {
+            let identity = login.described(SystemTime::now());
+            let user = login.user.as_deref();
+            let (server, groups) = (self.target.at, login.groups.as_slice());
+            let asked = Asked { server, identity: &identity, user, groups, method: &method, path_and_query };
+            return Err(refusal::read(answer, &asked, self.target.dialer.timing.refusal).await);
+        }
+        let (at, sockets) = (self.target.at, Arc::clone(&self.sockets));
+        Ok(answer.map(|inner| BoxBody::new(Streamed { inner, at, sockets })))
+    }
+
+    /// Shuts every socket down, now: requests in flight and bodies being read end with an error.
+    pub fn cut(&self) {
+        self.sockets.cut();
+    }
+
+    /// Resolves when the link can carry no more requests, with the reason: the HTTP/2 connection is over and was not
+    /// drained, none follows one that was, or the link is cut. Without HTTP/2 there is no connection to lose.
+    pub async fn ended(&self) -> LinkError {
+        self.sockets.ended().await
+    }
+
+    fn request(&self, method: Method, path_and_query: &str, login: &Login) -> Result<request::Builder, LinkError> {
+        let host = self.target.address.to_string();
+        let uri = match self.transport {
+            Transport::Http2(_) => {
+                Uri::builder().scheme("https").authority(host.as_str()).path_and_query(path_and_query).build()
+            }
+            Transport::Http1(_) => Uri::builder().path_and_query(path_and_query).build(),
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri.map_err(|error| bad_request(path_and_query, &error))?)
+            .header(USER_AGENT, AGENT)
+            .header(ACCEPT, "application/json");
+        if matches!(self.transport, Transport::Http1(_)) {
+            request = request.header(HOST, host);
+        }
+        if let Some(authorization) = &login.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        for (name, value) in &login.impersonation {
+            request = request.header(name, value);
+        }
+        Ok(request)
+    }
+
+    async fn send(&self, request: Request<Sent>, login: &Login) -> Result<Response<Incoming>, LinkError> {
+        match &self.transport {
+            Transport::Http2(http2) => return http2.send(request).await,
+            Transport::Http1(spare) => {
+                let spare = spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let mut sender = match ready(spare).await {
+                    Some(sender) => sender,
+                    None => {
+                        let (stream, kept) = self.target.connect(login, &self.sockets).await?;
+                        start_http1(stream, kept).await?
+                    }
+                };
+                sender.send_request(request).await
+            }
+        }
+        .map_err(|error| LinkError::Broken(format!("{}: {}", self.target.at, chain(&error))))
+    }
+}
+
+impl Target {
+    async fn connect(&self, login: &Login, sockets: &Arc<Sockets>) -> Result<(TlsStream<TcpStream>, Kept), LinkError> {
+        let stream = self.dialer.dial(self.at).await?;
+        let descriptor = second_descriptor(&stream)
+            .map_err(|error| LinkError::Unreachable(format!("{}: no second descriptor: {error}", self.at)))?;
+        let kept = sockets.keep(descriptor);
+        let patience = self.dialer.timing.handshake;
+        Ok((tls::handshake(&login.tls, (stream, self.at), &self.name, patience).await?, kept))
+    }
+}
+
+async fn start_http1(stream: TlsStream<TcpStream>, kept: Kept) -> Result<http1::SendRequest<Sent>, LinkError> {
+    let (sender, connection) = http1::Builder::new()
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| LinkError::Broken(format!("no HTTP/1.1: {}", chain(&error))))?;
+    tokio::spawn(async move {
+        // How it ended is told to whoever reads its body.
+        let _ = connection.await;
+        drop(kept);
+    });
+    Ok(sender)
+}
+
+/// The connection, unless the server has closed it meanwhile.
+async fn ready(spare: Option<http1::SendRequest<Sent>>) -> Option<http1::SendRequest<Sent>> {
+    let mut sender = spare?;
+    sender.ready().await.is_ok().then_some(sender)
+}
+
+fn bad_request(path_and_query: &str, error: &hyper::http::Error) -> LinkError {
+    LinkError::Broken(format!("`{path_and_query}` cannot be asked for: {error}"))
+}
+
+/// An error with what caused it, without the pages of manuals that libraries add.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text.split(": https://").next().unwrap_or_default().into()
+}
+
+/// A body that does not outlive its link.
+struct Streamed {
+    inner: Incoming,
+    at: SocketAddr,
+    sockets: Arc<Sockets>,
+}
+
+impl hyper::body::Body for Streamed {
+    type Data = Bytes;
+    type Error = LinkError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, LinkError>>> {
+        // What the kernel and the HTTP/2 connection still hold could go on for megabytes; and the end of a body
+        // without a length looks like the end of its connection.
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        let at = self.at;
+        match (self.sockets.cut_error(), polled) {
+            (Some(error), Poll::Ready(_)) => Poll::Ready(Some(Err(error))),
+            (_, polled) => polled.map_err(|error| LinkError::Broken(format!("{at}: {}", chain(&error)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

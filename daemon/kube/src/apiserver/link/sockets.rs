@@ -1,0 +1,100 @@
+//! The sockets of one link, and whether it is over. What is cut stays cut: a socket that comes later is shut down at once.
+
+use std::net::Shutdown;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use socket2::Socket;
+use tokio::sync::watch;
+
+use crate::apiserver::error::LinkError;
+
+/// Held by whoever drives the connection, for as long as it lasts.
+pub(super) type Kept = Arc<Socket>;
+
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    open: Mutex<Vec<Weak<Socket>>>,
+    end: watch::Sender<Option<End>>,
+}
+
+/// How a link ended.
+#[derive(Clone, Debug)]
+pub(super) enum End {
+    /// By [`Sockets::cut`].
+    Cut,
+    /// Its only connection is over.
+    Over(String),
+}
+
+impl End {
+    pub(super) fn error(&self) -> LinkError {
+        LinkError::Broken(match self {
+            Self::Cut => "nodelb cut it".into(),
+            Self::Over(why) => why.clone(),
+        })
+    }
+}
+
+impl Sockets {
+    /// Takes part of a socket until the result is dropped.
+    pub(super) fn keep(&self, socket: Socket) -> Kept {
+        let kept = Arc::new(socket);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|socket| socket.strong_count() > 0);
+        open.push(Arc::downgrade(&kept));
+        // Under the lock, since `cut` sets the end before it takes it: one of the two sees the other.
+        if self.cut_error().is_some() {
+            shut_down(&kept);
+        }
+        kept
+    }
+
+    pub(super) fn cut(&self) {
+        self.end_with(End::Cut);
+        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
+        open.iter().filter_map(Weak::upgrade).for_each(|socket| shut_down(&socket));
+    }
+
+    /// The only connection has ended.
+    pub(super) fn over(&self, why: String) {
+        self.end_with(End::Over(why));
+    }
+
+    fn end_with(&self, end: End) {
+        self.end.send_if_modified(|current| {
+            // A cut says more than the connection's end, which is what it leads to.
+            let replaces = !matches!(current, Some(End::Cut));
+            if replaces {
+                *current = Some(end);
+            }
+            replaces
+        });
+    }
+
+    pub(super) fn end(&self) -> Option<End> {
+        self.end.borrow().clone()
+    }
+
+    /// What to tell the reader of a body, if the link was cut.
+    pub(super) fn cut_error(&self) -> Option<LinkError> {
+        self.end.borrow().as_ref().filter(|end| matches!(end, End::Cut)).map(End::error)
+    }
+
+    pub(super) async fn ended(&self) -> LinkError {
+        let mut end = self.end.subscribe();
+        loop {
+            if let Some(end) = &*end.borrow_and_update() {
+                return end.error();
+            }
+            // Never fails: `self` is the sender.
+            if end.changed().await.is_err() {
+                return End::Cut.error();
+            }
+        }
+    }
+}
+
+fn shut_down(socket: &Socket) {
+    // Fails only when the connection is over already.
+    let _ = socket.shutdown(Shutdown::Both);
+}

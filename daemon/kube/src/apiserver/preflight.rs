@@ -1,0 +1,301 @@
+//! Opening a connection that is good for a session: every address of the server is tried, and what is found there has to
+//! answer one consistent read, which tells the cluster's identity and how far it has come.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::address::{Address, Host, Server};
+use super::credentials::Credentials;
+use super::dial::Dialer;
+use super::error::LinkError;
+use super::link::Link;
+use super::login::Login;
+use super::pool::Outcome;
+use super::resolve::resolve;
+use super::timing::Timing;
+
+/// A list, because `system:node-proxier` may not get; without resourceVersion, so that the answer is consistent.
+const QUESTION: &str = "/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Dkubernetes&limit=1";
+
+/// The most bytes of its answer: one Service.
+const MAX_ANSWER: usize = 2 << 20;
+
+/// What it takes to open a connection.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// To whom.
+    pub server: Server,
+    /// Through what.
+    pub dialer: Dialer,
+    /// As whom.
+    pub login: Arc<Login>,
+    /// Where a login that is refused is exchanged.
+    pub credentials: Arc<Credentials>,
+    /// The uid that its Service `default/kubernetes` should have, where one is known.
+    pub cluster: Option<String>,
+    /// What the name of the server last resolved to.
+    pub last: Vec<SocketAddr>,
+    /// How patiently.
+    pub timing: Timing,
+}
+
+/// A connection that answers.
+#[derive(Debug)]
+pub struct Opened {
+    /// The connection.
+    pub link: Link,
+    /// What it was opened with.
+    pub login: Arc<Login>,
+    /// `metadata.resourceVersion` of the read, which counts for Services.
+    pub revision: u64,
+    /// When that was asked.
+    pub asked: Instant,
+    /// The uid of the Service `default/kubernetes`; `None` where the cluster has none.
+    pub cluster: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    metadata: Metadata,
+    #[serde(default)]
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    uid: Option<String>,
+}
+
+impl Attempt {
+    /// The same server at one of its addresses only.
+    #[must_use]
+    pub fn pinned(mut self, at: SocketAddr) -> Self {
+        if let Host::Name(name) = &self.server.address.host {
+            let name = self.server.tls_server_name.take().unwrap_or_else(|| Arc::clone(name));
+            self.server = Server { address: Address::from(at), tls_server_name: Some(name) };
+        }
+        self
+    }
+
+    /// Opens a connection, within [`Timing::open`]. Beside it: what the server's name resolves to, if that got so far.
+    ///
+    /// # Errors
+    /// Of the first address that was tried.
+    pub async fn open(self) -> (Result<Opened, LinkError>, Vec<SocketAddr>) {
+        let patience = Timing::duration(self.timing.open);
+        let mut resolved = Vec::new();
+        let opening = async {
+            resolved = self.resolve().await?;
+            self.race(&resolved, |attempt, at| async move { attempt.open_at(at, &attempt.login).await }).await
+        };
+        let opened = tokio::time::timeout(patience, opening).await.unwrap_or_else(|_elapsed| {
+            Err(LinkError::TimedOut(format!("{} is not ready for use within {patience:?}", self.server.address)))
+        });
+        (opened, resolved)
+    }
+
+    async fn resolve(&self) -> Result<Vec<SocketAddr>, LinkError> {
+        resolve(&self.server.address, &self.last, Timing::duration(self.timing.resolve)).await
+    }
+
+    /// Tries the addresses in turn, the next one as soon as one fails or takes long. The first success counts, or the
+    /// first error.
+    async fn race<T, F>(&self, addresses: &[SocketAddr], work: impl Fn(Self, SocketAddr) -> F) -> Result<T, LinkError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, LinkError>> + Send + 'static,
+    {
+        let mut tries = JoinSet::new();
+        let mut first_error = None;
+        let mut addresses = addresses.iter();
+        loop {
+            if let Some(at) = addresses.next() {
+                tries.spawn(work(self.clone(), *at));
+            }
+            let pause = async {
+                match addresses.len() {
+                    0 => std::future::pending().await,
+                    _ => tokio::time::sleep(Timing::duration(self.timing.hedge)).await,
+                }
+            };
+            let error = tokio::select! {
+                done = tries.join_next() => match done {
+                    Some(Ok(Ok(done))) => return Ok(done),
+                    Some(Ok(Err(error))) => error,
+                    Some(Err(error)) => LinkError::Broken(format!("a bug of nodelb, please report it: {error}")),
+                    None => break,
+                },
+                () = pause => continue,
+            };
+            first_error = first_error.or(Some(error));
+        }
+        Err(first_error.unwrap_or_else(|| LinkError::Unreachable(format!("{} has no address", self.server.address))))
+    }
+
+    /// What would be a verdict gets a second look: a login that is refused is read again, for a token may have been
+    /// rotated this moment; a refusal counts if the server says that it is ready; and another cluster is asked again
+    /// over another connection.
+    async fn open_at(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
+        let mut opened = self.open_as(at, login).await;
+        if matches!(opened, Err((LinkError::Unauthorized(_), _))) {
+            self.credentials.reject(login);
+            if let Ok(fresh) = self.credentials.login().await
+                && !Arc::ptr_eq(&fresh, login)
+            {
+                opened = self.open_as(at, &fresh).await;
+            }
+        }
+        if let Ok(other) = &opened
+            && self.cluster.is_some()
+            && other.cluster.is_some()
+            && other.cluster != self.cluster
+        {
+            let login = Arc::clone(&other.login);
+            opened = self.open_as(at, &login).await;
+        }
+        match opened {
+            Ok(opened) => Ok(opened),
+            Err((error, None)) => Err(error),
+            Err((error, Some(link))) => Err(verdict(&link, error, Timing::duration(self.timing.open)).await),
+        }
+    }
+
+    async fn ready_link(&self, at: SocketAddr, patience: Duration) -> Result<Link, LinkError> {
+        let link = Link::open(&self.dialer, at, &self.server, &self.login).await?;
+        match link.get("/readyz", patience).await {
+            // It answers us, which is what was asked: too many requests, or a path that it keeps to itself.
+            Ok(_) | Err(LinkError::Status { .. } | LinkError::Forbidden(_) | LinkError::Busy { code: 429, .. }) => {
+                Ok(link)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An error comes with the link that it arrived over.
+    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Link>)> {
+        let link = Link::open(&self.dialer, at, &self.server, login).await.map_err(|error| (error, None))?;
+        let asked = Instant::now();
+        match ask(&link, Timing::duration(self.timing.open)).await {
+            Ok((revision, cluster)) => Ok(Opened { link, login: Arc::clone(login), revision, asked, cluster }),
+            Err(error) => Err((error, Some(link))),
+        }
+    }
+}
+
+/// What a refusal is worth: an apiserver that starts accepts connections before it knows who may do what, and refuses
+/// everybody until then. Its `/readyz` says so, or refuses as well.
+async fn verdict(link: &Link, refusal: LinkError, patience: Duration) -> LinkError {
+    if !matches!(refusal, LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. }) {
+        return refusal;
+    }
+    match link.get("/readyz", patience).await {
+        Ok(_) => refusal,
+        Err(LinkError::Busy { code, message, retry_after }) => {
+            let message = format!("{message}; it answered {refusal}");
+            LinkError::Busy { code, message, retry_after }
+        }
+        Err(LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } | LinkError::Gone(_)) => {
+            LinkError::Unproven(refusal.to_string())
+        }
+        Err(error) => error,
+    }
+}
+
+/// The revision that the cluster is at, and the uid of the Service `default/kubernetes`, by a consistent read.
+///
+/// # Errors
+/// No answer, or one that no apiserver gives.
+pub async fn ask(link: &Link, patience: Duration) -> Result<(u64, Option<String>), LinkError> {
+    let at = link.at();
+    let answer = link.get(QUESTION, patience).await?;
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect();
+    let body = tokio::time::timeout(patience, body).await.map_err(|_elapsed| {
+        LinkError::TimedOut(format!("the answer of {at} to the first question has not arrived within {patience:?}"))
+    })?;
+    let body = body.map_err(|error| {
+        LinkError::Broken(format!("{at}: the answer to the first question did not arrive: {error}"))
+    })?;
+    read(&body.to_bytes())
+        .map_err(|error| LinkError::Broken(format!("{at} does not answer like an apiserver: {error}")))
+}
+
+fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
+    let Answer { metadata, items } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let revision = metadata.resource_version.parse();
+    let revision =
+        revision.map_err(|_not_a_number| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
+    let cluster = items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
+    Ok((revision, cluster))
+}
+
+/// Asks a server whether it is ready, on a connection of its own. Beside the answer: what its name resolves to, if that
+/// got so far.
+///
+/// # Errors
+/// What is wrong with it.
+pub async fn probe(attempt: Attempt, patience: Duration) -> (Result<(), LinkError>, Vec<SocketAddr>) {
+    let (link, resolved) = greet(attempt, patience).await;
+    (link.map(drop), resolved)
+}
+
+/// The same, and leaves the connection open. Nothing is known of it but that somebody the certificate authority vouches for
+/// is ready at its other end.
+///
+/// # Errors
+/// What is wrong with it.
+pub async fn greet(attempt: Attempt, patience: Duration) -> (Result<Link, LinkError>, Vec<SocketAddr>) {
+    let mut resolved = Vec::new();
+    let asking = async {
+        resolved = attempt.resolve().await?;
+        attempt.race(&resolved, move |attempt, at| async move { attempt.ready_link(at, patience).await }).await
+    };
+    let answer = tokio::time::timeout(patience, asking).await.unwrap_or_else(|_elapsed| {
+        let address = &attempt.server.address;
+        Err(LinkError::TimedOut(format!("{address} has not answered GET /readyz within {patience:?}")))
+    });
+    (answer, resolved)
+}
+
+/// What an error says about the address it came from.
+pub fn outcome_of(error: &LinkError) -> Outcome {
+    let told = error.to_string();
+    match error {
+        LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => Outcome::Failed(told),
+        LinkError::Certificate(_) | LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } => {
+            Outcome::Refused(told)
+        }
+        LinkError::Busy { code, retry_after: Some(wait), .. } => {
+            let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            if *code == 429 { Outcome::Busy(told, wait) } else { Outcome::Unavailable(told, wait) }
+        }
+        LinkError::Busy { .. } | LinkError::Gone(_) => Outcome::NotReady(told),
+        LinkError::Unproven(_) => Outcome::Unproven(told),
+    }
+}
+
+/// The same for a probe: 401 on `/readyz` is all that a server says to anybody while its authenticators do not work.
+pub fn outcome_of_probe(error: &LinkError) -> Outcome {
+    match error {
+        LinkError::Unauthorized(_) => Outcome::Unproven(error.to_string()),
+        _ => outcome_of(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! An answer that is no 2xx: what the server says about it, as a [`LinkError`]. Pure but for reading the body.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper::header::RETRY_AFTER;
+use hyper::{HeaderMap, Method, Response, StatusCode};
+use serde::Deserialize;
+
+use super::error::LinkError;
+
+/// The most bytes read of a refusal.
+const MAX_BODY: usize = 64 << 10;
+
+/// The most characters told of what the server says.
+const MAX_MESSAGE: usize = 600;
+
+/// The longest a server can make us wait.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
+/// What was asked, by whom: to say what is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    /// Where the answer comes from.
+    pub(super) server: SocketAddr,
+    /// [`Login::described`](super::login::Login::described).
+    pub(super) identity: &'a str,
+    /// The user name Kubernetes knows the identity by, where it can be told.
+    pub(super) user: Option<&'a str>,
+    /// Its groups, as far as the certificate tells.
+    pub(super) groups: &'a [String],
+    /// How it was asked for.
+    pub(super) method: &'a Method,
+    /// What was asked for.
+    pub(super) path_and_query: &'a str,
+}
+
+/// The parts of `meta/v1.Status` that are of use.
+#[derive(Deserialize)]
+struct Status {
+    kind: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// Reads what the server says.
+pub(super) async fn read(answer: Response<Incoming>, asked: &Asked<'_>, patience: Duration) -> LinkError {
+    let (head, body) = answer.into_parts();
+    let message = match tokio::time::timeout(patience, Limited::new(body, MAX_BODY).collect()).await {
+        Ok(Ok(body)) => message(&body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => "its explanation is too long to be one".into(),
+        Ok(Err(_)) | Err(_) => "its explanation did not arrive".into(),
+    };
+    let message = if message.is_empty() { "no explanation".into() } else { message };
+    refusal(head.status, &head.headers, message, asked)
+}
+
+fn refusal(status: StatusCode, headers: &HeaderMap, message: String, asked: &Asked<'_>) -> LinkError {
+    let Asked { server, identity, .. } = asked;
+    match status.as_u16() {
+        401 => LinkError::Unauthorized(format!("{server} does not accept {identity}: {message}")),
+        403 => LinkError::Forbidden(format!(
+            "{server} knows {identity}, which may not do this: {message}; check with `{}`",
+            can_i(asked)
+        )),
+        410 => LinkError::Gone(message),
+        code @ (429 | 500..) => LinkError::Busy { code, message, retry_after: retry_after(headers) },
+        code => LinkError::Status { code, message },
+    }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+}
+
+/// The message of a Kubernetes `Status`; of a failed health check the checks that failed; of anything else its first line.
+fn message(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let told = match serde_json::from_slice::<Status>(body) {
+        Ok(status) if status.kind == "Status" => status.message,
+        _ => {
+            let failed: Vec<_> = text.lines().filter(|line| line.starts_with("[-]")).collect();
+            if failed.is_empty() { text.trim().lines().next().unwrap_or_default().into() } else { failed.join(", ") }
+        }
+    };
+    let mut characters = told.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut message: String = characters.by_ref().take(MAX_MESSAGE).collect();
+    if characters.next().is_some() {
+        message.push('…');
+    }
+    message
+}
+
+/// The command that asks Kubernetes whether the request is allowed.
+fn can_i(asked: &Asked<'_>) -> String {
+    let Asked { user, groups, method, path_and_query, .. } = *asked;
+    let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
+    let mut segments = path.trim_matches('/').split('/');
+    let group = match segments.next() {
+        Some("api") => Some(String::new()),
+        Some("apis") => segments.next().map(|group| format!(".{group}")),
+        _ => None,
+    };
+    let mut rest = segments.skip(1).peekable();
+    let namespace = match rest.next_if_eq(&"namespaces") {
+        Some(_) => rest.next(),
+        None => None,
+    };
+    let is_plain = |text: &&str| !text.contains('\'');
+    let mut user = user.filter(is_plain).map(|user| format!(" --as '{user}'")).unwrap_or_default();
+    if !user.is_empty() {
+        let groups = groups.iter().map(String::as_str).filter(is_plain).map(|group| format!(" --as-group '{group}'"));
+        user.extend(groups);
+    }
+    let (Some(group), Some(resource)) = (group, rest.next()) else {
+        return format!("kubectl auth can-i get {path}{user}");
+    };
+    let name = rest.next().map(|name| format!("/{name}"));
+    let verb = match &name {
+        _ if *method == Method::POST => "create",
+        _ if *method == Method::PATCH => "patch",
+        Some(_) => "get",
+        None if query.split('&').any(|pair| pair == "watch=1" || pair == "watch=true") => "watch",
+        None => "list",
+    };
+    let scope = match (namespace, &name) {
+        (Some(namespace), _) => format!(" --namespace {namespace}"),
+        // By name and without a namespace: an object of the cluster.
+        (None, Some(_)) => String::new(),
+        (None, None) => " --all-namespaces".into(),
+    };
+    let name = name.unwrap_or_default();
+    format!("kubectl auth can-i {verb} {resource}{group}{name}{scope}{user}")
+}
+
+#[cfg(test)]
+mod tests;

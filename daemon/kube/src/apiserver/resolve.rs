@@ -1,0 +1,50 @@
+//! Names of apiservers. Owns the bounds of a lookup: its time, the number of answers, and that a resolver that fails does
+//! not take away what it said before.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+
+use super::address::{Address, Host};
+use super::error::LinkError;
+
+/// The most addresses of one name that are tried.
+const MOST: usize = 8;
+
+/// Where the address leads to: itself if it is an IP, else what the resolver says within `patience`. A resolver that
+/// fails leaves the `last` good answer.
+///
+/// # Errors
+/// [`LinkError::Unreachable`] when the name has no address and never had one.
+pub async fn resolve(address: &Address, last: &[SocketAddr], patience: Duration) -> Result<Vec<SocketAddr>, LinkError> {
+    let name = match &address.host {
+        Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, address.port)]),
+        Host::Name(name) => name,
+    };
+    let found = match tokio::time::timeout(patience, lookup_host((&**name, address.port))).await {
+        Ok(Ok(found)) => usable(found),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_elapsed) => Err(format!("no answer within {patience:?}")),
+    };
+    match found {
+        Ok(found) => Ok(found),
+        Err(_) if !last.is_empty() => Ok(last.to_vec()),
+        Err(why) => Err(LinkError::Unreachable(format!("{name} does not resolve: {why}"))),
+    }
+}
+
+fn usable(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, String> {
+    let mut usable = Vec::new();
+    for at in found {
+        let at = SocketAddr::new(at.ip().to_canonical(), at.port());
+        let is_nobody = at.ip().is_unspecified() || at.ip().is_multicast();
+        if !is_nobody && !usable.contains(&at) && usable.len() < MOST {
+            usable.push(at);
+        }
+    }
+    if usable.is_empty() { Err("it has no address that can be connected to".into()) } else { Ok(usable) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! The task that keeps nodelb connected to an apiserver. Owns the pool and the one session in use; decisions are the
+//! pool's, waiting is done by [`Errands`]. It never waits for a server, the resolver, a disk or the owner of the table.
+
+mod errands;
+mod events;
+mod journal;
+mod keeper;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nodelb_core::change::Change;
+use nodelb_core::messages;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::moment::Moment;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
+
+use self::errands::{Done, Errand, Errands};
+use self::journal::Journal;
+use self::keeper::Keeper;
+use super::address::{Address, Host, Server};
+use super::credentials::{self, Credentials};
+use super::dial::{self, Dialer, Register};
+use super::error::LinkError;
+use super::learn;
+use super::login::Login;
+use super::pool::{Pool, PoolReport};
+use super::preflight::{Attempt, probe};
+use super::remember;
+use super::session::{Apiservers, Report, Session, Settings};
+use super::timing::Timing;
+use crate::clock::Clock;
+use crate::state;
+
+/// How many reports may wait for the supervisor before a reader has to.
+const QUEUE: usize = 256;
+
+/// Between two looks whether the owner has room for what it has to be told.
+const ANNOUNCE_AGAIN: u64 = 100;
+
+/// Whether an address is one that nodelb translates.
+pub type IsFrontend = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
+
+/// What the supervisor is made of.
+pub struct Parts {
+    /// How Kubernetes is reached.
+    pub settings: Settings,
+    /// Makes a socket nodelb's own.
+    pub register: Register,
+    /// To the owner, who is told every address an apiserver may have.
+    pub changes: mpsc::Sender<Vec<Change>>,
+    /// Frontends are never learned.
+    pub is_frontend: IsFrontend,
+    /// The clock of everything that is shown with an age.
+    pub clock: Clock,
+    /// Seconds since 1970.
+    pub unix: fn() -> u64,
+    /// Any number, another one on each node.
+    pub seed: u64,
+    /// How patient the pool and the supervisor are.
+    pub timing: Timing,
+    /// How patient connections are.
+    pub dial: dial::Timing,
+    /// How patient the reading of credentials is.
+    pub credentials: credentials::Timing,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Starts the supervisor: it runs until `shutdown`. Returns what readers need of it, and what there is to show.
+///
+/// # Errors
+/// When the settings name no credentials, or a proxy that is none. Nothing is read or connected to before it returns.
+pub fn start(
+    parts: Parts,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<(Apiservers, watch::Receiver<Arc<PoolReport>>)> {
+    let Made { supervisor, reports, apiservers, report } = make(parts)?;
+    tokio::spawn(supervisor.run(reports, shutdown));
+    Ok((apiservers, report))
+}
+
+/// A supervisor that does not run yet, and the other ends of its channels.
+struct Made {
+    supervisor: Supervisor,
+    reports: mpsc::Receiver<Report>,
+    apiservers: Apiservers,
+    report: watch::Receiver<Arc<PoolReport>>,
+}
+
+fn make(parts: Parts) -> anyhow::Result<Made> {
+    let Parts { settings, register, changes, is_frontend, clock, unix, seed, timing, dial, credentials } = parts;
+    let dialer = Dialer::new(register, dial, settings.proxy.as_deref())?;
+    let credentials = Arc::new(Credentials::new(&settings, credentials)?);
+    let now = clock.now();
+    let pool = Pool::new(&settings.servers, timing, seed, now);
+    let (session_in, session) = watch::channel(None);
+    let (report_in, report) =
+        watch::channel(Arc::new(PoolReport { pool: Some(pool.clone()), ..PoolReport::default() }));
+    let (reports_in, reports) = mpsc::channel(QUEUE);
+    let supervisor = Supervisor {
+        timing,
+        clock,
+        unix,
+        seed,
+        dialer,
+        credentials,
+        changes,
+        is_frontend,
+        cidrs: settings.service_cidrs.clone(),
+        keeper: Keeper::new(settings.state_directory.clone(), timing),
+        settings,
+        pool,
+        login: None,
+        look_at: now,
+        current: None,
+        sessions: 0,
+        resolved: BTreeMap::new(),
+        listed: BTreeSet::new(),
+        barred: BTreeSet::new(),
+        left_out: BTreeSet::new(),
+        why: BTreeMap::new(),
+        errands: Errands::default(),
+        journal: Journal::new(timing, now),
+        announced: None,
+        announce_at: None,
+        last_heard: None,
+        problem: None,
+        session_in,
+        report_in,
+    };
+    Ok(Made { supervisor, reports, apiservers: Apiservers { session, reports: reports_in }, report })
+}
+
+/// The session in use and what happened over it.
+struct Current {
+    session: Arc<Session>,
+    server: Server,
+    login: Arc<Login>,
+    /// Requests that the server failed to answer, in a row.
+    complaints: u32,
+    /// Requests that it found wrong, one soon after the other, and when the last one was.
+    objections: (u32, Moment),
+    /// It refused our login, and whether there is another one is being found out.
+    unauthorized: Option<LinkError>,
+}
+
+struct Supervisor {
+    timing: Timing,
+    clock: Clock,
+    unix: fn() -> u64,
+    seed: u64,
+    settings: Settings,
+    dialer: Dialer,
+    credentials: Arc<Credentials>,
+    changes: mpsc::Sender<Vec<Change>>,
+    is_frontend: IsFrontend,
+    /// Configured ones and the cluster's.
+    cidrs: Vec<IpNet>,
+    keeper: Keeper,
+    pool: Pool,
+    login: Option<Arc<Login>>,
+    /// When the credentials are looked at next.
+    look_at: Moment,
+    current: Option<Current>,
+    sessions: u64,
+    /// What names resolved to.
+    resolved: BTreeMap<Address, Vec<SocketAddr>>,
+    /// What the cluster lists, as it last said when it listed any.
+    listed: BTreeSet<SocketAddr>,
+    /// Those of them that may not be used as long as they are addresses of services.
+    barred: BTreeSet<SocketAddr>,
+    /// Listed addresses that are not taken, already told.
+    left_out: BTreeSet<SocketAddr>,
+    /// Why each address that is being opened is.
+    why: BTreeMap<Address, String>,
+    errands: Errands,
+    journal: Journal,
+    /// What the owner was last told.
+    announced: Option<BTreeSet<(Addr, u16)>>,
+    announce_at: Option<Moment>,
+    last_heard: Option<Moment>,
+    problem: Option<String>,
+    session_in: watch::Sender<Option<Arc<Session>>>,
+    report_in: watch::Sender<Arc<PoolReport>>,
+}
+
+impl Supervisor {
+    async fn run(mut self, mut reports: mpsc::Receiver<Report>, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            self.act();
+            let session = self.current.as_ref().map(|current| Arc::clone(&current.session));
+            let ended = async {
+                match &session {
+                    Some(session) => session.link.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let wake = self.wake().map(|wake| self.clock.instant_of(wake));
+            tokio::select! {
+                () = &mut shutdown => break,
+                error = ended => self.ended(&error),
+                done = self.errands.next() => self.done(done),
+                Some(report) = reports.recv() => {
+                    self.report(report);
+                    while let Ok(report) = reports.try_recv() {
+                        self.report(report);
+                    }
+                }
+                () = async {
+                    match wake {
+                        Some(wake) => sleep_until(wake).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+            }
+        }
+        if let Some(current) = self.current.take() {
+            current.session.link.cut();
+        }
+        self.session_in.send_replace(None);
+    }
+
+    /// Does everything that is due now.
+    fn act(&mut self) {
+        let now = self.clock.now();
+        // A service may have come to an address after that was learned, or gone from it.
+        self.revalidate(now);
+        if self.look_at <= now && !self.errands.is_out(&Errand::Login) {
+            self.look_at = now.plus(self.timing.credentials_every);
+            self.look();
+        }
+        if let Some(error) = self.pool.lost() {
+            self.close(now, &error);
+        }
+        while self.login.is_some()
+            && let Some(choice) = self.pool.next(now)
+        {
+            self.why.insert(choice.server.address.clone(), choice.why);
+            self.open(now, choice.server);
+        }
+        for server in self.pool.probes(now) {
+            self.probe(server);
+        }
+        for address in self.pool.forget_stale(now) {
+            tracing::info!(
+                message_id = %messages::APISERVER_KNOWN,
+                apiserver = %address, "apiserver {address} failed for long and is not listed: forgotten"
+            );
+        }
+        self.journal.lost(now, self.first_error().as_deref());
+        self.announce(now);
+        self.save(now);
+        self.publish();
+    }
+
+    /// Looks at the credentials, and before the first login at what is remembered too.
+    fn look(&mut self) {
+        let credentials = Arc::clone(&self.credentials);
+        let directory = self.login.is_none().then(|| self.keeper.directory());
+        let patience = Timing::duration(self.timing.load);
+        self.errands.send(Errand::Login, async move {
+            let login = credentials.login().await;
+            let memory = match directory.filter(|_| login.is_ok()) {
+                Some(directory) => remember::load_within(directory, patience).await,
+                None => Ok(None),
+            };
+            Done::Login(login, memory)
+        });
+    }
+
+    fn wake(&self) -> Option<Moment> {
+        let now = self.clock.now();
+        let looking = Some(self.look_at).filter(|_| !self.errands.is_out(&Errand::Login));
+        let saving = self.keeper.due().filter(|_| !self.errands.is_out(&Errand::Save));
+        let pool = self.login.as_ref().and_then(|_| self.pool.wake(now));
+        [looking, saving, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
+    }
+
+    fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {
+        Attempt {
+            cluster: self.keeper.cluster.clone(),
+            last: self.resolved.get(&server.address).cloned().unwrap_or_default(),
+            server,
+            dialer: self.dialer.clone(),
+            login: Arc::clone(login),
+            credentials: Arc::clone(&self.credentials),
+            timing: self.timing,
+        }
+    }
+
+    fn open(&mut self, now: Moment, server: Server) {
+        let address = server.address.clone();
+        let Some(login) = &self.login else { return };
+        let attempt = self.attempt(server, login);
+        self.pool.dialling(now, &address);
+        let errand = Errand::Open(address.clone());
+        self.errands.send(errand, async move {
+            let (opened, resolved) = attempt.open().await;
+            Done::Opened(address, Box::new(opened), resolved)
+        });
+    }
+
+    fn probe(&mut self, server: Server) {
+        let address = server.address.clone();
+        // New credentials count when they have opened a link; until then those of the session in use do.
+        let Some(login) = self.current.as_ref().map(|current| &current.login).or(self.login.as_ref()) else { return };
+        let mut attempt = self.attempt(server, login);
+        if let Some(current) = self.current.as_ref().filter(|current| current.server.address == address) {
+            attempt = attempt.pinned(current.session.link.at());
+        }
+        let is_doubted = self.pool.is_doubted(&address);
+        let patience = if is_doubted { self.timing.probe_doubted } else { self.timing.probe_patience };
+        let patience = Timing::duration(patience);
+        let errand = Errand::Probe(address.clone());
+        self.errands.give_up(|known| *known == errand);
+        self.errands.send(errand, async move {
+            let (answer, resolved) = probe(attempt, patience).await;
+            Done::Probed(address, answer, resolved)
+        });
+    }
+
+    /// The session in use has failed: everything over it ends now.
+    fn close(&mut self, now: Moment, error: &str) {
+        if let Some(current) = self.current.take() {
+            current.session.link.cut();
+            self.session_in.send_replace(None);
+        }
+        self.pool.closed(now, error);
+        self.journal.closed(now);
+    }
+
+    fn first_error(&self) -> Option<String> {
+        self.problem.clone().or_else(|| {
+            let candidate = self.pool.candidates().iter().find(|candidate| candidate.error.is_some())?;
+            let (_, error) = candidate.error.as_ref()?;
+            Some(format!("{}: {error}", candidate.server.address))
+        })
+    }
+
+    /// Tells the owner which addresses are apiservers', if that is news and the owner has room.
+    fn announce(&mut self, now: Moment) {
+        let known = self.known();
+        self.announce_at = None;
+        if self.announced.as_ref() == Some(&known) {
+            return;
+        }
+        match self.changes.try_send(vec![Change::Apiservers(known.clone())]) {
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => self.announced = Some(known),
+            Err(mpsc::error::TrySendError::Full(_)) => self.announce_at = Some(now.plus(ANNOUNCE_AGAIN)),
+        }
+    }
+
+    /// Every address an apiserver may have.
+    fn known(&self) -> BTreeSet<(Addr, u16)> {
+        let ips = self.pool.candidates().iter().filter_map(|candidate| match candidate.server.address {
+            Address { host: Host::Ip(ip), port } => Some((ip.into(), port)),
+            _ => None,
+        });
+        let resolved = self.resolved.values().flatten().map(|at| (at.ip().into(), at.port()));
+        ips.chain(resolved).collect()
+    }
+
+    fn save(&mut self, now: Moment) {
+        let Some(login) = &self.login else { return };
+        let (pool, resolved, unix) = (&self.pool, &self.resolved, (self.unix)());
+        if self.errands.is_out(&Errand::Save) {
+            return;
+        }
+        if let Some(work) = self.keeper.save((now, unix), &login.authority, pool, resolved) {
+            self.errands.send(Errand::Save, async move {
+                let saved = state::aside(move || Ok(work())).await;
+                Done::Saved(saved.unwrap_or_else(|error| Err(error.to_string())))
+            });
+        }
+    }
+
+    fn publish(&self) {
+        let (last_heard, problem) = (self.last_heard, self.problem.clone());
+        self.report_in.send_replace(Arc::new(PoolReport { pool: Some(self.pool.clone()), last_heard, problem }));
+    }
+
+    /// Why an address that is not configured may not be used.
+    fn refusal(&self, at: SocketAddr) -> Option<&'static str> {
+        learn::refusal(at, &self.cidrs, &*self.is_frontend)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,404 @@
+//! What happens to the supervisor: errands that come back, links that end, readers that report.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nodelb_core::messages;
+use nodelb_core::model::moment::Moment;
+use tracing::{info, warn};
+
+use super::errands::{Done, Errand};
+use super::{Current, Supervisor};
+use crate::apiserver::address::{Address, Host, Server};
+use crate::apiserver::error::LinkError;
+use crate::apiserver::learn;
+use crate::apiserver::login::{CredentialsError, Login};
+use crate::apiserver::pool::{Origin, Outcome, Pool};
+use crate::apiserver::preflight::{self, Opened, outcome_of, outcome_of_probe};
+use crate::apiserver::remember::Memory;
+use crate::apiserver::session::{Report, Session};
+use crate::apiserver::timing::Timing;
+
+/// Requests in a row that a server fails to answer before another one is looked for.
+const MOST_COMPLAINTS: u32 = 3;
+
+/// The most listed addresses of which it is said that they are not taken.
+const MOST_LEFT_OUT: usize = 64;
+
+impl Supervisor {
+    pub(super) fn done(&mut self, done: Done) {
+        let now = self.clock.now();
+        match done {
+            Done::Opened(address, result, resolved) => {
+                match *result {
+                    Ok(opened) => self.opened(now, &address, opened),
+                    Err(error) => self.not_opened(now, &address, &error),
+                }
+                self.resolved_to(&address, resolved);
+            }
+            Done::Probed(address, result, resolved) => {
+                self.probed(now, &address, &result);
+                self.resolved_to(&address, resolved);
+            }
+            Done::Login(result, memory) => self.login(now, result, memory),
+            Done::Verified(session, login, result) => self.verified(now, session, &login, result),
+            Done::Saved(result) => self.journal.saved(result),
+        }
+    }
+
+    /// The link ended by itself: it is opened again at once, and what comes of that decides about the address.
+    pub(super) fn ended(&mut self, error: &LinkError) {
+        let now = self.clock.now();
+        if let Some(address) = self.pool.in_use().cloned() {
+            self.journal.failed(now, &address, &error.to_string());
+        }
+        self.close(now, &error.to_string());
+    }
+
+    fn opened(&mut self, now: Moment, address: &Address, opened: Opened) {
+        let Some(candidate) = self.pool.find(address) else { return };
+        let (server, origin) = (candidate.server.clone(), candidate.origin);
+        if let Err(error) = self.identify(now, origin, opened.cluster.as_deref()) {
+            self.journal.failed(now, address, &error);
+            self.pool.note(now, address, Outcome::Another(error));
+            return;
+        }
+        self.errands.give_up_opening();
+        self.pool.opened(now, address);
+        let why = self.why.remove(address).unwrap_or_default();
+        self.why.clear();
+        self.journal.opened(now, address, &why);
+        self.sessions += 1;
+        self.last_heard = Some(now);
+        let Opened { link, login, revision, asked, .. } = opened;
+        let session = Arc::new(Session { link, revision, asked, number: self.sessions });
+        self.session_in.send_replace(Some(Arc::clone(&session)));
+        let current = Current { session, server, login, complaints: 0, objections: (0, now), unauthorized: None };
+        if let Some(before) = self.current.replace(current) {
+            before.session.link.cut();
+        }
+    }
+
+    /// Whether the cluster that answers is the one that is meant; takes down which one that is.
+    fn identify(&mut self, now: Moment, origin: Origin, found: Option<&str>) -> Result<(), String> {
+        let Some(found) = found else { return Ok(()) };
+        match self.keeper.cluster.as_deref() {
+            Some(known) if known == found => return Ok(()),
+            // What was learned before this run's first session was learned from the state of before, too.
+            Some(known) if origin == Origin::Remembered || origin == Origin::Learned && self.sessions == 0 => {
+                return Err(format!(
+                    "another cluster answers there: its Service default/kubernetes has the uid {found}, the remembered \
+                     one {known}; not used"
+                ));
+            }
+            Some(_) if origin == Origin::Configured && self.sessions == 0 => self.pool.demote_learned(),
+            _ => {}
+        }
+        self.cluster_is(now, found);
+        Ok(())
+    }
+
+    /// What a trusted address shows. Whoever was refused for showing this uid, and not the one of before, gets another try.
+    fn cluster_is(&mut self, now: Moment, found: &str) {
+        let Some(known) = self.keeper.cluster.replace(found.to_owned()) else { return };
+        if known != found {
+            info!(
+                message_id = %messages::CLUSTER_CHANGED,
+                "the Service default/kubernetes has the uid {found}, and had {known}: from now on remembered addresses \
+                 must show the new one before they are used"
+            );
+            self.pool.retry_refused(now);
+        }
+    }
+
+    fn resolved_to(&mut self, address: &Address, resolved: Vec<SocketAddr>) {
+        if matches!(address.host, Host::Name(_)) && !resolved.is_empty() {
+            self.resolved.insert(address.clone(), resolved);
+        }
+    }
+
+    fn not_opened(&mut self, now: Moment, address: &Address, error: &LinkError) {
+        self.journal.failed(now, address, &error.to_string());
+        if self.pool.in_use() == Some(address) {
+            // New credentials do not work where the old ones still do.
+            self.pool.not_reopened(address);
+        } else {
+            self.pool.note(now, address, outcome_of(error));
+        }
+    }
+
+    fn probed(&mut self, now: Moment, address: &Address, result: &Result<(), LinkError>) {
+        let outcome = match result {
+            Ok(()) => Outcome::Worked,
+            Err(error) => outcome_of_probe(error),
+        };
+        match result {
+            Ok(()) => self.journal.works(address),
+            Err(LinkError::Unauthorized(_)) => {
+                let used = self.current.as_ref().map(|current| &current.login);
+                if let Some(login) = used.or(self.login.as_ref()) {
+                    self.credentials.reject(login);
+                    self.look_at = now;
+                }
+            }
+            Err(_) => {}
+        }
+        self.pool.probed(now, address, outcome);
+        if let (Err(error), Some(candidate)) = (result, self.pool.find(address))
+            && candidate.error.as_ref().is_some_and(|(at, _)| *at == now)
+        {
+            self.journal.failed(now, address, &error.to_string());
+        }
+    }
+
+    fn login(
+        &mut self,
+        now: Moment,
+        result: Result<Arc<Login>, CredentialsError>,
+        memory: Result<Option<Memory>, String>,
+    ) {
+        let login = match result {
+            Ok(login) => login,
+            Err(error) => {
+                self.problem = Some(error.to_string());
+                self.journal.credentials(self.problem.clone());
+                return;
+            }
+        };
+        self.problem = None;
+        self.journal.credentials(None);
+        let before = self.login.replace(Arc::clone(&login));
+        match before {
+            None => self.first_login(now, &login, memory),
+            Some(before) if !Arc::ptr_eq(&before, &login) => {
+                info!(
+                    message_id = %messages::LOGIN_CHANGED,
+                    "the credentials for the apiservers have changed: {}", login.identity
+                );
+                self.pool.retry_refused(now);
+            }
+            Some(_) => {}
+        }
+        if let Some(server) = self.credentials.server()
+            && self.pool.configure(server.clone(), now)
+        {
+            let address = &server.address;
+            info!(
+                message_id = %messages::APISERVER_KNOWN,
+                apiserver = %address, "the kubeconfig names another server: {address} is configured too from now on"
+            );
+        }
+        self.renew(now, &login);
+    }
+
+    /// The kubeconfig's server is known now, and whether what is remembered is of this cluster.
+    fn first_login(&mut self, now: Moment, login: &Login, memory: Result<Option<Memory>, String>) {
+        let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
+        self.pool = Pool::new(&configured, self.timing, self.seed, now);
+        match memory {
+            Ok(None) => {}
+            Ok(Some(memory)) => {
+                let remembered = self.keeper.loaded(memory, &login.authority);
+                self.pool.remember(remembered, now);
+            }
+            Err(problem) => warn!(message_id = %messages::STATE_UNREADABLE, "{problem}"),
+        }
+    }
+
+    /// The session in use goes over to a new login: with a new token by itself, with a new certificate by a new connection
+    /// to the same address, which takes the place of the old one when it is there.
+    fn renew(&mut self, now: Moment, login: &Arc<Login>) {
+        let Some(current) = &mut self.current else { return };
+        if Arc::ptr_eq(&current.login, login) {
+            if let Some(error) = current.unauthorized.take() {
+                // One request; its reader asks again. Whether the login is refused for good is for probes to find out.
+                self.complain(now, &error);
+            }
+            return;
+        }
+        current.unauthorized = None;
+        let server = current.server.clone();
+        if Arc::ptr_eq(&current.login.tls, &login.tls) {
+            self.verify(server, login);
+        } else if !self.errands.is_out(&Errand::Open(server.address.clone())) {
+            self.why.insert(server.address.clone(), "the credentials have changed".into());
+            self.open(now, server);
+        }
+    }
+
+    /// Finds out whether the server accepts another token, on a connection of its own: the one in use works.
+    fn verify(&mut self, server: Server, login: &Arc<Login>) {
+        if self.errands.is_out(&Errand::Verify) {
+            return;
+        }
+        let Some(current) = &self.current else { return };
+        let (session, at) = (current.session.number, current.session.link.at());
+        let attempt = self.attempt(server, login).pinned(at);
+        let (patience, login) = (Timing::duration(self.timing.probe_patience), Arc::clone(login));
+        self.errands.send(Errand::Verify, async move {
+            let (answer, _) = preflight::probe(attempt, patience).await;
+            Done::Verified(session, login, answer)
+        });
+    }
+
+    /// What came of that, unless another session has taken the place of the one that was asked. A token that is not accepted
+    /// is tried again as often as the credentials are looked at; an exec plugin is to print another one.
+    fn verified(&mut self, now: Moment, session: u64, login: &Arc<Login>, result: Result<(), LinkError>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.session.number == session) else { return };
+        match result {
+            Err(LinkError::Unauthorized(why)) => {
+                self.credentials.reject(login);
+                let address = current.server.address.clone();
+                let told = format!("the new token is not used, requests go on with the one from before: {why}");
+                self.journal.failed(now, &address, &told);
+            }
+            Err(_) => {}
+            Ok(()) => {
+                if current.session.link.renew(login) {
+                    current.login = Arc::clone(login);
+                }
+            }
+        }
+    }
+
+    pub(super) fn report(&mut self, report: Report) {
+        let now = self.clock.now();
+        let is_current =
+            |this: &Self, number| this.current.as_ref().is_some_and(|current| current.session.number == number);
+        match report {
+            Report::Progress { session } if is_current(self, session) => {
+                self.last_heard = Some(now);
+                if let Some(current) = &mut self.current {
+                    current.complaints = 0;
+                }
+            }
+            Report::Failed { session, error } if is_current(self, session) => self.failed(now, error),
+            Report::Progress { .. } | Report::Failed { .. } => {}
+            Report::Cluster(uid) if self.current.is_some() && !uid.is_empty() => self.cluster_is(now, &uid),
+            Report::Cluster(_) => {}
+            Report::Endpoints(listed) => {
+                self.learn(now, &listed);
+                if !listed.is_empty() {
+                    self.listed = listed;
+                }
+            }
+            Report::ServiceCidrs(cidrs) => {
+                self.cidrs = self.settings.service_cidrs.iter().copied().chain(cidrs).collect();
+                self.revalidate(now);
+            }
+        }
+    }
+
+    /// A reader's request failed over the session in use.
+    fn failed(&mut self, now: Moment, error: LinkError) {
+        let Some(current) = &mut self.current else { return };
+        let address = current.server.address.clone();
+        match &error {
+            LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) | LinkError::Certificate(_) => {
+                self.pool.doubt(now);
+            }
+            LinkError::Busy { code: 500.., .. } | LinkError::Unproven(_) => self.complain(now, &error),
+            LinkError::Unauthorized(_) => {
+                self.credentials.reject(&current.login);
+                current.unauthorized = Some(error);
+                self.look_at = now;
+            }
+            LinkError::Forbidden(_) => self.denied(now, &address, &error),
+            LinkError::Status { .. } => {
+                let (count, last) = &mut current.objections;
+                *count = if now < last.plus(self.timing.dwell) { *count + 1 } else { 1 };
+                *last = now;
+                if *count >= MOST_COMPLAINTS {
+                    *count = 0;
+                    self.denied(now, &address, &error);
+                }
+            }
+            LinkError::Busy { .. } | LinkError::Gone(_) => {}
+        }
+    }
+
+    /// A request failed in a way that is the server's, and may be one of a kind.
+    fn complain(&mut self, now: Moment, error: &LinkError) {
+        let Some(current) = &mut self.current else { return };
+        current.complaints += 1;
+        if current.complaints >= MOST_COMPLAINTS {
+            current.complaints = 0;
+            let address = current.server.address.clone();
+            let told = format!("{MOST_COMPLAINTS} requests in a row failed, the last one with {error}");
+            self.journal.failed(now, &address, &told);
+            self.pool.disappointed(now, told);
+        }
+    }
+
+    /// The server does not let a reader read.
+    fn denied(&mut self, now: Moment, address: &Address, error: &LinkError) {
+        self.journal.failed(now, address, &error.to_string());
+        self.pool.denied(now, error.to_string());
+    }
+
+    /// The cluster lists its apiservers. What may not be used is said once.
+    fn learn(&mut self, now: Moment, listed: &BTreeSet<SocketAddr>) {
+        let mut usable = BTreeSet::new();
+        if !listed.is_empty() {
+            self.barred.clear();
+        }
+        for &at in listed {
+            let refusal = self.refusal(at).filter(|_| self.pool.find(&at.into()).is_none());
+            match refusal {
+                None => drop(usable.insert(at)),
+                Some(why) => {
+                    self.bar(at);
+                    self.leave_out(at, why);
+                }
+            }
+        }
+        for at in self.pool.learn(&usable, now) {
+            self.leave_out(at, "the cluster lists too many");
+        }
+    }
+
+    fn leave_out(&mut self, at: SocketAddr, why: &str) {
+        if self.left_out.len() < MOST_LEFT_OUT && self.left_out.insert(at) {
+            warn!(
+                message_id = %messages::APISERVER_LEFT_OUT,
+                "{at}, which the endpoints of default/kubernetes list, is not used as an apiserver: {why}"
+            );
+        }
+    }
+
+    fn bar(&mut self, at: SocketAddr) {
+        if self.barred.len() < MOST_LEFT_OUT {
+            self.barred.insert(at);
+        }
+    }
+
+    /// Addresses that may not be used after all go, unless they have ever worked; listed ones that may be used after all
+    /// come.
+    pub(super) fn revalidate(&mut self, now: Moment) {
+        let (cidrs, is_frontend) = (&self.cidrs, &self.is_frontend);
+        let refused = self.pool.forget_refused(|at| learn::refusal(at, cidrs, &**is_frontend).is_some());
+        for address in refused {
+            warn!(
+                message_id = %messages::APISERVER_LEFT_OUT,
+                apiserver = %address,
+                "apiserver {address} is not used: it is an address of services, and has not worked as an apiserver"
+            );
+            if let Host::Ip(ip) = address.host
+                && let at = SocketAddr::new(ip, address.port)
+                && self.listed.contains(&at)
+            {
+                self.bar(at);
+            }
+        }
+        if let Some(at) = self.barred.iter().copied().find(|at| self.refusal(*at).is_none()) {
+            info!(
+                message_id = %messages::APISERVER_KNOWN,
+                "{at}, which the endpoints of default/kubernetes list, is no address of services any more"
+            );
+            let listed = std::mem::take(&mut self.listed);
+            self.learn(now, &listed);
+            self.listed = listed;
+        }
+    }
+}

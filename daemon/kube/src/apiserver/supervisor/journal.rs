@@ -1,0 +1,111 @@
+//! What the supervisor says in the journal: one line when the apiservers are lost and one when one is back, one when
+//! another one comes into use, one when an address fails in a new way. Not one per retry.
+
+use std::collections::BTreeMap;
+
+use nodelb_core::messages;
+use nodelb_core::model::moment::Moment;
+use tracing::{debug, info, warn};
+
+use crate::apiserver::address::Address;
+use crate::apiserver::pool::report::lasting;
+use crate::apiserver::timing::Timing;
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    timing: Timing,
+    /// Without a session since then, and whether that has been said.
+    down: Option<(Moment, bool)>,
+    used: Option<Address>,
+    errors: BTreeMap<Address, (Moment, String)>,
+    credentials: Option<String>,
+    saving: Option<String>,
+}
+
+impl Journal {
+    pub(super) fn new(timing: Timing, now: Moment) -> Self {
+        let (errors, down) = (BTreeMap::new(), Some((now, false)));
+        Self { timing, down, used: None, errors, credentials: None, saving: None }
+    }
+
+    /// An attempt or a probe failed. Once it is said that nothing can be reached, that stays the last word.
+    pub(super) fn failed(&mut self, now: Moment, address: &Address, error: &str) {
+        let is_told = self
+            .errors
+            .get(address)
+            .is_some_and(|(at, told)| told == error || now < at.plus(self.timing.same_address_line));
+        if is_told || matches!(self.down, Some((_, true))) {
+            debug!(apiserver = %address, "{error}");
+        } else {
+            warn!(message_id = %messages::APISERVER_FAILED, apiserver = %address, "apiserver {address}: {error}");
+            self.errors.insert(address.clone(), (now, error.to_owned()));
+        }
+    }
+
+    /// An address works: its next error is a new one.
+    pub(super) fn works(&mut self, address: &Address) {
+        self.errors.remove(address);
+    }
+
+    pub(super) fn opened(&mut self, now: Moment, address: &Address, why: &str) {
+        let is_same = self.used.replace(address.clone()).is_some_and(|used| used == *address);
+        match self.down.take() {
+            Some((since, true)) => {
+                let lasted = lasting(now.0.saturating_sub(since.0));
+                info!(
+                    message_id = %messages::APISERVER_IN_USE,
+                    apiserver = %address, "an apiserver answers again after {lasted}: {address} is in use"
+                );
+            }
+            _ if is_same => debug!(apiserver = %address, "apiserver {address} is connected to again"),
+            _ => info!(
+                message_id = %messages::APISERVER_IN_USE,
+                apiserver = %address, "apiserver {address} is in use: {why}"
+            ),
+        }
+        self.works(address);
+    }
+
+    pub(super) fn closed(&mut self, now: Moment) {
+        self.down.get_or_insert((now, false));
+    }
+
+    /// When there is something to say about the loss; `None` if it has been said or there is none.
+    pub(super) fn loss_is_due(&self) -> Option<Moment> {
+        self.down.filter(|(_, is_said)| !is_said).map(|(since, _)| since.plus(self.timing.lost))
+    }
+
+    /// No apiserver can be reached, for a while now.
+    pub(super) fn lost(&mut self, now: Moment, first_error: Option<&str>) {
+        if self.loss_is_due().is_none_or(|due| now < due) {
+            return;
+        }
+        if let Some((_, is_said)) = &mut self.down {
+            *is_said = true;
+            let why = first_error.unwrap_or("none is known yet");
+            warn!(
+                message_id = %messages::APISERVER_NONE,
+                "no apiserver can be reached; services stay as they are and connections go on, nodelb keeps trying. The \
+                 first one: {why}. See `nodelb apiservers`"
+            );
+        }
+    }
+
+    pub(super) fn credentials(&mut self, problem: Option<String>) {
+        if let Some(problem) = problem.as_ref().filter(|problem| self.credentials.as_ref() != Some(problem)) {
+            warn!(message_id = %messages::LOGIN_FAILED, "no apiserver can be connected to: {problem}");
+        }
+        self.credentials = problem;
+    }
+
+    pub(super) fn saved(&mut self, outcome: Result<(), String>) {
+        let problem = outcome.err();
+        if let Some(problem) = problem.as_ref().filter(|problem| self.saving.as_ref() != Some(problem)) {
+            warn!(
+                message_id = %messages::STATE_UNWRITTEN,
+                "the apiserver addresses that work cannot be remembered for the next start: {problem}"
+            );
+        }
+        self.saving = problem;
+    }
+}

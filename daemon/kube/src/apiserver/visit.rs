@@ -1,0 +1,218 @@
+//! One connection to one apiserver, for a command that asks by itself whether or not the daemon runs. Owns the order in
+//! which addresses are tried; holds no session, learns nothing and remembers nothing.
+//!
+//! Such a command is an ordinary process: its sockets are not registered as nodelb's own, so a connection to an address
+//! that nodelb balances goes wherever the load balancing leads. Addresses that the daemon knows to be an apiserver's own
+//! are therefore tried first, and balanced ones last; [`Visit::is_balanced`] says what it came to.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use serde::de::DeserializeOwned;
+
+use super::address::{Address, Server};
+use super::authorities::Authorities;
+use super::credentials::{self, Credentials};
+use super::dial::{self, Dialer};
+use super::error::LinkError;
+use super::link::Link;
+use super::login::Login;
+use super::pool::learned_name;
+use super::preflight::{Attempt, greet};
+use super::remember;
+use super::session::Settings;
+use super::timing::Timing;
+
+/// How long one address may take, from the resolver to its answer.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// How long an answer to a question may take.
+pub const ANSWER: Duration = Duration::from_secs(15);
+
+/// The most bytes of an answer.
+pub const MAX_ANSWER: usize = 32 << 20;
+
+/// What the daemon knows of the apiservers' addresses, if it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tips {
+    /// The address in use, then others that work, none of them one that nodelb balances.
+    pub direct: Vec<Address>,
+    /// Addresses that nodelb balances.
+    pub balanced: BTreeSet<Address>,
+}
+
+/// Where an address is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// The daemon uses it, or could.
+    Daemon,
+    /// `[[kubernetes.apiserver]]`
+    Configured,
+    /// The kubeconfig's current context.
+    Kubeconfig,
+    /// It worked for the daemon once.
+    Remembered,
+}
+
+impl fmt::Display for Whence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Daemon => "told by the daemon",
+            Self::Configured => "configured",
+            Self::Kubeconfig => "from the kubeconfig",
+            Self::Remembered => "remembered",
+        })
+    }
+}
+
+/// A connection that answers.
+#[derive(Debug)]
+pub struct Visit {
+    /// The connection.
+    pub link: Link,
+    /// To whom.
+    pub address: Address,
+    /// Where that is known from.
+    pub whence: Whence,
+    /// Whether nodelb balances the address: what is seen over it depends on what is to be looked at.
+    pub is_balanced: bool,
+    /// As whom, for messages.
+    pub identity: String,
+    /// Addresses that were tried before, and why not they.
+    pub failed: Vec<(Address, String)>,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nobody {
+    /// The credentials cannot be used.
+    Credentials(String),
+    /// No address answers; none at all if empty.
+    Silent(Vec<(Address, String)>),
+}
+
+impl fmt::Display for Nobody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Credentials(why) => f.write_str(why),
+            Self::Silent(tried) if tried.is_empty() => f.write_str("no apiserver address is known"),
+            Self::Silent(tried) => {
+                let each: Vec<_> = tried.iter().map(|(address, why)| format!("{address}: {why}")).collect();
+                write!(f, "no apiserver answers ({})", each.join("; "))
+            }
+        }
+    }
+}
+
+/// Opens visits.
+#[derive(Debug)]
+pub struct Visitor {
+    settings: Settings,
+    tips: Tips,
+    dialer: Dialer,
+    credentials: Arc<Credentials>,
+}
+
+impl Visitor {
+    /// Reads and connects to nothing yet.
+    ///
+    /// # Errors
+    /// When the settings name no credentials, or a proxy that is none.
+    pub fn new(settings: Settings, tips: Tips) -> anyhow::Result<Self> {
+        let dialer = Dialer::new(Arc::new(|_| Ok(())), dial::Timing::default(), settings.proxy.as_deref())?;
+        let credentials = Arc::new(Credentials::new(&settings, credentials::Timing::default())?);
+        Ok(Self { settings, tips, dialer, credentials })
+    }
+
+    /// Connects to the first address that answers.
+    ///
+    /// # Errors
+    /// Every address that was tried, and why not it.
+    pub async fn open(&self) -> Result<Visit, Nobody> {
+        let login = self.credentials.login().await.map_err(|error| Nobody::Credentials(error.to_string()))?;
+        let mut failed = Vec::new();
+        for (server, whence) in self.servers(&login).await {
+            let (address, attempt) = (server.address.clone(), self.attempt(server, &login));
+            match greet(attempt, PATIENCE).await.0 {
+                Ok(link) => {
+                    let (is_balanced, identity) = (self.tips.balanced.contains(&address), login.identity.clone());
+                    return Ok(Visit { link, address, whence, is_balanced, identity, failed });
+                }
+                Err(error) => failed.push((address, error.to_string())),
+            }
+        }
+        Err(Nobody::Silent(failed))
+    }
+
+    fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {
+        Attempt {
+            server,
+            dialer: self.dialer.clone(),
+            login: Arc::clone(login),
+            credentials: Arc::clone(&self.credentials),
+            cluster: None,
+            last: Vec::new(),
+            timing: Timing::default(),
+        }
+    }
+
+    /// Every address once, in the order they are tried in.
+    async fn servers(&self, login: &Login) -> Vec<(Server, Whence)> {
+        let remembered = remembered(self.settings.state_directory.clone(), &login.authority).await;
+        let configured = self.settings.servers.iter().cloned().map(|server| (server, Whence::Configured));
+        let named = self.credentials.server().map(|server| (server, Whence::Kubeconfig));
+        let known: Vec<_> =
+            configured.chain(named).chain(remembered.into_iter().map(|server| (server, Whence::Remembered))).collect();
+        in_order(known, &self.tips)
+    }
+}
+
+/// What worked before, of the same cluster.
+async fn remembered(directory: PathBuf, authority: &Authorities) -> Vec<Server> {
+    match remember::load_within(directory, Timing::duration(Timing::default().load)).await {
+        Ok(Some(memory)) if memory.is_of(authority) => {
+            memory.apiservers.into_iter().map(|remembered| remembered.server).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The daemon's first, balanced ones last. The name a certificate must carry is the one that is known for the address,
+/// else that of the first configured server, as for the daemon.
+fn in_order(known: Vec<(Server, Whence)>, tips: &Tips) -> Vec<(Server, Whence)> {
+    let servers: Vec<_> = known.iter().map(|(server, _)| server.clone()).collect();
+    let learned = learned_name(&servers);
+    let tip = |address: &Address| {
+        let same = servers.iter().find(|server| server.address == *address).cloned();
+        let learned = || Server { address: address.clone(), tls_server_name: Some(Arc::clone(&learned)) };
+        (same.unwrap_or_else(learned), Whence::Daemon)
+    };
+    let mut ordered: Vec<(Server, Whence)> = Vec::new();
+    for (server, whence) in tips.direct.iter().map(tip).chain(known) {
+        if !ordered.iter().any(|(known, _)| known.address == server.address) {
+            ordered.push((server, whence));
+        }
+    }
+    ordered.sort_by_key(|(server, _)| tips.balanced.contains(&server.address));
+    ordered
+}
+
+/// The answer to a question, whole and decoded.
+///
+/// # Errors
+/// As [`Link::get`]; also when the answer is longer than [`MAX_ANSWER`] or not what was asked for.
+pub async fn ask<T: DeserializeOwned>(link: &Link, path_and_query: &str) -> Result<T, LinkError> {
+    let answer = link.get(path_and_query, ANSWER).await?;
+    let broken = |why: String| LinkError::Broken(format!("the answer of {} to {path_and_query}: {why}", link.at()));
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect();
+    let body = tokio::time::timeout(ANSWER, body).await.map_err(|_elapsed| broken("not complete in time".into()))?;
+    let body = body.map_err(|error| broken(error.to_string()))?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| broken(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

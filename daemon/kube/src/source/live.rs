@@ -1,0 +1,445 @@
+//! What an apiserver says now, beside what is known here: lists Services and EndpointSlices once, over the session in
+//! use, and tells where the table says something else. Owns how often that may be asked; changes nothing.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::service::{Origin, Service, ServiceName, Slice, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::table::{Facts, same_service, same_slice};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api::decode::{Decoder, Heard, Item, Key, Kind, Object, Version};
+use crate::api::page::Page;
+use crate::api::request::Query;
+use crate::apiserver::error::LinkError;
+use crate::apiserver::session::{Apiservers, Session};
+
+/// How long everything may take.
+#[derive(Clone, Debug)]
+pub struct LiveTiming {
+    /// The whole answer: less than whoever asks over HTTP is given.
+    pub whole: Duration,
+    /// Until a page begins, and between two pieces of it.
+    pub patience: Duration,
+    /// Between two lists of everything.
+    pub between: Duration,
+    /// How long a watch is given to tell what a list has told already.
+    pub lag: Duration,
+}
+
+impl Default for LiveTiming {
+    fn default() -> Self {
+        Self {
+            whole: Duration::from_secs(8),
+            patience: Duration::from_secs(5),
+            between: Duration::from_secs(10),
+            lag: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How many objects a page has.
+const PAGE: usize = 500;
+
+/// The most objects that are told of.
+const MAX_TOLD: usize = 1_000;
+
+/// The most of what could not be decoded, or was left out, that is told of.
+const MAX_NOTICES: usize = 20;
+
+/// Asks.
+#[derive(Debug)]
+pub struct Live {
+    apiservers: Apiservers,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    timing: LiveTiming,
+    /// Held while it is being asked; when everything was last asked for.
+    last_whole: Mutex<Option<Instant>>,
+}
+
+/// Why there is no answer, and what to do.
+struct Unanswered {
+    cause: String,
+    action: String,
+}
+
+impl Live {
+    /// To be asked over whichever session is in use.
+    pub fn new(apiservers: Apiservers, snapshot: watch::Receiver<Arc<Snapshot>>, timing: LiveTiming) -> Self {
+        Self { apiservers, snapshot, timing, last_whole: Mutex::new(None) }
+    }
+
+    /// Where the table differs from what an apiserver says now, of one service or of all. Where it cannot be asked, that
+    /// is the one row.
+    pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
+        match self.ask(service).await {
+            Ok(rows) => rows,
+            Err(Unanswered { cause, action }) => vec![Difference {
+                between: Between::SourceMemory,
+                what: "apiserver".into(),
+                service: service.cloned(),
+                source: Some("cannot be asked".into()),
+                memory: Some("as it was last told".into()),
+                kernel: None,
+                cause,
+                action,
+            }],
+        }
+    }
+
+    async fn ask(&self, service: Option<&ServiceName>) -> Result<Vec<Difference>, Unanswered> {
+        let refused = |cause: &str, action: &str| Unanswered { cause: cause.into(), action: action.into() };
+        let Ok(mut last_whole) = self.last_whole.try_lock() else {
+            return Err(refused("somebody else is asking just now", "ask again when that is answered"));
+        };
+        if service.is_none() {
+            if last_whole.is_some_and(|last| last.elapsed() < self.timing.between) {
+                let seconds = self.timing.between.as_secs();
+                let action = format!("ask again in {seconds} s, or of one service only");
+                return Err(refused("everything was asked for a moment ago, which is work for an apiserver", &action));
+            }
+            *last_whole = Some(Instant::now());
+        }
+        let Some(session) = self.apiservers.session.borrow().clone() else {
+            return Err(refused(
+                "no apiserver can be reached",
+                "what was known before stays served; see `nodelb apiservers`",
+            ));
+        };
+        match timeout(self.timing.whole, self.compare(&session, service)).await {
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) => Err(unanswered(&error)),
+            Err(_elapsed) => {
+                let cause = format!("{} took longer than {} s", session.link.at(), self.timing.whole.as_secs());
+                Err(refused(&cause, "ask of one service only"))
+            }
+        }
+    }
+
+    async fn compare(&self, session: &Session, of: Option<&ServiceName>) -> Result<Vec<Difference>, LinkError> {
+        let before = Arc::clone(&self.snapshot.borrow());
+        let mut rows = Vec::new();
+        let mut suspects = Vec::new();
+        for kind in Kind::SERVED {
+            let query = of.map_or_else(|| Query::all(kind), |name| Query::of_service(kind, name));
+            let mut list = List::new(kind, before.facts(), of);
+            self.read(session, query, &mut list).await?;
+            rows.append(&mut list.notices);
+            suspects.append(&mut list.end());
+        }
+        if suspects.is_empty() {
+            return Ok(rows);
+        }
+        // A watch may tell a little later than a list, and the list is of a moment ago.
+        sleep(self.timing.lag).await;
+        let now = Arc::clone(&self.snapshot.borrow());
+        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, held(kind, now.facts(), of))));
+        let at = session.link.at();
+        let more = suspects.len().saturating_sub(MAX_TOLD);
+        let judged = |suspect: &Suspect| suspect.judge(known.get(&suspect.kind)?.get(&suspect.key), at);
+        rows.extend(suspects.iter().take(MAX_TOLD).filter_map(judged));
+        if more > 0 {
+            rows.push(row("objects", None, (format!("{more} more differ"), "as above".into()), String::new()));
+        }
+        Ok(rows)
+    }
+
+    /// Every page.
+    async fn read(&self, session: &Session, mut query: Query, list: &mut List<'_>) -> Result<(), LinkError> {
+        let mut decoder = Decoder::new(list.kind);
+        let mut next = String::new();
+        loop {
+            let body = match session.link.get(&query.page(&next, PAGE), self.timing.patience).await {
+                Ok(answer) => answer.into_body(),
+                Err(error) if next.is_empty() && query.make_do_without(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let mut page = Page::new(body);
+            while let Some(arrived) = page.more(&mut decoder, self.timing.patience).await? {
+                arrived.heard.into_iter().for_each(|heard| list.take(heard));
+            }
+            let shell = page.end()?;
+            list.version = shell.version;
+            next = shell.next;
+            if next.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn unanswered(error: &LinkError) -> Unanswered {
+    let action = match error {
+        LinkError::Forbidden(_) => "give nodelb's user `list` on services and endpointslices (contrib/kubernetes)",
+        LinkError::Unauthorized(_) => "see `nodelb apiservers`, and whether the credentials are still good",
+        _ => "ask again; see `nodelb apiservers`",
+    };
+    Unanswered { cause: error.to_string(), action: format!("what was known before stays served; {action}") }
+}
+
+/// An object as the table has it.
+#[derive(Clone, Copy)]
+enum Held<'a> {
+    Service(&'a Service),
+    Slice(&'a Slice),
+}
+
+impl Held<'_> {
+    fn origin(&self) -> &Origin {
+        match self {
+            Self::Service(service) => &service.origin,
+            Self::Slice(slice) => &slice.origin,
+        }
+    }
+
+    fn version(&self) -> Version {
+        Version::of(&self.origin().resource_version)
+    }
+
+    fn key(&self) -> Key {
+        let (namespace, name) = match self {
+            Self::Service(service) => (&service.name.namespace, &service.name.name),
+            Self::Slice(slice) => (&slice.name.namespace, &slice.name.name),
+        };
+        Key { namespace: namespace.clone(), name: name.clone() }
+    }
+
+    fn service(&self) -> &ServiceName {
+        match self {
+            Self::Service(service) => &service.name,
+            Self::Slice(slice) => &slice.service,
+        }
+    }
+
+    /// Whether no connection would notice a difference.
+    fn is_same(&self, object: &Object) -> bool {
+        match (self, object) {
+            (Self::Service(held), Object::Service(told)) => same_service(held, told),
+            (Self::Slice(held), Object::Slice(told)) => same_slice(held, told),
+            _ => false,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("resourceVersion {}:", self.origin().resource_version);
+        match self {
+            Self::Service(service) => {
+                let frontends =
+                    service.ports.iter().flat_map(|port| port.frontends.iter().map(|f| f.l4(port.protocol)));
+                push_list(&mut text, frontends.map(|frontend| frontend.to_string()));
+            }
+            Self::Slice(slice) => {
+                let backends = slice.ports.iter().flat_map(|port| port.backends.iter().map(move |b| (port, b)));
+                push_list(
+                    &mut text,
+                    backends.map(|(port, b)| format!("{} {}", L4Addr::new(b.addr, b.port, port.protocol), b.state)),
+                );
+            }
+        }
+        text
+    }
+}
+
+fn push_list(text: &mut String, mut items: impl Iterator<Item = String>) {
+    const SHOWN: usize = 5;
+    let shown: Vec<String> = items.by_ref().take(SHOWN).collect();
+    let more = items.count();
+    _ = match (shown.is_empty(), more) {
+        (true, _) => write!(text, " nothing"),
+        (false, 0) => write!(text, " {}", shown.join(", ")),
+        (false, more) => write!(text, " {} + {more} more", shown.join(", ")),
+    };
+}
+
+/// What the table has of one kind from Kubernetes, of one service or of all.
+fn held<'a>(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> BTreeMap<Key, Held<'a>> {
+    let is_meant = |held: &Held<'_>| of.is_none_or(|of| of == held.service());
+    let keyed = |held: Held<'a>| (held.key(), held);
+    match kind {
+        Kind::Service => facts.services_of(Source::Kubernetes).map(Held::Service).filter(is_meant).map(keyed).collect(),
+        Kind::EndpointSlice => {
+            facts.slices_of(Source::Kubernetes).map(Held::Slice).filter(is_meant).map(keyed).collect()
+        }
+        Kind::Node => BTreeMap::new(),
+    }
+}
+
+/// An object that the list and the table did not agree on.
+struct Suspect {
+    kind: Kind,
+    key: Key,
+    /// What the list had; an object that is left out, as kube-proxy would, counts as none.
+    told: Option<Object>,
+    /// As of when the table had it before it was asked.
+    known: Option<Version>,
+    /// As of when the list is.
+    listed: Version,
+}
+
+/// One kind's list, compared while it arrives.
+struct List<'a> {
+    kind: Kind,
+    known: BTreeMap<Key, Held<'a>>,
+    is_narrow: bool,
+    seen: HashSet<Key>,
+    version: Version,
+    suspects: Vec<Suspect>,
+    notices: Vec<Difference>,
+}
+
+impl<'a> List<'a> {
+    fn new(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> Self {
+        Self {
+            kind,
+            known: held(kind, facts, of),
+            is_narrow: of.is_some(),
+            seen: HashSet::new(),
+            version: Version::default(),
+            suspects: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, heard: Heard) {
+        match heard {
+            Heard::Upsert(item) => self.take_item(*item),
+            Heard::Skipped { key, reason } if self.notices.len() < MAX_NOTICES => {
+                let what = key.as_ref().map_or_else(|| self.kind.name().to_owned(), |key| named(self.kind, key));
+                self.seen.extend(key);
+                let sides = ("an object that cannot be read".into(), "as it was known before".into());
+                self.notices.push(row(what, None, sides, reason));
+            }
+            Heard::Skipped { key, .. } => self.seen.extend(key),
+            Heard::Delete(_) | Heard::ListBegins { .. } | Heard::Listed(_) => {}
+        }
+    }
+
+    fn take_item(&mut self, Item { identity, object, notices }: Item) {
+        let key = identity.key;
+        let held = self.known.get(&key).copied();
+        if self.is_narrow {
+            let room = MAX_NOTICES.saturating_sub(self.notices.len());
+            let name = held.map(|held| held.service().clone());
+            let sides = || ("has it".into(), "left out".into());
+            self.notices.extend(
+                notices.into_iter().take(room).map(|notice| row(named(self.kind, &key), name.clone(), sides(), notice)),
+            );
+        }
+        let is_same = match (&held, &object) {
+            (None, None) => true,
+            (Some(held), Some(object)) => held.is_same(object),
+            _ => false,
+        };
+        if !is_same && self.suspects.len() <= MAX_TOLD {
+            let known = held.map(|held| held.version());
+            let suspect =
+                Suspect { kind: self.kind, key: key.clone(), told: object, known, listed: Version::default() };
+            self.suspects.push(suspect);
+        }
+        self.seen.insert(key);
+    }
+
+    /// Whatever the two do not agree on, now that the list is complete.
+    fn end(mut self) -> Vec<Suspect> {
+        self.add_gone();
+        let listed = self.version;
+        self.suspects.into_iter().map(|suspect| Suspect { listed, ..suspect }).collect()
+    }
+
+    /// What the table has and the list does not: unless it is newer than the list.
+    fn add_gone(&mut self) {
+        let gone = self.known.iter().filter(|(key, held)| !self.seen.contains(*key) && held.version() <= self.version);
+        let room = (MAX_TOLD + 1).saturating_sub(self.suspects.len());
+        self.suspects.extend(gone.take(room).map(|(key, held)| Suspect {
+            kind: self.kind,
+            key: key.clone(),
+            told: None,
+            known: Some(held.version()),
+            listed: self.version,
+        }));
+    }
+}
+
+impl Suspect {
+    /// The row, if they still do not agree. What came or went meanwhile is a change under way, and what a watch has told
+    /// since of something newer than the list shows that it works.
+    fn judge(&self, held: Option<&Held<'_>>, at: SocketAddr) -> Option<Difference> {
+        let (sides, cause) = match (held, &self.told) {
+            (None, Some(told)) if self.known.is_none() => {
+                let told = told_as_held(told)?;
+                let cause = format!("{} has not arrived by watch", cause(told.origin()));
+                ((told.text(), "absent".to_owned()), cause)
+            }
+            (Some(held), None) if held.version() <= self.listed => {
+                let cause = "its removal, or the change that made it none of nodelb's, has not arrived by watch";
+                ((format!("absent at {at}, or left out"), held.text()), cause.to_owned())
+            }
+            (Some(held), Some(told)) if self.known.is_some() && !held.is_same(told) => {
+                let told = told_as_held(told)?;
+                let cause = match told.version().cmp(&held.version()) {
+                    std::cmp::Ordering::Greater => format!("{} has not arrived by watch", cause(told.origin())),
+                    std::cmp::Ordering::Less if self.known != Some(held.version()) => return None,
+                    std::cmp::Ordering::Less => {
+                        format!("{at} is behind the apiserver that was watched, or the cluster was restored")
+                    }
+                    std::cmp::Ordering::Equal => {
+                        "the same resourceVersion reads differently: please report this bug of nodelb".to_owned()
+                    }
+                };
+                ((told.text(), held.text()), cause)
+            }
+            _ => return None,
+        };
+        let service = held.map(|held| held.service().clone());
+        let service = service.or_else(|| Some(told_as_held(self.told.as_ref()?)?.service().clone()));
+        Some(row(named(self.kind, &self.key), service, sides, cause))
+    }
+}
+
+fn told_as_held(object: &Object) -> Option<Held<'_>> {
+    match object {
+        Object::Service(service) => Some(Held::Service(service)),
+        Object::Slice(slice) => Some(Held::Slice(slice)),
+        Object::Node(_) => None,
+    }
+}
+
+fn cause(origin: &Origin) -> Cause {
+    Cause { origin: origin.clone(), is_removed: false }
+}
+
+fn named(kind: Kind, key: &Key) -> String {
+    format!("{} {}/{}", kind.name(), key.namespace, key.name)
+}
+
+fn row(
+    what: impl Into<String>,
+    service: Option<ServiceName>,
+    (source, memory): (String, String),
+    cause: String,
+) -> Difference {
+    Difference {
+        between: Between::SourceMemory,
+        what: what.into(),
+        service,
+        source: Some(source),
+        memory: Some(memory),
+        kernel: None,
+        cause,
+        action:
+            "the watch goes on (`nodelb sources` tells how old it is); a restart of nodelb lists everything anew, and \
+                 connections go on"
+                .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

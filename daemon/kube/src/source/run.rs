@@ -1,0 +1,442 @@
+//! The Kubernetes source: remembers, watches, and tells the owner. Owns the store; the only task that does.
+//!
+//! ```text
+//!  state directory ──> remembered changes ──┐
+//!  Service watch ───┐                       ├──> Vec<Change> ──> owner
+//!  EndpointSlice ───┼── Told ──> store ─────┤
+//!  Node ────────────┘                       └──> endpoints of default/kubernetes ──> supervisor
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nodelb_core::change::Change;
+use nodelb_core::messages;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::service::{BackendState, ServiceName, Slice, SliceName};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::SourceReport;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::cidrs;
+use super::report::{self, KindReport};
+use super::save::{Memory, Saver};
+use super::store::{Store, Verdict};
+use super::trouble::{Trouble, Turn};
+use super::watch::{Restores, State, Timing, Told, Watcher};
+use crate::api::decode::{Heard, Key, Kind};
+use crate::api::request::Query;
+use crate::apiserver::session::{Apiservers, Report};
+use crate::clock::ticking;
+
+/// How many pieces of news may wait for the store before a watch has to.
+const QUEUE: usize = 64;
+
+/// How often the rows of `/sources` are made again, if something changed.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
+
+/// What is said of a node that Kubernetes does not know.
+const MISSING: &str = "Kubernetes has no Node of this name (if that is not this node's name, set node.name)";
+
+/// How many remembered changes make a batch.
+const BATCH: usize = 1000;
+
+/// The Kubernetes source: what it is connected to.
+pub struct KubernetesSource {
+    /// How apiservers are reached.
+    pub apiservers: Apiservers,
+    /// The owner.
+    pub changes: mpsc::Sender<Vec<Change>>,
+    /// The rows of `/sources`.
+    pub reports: watch::Sender<Arc<Vec<SourceReport>>>,
+    /// What the owner made of it: what is remembered.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// How things are remembered.
+    pub memory: Memory,
+    /// Name of this node; its zone is read.
+    pub node: String,
+    /// How many service ports the kernel holds at start.
+    pub expected: usize,
+    /// How long everything may take.
+    pub timing: Timing,
+}
+
+/// Runs the source until `shutdown` is ready or the owner no longer listens.
+pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
+    let (told_in, told) = mpsc::channel(QUEUE);
+    let mut running = Running::new(source);
+    let mut shutdown = std::pin::pin!(shutdown);
+    let recalled = tokio::select! {
+        () = &mut shutdown => return,
+        recalled = running.recall() => recalled,
+    };
+    if recalled.is_err() {
+        return;
+    }
+    let mut watchers = JoinSet::new();
+    for kind in Kind::SERVED {
+        watchers.spawn(running.watcher(Query::all(kind), told_in.clone()).run());
+    }
+    let node = running.watch_node();
+    watchers.spawn(cidrs::follow(running.source.apiservers.clone()));
+    tokio::select! {
+        () = &mut shutdown => {}
+        () = running.listen(told, node) => {}
+    }
+    watchers.shutdown().await;
+    running.saver.end().await;
+}
+
+/// The owner no longer listens.
+struct OwnerIsGone;
+
+struct Running {
+    source: KubernetesSource,
+    store: Store,
+    kinds: BTreeMap<Kind, OneKind>,
+    /// What the watchers share.
+    restores: Restores,
+    /// The endpoints of `default/kubernetes`, by slice.
+    apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
+    is_reported: bool,
+    saver: Saver,
+    /// The uid of Service `default/kubernetes`, as last heard.
+    cluster: Option<String>,
+    /// Why load balancers are told to turn away from this node.
+    leaving: Option<Arc<str>>,
+}
+
+/// The watch of this node's Node. Dropping it ends the watch, and what it has yet to tell goes with it.
+struct NodeWatch {
+    told: mpsc::Receiver<Told>,
+    _task: JoinSet<()>,
+}
+
+struct OneKind {
+    state: State,
+    since: SystemTime,
+    /// When anything was last heard of it.
+    heard: Option<SystemTime>,
+    trouble: Trouble,
+    again: Arc<Notify>,
+}
+
+impl OneKind {
+    fn new() -> Self {
+        let (since, again) = (SystemTime::now(), Arc::new(Notify::new()));
+        Self { state: State::Waiting, since, heard: None, trouble: Trouble::default(), again }
+    }
+}
+
+impl Running {
+    fn new(source: KubernetesSource) -> Self {
+        Self {
+            store: Store::new(source.expected),
+            saver: Saver::new(source.memory.clone(), source.snapshot.clone()),
+            source,
+            kinds: Kind::ALL.into_iter().map(|kind| (kind, OneKind::new())).collect(),
+            restores: Restores::default(),
+            apiservers: BTreeMap::new(),
+            is_reported: false,
+            cluster: None,
+            leaving: None,
+        }
+    }
+
+    fn watcher(&self, query: Query, told: mpsc::Sender<Told>) -> Watcher {
+        let (apiservers, timing) = (self.source.apiservers.clone(), self.source.timing.clone());
+        let again = Arc::clone(&self.kinds[&query.kind].again);
+        Watcher::new(query, apiservers, told, (again, self.restores.clone()), timing)
+    }
+
+    fn watch_node(&self) -> NodeWatch {
+        let (told_in, told) = mpsc::channel(QUEUE);
+        let mut task = JoinSet::new();
+        task.spawn(self.watcher(Query::node(&self.source.node), told_in).run());
+        NodeWatch { told, _task: task }
+    }
+
+    /// Watches another Node where the owner knows the node by another name now, and forgets the one from before.
+    async fn follow_name(&mut self, watch: &mut NodeWatch) -> Result<(), OwnerIsGone> {
+        let name = Arc::clone(&self.source.snapshot.borrow().facts().node().name);
+        // Without a name the owner has not yet taken in who the node is.
+        if name.is_empty() || *name == *self.source.node {
+            return Ok(());
+        }
+        info!(
+            message_id = %messages::NODE_NAMED,
+            "this node is {name} now, and was {} before: the Node {name} is watched", self.source.node
+        );
+        self.source.node = name.to_string();
+        self.store.forget_node();
+        self.kinds.insert(Kind::Node, OneKind::new());
+        self.leaving = None;
+        self.is_reported = false;
+        *watch = self.watch_node();
+        self.saver.is_behind();
+        self.tell(vec![Change::NodeObjectUnknown]).await
+    }
+
+    /// Tells the owner what was known when the daemon last ran.
+    async fn recall(&mut self) -> Result<(), OwnerIsGone> {
+        let changes = self.source.memory.recall(&self.source.node).await;
+        self.tell_of_node(&changes);
+        for change in &changes {
+            match change {
+                Change::UpsertService(service) => {
+                    let ServiceName { namespace, name } = service.name.clone();
+                    self.store.remember(Kind::Service, Key { namespace, name });
+                }
+                Change::UpsertSlice(slice) => {
+                    let SliceName { namespace, name } = slice.name.clone();
+                    self.store.remember(Kind::EndpointSlice, Key { namespace, name });
+                }
+                Change::NodeObject(Some(_)) => self.store.remember(Kind::Node, Key::of_node(&self.source.node)),
+                _ => {}
+            }
+        }
+        let mut changes = changes.into_iter();
+        loop {
+            let batch: Vec<Change> = changes.by_ref().take(BATCH).collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.tell(batch).await?;
+        }
+    }
+
+    async fn listen(&mut self, mut told: mpsc::Receiver<Told>, mut node: NodeWatch) {
+        let mut beat = ticking(REPORT_EVERY);
+        let mut published = self.source.snapshot.clone();
+        loop {
+            let heard = tokio::select! {
+                Some(told) = told.recv() => self.take(told).await,
+                Some(told) = node.told.recv() => self.take(told).await,
+                Ok(()) = published.changed() => self.follow_name(&mut node).await,
+                _ = beat.tick() => {
+                    self.beat();
+                    Ok(())
+                }
+            };
+            if heard.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn take(&mut self, told: Told) -> Result<(), OwnerIsGone> {
+        match told {
+            Told::Heard(kind, heard) => return self.hear(kind, heard).await,
+            Told::State(kind, state) => self.note(kind, state),
+            Told::Progress(kind) => self.progress(kind),
+            Told::Cluster(uid) => self.identify(uid).await,
+        }
+        Ok(())
+    }
+
+    async fn hear(&mut self, kind: Kind, heard: Vec<Heard>) -> Result<(), OwnerIsGone> {
+        let mut changes = Vec::new();
+        for heard in heard {
+            if kind == Kind::Node && is_of_another(&heard, &self.source.node) {
+                continue;
+            }
+            if let Verdict::ListAgain { missing, known } = self.store.hear(kind, heard, &mut changes) {
+                if kind != Kind::Node {
+                    warn!(
+                        message_id = %messages::LIST_DOUBTED,
+                        "the list of {} lacks {missing} of {known} that are known, or of the service ports in the kernel: nothing is removed before a second list agrees",
+                        kind.resource()
+                    );
+                }
+                self.kinds[&kind].again.notify_one();
+            }
+        }
+        self.tell_of_node(&changes);
+        self.is_reported = false;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.vouch();
+        self.saver.is_behind();
+        self.tell(changes).await
+    }
+
+    /// Tells the journal when the node is about to go, and when it stays after all.
+    fn tell_of_node(&mut self, changes: &[Change]) {
+        let said = changes.iter().rev().find_map(|change| match change {
+            Change::NodeObject(Some(object)) => Some(object.leaving.clone()),
+            Change::NodeObject(None) => Some(Some(MISSING.into())),
+            _ => None,
+        });
+        let Some(leaving) = said.filter(|leaving| *leaving != self.leaving) else { return };
+        let node = &self.source.node;
+        match &leaving {
+            Some(why) => warn!(
+                message_id = %messages::NODE_LEAVES,
+                "Node {node}: {why}; /healthz tells load balancers to turn away, services go on"
+            ),
+            None => info!(
+                message_id = %messages::NODE_STAYS,
+                "Node {node} stays: /healthz tells load balancers to come back"
+            ),
+        }
+        self.leaving = leaving;
+    }
+
+    async fn tell(&mut self, changes: Vec<Change>) -> Result<(), OwnerIsGone> {
+        let endpoints = self.learn(&changes);
+        self.source.changes.send(changes).await.map_err(|_closed| OwnerIsGone)?;
+        if let Some(endpoints) = endpoints {
+            // Without a supervisor the daemon ends.
+            _ = self.source.apiservers.reports.send(Report::Endpoints(endpoints)).await;
+        }
+        Ok(())
+    }
+
+    /// The endpoints of `default/kubernetes`, if these changes concern them.
+    fn learn(&mut self, changes: &[Change]) -> Option<BTreeSet<SocketAddr>> {
+        let mut is_concerned = false;
+        for change in changes {
+            match change {
+                Change::UpsertSlice(slice) if is_of_kubernetes(&slice.service) => {
+                    is_concerned = true;
+                    self.apiservers.insert(slice.name.clone(), endpoints(slice));
+                }
+                Change::UpsertSlice(Slice { name, .. }) | Change::RemoveSlice(name, _) => {
+                    is_concerned |= self.apiservers.remove(name).is_some();
+                }
+                _ => {}
+            }
+        }
+        is_concerned.then(|| self.apiservers.values().flatten().copied().collect())
+    }
+
+    /// Takes note of which cluster it is, and tells it as often as it is heard: the supervisor may not have cared before.
+    async fn identify(&mut self, uid: String) {
+        if self.cluster.as_ref().is_some_and(|known| *known != uid) {
+            self.vouch();
+            self.saver.is_another_cluster();
+        }
+        self.cluster = Some(uid.clone());
+        _ = self.source.apiservers.reports.send(Report::Cluster(uid)).await;
+    }
+
+    /// Takes note of who vouches for the server in use.
+    fn vouch(&mut self) {
+        if let Some(session) = &*self.source.apiservers.session.borrow() {
+            self.saver.is_of(&session.link.login().authority.names());
+        }
+    }
+
+    fn progress(&mut self, kind: Kind) {
+        if let Some(one) = self.kinds.get_mut(&kind) {
+            one.heard = Some(SystemTime::now());
+            self.is_reported = false;
+        }
+    }
+
+    fn note(&mut self, kind: Kind, state: State) {
+        let Some(one) = self.kinds.get_mut(&kind) else { return };
+        one.trouble.note(Instant::now(), &state);
+        // That it is tried again does not end a trouble.
+        if one.state == state || state == State::Asking && matches!(one.state, State::Failing(_)) {
+            return;
+        }
+        let (before, now) = (report::permission(kind, &one.state), report::permission(kind, &state));
+        match (before, now) {
+            (before, Some(now)) if before.as_ref() != Some(&now) => warn!(
+                message_id = %messages::WATCH_FORBIDDEN,
+                "{now}; what is known stays served"
+            ),
+            (Some(_), None) if state == State::Watching => info!(
+                message_id = %messages::WATCH_WORKS,
+                "{} can be watched", kind.resource()
+            ),
+            _ => {}
+        }
+        // One failure after the other is one trouble, since the first.
+        if std::mem::discriminant(&one.state) != std::mem::discriminant(&state) {
+            one.since = SystemTime::now();
+        }
+        let begins = state == State::Watching;
+        one.state = state;
+        self.is_reported = false;
+        if begins {
+            // Whoever is told that the node is ready must not read that an apiserver is waited for.
+            self.report();
+        }
+    }
+
+    /// What is due now and then. Never waits.
+    fn beat(&mut self) {
+        self.vouch();
+        let is_connected = self.source.apiservers.session.borrow().is_some();
+        for (kind, one) in &mut self.kinds {
+            match one.trouble.beat(Instant::now(), is_connected) {
+                Some(Turn::Failing(failures, error)) => {
+                    let consequence = report::consequence(*kind);
+                    let resource = kind.resource();
+                    warn!(
+                        message_id = %messages::WATCH_FAILED,
+                        "{resource}: {failures} requests failed, so {consequence}: {error}; what is known stays served"
+                    );
+                }
+                Some(Turn::Works) => info!(
+                    message_id = %messages::WATCH_WORKS,
+                    "{} are watched again", kind.resource()
+                ),
+                None => {}
+            }
+        }
+        self.saver.beat();
+        self.report();
+    }
+
+    fn report(&mut self) {
+        if self.is_reported {
+            return;
+        }
+        self.is_reported = true;
+        let row = |(kind, one): (&Kind, &OneKind)| {
+            let tally = self.store.tally(*kind);
+            let is_listed = self.store.was_listed(*kind);
+            let (state, since, heard) = (&one.state, one.since, one.heard);
+            report::row(&KindReport { kind: *kind, state, since, heard, tally, is_listed })
+        };
+        let rows: Vec<SourceReport> = self.kinds.iter().map(row).collect();
+        self.source.reports.send_if_modified(|reports| {
+            let is_new = **reports != rows;
+            if is_new {
+                *reports = Arc::new(rows);
+            }
+            is_new
+        });
+    }
+}
+
+/// Whether it is about a Node that was not asked for.
+fn is_of_another(heard: &Heard, node: &str) -> bool {
+    let key = match heard {
+        Heard::Upsert(item) => Some(&item.identity.key),
+        Heard::Delete(identity) => Some(&identity.key),
+        Heard::Skipped { key, .. } => key.as_ref(),
+        Heard::ListBegins { .. } | Heard::Listed(_) => None,
+    };
+    key.is_some_and(|key| &*key.name != node)
+}
+
+fn is_of_kubernetes(service: &ServiceName) -> bool {
+    &*service.namespace == "default" && &*service.name == "kubernetes"
+}
+
+fn endpoints(slice: &Slice) -> BTreeSet<SocketAddr> {
+    let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+    let backends = ports.flat_map(|port| &port.backends).filter(|backend| backend.state == BackendState::Active);
+    backends.map(|backend| SocketAddr::new(backend.addr.ip(), backend.port)).collect()
+}

@@ -1,0 +1,258 @@
+//! Keeps the state file up to date. Owns when it is written and whose state it is said to be; its form is
+//! [`remember`](super::remember)'s business.
+//!
+//! Files are touched in threads of their own, one at a time, which nobody waits for without a limit, the end of the process
+//! included.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::messages;
+use nodelb_core::model::service::Source;
+use nodelb_core::snapshot::Snapshot;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use super::remember::{self, Remembered};
+use crate::apiserver::authorities::Authorities;
+use crate::state::{aside, begin};
+
+/// So many names of certificate authorities are kept: a rotation has two, and a third one for both together.
+const MAX_CLUSTERS: usize = 16;
+
+/// What outlives a reboot.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Where.
+    pub directory: PathBuf,
+    /// The certificate authorities, which tell one cluster from another; `None` where they cannot be read yet.
+    pub cluster: Option<Authorities>,
+    /// How often at most the state is written.
+    pub save_every: Duration,
+    /// How long reading it at start, and writing it at the end, may take.
+    pub patience: Duration,
+}
+
+impl Memory {
+    /// What the state directory remembers; nothing, with a warning, where it cannot be read in time.
+    pub async fn recall(&self, node: &str) -> Vec<nodelb_core::change::Change> {
+        let (path, cluster, node) = (remember::path(&self.directory), self.cluster.clone(), node.to_owned());
+        let shown = path.display().to_string();
+        let reading = aside(move || remember::read(&path, cluster.as_ref(), &node));
+        let read = match timeout(self.patience, reading).await {
+            Ok(read) => read,
+            Err(_elapsed) => Err(io::Error::other(format!("not read within {:?}", self.patience))),
+        };
+        let Remembered { changes, unreadable } = match read {
+            Ok(remembered) => remembered,
+            Err(error) => {
+                warn!(
+                    message_id = %messages::STATE_UNREADABLE,
+                    "{shown} is not used: {error}; the services are learned from an apiserver"
+                );
+                return Vec::new();
+            }
+        };
+        if unreadable > 0 {
+            warn!(
+                message_id = %messages::STATE_UNREADABLE,
+                "{shown}: {unreadable} lines make no sense and are not used"
+            );
+        }
+        if !changes.is_empty() {
+            info!(
+                message_id = %messages::STATE_RECALLED,
+                "{} objects remembered from {shown}; they count until an apiserver says otherwise", changes.len()
+            );
+        }
+        changes
+    }
+}
+
+/// As [`remember::write`].
+type Write = fn(&Path, &[String], &Snapshot) -> io::Result<()>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Saver {
+    memory: Memory,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Who vouched for the servers that were connected to in this run, the latest last.
+    clusters: Vec<String>,
+    /// How many of them do now.
+    latest: usize,
+    write: Write,
+    unsaved: Unsaved,
+    writing: Option<Writing>,
+    /// When the state was last written, or could not be.
+    saved_at: Option<Instant>,
+    save_failed: bool,
+}
+
+/// Whether the state on disk is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unsaved {
+    Nothing,
+    /// It was written, perhaps from a snapshot that the owner had not yet brought up to date.
+    Perhaps,
+    Something,
+}
+
+#[derive(Debug)]
+struct Writing {
+    done: oneshot::Receiver<io::Result<()>>,
+    begun: Instant,
+    was_told: bool,
+}
+
+impl Saver {
+    pub(super) fn new(memory: Memory, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self {
+            memory,
+            snapshot,
+            clusters: Vec::new(),
+            latest: 0,
+            write: remember::write,
+            unsaved: Unsaved::Nothing,
+            writing: None,
+            saved_at: None,
+            save_failed: false,
+        }
+    }
+
+    /// Something has changed that is worth remembering.
+    pub(super) fn is_behind(&mut self) {
+        self.unsaved = Unsaved::Something;
+    }
+
+    /// Who vouches for the server in use: [`Authorities::names`]. An identity stays valid for the state as long as it
+    /// is of the same cluster: whoever rotates a certificate authority may start nodelb again with the one before.
+    pub(super) fn is_of(&mut self, names: &[String]) {
+        let names = &names[names.len().saturating_sub(MAX_CLUSTERS)..];
+        self.latest = names.len();
+        if self.clusters.ends_with(names) {
+            return;
+        }
+        self.clusters.retain(|known| !names.contains(known));
+        self.clusters.extend_from_slice(names);
+        let excess = self.clusters.len().saturating_sub(MAX_CLUSTERS);
+        self.clusters.drain(..excess);
+        self.unsaved = Unsaved::Something;
+    }
+
+    /// It is another cluster than before: who vouched for that one means nothing any more.
+    pub(super) fn is_another_cluster(&mut self) {
+        let before = self.clusters.len().saturating_sub(self.latest);
+        self.clusters.drain(..before);
+        self.unsaved = Unsaved::Something;
+    }
+
+    /// Begins to write if that is due, and takes note of what became of it. Never waits.
+    pub(super) fn beat(&mut self) {
+        if let Some(writing) = &mut self.writing {
+            match writing.done.try_recv() {
+                Ok(result) => self.conclude(result),
+                Err(oneshot::error::TryRecvError::Closed) => self.conclude(Err(io::Error::other("it was given up"))),
+                Err(oneshot::error::TryRecvError::Empty) => self.complain(),
+            }
+        }
+        // The first time at once: nodelb may be killed any moment.
+        if self.saved_at.is_none_or(|at| at.elapsed() >= self.memory.save_every) {
+            self.begin();
+        }
+    }
+
+    /// Writes what is not written yet, as far as there is time.
+    pub(super) async fn end(&mut self) {
+        let deadline = Instant::now() + self.memory.patience;
+        loop {
+            self.begin();
+            let Some(writing) = &mut self.writing else { return };
+            match tokio::time::timeout_at(deadline, &mut writing.done).await {
+                Ok(result) => self.conclude(result.map_err(io::Error::other).flatten()),
+                Err(_elapsed) => {
+                    let patience = self.memory.patience;
+                    warn!(
+                        message_id = %messages::STATE_UNWRITTEN,
+                        "{} is not written: not done within {patience:?}", self.path().display()
+                    );
+                    return;
+                }
+            }
+            if self.save_failed {
+                return;
+            }
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        remember::path(&self.memory.directory)
+    }
+
+    /// Begins to write, if the state is complete and there is something new in it.
+    fn begin(&mut self) {
+        let is_behind = match self.unsaved {
+            Unsaved::Nothing => false,
+            Unsaved::Perhaps => self.snapshot.has_changed().unwrap_or(false),
+            Unsaved::Something => true,
+        };
+        if self.writing.is_some() || !is_behind {
+            return;
+        }
+        if !self.snapshot.borrow().facts().is_synced(Source::Kubernetes) {
+            return;
+        }
+        let snapshot = self.snapshot.borrow_and_update().clone();
+        let (path, clusters, write) = (self.path(), self.clusters.clone(), self.write);
+        self.unsaved = if self.unsaved == Unsaved::Something { Unsaved::Perhaps } else { Unsaved::Nothing };
+        match begin(move || write(&path, &clusters, &snapshot)) {
+            Ok(done) => self.writing = Some(Writing { done, begun: Instant::now(), was_told: false }),
+            Err(error) => self.conclude(Err(error)),
+        }
+    }
+
+    fn conclude(&mut self, result: io::Result<()>) {
+        let was_told = self.writing.take().is_some_and(|writing| writing.was_told);
+        self.saved_at = Some(Instant::now());
+        match result {
+            Ok(()) => {
+                if self.save_failed || was_told {
+                    info!(message_id = %messages::STATE_WRITTEN, "{} is written again", self.path().display());
+                }
+                self.save_failed = false;
+            }
+            Err(error) => {
+                if !self.save_failed {
+                    unwritten(&self.path(), &error.to_string());
+                }
+                self.save_failed = true;
+                self.unsaved = Unsaved::Something;
+            }
+        }
+    }
+
+    /// Says once that the state is not written, where writing it does not end.
+    fn complain(&mut self) {
+        let path = self.path();
+        let Some(writing) = &mut self.writing else { return };
+        let waited = writing.begun.elapsed();
+        if !writing.was_told && waited > self.memory.patience {
+            writing.was_told = true;
+            unwritten(&path, &format!("not done after {} s", waited.as_secs()));
+        }
+    }
+}
+
+fn unwritten(path: &Path, why: &str) {
+    warn!(
+        message_id = %messages::STATE_UNWRITTEN,
+        "{} cannot be written: {why}; after a reboot without an apiserver the services would be missing",
+        path.display()
+    );
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,464 @@
+//! What the apiserver's objects are known to be, and what follows from hearing more about them. Pure: everything heard
+//! goes in, changes for the owner come out. Keeps identities only; the objects themselves belong to the table.
+//!
+//! - What is heard to exist is handed on at once.
+//! - What a list lacks is removed once no list is under way, and never before Services and EndpointSlices have been listed once.
+//! - A list that lacks most of what is known is not believed before a second one agrees.
+//! - An object is replaced when its UID changes; late news about an earlier life is ignored.
+//! - A Node that was deleted is missing at once, one that a list lacks when a second list lacks it too: load balancers turn
+//!   away from a node without one.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use nodelb_core::change::Change;
+use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
+
+use crate::api::decode::{Heard, Identity, Item, Key, Kind, Object, Uid, Version};
+
+/// Fewer objects than these may always vanish at once.
+const MASS: usize = 10;
+
+/// How many deleted objects are remembered, to know late news about them as such.
+const MAX_GRAVES: usize = 10_000;
+
+/// How many objects with something to say about them are told one by one.
+const MAX_TOLD: usize = 100;
+
+type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// What the reader has to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Go on.
+    Fine,
+    /// List this kind again: the last list lacked this many of what was known.
+    ListAgain {
+        /// How many objects it lacked.
+        missing: usize,
+        /// Of how many.
+        known: usize,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Store {
+    services: Collection,
+    slices: Collection,
+    nodes: Collection,
+    absence: Absence,
+    /// What the last [`Change::Synced`] said was incomplete.
+    synced: Option<Option<Arc<str>>>,
+}
+
+/// Whether this node's Node is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Absence {
+    /// It is there, or nothing was heard.
+    #[default]
+    No,
+    /// One list lacked it.
+    Doubted,
+    /// It is, and the owner knows.
+    Told,
+}
+
+/// What there is to say about one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many objects are served.
+    pub served: usize,
+    /// How many are left out as kube-proxy would.
+    pub left_out: usize,
+    /// How often something made no sense, since the start.
+    pub skipped: u64,
+    /// What makes no sense now, by name; at most a hundred.
+    pub problems: Vec<String>,
+    /// What was left out of objects that are served; at most a hundred.
+    pub notices: Vec<String>,
+}
+
+/// The objects of one kind.
+#[derive(Debug, Default)]
+struct Collection {
+    known: Map<Key, Known>,
+    served: usize,
+    graves: Map<Key, Version>,
+    listing: Option<Listing>,
+    was_listed: bool,
+    /// Gone, but not yet to be removed.
+    missing: HashSet<Key, RandomState>,
+    /// What the last list lacked, if that was too much to be believed.
+    doubted: Option<HashSet<Key, RandomState>>,
+    /// How many service ports the kernel holds, until the first list.
+    expected: usize,
+    incomplete: Option<usize>,
+    skipped: u64,
+    problems: BTreeMap<Key, String>,
+    nameless: Option<String>,
+    notices: BTreeMap<Key, Vec<String>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    uid: Uid,
+    version: Version,
+    is_served: bool,
+}
+
+#[derive(Debug, Default)]
+struct Listing {
+    seen: HashSet<Key, RandomState>,
+    /// How many service ports the services in it make, as the kernel counts them: each port in each family.
+    ports: usize,
+    nameless: usize,
+}
+
+impl Listing {
+    fn see(&mut self, key: &Key, object: Option<&Object>) {
+        if self.seen.insert(key.clone()) {
+            self.ports += object.map_or(0, service_ports);
+        }
+    }
+}
+
+impl Store {
+    /// A store that knows nothing yet, beside a kernel that holds this many service ports.
+    pub fn new(expected: usize) -> Self {
+        Self {
+            services: Collection { expected, ..Collection::default() },
+            slices: Collection::default(),
+            nodes: Collection::default(),
+            absence: Absence::default(),
+            synced: None,
+        }
+    }
+
+    /// Takes in an object from an earlier run: known to have existed, in an unknown version.
+    pub fn remember(&mut self, kind: Kind, key: Key) {
+        let collection = self.of(kind);
+        let known = Known { uid: Uid::default(), version: Version::default(), is_served: true };
+        if collection.known.insert(key, known).is_none() {
+            collection.served += 1;
+        }
+    }
+
+    /// Takes in what was heard; what follows from it is added to `changes`.
+    pub fn hear(&mut self, kind: Kind, heard: Heard, changes: &mut Vec<Change>) -> Verdict {
+        // Nobody's backends depend on the Node: its deletion waits for no list.
+        let is_synced = self.synced.is_some() || kind == Kind::Node;
+        if kind == Kind::Node && matches!(heard, Heard::Upsert(_)) {
+            self.absence = Absence::No;
+        }
+        let collection = self.of(kind);
+        match heard {
+            Heard::ListBegins { is_rewound } => collection.begin_list(is_rewound),
+            Heard::Upsert(item) => collection.upsert(kind, *item, changes),
+            Heard::Delete(identity) => collection.delete(kind, &identity, is_synced, changes),
+            Heard::Skipped { key, reason } => collection.skip(key, reason),
+            Heard::Listed(_) => {
+                let verdict = collection.end_list();
+                if kind == Kind::Node {
+                    return self.settle_node(changes);
+                }
+                self.settle(changes);
+                return verdict;
+            }
+        }
+        Verdict::Fine
+    }
+
+    /// Says that there is no Node, if two lists in a row say so.
+    fn settle_node(&mut self, changes: &mut Vec<Change>) -> Verdict {
+        let nodes = &mut self.nodes;
+        let is_odd = !nodes.problems.is_empty() || nodes.incomplete.is_some();
+        let is_there = is_odd || nodes.known.keys().any(|key| !nodes.missing.contains(key));
+        self.absence = match self.absence {
+            _ if is_there => Absence::No,
+            Absence::No => {
+                self.absence = Absence::Doubted;
+                return Verdict::ListAgain { missing: 1, known: 1 };
+            }
+            Absence::Doubted => {
+                nodes.missing.clear();
+                nodes.known.clear();
+                nodes.served = 0;
+                changes.push(Change::NodeObject(None));
+                Absence::Told
+            }
+            Absence::Told => Absence::Told,
+        };
+        Verdict::Fine
+    }
+
+    /// Forgets the Node: from now on another one is meant.
+    pub fn forget_node(&mut self) {
+        self.nodes = Collection::default();
+        self.absence = Absence::default();
+    }
+
+    /// Whether Services and EndpointSlices have been listed.
+    pub fn is_synced(&self) -> bool {
+        self.synced.is_some()
+    }
+
+    /// Whether the kind has been listed.
+    pub fn was_listed(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Service => self.services.was_listed,
+            Kind::EndpointSlice => self.slices.was_listed,
+            Kind::Node => self.nodes.was_listed,
+        }
+    }
+
+    /// What there is to say about a kind.
+    pub fn tally(&self, kind: Kind) -> Tally {
+        match kind {
+            Kind::Service => self.services.tally(),
+            Kind::EndpointSlice => self.slices.tally(),
+            Kind::Node => self.nodes.tally(),
+        }
+    }
+
+    fn of(&mut self, kind: Kind) -> &mut Collection {
+        match kind {
+            Kind::Service => &mut self.services,
+            Kind::EndpointSlice => &mut self.slices,
+            Kind::Node => &mut self.nodes,
+        }
+    }
+
+    /// Removes what is gone, and says that everything is known, if it may.
+    fn settle(&mut self, changes: &mut Vec<Change>) {
+        let is_settled = |collection: &Collection| collection.was_listed && collection.listing.is_none();
+        if !is_settled(&self.services) || !is_settled(&self.slices) {
+            return;
+        }
+        for kind in Kind::SERVED {
+            let collection = self.of(kind);
+            let mut missing: Vec<Key> = collection.missing.drain().collect();
+            missing.sort();
+            missing.iter().for_each(|key| collection.remove(kind, key, changes));
+        }
+        let skipped = self.services.incomplete.unwrap_or(0) + self.slices.incomplete.unwrap_or(0);
+        let incomplete: Option<Arc<str>> =
+            (skipped > 0).then(|| format!("{skipped} objects without a name that could be decoded").into());
+        if self.synced.as_ref() != Some(&incomplete) {
+            self.synced = Some(incomplete.clone());
+            changes.push(Change::Synced { source: Source::Kubernetes, incomplete });
+        }
+    }
+}
+
+impl Collection {
+    fn begin_list(&mut self, is_rewound: bool) {
+        self.listing = Some(Listing::default());
+        self.graves.clear();
+        if is_rewound {
+            self.known.values_mut().for_each(|known| known.version = Version::default());
+        }
+    }
+
+    fn upsert(&mut self, kind: Kind, item: Item, changes: &mut Vec<Change>) {
+        let Item { identity: Identity { key, uid, version }, object, notices } = item;
+        let is_late = self.is_late(&key, version);
+        match &mut self.listing {
+            Some(listing) => listing.see(&key, object.as_ref()),
+            None if is_late => return,
+            None => {}
+        }
+        self.missing.remove(&key);
+        self.problems.remove(&key);
+        self.note(&key, notices, object.is_some());
+        let now = Known { uid, version, is_served: object.is_some() };
+        let before = self.known.insert(key.clone(), now);
+        self.served += usize::from(now.is_served);
+        let is_same =
+            |before: &Known| before.version == version && version != Version::default() && !before.uid.is_other(uid);
+        if let Some(before) = before {
+            self.served -= usize::from(before.is_served);
+            if is_same(&before) {
+                return;
+            }
+            if before.is_served && (object.is_none() || before.uid.is_other(uid)) {
+                changes.push(removal(kind, &key));
+            }
+        }
+        changes.extend(object.map(|object| match object {
+            Object::Service(service) => Change::UpsertService(service),
+            Object::Slice(slice) => Change::UpsertSlice(slice),
+            Object::Node(node) => Change::NodeObject(Some(node)),
+        }));
+    }
+
+    /// Whether newer news of this name has been heard already.
+    fn is_late(&self, key: &Key, version: Version) -> bool {
+        let known = self.known.get(key).map(|known| known.version);
+        let grave = self.graves.get(key).copied();
+        version != Version::default()
+            && (known.is_some_and(|known| known > version) || grave.is_some_and(|g| g >= version))
+    }
+
+    fn note(&mut self, key: &Key, notices: Vec<String>, is_served: bool) {
+        if notices.is_empty() || !is_served {
+            self.notices.remove(key);
+        } else if self.notices.len() < MAX_TOLD || self.notices.contains_key(key) {
+            self.notices.insert(key.clone(), notices);
+        }
+    }
+
+    fn delete(&mut self, kind: Kind, identity: &Identity, is_synced: bool, changes: &mut Vec<Change>) {
+        let Identity { key, uid, version } = identity;
+        let known = self.known.get(key);
+        // A deletion ends whatever life was known before it, also one whose successor was never understood.
+        let is_late = known.is_some_and(|known| match version.cmp(&known.version) {
+            Ordering::Greater => false,
+            Ordering::Less => *version != Version::default() || known.uid.is_other(*uid),
+            Ordering::Equal => known.uid.is_other(*uid),
+        });
+        if is_late {
+            return;
+        }
+        self.bury(key, *version);
+        self.problems.remove(key);
+        if let Some(listing) = &mut self.listing {
+            listing.seen.remove(key);
+        }
+        if is_synced {
+            self.remove(kind, key, changes);
+        } else if self.known.contains_key(key) {
+            self.missing.insert(key.clone());
+        }
+    }
+
+    /// So that late news about it are known as such, also where nothing was known of it: its creation may yet arrive.
+    fn bury(&mut self, key: &Key, version: Version) {
+        if self.graves.len() >= MAX_GRAVES {
+            self.graves.clear();
+        }
+        if version != Version::default() {
+            self.graves.insert(key.clone(), version);
+        }
+    }
+
+    fn remove(&mut self, kind: Kind, key: &Key, changes: &mut Vec<Change>) {
+        self.problems.remove(key);
+        self.notices.remove(key);
+        self.missing.remove(key);
+        if self.known.remove(key).is_some_and(|known| known.is_served) {
+            self.served -= 1;
+            changes.push(removal(kind, key));
+        }
+    }
+
+    fn skip(&mut self, key: Option<Key>, reason: String) {
+        self.skipped += 1;
+        match (key, &mut self.listing) {
+            (Some(key), listing) => {
+                if let Some(listing) = listing {
+                    listing.seen.insert(key.clone());
+                }
+                self.missing.remove(&key);
+                if self.problems.len() < MAX_TOLD || self.problems.contains_key(&key) {
+                    self.problems.insert(key, reason);
+                }
+            }
+            (None, listing) => {
+                if let Some(listing) = listing {
+                    listing.nameless += 1;
+                }
+                self.nameless = Some(reason);
+            }
+        }
+    }
+
+    fn end_list(&mut self) -> Verdict {
+        let Some(Listing { seen, ports, nameless }) = self.listing.take() else { return Verdict::Fine };
+        self.problems.retain(|key, _| seen.contains(key));
+        if nameless > 0 {
+            // Any of what the list lacks may be one of those.
+            self.incomplete = Some(nameless);
+            self.was_listed = true;
+            return Verdict::Fine;
+        }
+        self.incomplete = None;
+        self.nameless = None;
+        // Ports are compared with ports. The kernel's may be of other sources too, which this cannot know: where those are
+        // most, it costs one more list at start.
+        let expected = std::mem::take(&mut self.expected);
+        let lacking = expected.saturating_sub(ports);
+        if !self.was_listed && is_mass(lacking, expected) {
+            return Verdict::ListAgain { missing: lacking, known: expected };
+        }
+        let lacking = |key: &&Key| !seen.contains(*key);
+        let missing: HashSet<Key, RandomState> = self.known.keys().filter(lacking).cloned().collect();
+        let doubted = self.doubted.take();
+        let (count, known) = (missing.len(), self.known.len());
+        match doubted {
+            None if is_mass(count, known) => {
+                self.doubted = Some(missing);
+                Verdict::ListAgain { missing: count, known }
+            }
+            Some(doubted) if is_mass(count, known) => {
+                let (agreed, new): (HashSet<_, _>, HashSet<_, _>) =
+                    missing.into_iter().partition(|key| doubted.contains(key));
+                self.missing.extend(agreed);
+                self.was_listed = true;
+                if new.is_empty() {
+                    return Verdict::Fine;
+                }
+                let missing = new.len();
+                self.doubted = Some(new);
+                Verdict::ListAgain { missing, known }
+            }
+            _ => {
+                self.missing.extend(missing);
+                self.was_listed = true;
+                Verdict::Fine
+            }
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        let named =
+            self.problems.iter().map(|(Key { namespace, name }, reason)| format!("{namespace}/{name}: {reason}"));
+        let nameless = self.nameless.iter().map(|reason| format!("an object without a usable name: {reason}"));
+        let notice = |(Key { namespace, name }, notices): (&Key, &Vec<String>)| {
+            format!("{namespace}/{name}: {}", notices.join("; "))
+        };
+        Tally {
+            served: self.served,
+            left_out: self.known.len() - self.served,
+            skipped: self.skipped,
+            problems: named.chain(nameless).collect(),
+            notices: self.notices.iter().map(notice).collect(),
+        }
+    }
+}
+
+/// How many service ports an object makes: each of its ports in each family that it has an address in.
+fn service_ports(object: &Object) -> usize {
+    let Object::Service(service) = object else { return 0 };
+    let families = |port: &ServicePort| port.frontends.iter().map(|at| at.addr.family()).collect::<BTreeSet<_>>().len();
+    service.ports.iter().map(families).sum()
+}
+
+fn is_mass(missing: usize, known: usize) -> bool {
+    missing >= MASS && missing * 2 > known
+}
+
+fn removal(kind: Kind, key: &Key) -> Change {
+    let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+    match kind {
+        Kind::Service => Change::RemoveService(ServiceName { namespace, name }, Source::Kubernetes),
+        Kind::EndpointSlice => Change::RemoveSlice(SliceName { namespace, name }, Source::Kubernetes),
+        Kind::Node => Change::NodeObject(None),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,410 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::Kind::{EndpointSlice, Service};
+use super::*;
+use crate::api::decode::{Decoder, Event};
+
+/// A store, and what its changes have told: which names exist, in which life.
+struct World {
+    store: Store,
+    told: BTreeMap<(Kind, String), String>,
+    is_synced: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { store: Store::new(0), told: BTreeMap::new(), is_synced: false }
+    }
+
+    fn hear(&mut self, kind: Kind, heard: Heard) -> Verdict {
+        let mut changes = Vec::new();
+        let verdict = self.store.hear(kind, heard, &mut changes);
+        for change in changes {
+            match change {
+                Change::UpsertService(s) => {
+                    self.told.insert((Service, s.name.to_string()), s.origin.resource_version.to_string());
+                }
+                Change::UpsertSlice(s) => {
+                    let name = format!("{}/{}", s.name.namespace, s.name.name);
+                    self.told.insert((EndpointSlice, name), s.origin.resource_version.to_string());
+                }
+                Change::RemoveService(name, _) => drop(self.told.remove(&(Service, name.to_string()))),
+                Change::RemoveSlice(name, _) => {
+                    drop(self.told.remove(&(EndpointSlice, format!("{}/{}", name.namespace, name.name))));
+                }
+                Change::Synced { incomplete, .. } => self.is_synced = incomplete.is_none(),
+                other => panic!("{other:?}"),
+            }
+        }
+        verdict
+    }
+
+    fn list(&mut self, kind: Kind, objects: &[(&str, u32, u32)]) -> Verdict {
+        _ = self.hear(kind, Heard::ListBegins { is_rewound: false });
+        for (name, life, version) in objects {
+            _ = self.hear(kind, upsert(kind, name, *life, *version));
+        }
+        self.hear(kind, Heard::Listed(Version(100)))
+    }
+
+    fn names(&self, of: Kind) -> Vec<&str> {
+        self.told.keys().filter(|(kind, _)| *kind == of).map(|(_, name)| name.as_str()).collect()
+    }
+}
+
+fn event(text: &str, kind: Kind) -> Heard {
+    match Decoder::new(kind).event(text.as_bytes()) {
+        Ok(Event::Heard(heard, _)) => heard,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+fn text(kind: Kind, name: &str, life: u32, version: u32) -> String {
+    let metadata = format!(
+        r#""metadata":{{"name":"{name}","namespace":"ns","uid":"{life:032x}","resourceVersion":"{version}","labels":{{"kubernetes.io/service-name":"{name}"}}}}"#
+    );
+    match kind {
+        Service => format!(r#"{{{metadata},"spec":{{"clusterIP":"198.51.100.1","ports":[{{"port":80}}]}}}}"#),
+        _ => format!(r#"{{{metadata},"addressType":"IPv4","endpoints":[],"ports":[]}}"#),
+    }
+}
+
+fn upsert(kind: Kind, name: &str, life: u32, version: u32) -> Heard {
+    event(&format!(r#"{{"type":"ADDED","object":{}}}"#, text(kind, name, life, version)), kind)
+}
+
+fn delete(kind: Kind, name: &str, life: u32, version: u32) -> Heard {
+    event(&format!(r#"{{"type":"DELETED","object":{}}}"#, text(kind, name, life, version)), kind)
+}
+
+fn synced(services: &[(&str, u32, u32)]) -> World {
+    let mut world = World::new();
+    assert_eq!(world.list(Service, services), Verdict::Fine);
+    assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
+    assert!(world.is_synced);
+    world
+}
+
+#[test]
+fn nothing_is_removed_before_both_kinds_are_listed() {
+    let mut world = World::new();
+    for name in ["a", "b"] {
+        world.store.remember(Service, Key { namespace: "ns".into(), name: name.into() });
+        world.told.insert((Service, format!("ns/{name}")), String::new());
+    }
+    assert_eq!(world.list(Service, &[("b", 1, 1)]), Verdict::Fine);
+    _ = world.hear(Service, delete(Service, "b", 1, 2));
+    assert_eq!((world.names(Service), world.is_synced), (vec!["ns/a", "ns/b"], false));
+    assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
+    assert_eq!((world.names(Service), world.is_synced), (vec![], true));
+}
+
+#[test]
+fn a_list_becomes_a_difference() {
+    let mut world = synced(&[("a", 1, 1), ("b", 2, 2)]);
+    assert_eq!(world.list(Service, &[("b", 3, 9), ("c", 4, 8)]), Verdict::Fine);
+    assert_eq!(world.names(Service), ["ns/b", "ns/c"]);
+    assert_eq!(world.told[&(Service, "ns/b".into())], "9");
+}
+
+#[test]
+fn an_object_created_again_replaces_the_one_before() {
+    let mut world = synced(&[("a", 1, 5)]);
+    let mut changes = Vec::new();
+    _ = world.store.hear(Service, upsert(Service, "a", 2, 9), &mut changes);
+    assert!(matches!(changes[..], [Change::RemoveService(..), Change::UpsertService(_)]));
+    changes.clear();
+    _ = world.store.hear(Service, delete(Service, "a", 1, 8), &mut changes);
+    assert_eq!(changes, [], "late news of the first life");
+}
+
+#[test]
+fn late_and_repeated_news_change_nothing() {
+    let mut world = synced(&[("a", 1, 5)]);
+    let mut changes = Vec::new();
+    for heard in [upsert(Service, "a", 1, 5), upsert(Service, "a", 1, 4), delete(Service, "a", 1, 3)] {
+        _ = world.store.hear(Service, heard, &mut changes);
+    }
+    assert_eq!(changes, []);
+    _ = world.store.hear(Service, delete(Service, "a", 1, 6), &mut changes);
+    assert_eq!(changes.len(), 1);
+    _ = world.store.hear(Service, upsert(Service, "a", 1, 5), &mut changes);
+    assert_eq!(changes.len(), 1, "the dead do not come back");
+}
+
+#[test]
+fn what_was_created_and_deleted_in_the_wrong_order_is_gone() {
+    let mut world = synced(&[]);
+    _ = world.hear(Service, delete(Service, "a", 1, 12));
+    _ = world.hear(Service, upsert(Service, "a", 1, 11));
+    assert!(world.names(Service).is_empty());
+    _ = world.hear(Service, upsert(Service, "a", 2, 13));
+    assert_eq!(world.names(Service), ["ns/a"]);
+}
+
+#[test]
+fn a_deletion_ends_what_an_odd_successor_left_behind() {
+    let mut world = synced(&[("a", 1, 10)]);
+    let key = Key { namespace: "ns".into(), name: "a".into() };
+    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "odd".into() });
+    assert_eq!(world.names(Service), ["ns/a"]);
+    _ = world.hear(Service, delete(Service, "a", 2, 9));
+    assert_eq!(world.names(Service), ["ns/a"], "of an earlier life");
+    _ = world.hear(Service, delete(Service, "a", 2, 20));
+    assert!(world.names(Service).is_empty());
+    assert!(world.store.tally(Service).problems.is_empty());
+}
+
+#[test]
+fn a_complete_list_ends_the_problems_of_what_it_lacks() {
+    let mut world = synced(&[]);
+    let key = Key { namespace: "ns".into(), name: "odd".into() };
+    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "odd".into() });
+    _ = world.hear(Service, Heard::Skipped { key: None, reason: "nameless".into() });
+    assert_eq!(world.store.tally(Service).problems.len(), 2);
+    _ = world.list(Service, &[]);
+    assert!(world.store.tally(Service).problems.is_empty());
+}
+
+#[test]
+fn a_rewound_cluster_makes_older_versions_count() {
+    let mut world = synced(&[("a", 1, 50)]);
+    _ = world.hear(Service, Heard::ListBegins { is_rewound: true });
+    _ = world.hear(Service, upsert(Service, "a", 1, 50));
+    _ = world.hear(Service, Heard::Listed(Version(50)));
+    _ = world.hear(Service, upsert(Service, "a", 1, 51));
+    assert_eq!(world.told[&(Service, "ns/a".into())], "51");
+}
+
+#[test]
+fn what_makes_no_sense_stays_as_it_was() {
+    let mut world = synced(&[("a", 1, 5), ("b", 2, 5)]);
+    let key = Key { namespace: "ns".into(), name: "a".into() };
+    _ = world.hear(Service, Heard::ListBegins { is_rewound: false });
+    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "no sense".into() });
+    _ = world.hear(Service, Heard::Listed(Version(9)));
+    assert_eq!(world.names(Service), ["ns/a"]);
+    assert_eq!(world.store.tally(Service).problems, ["ns/a: no sense"]);
+    _ = world.hear(Service, upsert(Service, "a", 1, 6));
+    assert_eq!(world.store.tally(Service).problems, [""; 0]);
+}
+
+#[test]
+fn a_list_with_something_nameless_removes_nothing() {
+    let mut world = synced(&[("a", 1, 5)]);
+    _ = world.hear(Service, Heard::ListBegins { is_rewound: false });
+    _ = world.hear(Service, Heard::Skipped { key: None, reason: "too long".into() });
+    _ = world.hear(Service, Heard::Listed(Version(9)));
+    assert_eq!((world.names(Service), world.is_synced), (vec!["ns/a"], false));
+    _ = world.list(Service, &[]);
+    assert_eq!((world.names(Service), world.is_synced), (vec![], true));
+}
+
+#[test]
+fn a_list_that_lacks_most_needs_a_second_one() {
+    let names: Vec<String> = (0..20).map(|n| format!("s{n:02}")).collect();
+    let all: Vec<(&str, u32, u32)> = names.iter().map(|name| (name.as_str(), 1, 5)).collect();
+    let mut world = synced(&all);
+    assert_eq!(world.list(Service, &all[..9]), Verdict::ListAgain { missing: 11, known: 20 });
+    assert_eq!(world.names(Service).len(), 20);
+    assert_eq!(world.list(Service, &all), Verdict::Fine, "the second list has them all");
+    assert_eq!(world.names(Service).len(), 20);
+    assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 20, known: 20 });
+    assert_eq!(world.list(Service, &all[..2]), Verdict::Fine, "the second list lacks most of the same");
+    assert_eq!(world.names(Service).len(), 2);
+}
+
+#[test]
+fn two_lists_that_disagree_remove_what_both_lack() {
+    let names: Vec<String> = (0..30).map(|n| format!("s{n:02}")).collect();
+    let all: Vec<(&str, u32, u32)> = names.iter().map(|name| (name.as_str(), 1, 5)).collect();
+    let mut world = synced(&all);
+    assert_eq!(world.list(Service, &all[..10]), Verdict::ListAgain { missing: 20, known: 30 });
+    assert_eq!(world.list(Service, &all[20..]), Verdict::ListAgain { missing: 10, known: 30 });
+    assert_eq!(world.names(Service).len(), 20);
+    assert_eq!(world.list(Service, &all[20..]), Verdict::Fine);
+    assert_eq!(world.names(Service).len(), 10);
+}
+
+#[test]
+fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
+    let mut world = World { store: Store::new(20), told: BTreeMap::new(), is_synced: false };
+    assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
+    assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 20, known: 20 });
+    assert!(!world.is_synced);
+    assert_eq!(world.list(Service, &[]), Verdict::Fine);
+    assert!(world.is_synced);
+}
+
+#[test]
+fn a_first_list_is_compared_with_the_kernel_port_by_port() {
+    let names: Vec<String> = (0..12).map(|number| format!("s{number}")).collect();
+    let list = |count: usize| {
+        let mut store = Store::new(48);
+        let mut changes = Vec::new();
+        _ = store.hear(Service, Heard::ListBegins { is_rewound: false }, &mut changes);
+        for name in &names[..count] {
+            let dual = text(Service, name, 1, 1)
+                .replace(r#""clusterIP":"198.51.100.1""#, r#""clusterIPs":["198.51.100.1","2001:db8::1"]"#)
+                .replace(r#"{"port":80}"#, r#"{"name":"a","port":80,"nodePort":30080},{"name":"b","port":81}"#);
+            _ = store.hear(Service, event(&format!(r#"{{"type":"ADDED","object":{dual}}}"#), Service), &mut changes);
+        }
+        store.hear(Service, Heard::Listed(Version(9)), &mut changes)
+    };
+    assert_eq!((list(12), list(6)), (Verdict::Fine, Verdict::Fine));
+    assert_eq!(list(5), Verdict::ListAgain { missing: 28, known: 48 });
+}
+
+#[test]
+fn a_service_that_becomes_headless_goes() {
+    let mut world = synced(&[("a", 1, 5)]);
+    let headless = text(Service, "a", 1, 6).replace("198.51.100.1", "None");
+    _ = world.hear(Service, event(&format!(r#"{{"type":"MODIFIED","object":{headless}}}"#), Service));
+    assert_eq!(world.names(Service), [""; 0]);
+    let Tally { served, left_out, .. } = world.store.tally(Service);
+    assert_eq!((served, left_out), (0, 1));
+}
+
+proptest! {
+    /// Events that are repeated and come in any order of objects, between lists that may be cut short, end as the last list
+    /// and the events after it say.
+    #[test]
+    fn any_news_end_as_the_cluster_is(
+        steps in proptest::collection::vec((0_usize..8, 0_u8..6, any::<bool>()), 1..60),
+    ) {
+        let mut world = synced(&[]);
+        let mut cluster: BTreeMap<String, (u32, u32)> = BTreeMap::new();
+        let (mut version, mut lives) = (10, 0);
+        for (object, step, twice) in steps {
+            let name = format!("s{object}");
+            version += 1;
+            match step {
+                0..=2 => {
+                    let life = cluster.get(&name).map_or_else(|| { lives += 1; lives }, |(life, _)| *life);
+                    cluster.insert(name.clone(), (life, version));
+                    for _ in 0..=u8::from(twice) {
+                        _ = world.hear(Service, upsert(Service, &name, life, version));
+                    }
+                }
+                3 => if let Some((life, before)) = cluster.remove(&name) {
+                    _ = world.hear(Service, delete(Service, &name, life, version));
+                    if twice {
+                        _ = world.hear(Service, upsert(Service, &name, life, before));
+                    }
+                },
+                4 => {
+                    let objects: Vec<_> = cluster.iter().map(|(n, (l, v))| (n.as_str(), *l, *v)).collect();
+                    prop_assert_eq!(world.list(Service, &objects), Verdict::Fine);
+                }
+                _ => {
+                    // Half a list, and then a whole one after changes nobody told.
+                    _ = world.hear(Service, Heard::ListBegins { is_rewound: false });
+                    cluster.remove(&name);
+                    lives += 1;
+                    cluster.insert(format!("s{}", (object + 1) % 8), (lives, version));
+                    let objects: Vec<_> = cluster.iter().map(|(n, (l, v))| (n.as_str(), *l, *v)).collect();
+                    prop_assert_eq!(world.list(Service, &objects), Verdict::Fine);
+                }
+            }
+        }
+        let told: Vec<_> = world.told.iter().map(|((_, name), v)| (name.clone(), v.clone())).collect();
+        let wanted: Vec<_> = cluster.iter().map(|(n, (_, v))| (format!("ns/{n}"), v.to_string())).collect();
+        prop_assert_eq!(told, wanted);
+    }
+}
+
+/// A store that hears of the Node, and what it tells of it.
+struct NodeWorld(Store);
+
+impl NodeWorld {
+    fn hear(&mut self, heard: impl IntoIterator<Item = Heard>) -> (Vec<Option<String>>, Verdict) {
+        let (mut changes, mut verdict) = (Vec::new(), Verdict::Fine);
+        for heard in heard {
+            verdict = self.0.hear(Kind::Node, heard, &mut changes);
+        }
+        let told = changes.into_iter().map(|change| match change {
+            Change::NodeObject(object) => object.map(|object| object.zone.to_string()),
+            other => panic!("{other:?}"),
+        });
+        (told.collect(), verdict)
+    }
+
+    fn list(&mut self, nodes: impl IntoIterator<Item = Heard>) -> (Vec<Option<String>>, Verdict) {
+        let begin = std::iter::once(Heard::ListBegins { is_rewound: false });
+        self.hear(begin.chain(nodes).chain([Heard::Listed(Version(100))]))
+    }
+}
+
+fn node_event(kind: &str, version: u32) -> Heard {
+    let text = format!(
+        r#"{{"type":"{kind}","object":{{"metadata":{{"name":"n1","resourceVersion":"{version}","labels":{{"topology.kubernetes.io/zone":"z{version}"}}}}}}}}"#
+    );
+    event(&text, Kind::Node)
+}
+
+const NOTHING: (Vec<Option<String>>, Verdict) = (Vec::new(), Verdict::Fine);
+const DOUBT: (Vec<Option<String>>, Verdict) = (Vec::new(), Verdict::ListAgain { missing: 1, known: 1 });
+
+fn zone(version: u32) -> (Vec<Option<String>>, Verdict) {
+    (vec![Some(format!("z{version}"))], Verdict::Fine)
+}
+
+fn missing() -> (Vec<Option<String>>, Verdict) {
+    (vec![None], Verdict::Fine)
+}
+
+#[test]
+fn a_node_that_is_deleted_is_missing_at_once_and_back_when_it_is_created() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
+    assert_eq!(world.hear([node_event("DELETED", 6)]), missing());
+    assert_eq!(world.hear([node_event("MODIFIED", 4)]), NOTHING, "late news");
+    assert_eq!(world.hear([node_event("ADDED", 7)]), zone(7));
+    assert_eq!(world.hear([node_event("DELETED", 6)]), NOTHING, "late news");
+}
+
+#[test]
+fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
+    assert_eq!(world.list([]), DOUBT);
+    assert_eq!(world.list([node_event("ADDED", 5)]), NOTHING, "it is there after all");
+    assert_eq!(world.list([]), DOUBT);
+    assert_eq!(world.list([]), missing());
+    assert_eq!(world.list([]), NOTHING, "as is known");
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the version of before");
+}
+
+/// It came back in a watch, and then a list lacks it again: that is a new absence.
+#[test]
+fn a_node_that_came_back_can_be_missed_again() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+    assert_eq!(world.hear([node_event("ADDED", 5)]), zone(5));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!(world.list([]), DOUBT);
+    assert_eq!(world.hear([node_event("ADDED", 5)]), zone(5));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()), "one list is not two");
+}
+
+#[test]
+fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+    let mut world = NodeWorld(Store::new(0));
+    world.0.remember(Kind::Node, Key::of_node("n1"));
+    assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
+}
+
+#[test]
+fn a_node_that_makes_no_sense_is_there() {
+    let odd = || [Heard::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
+    let nameless = || [Heard::Skipped { key: None, reason: "odd".into() }];
+    let mut world = NodeWorld(Store::new(0));
+    assert_eq!((world.list(odd()), world.list(nameless()), world.list(odd())), (NOTHING, NOTHING, NOTHING));
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
+    assert_eq!((world.list(odd()), world.list(odd())), (NOTHING, NOTHING));
+}

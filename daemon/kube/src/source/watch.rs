@@ -1,0 +1,447 @@
+//! Lists and watches one kind of objects, for ever, over whichever session is in use. Owns where it is in the cluster's
+//! history; what the objects mean is the store's business, which address is dialled the supervisor's.
+//!
+//! A watch goes on where it ended, on the next session too. It lists again when the server says that the version is too
+//! old, when the cluster went back in time, when the server answers a watch with an error, and when it was away for
+//! longer than etcd keeps its history.
+
+mod batch;
+mod history;
+mod restores;
+mod timing;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
+
+use self::batch::Batch;
+use self::history::Behind;
+pub use self::restores::Restores;
+pub use self::timing::Timing;
+use crate::api::decode::{Decoder, Heard, Kind, Shell, Version};
+use crate::api::page::{Page, too_long};
+use crate::api::request::{self, Query};
+use crate::api::splitter::{Lines, Piece};
+use crate::apiserver::error::LinkError;
+use crate::apiserver::link::Body;
+use crate::apiserver::session::{Apiservers, Report, Session};
+
+/// What a watcher tells the one who owns the store.
+#[derive(Debug)]
+pub enum Told {
+    /// For the store, in this order.
+    Heard(Kind, Vec<Heard>),
+    /// How the watch itself goes.
+    State(Kind, State),
+    /// Something arrived, if only a bookmark. Said once a second at most.
+    Progress(Kind),
+    /// The uid of Service `default/kubernetes`.
+    Cluster(String),
+}
+
+/// How a watch goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Waiting for an apiserver, or for the first list.
+    Waiting,
+    /// An apiserver is connected and has not answered yet.
+    Asking,
+    /// Up to date.
+    Watching,
+    /// It failed, and is tried again.
+    Failing(LinkError),
+}
+
+/// See the module.
+pub struct Watcher {
+    query: Query,
+    apiservers: Apiservers,
+    told: mpsc::Sender<Told>,
+    /// Asks for another list.
+    again: Arc<Notify>,
+    timing: Timing,
+    decoder: Decoder,
+    /// Up to where everything was heard; `None`: nothing is known, or nothing that counts any more.
+    version: Option<Version>,
+    /// The newest version ever heard, of which the store may know something.
+    newest: Version,
+    /// Whether versions from before may be of another history than the next list.
+    is_rewound: bool,
+    /// Whether it has yet to be seen that the cluster is still where it was: the server may be another one, or
+    /// restored.
+    is_unsure: bool,
+    /// What the first question of a session has shown since that was last seen.
+    behind: Behind,
+    /// When `newest` last grew.
+    grown_at: Instant,
+    /// The restores that the watchers of other kinds have found.
+    restores: Restores,
+    /// Over which connection of its link that was last seen.
+    generation: u64,
+    /// Whether the watch told anything since it was last asked for, its list apart.
+    is_up: bool,
+    /// How many streaming lists broke in a row.
+    broken_lists: u32,
+    /// When something last arrived.
+    heard_at: Instant,
+    progress_at: Option<Instant>,
+}
+
+/// Why a stream or list ended without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The list is complete: watch what comes after it.
+    Listed,
+    /// Go on from where it ended.
+    Resume,
+    /// The version is too old: everything must be listed.
+    TooOld,
+    /// The server does not know what it was asked; ask for a list in another way.
+    AskOtherwise,
+    /// The store does not believe the list.
+    Doubted,
+    /// The watcher of another kind has found that the cluster was restored.
+    Restored,
+}
+
+/// So many streaming lists that break in a row, and lists are asked for in pages.
+const MAX_BROKEN_LISTS: u32 = 3;
+
+impl Watcher {
+    /// A watcher of one kind. `again` makes it list once more; `restores` are those that all watchers share.
+    pub fn new(
+        query: Query,
+        apiservers: Apiservers,
+        told: mpsc::Sender<Told>,
+        (again, restores): (Arc<Notify>, Restores),
+        timing: Timing,
+    ) -> Self {
+        Self {
+            decoder: Decoder::new(query.kind),
+            query,
+            apiservers,
+            told,
+            again,
+            timing,
+            version: None,
+            newest: Version::default(),
+            is_rewound: false,
+            is_unsure: false,
+            behind: Behind::No,
+            grown_at: Instant::now(),
+            restores: restores.of_new_watcher(),
+            generation: 0,
+            is_up: false,
+            broken_lists: 0,
+            heard_at: Instant::now(),
+            progress_at: None,
+        }
+    }
+
+    /// Watches until nobody listens any more.
+    pub async fn run(mut self) {
+        loop {
+            let session = self.apiservers.session.borrow_and_update().clone();
+            match session {
+                Some(session) => self.follow(&session).await,
+                None => {
+                    self.tell(Told::State(self.query.kind, State::Waiting)).await;
+                    if self.apiservers.session.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }
+            if self.told.is_closed() {
+                return;
+            }
+        }
+    }
+
+    /// Lists and watches over one session, until there is another.
+    async fn follow(&mut self, session: &Session) {
+        self.compare(session);
+        // The session knows how far Services were when it was opened, which is no news of any other kind.
+        self.is_unsure = self.query.kind != Kind::Service || self.behind != Behind::No;
+        self.generation = session.link.generation();
+        self.forget_if_away_for_long();
+        // Another server may know what the last one did not.
+        self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
+        let mut failures: u32 = 0;
+        let mut changed = self.apiservers.session.clone();
+        let again = Arc::clone(&self.again);
+        loop {
+            let begun = Instant::now();
+            self.is_up = false;
+            let restored = self.restores.clone().found_by_another(self.query.kind);
+            let end = tokio::select! {
+                end = self.once(session) => end,
+                _ = changed.changed() => return,
+                () = again.notified() => Ok(End::Doubted),
+                () = restored => Ok(End::Restored),
+            };
+            // A list that works is no sign that the watch after it will.
+            let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timing.backoff.1;
+            failures = if was_up { 0 } else { failures };
+            let pause = self.conclude(session, end, &mut failures).await;
+            tokio::select! {
+                () = sleep(pause) => {}
+                _ = changed.changed() => return,
+            }
+        }
+    }
+
+    /// What follows from how a list or a watch ended; how long to wait before the next.
+    async fn conclude(&mut self, session: &Session, end: Result<End, LinkError>, failures: &mut u32) -> Duration {
+        match end {
+            Ok(End::Listed | End::AskOtherwise) => return Duration::ZERO,
+            Ok(End::Resume) if self.is_up => return Duration::ZERO,
+            Ok(End::Doubted) => {
+                self.version = None;
+                return self.timing.confirm;
+            }
+            Ok(End::Restored) => {
+                self.believe_restore();
+                return Duration::ZERO;
+            }
+            _ => {}
+        }
+        *failures = failures.saturating_add(1);
+        match end {
+            Ok(End::TooOld) => {
+                self.version = None;
+                // Once is nothing but having been away.
+                if *failures == 1 { Duration::ZERO } else { self.backoff(*failures) }
+            }
+            Ok(_) => self.backoff(*failures),
+            Err(error) => self.fail(session, error, *failures).await.max(self.backoff(*failures)),
+        }
+    }
+
+    /// One list, or one watch.
+    async fn once(&mut self, session: &Session) -> Result<End, LinkError> {
+        // Without HTTP/2 each watch has a connection of its own, and so perhaps a server that was restored meanwhile;
+        // with it, the link has another one when the server has drained the one before.
+        let generation = session.link.generation();
+        let is_elsewhere = self.version.is_some() && (session.link.protocol() != "h2" || self.generation != generation);
+        if self.newest != Version::default() && (self.is_unsure || is_elsewhere) {
+            match self.look_at_history(session).await {
+                Ok(()) => {}
+                Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
+                Err(error) => return Err(error),
+            }
+        }
+        (self.is_unsure, self.generation) = (false, generation);
+        match self.version {
+            Some(version) => self.watch(session, version).await,
+            None if self.query.streams => self.stream_list(session).await,
+            None => self.page_list(session).await,
+        }
+    }
+
+    async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
+        let query = self.query.watch(from, self.timing.watch);
+        let mut asked = std::pin::pin!(session.link.get(&query, self.timing.watch_patience));
+        let answer = match timeout(self.timing.watch_shown, &mut asked).await {
+            Ok(answer) => answer,
+            Err(_elapsed) => {
+                self.tell(Told::State(self.query.kind, State::Asking)).await;
+                asked.await
+            }
+        };
+        let body = match answer {
+            Ok(answer) => answer.into_body(),
+            Err(LinkError::Gone(_)) => return Ok(End::TooOld),
+            Err(error) => return Err(error),
+        };
+        if session.link.generation() != self.generation {
+            // Another connection, perhaps to another server, has answered than the one that was looked at.
+            self.is_unsure = true;
+            return Ok(End::Resume);
+        }
+        self.tell(Told::State(self.query.kind, State::Watching)).await;
+        self.read_events(session, body, false).await
+    }
+
+    /// A watch that begins with everything there is (KEP-3157).
+    async fn stream_list(&mut self, session: &Session) -> Result<End, LinkError> {
+        let answer = session.link.get(&self.query.stream(self.timing.watch), self.timing.patience).await;
+        let body = match answer {
+            Ok(answer) => answer.into_body(),
+            Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
+            Err(error) => return Err(error),
+        };
+        self.begin_list().await;
+        let end = self.read_events(session, body, true).await;
+        if self.version.is_none() && matches!(end, Err(LinkError::Broken(_))) {
+            self.broken_lists += 1;
+            self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
+        }
+        end
+    }
+
+    async fn begin_list(&mut self) {
+        let is_rewound = self.is_rewound;
+        self.tell(Told::Heard(self.query.kind, vec![Heard::ListBegins { is_rewound }])).await;
+        // A list that follows a failure may be of a history that has passed the versions from before: the store takes
+        // equal versions for equal content in the first list alone.
+        self.is_rewound = true;
+    }
+
+    async fn read_events(&mut self, session: &Session, mut body: Body, mut is_list: bool) -> Result<End, LinkError> {
+        let mut lines = Lines::default();
+        loop {
+            let silence = if is_list { self.timing.list_silence } else { self.timing.watch_silence };
+            let frame = match timeout(silence, body.frame()).await {
+                Ok(Some(frame)) => frame?,
+                Ok(None) if is_list => return Err(LinkError::Broken("the list ended before it was complete".into())),
+                Ok(None) => return Ok(End::Resume),
+                Err(_elapsed) if is_list => {
+                    // A server that does not know streaming lists takes one for a watch that begins now.
+                    self.query.streams = false;
+                    return Ok(End::AskOtherwise);
+                }
+                Err(_elapsed) => {
+                    debug!("{}: nothing for {silence:?}, watching anew", self.query.kind.resource());
+                    return Ok(End::Resume);
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            let was_list = is_list;
+            let batch = self.decode(&mut lines, &data, &mut is_list);
+            self.learn(batch.version.unwrap_or_default());
+            self.is_up |= !was_list && batch.version.is_some();
+            self.hear(session, batch.heard).await;
+            self.version = batch.version.filter(|_| !is_list).or(self.version).filter(|_| !batch.is_nonsense);
+            if was_list && !is_list {
+                self.broken_lists = 0;
+                self.tell(Told::State(self.query.kind, State::Watching)).await;
+            }
+            match batch.end {
+                None => {}
+                Some(Ok(end)) => return Ok(end),
+                Some(Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// What a piece of the stream says. The version is that of the last event in it.
+    fn decode(&mut self, lines: &mut Lines, data: &[u8], is_list: &mut bool) -> Batch {
+        let mut batch = Batch::default();
+        let decoder = &mut self.decoder;
+        let split = lines.feed(data, |piece| {
+            if batch.end.is_some() {
+                return;
+            }
+            match piece {
+                Piece::Object(bytes) => batch.take(decoder.event(bytes), is_list),
+                Piece::TooLong => batch.heard.push(too_long()),
+                Piece::Shell(_) => {}
+            }
+        });
+        if let Err(error) = split
+            && batch.end.is_none()
+        {
+            batch.nonsense(&error.to_string());
+        }
+        batch
+    }
+
+    async fn page_list(&mut self, session: &Session) -> Result<End, LinkError> {
+        let mut next = String::new();
+        loop {
+            let query = self.query.page(&next, self.timing.page);
+            let body = match session.link.get(&query, self.timing.patience).await {
+                Ok(answer) => answer.into_body(),
+                Err(LinkError::Gone(_)) if !next.is_empty() => {
+                    // Too slow for this history: everything in one answer cannot grow old.
+                    self.timing.page = 0;
+                    return Ok(End::TooOld);
+                }
+                Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
+                Err(error) => return Err(error),
+            };
+            if next.is_empty() {
+                self.begin_list().await;
+            }
+            let page = self.read_page(session, body).await?;
+            if page.next.is_empty() {
+                self.hear(session, vec![Heard::Listed(page.version)]).await;
+                self.version = Some(page.version);
+                self.learn(page.version);
+                self.broken_lists = 0;
+                return Ok(End::Listed);
+            }
+            next = page.next;
+        }
+    }
+
+    async fn read_page(&mut self, session: &Session, body: Body) -> Result<Shell, LinkError> {
+        let mut page = Page::new(body);
+        while let Some(arrived) = page.more(&mut self.decoder, self.timing.list_silence).await? {
+            self.learn(arrived.newest);
+            self.hear(session, arrived.heard).await;
+        }
+        page.end()
+    }
+
+    async fn hear(&mut self, session: &Session, heard: Vec<Heard>) {
+        let now = Instant::now();
+        self.heard_at = now;
+        if !heard.is_empty() {
+            self.tell(Told::Heard(self.query.kind, heard)).await;
+        }
+        if let Some(uid) = self.decoder.take_cluster() {
+            self.tell(Told::Cluster(uid)).await;
+        }
+        if self.progress_at.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
+            self.progress_at = Some(now);
+            // A supervisor that is busy learns of it the next time.
+            _ = self.apiservers.reports.try_send(Report::Progress { session: session.number });
+            // So does the one who owns the store.
+            _ = self.told.try_send(Told::Progress(self.query.kind));
+        }
+    }
+
+    async fn tell(&self, told: Told) {
+        // Nobody listening means that the daemon ends; `run` sees it.
+        _ = self.told.send(told).await;
+    }
+
+    /// Takes note of a failure; how long to wait at least.
+    async fn fail(&mut self, session: &Session, error: LinkError, failures: u32) -> Duration {
+        debug!("{}: {error}", self.query.kind.resource());
+        let mut pause = Duration::ZERO;
+        match &error {
+            LinkError::Busy { code, retry_after, .. } => {
+                // What comes with a server error is a guess.
+                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timing.backoff.1 };
+                pause = retry_after.unwrap_or_default().min(most);
+                if failures > 2 {
+                    self.version = None;
+                }
+            }
+            LinkError::Status { .. } | LinkError::Gone(_) => self.version = None,
+            LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => self.is_unsure = true,
+            _ => {}
+        }
+        self.tell(Told::State(self.query.kind, State::Failing(error.clone()))).await;
+        // A Node that may not be read costs its zone only, and is nothing against the server.
+        let is_bearable =
+            self.query.kind == Kind::Node && !matches!(error, LinkError::Broken(_) | LinkError::TimedOut(_));
+        if !is_bearable {
+            _ = self.apiservers.reports.send(Report::Failed { session: session.number, error }).await;
+        }
+        pause
+    }
+
+    fn backoff(&self, failures: u32) -> Duration {
+        let (first, longest) = self.timing.backoff;
+        let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
+        // Spread, so that a cluster's nodes do not ask again all at once.
+        doubled.mul_f64(0.5 + fastrand::f64())
+    }
+}

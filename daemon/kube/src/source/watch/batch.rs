@@ -1,0 +1,48 @@
+//! What one piece of a stream says, taken together. Pure.
+
+use super::End;
+use crate::api::decode::{Event, Heard, Version};
+use crate::api::printable;
+use crate::apiserver::error::LinkError;
+
+/// What one piece of a stream says.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) heard: Vec<Heard>,
+    pub(super) version: Option<Version>,
+    pub(super) end: Option<Result<End, LinkError>>,
+    /// Something arrived that is no event: what it told is lost.
+    pub(super) is_nonsense: bool,
+}
+
+impl Batch {
+    pub(super) fn take(&mut self, event: Result<Event, String>, is_list: &mut bool) {
+        match event {
+            Ok(Event::Heard(heard, version)) => {
+                self.heard.push(heard);
+                if version != Version::default() {
+                    self.version = self.version.max(Some(version));
+                }
+            }
+            Ok(Event::Bookmark { version, is_end_of_list }) => {
+                self.version = self.version.max(Some(version));
+                if *is_list && is_end_of_list {
+                    *is_list = false;
+                    // Of the objects before, each has a version of its own.
+                    self.version = Some(version);
+                    self.heard.push(Heard::Listed(version));
+                }
+            }
+            Ok(Event::Error { code: 410, .. }) => self.end = Some(Ok(End::TooOld)),
+            Ok(Event::Error { code, message }) => self.end = Some(Err(LinkError::Status { code, message })),
+            // What it told is lost; only a list can make up for it.
+            Err(error) => self.nonsense(&error),
+        }
+    }
+
+    pub(super) fn nonsense(&mut self, what: &str) {
+        self.is_nonsense = true;
+        let what = printable::sentence(what);
+        self.end = Some(Err(LinkError::Broken(format!("what arrived makes no sense: {what}; it is listed again"))));
+    }
+}

@@ -1,0 +1,82 @@
+//! The rows of `/sources` for the services directory and its files. Pure.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use nodelb_core::model::service::Source;
+use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_kube::clock::unix_seconds;
+
+use super::merge::Merged;
+use super::scan::{Files, KnownFile};
+use crate::document::Problem;
+
+/// What there is to say about the directory itself.
+pub(super) struct DirectoryState<'a> {
+    pub(super) path: &'a Path,
+    /// Why it cannot be read.
+    pub(super) trouble: Option<&'a str>,
+    /// Whether it was read before, so that something may be served.
+    pub(super) was_read: bool,
+    /// Since when there is this trouble, or none.
+    pub(super) since: SystemTime,
+    /// When it was last looked at.
+    pub(super) looked: SystemTime,
+}
+
+/// The directory's row, then one for each file, by path.
+pub(super) fn rows(directory: &DirectoryState<'_>, files: &Files, merged: &Merged) -> Vec<SourceReport> {
+    let mut rows = vec![directory_row(directory, files, merged)];
+    rows.extend(files.iter().map(|(path, file)| {
+        let merge_problems = merged.problems.get(path).map_or(&[][..], Vec::as_slice);
+        file_row(path, file, merge_problems)
+    }));
+    rows
+}
+
+fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged) -> SourceReport {
+    let state = match (directory.trouble, directory.was_read) {
+        (None, _) => SourceState::Ok,
+        (Some(_), true) => SourceState::LastGood,
+        (Some(_), false) => SourceState::Error,
+    };
+    let mut notices = Vec::new();
+    if !files.ignored.is_empty() {
+        let names = files.ignored.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let count = files.ignored.len();
+        notices.push(format!("{count} ignored, since service files end in .toml, .yaml, .yml or .json: {names}"));
+    }
+    let problem = directory.trouble.map(|error| format!("cannot be read: {error}; what was read stays served"));
+    SourceReport {
+        source: Source::Files,
+        path: directory.path.display().to_string(),
+        kind: Some("directory"),
+        state,
+        services: merged.services.len(),
+        slices: merged.slices.len(),
+        notices,
+        problems: problem.into_iter().collect(),
+        since: unix_seconds(directory.since),
+        heard: Some(unix_seconds(directory.looked)),
+    }
+}
+
+fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> SourceReport {
+    let content = file.content.as_deref();
+    let mut notices = content.map_or_else(Vec::new, |content| content.notices.clone());
+    if file.is_unsettled {
+        notices.push("being written to; it is read when its writer has closed it".into());
+    }
+    SourceReport {
+        source: Source::Files,
+        path: path.display().to_string(),
+        kind: None,
+        state: file.state(),
+        services: content.map_or(0, |content| content.services.len()),
+        slices: content.map_or(0, |content| content.slices.len()),
+        notices,
+        problems: file.problems.iter().chain(merge_problems).map(Problem::to_string).collect(),
+        since: unix_seconds(file.since),
+        heard: None,
+    }
+}

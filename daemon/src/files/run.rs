@@ -1,0 +1,316 @@
+//! The task of the file source: looks at the directory when there is reason to, and tells the owner what differs.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nodelb_core::change::Change;
+use nodelb_core::messages;
+use nodelb_core::model::service::Source;
+use nodelb_core::source_report::SourceReport;
+use nodelb_kube::threads::Threads;
+use tokio::sync::{mpsc, watch};
+use tokio::task;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, error, info, warn};
+
+use super::FileProblem;
+use super::merge::{self, Merged};
+use super::report::{self, DirectoryState};
+use super::scan::{self, Files, Hints, KnownFile, Listing};
+use super::watch::Watch;
+use crate::document::Problem;
+
+/// An editor's last event is followed by nothing for this long.
+const SETTLE: Duration = Duration::from_millis(20);
+/// Events without end delay a look by no more than this.
+const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+/// How often the directory is looked at without an event: for links that lead out of it, and for network file systems.
+const LOOK_ANYWAY: Duration = Duration::from_secs(10);
+/// The same while something is wrong that an event may not tell the end of.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a look at the directory may take before that is reported.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many looks may be under way: one, and those that reloads gave up.
+const LOOKS: usize = 8;
+
+/// The file source: what it is connected to.
+#[derive(Debug)]
+pub struct FileSource {
+    /// The services directory. Each time a value is sent, also the same one, everything is read again, and an empty
+    /// directory is believed: that is what a reload does.
+    pub directory: watch::Receiver<PathBuf>,
+    /// The owner. One batch is what one look at the directory found, and is to be applied as a whole.
+    pub changes: mpsc::Sender<Vec<Change>>,
+    /// The rows of `/sources`: first the directory, then its files.
+    pub reports: watch::Sender<Arc<Vec<SourceReport>>>,
+}
+
+/// Runs the file source until `shutdown` is ready or the owner no longer listens. [`Change::Synced`] is sent once the
+/// directory could be read, and again whenever what is incomplete changes. Nothing is removed for as long as the
+/// directory cannot be read.
+pub async fn run(source: FileSource, shutdown: impl Future<Output = ()>) {
+    tokio::select! {
+        () = shutdown => {}
+        () = Running::new(source).look_for_ever() => {}
+    }
+}
+
+struct Running {
+    source: FileSource,
+    watch: Option<Watch>,
+    files: Files,
+    merged: Arc<Merged>,
+    /// What the last [`Change::Synced`] said was incomplete.
+    synced: Option<Option<Arc<str>>>,
+    /// What is wrong with the directory, and since when it is so.
+    trouble: Option<String>,
+    since: SystemTime,
+    /// Where the directory is looked at.
+    threads: Threads,
+}
+
+impl Running {
+    fn new(source: FileSource) -> Self {
+        let watch = Watch::new().map_err(|error| {
+            let every = LOOK_AGAIN.as_secs();
+            warn!(
+                message_id = %messages::DIRECTORY_POLLED,
+                %error,
+                "no inotify, so the services directory is looked at every {every} s; raise fs.inotify.max_user_instances"
+            );
+        });
+        Self {
+            source,
+            watch: watch.ok(),
+            files: Files::default(),
+            merged: Arc::default(),
+            synced: None,
+            trouble: None,
+            since: SystemTime::now(),
+            threads: Threads::new("services", LOOKS),
+        }
+    }
+
+    async fn look_for_ever(mut self) {
+        let mut asked = Hints { everything: true, ..Hints::default() };
+        while self.look(asked).await.is_continue() {
+            let pause = self.pause();
+            asked = tokio::select! {
+                reload = self.source.directory.changed() => match reload {
+                    Ok(()) => Hints { everything: true, believe_empty: true, ..Hints::default() },
+                    Err(_owner_is_gone) => return,
+                },
+                () = wait_for_reason(self.watch.as_mut(), pause) => Hints::default(),
+            };
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        let is_unsettled = self.files.iter().any(|(_, file)| file.is_unsettled);
+        if self.watch.is_none() || self.trouble.is_some() || is_unsettled { LOOK_AGAIN } else { LOOK_ANYWAY }
+    }
+
+    /// Looks at the directory once. Breaks when the owner no longer listens.
+    async fn look(&mut self, asked: Hints) -> ControlFlow<()> {
+        let directory = self.source.directory.borrow_and_update().clone();
+        let hints = self.hints(&asked);
+        let found = self.changes(directory.clone(), hints).await;
+        self.set_trouble(&directory, found.as_ref().err().map(ToString::to_string));
+        let mut changes = found.unwrap_or_default();
+        if self.trouble.is_none() {
+            changes.extend(self.news_of_synced());
+        }
+        self.report(&directory);
+        if !changes.is_empty() && self.source.changes.send(changes).await.is_err() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn hints(&mut self, asked: &Hints) -> Hints {
+        let noted = self.watch.as_mut().map_or_else(Hints::default, Watch::take_hints);
+        Hints {
+            // What was noted before the directory could not be read is lost, and was perhaps not all.
+            everything: noted.everything || asked.everything || self.trouble.is_some(),
+            believe_empty: asked.believe_empty,
+            ..noted
+        }
+    }
+
+    /// Reads what is new and tells what follows from it. An error means that nothing does.
+    async fn changes(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Vec<Change>> {
+        let listing = self.listing(directory, hints).await?;
+        let mut writing = BTreeSet::new();
+        if let Some(watch) = &mut self.watch {
+            if let Err(error) = watch.drain().await {
+                debug!(%error, "inotify cannot be read");
+            }
+            writing = watch.writing();
+        }
+        let accepted = self.files.accept(listing, &writing, SystemTime::now());
+        for path in accepted.altered {
+            if let Some(file) = self.files.get(&path) {
+                log_file(&path, file);
+            }
+        }
+        if !accepted.has_news {
+            return Ok(Vec::new());
+        }
+        let (contents, before) = (self.files.contents(), Arc::clone(&self.merged));
+        let merging = blocking(move || {
+            let merged = merge::merge(&contents);
+            let changes = before.changes_to(&merged);
+            (merged, changes)
+        });
+        let (merged, changes) = merging.await?;
+        for (path, problems) in &merged.problems {
+            if self.merged.problems.get(path) != Some(problems) {
+                log_problems(path, problems, "the earlier file is served");
+            }
+        }
+        self.merged = Arc::new(merged);
+        Ok(changes)
+    }
+
+    /// Lists the directory and reads what is new, in a thread: its file system may not answer. Then that is reported, and the
+    /// source waits on, until there is an answer or a reload.
+    async fn listing(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Listing> {
+        let (seen, follower) = (self.files.seen(), self.watch.as_ref().map(Watch::follower));
+        let looked_at = directory.clone();
+        let look = move || {
+            let followed = follower.map(|follower| follower.follow(&looked_at));
+            (followed, scan::read(&looked_at, &seen, &hints))
+        };
+        let mut looking = self.threads.begin(look)?;
+        let mut is_late = false;
+        loop {
+            tokio::select! {
+                looked = &mut looking => {
+                    let (followed, listing) = looked.map_err(io::Error::other)?;
+                    if let (Some(watch), Some(followed)) = (&mut self.watch, followed) {
+                        watch.followed(followed);
+                    }
+                    return listing;
+                }
+                _ = self.source.directory.changed() => {
+                    // The next look is for the reload.
+                    self.source.directory.mark_changed();
+                    return Err(unanswered());
+                }
+                () = sleep(PATIENCE), if !is_late => {
+                    is_late = true;
+                    self.set_trouble(&directory, Some(unanswered().to_string()));
+                    self.report(&directory);
+                }
+            }
+        }
+    }
+
+    /// What is to be said about being synced, if it is not what was said last.
+    fn news_of_synced(&mut self) -> Option<Change> {
+        let incomplete = self.files.incomplete();
+        if self.synced.as_ref() == Some(&incomplete) {
+            return None;
+        }
+        self.synced = Some(incomplete.clone());
+        Some(Change::Synced { source: Source::Files, incomplete })
+    }
+
+    fn set_trouble(&mut self, directory: &Path, trouble: Option<String>) {
+        if self.trouble == trouble {
+            return;
+        }
+        let directory = directory.display();
+        match &trouble {
+            Some(error) => error!(
+                message_id = %messages::DIRECTORY_UNREADABLE,
+                %directory, error,
+                "the services directory cannot be read; what was read before stays served, and it is tried again every {} s",
+                LOOK_AGAIN.as_secs()
+            ),
+            None => info!(message_id = %messages::FILE_SERVED, %directory, "the services directory can be read again"),
+        }
+        self.trouble = trouble;
+        self.since = SystemTime::now();
+    }
+
+    fn report(&self, directory: &Path) {
+        let told = DirectoryState {
+            path: directory,
+            trouble: self.trouble.as_deref(),
+            was_read: self.synced.is_some(),
+            since: self.since,
+            looked: SystemTime::now(),
+        };
+        let rows = report::rows(&told, &self.files, &self.merged);
+        self.source.reports.send_if_modified(|reports| {
+            let is_new = **reports != rows;
+            if is_new {
+                *reports = Arc::new(rows);
+            }
+            is_new
+        });
+    }
+}
+
+fn unanswered() -> io::Error {
+    io::Error::other(format!("its file system does not answer within {} s", PATIENCE.as_secs()))
+}
+
+/// Does what takes long where it keeps no other task waiting.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    task::spawn_blocking(work).await.map_err(io::Error::other)
+}
+
+/// Waits for a reason to look at the directory, and then until things settle; at most `pause` if there is none.
+async fn wait_for_reason(watch: Option<&mut Watch>, pause: Duration) {
+    let Some(watch) = watch else { return sleep(pause).await };
+    let changed = tokio::select! {
+        changed = watch.changed() => changed,
+        () = sleep(pause) => return,
+    };
+    if changed.is_err() {
+        // Not expected of inotify. Not waiting here would spin.
+        return sleep(LOOK_AGAIN).await;
+    }
+    let latest = Instant::now() + SETTLE_AT_MOST;
+    loop {
+        tokio::select! {
+            again = watch.changed() => if again.is_err() { return },
+            () = sleep(SETTLE) => return,
+            () = sleep_until(latest) => return,
+        }
+    }
+}
+
+fn log_file(path: &Path, file: &KnownFile) {
+    if file.problems.is_empty() {
+        info!(
+            message_id = %messages::FILE_SERVED,
+            file = %path.display(), "the file has no problems any more and is served"
+        );
+    } else if file.content.is_some() {
+        log_problems(path, &file.problems, "its last good content stays served");
+    } else {
+        log_problems(path, &file.problems, "nothing of it is served");
+    }
+}
+
+fn log_problems(path: &Path, problems: &[Problem], consequence: &str) {
+    for problem in problems {
+        let told = FileProblem { path: path.to_path_buf(), problem: problem.clone() };
+        warn!(
+            message_id = %messages::FILE_PROBLEM,
+            file = %path.display(), line = problem.line, "{told}; {consequence}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,319 @@
+use super::*;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+
+use nodelb_core::source_report::SourceState;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+fn service(name: &str, backend: &str) -> String {
+    format!("[[service]]\nname = \"a/{name}\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{backend}:80\"]\n")
+}
+
+/// A running source on a scratch directory, and what its owner would know.
+struct Scene {
+    scratch: tempfile::TempDir,
+    directory: PathBuf,
+    reload: watch::Sender<PathBuf>,
+    changes: mpsc::Receiver<Vec<Change>>,
+    reports: watch::Receiver<Arc<Vec<SourceReport>>>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+    services: BTreeSet<String>,
+    synced: Vec<Option<Arc<str>>>,
+    batches: usize,
+}
+
+impl Scene {
+    /// Starts on a directory prepared by `prepare`, which is given its path.
+    fn start(prepare: impl FnOnce(&Path)) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("services.d");
+        prepare(&directory);
+        let (reload, directory_told) = watch::channel(directory.clone());
+        let (sender, changes) = mpsc::channel(4);
+        let (reporter, reports) = watch::channel(Arc::default());
+        let (stop, stopped) = oneshot::channel();
+        let source = FileSource { directory: directory_told, changes: sender, reports: reporter };
+        let task = tokio::spawn(run(source, async {
+            let _either = stopped.await;
+        }));
+        let (services, synced) = (BTreeSet::new(), Vec::new());
+        Self { scratch, directory, reload, changes, reports, stop, task, services, synced, batches: 0 }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.directory.join(name), text).unwrap();
+    }
+
+    fn take(&mut self, batch: Vec<Change>) {
+        self.batches += 1;
+        for change in batch {
+            match change {
+                Change::UpsertService(service) => {
+                    self.services.insert(service.name.to_string());
+                }
+                Change::RemoveService(name, _) => {
+                    self.services.remove(&name.to_string());
+                }
+                Change::Synced { incomplete, .. } => self.synced.push(incomplete),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits until the services are these.
+    async fn expect(&mut self, services: &[&str]) {
+        let expected: BTreeSet<_> = services.iter().map(|name| (*name).to_owned()).collect();
+        while self.services != expected || self.synced.is_empty() {
+            match timeout(Duration::from_secs(5), self.changes.recv()).await {
+                Ok(Some(batch)) => self.take(batch),
+                other => panic!("{other:?} while waiting for {services:?} with {:?}", self.services),
+            }
+        }
+    }
+
+    /// Nothing comes for a while.
+    async fn expect_quiet(&mut self) {
+        if let Ok(batch) = timeout(Duration::from_millis(350), self.changes.recv()).await {
+            panic!("{batch:?}");
+        }
+    }
+
+    /// Waits until a row says this.
+    async fn expect_row(&mut self, name: &str, state: SourceState, problem: &str) {
+        let says = |rows: &Arc<Vec<SourceReport>>| {
+            rows.iter().any(|row| {
+                row.path.ends_with(name)
+                    && row.state == state
+                    && (problem.is_empty() == row.problems.is_empty())
+                    && row.problems.iter().all(|found| found.contains(problem))
+            })
+        };
+        let found = timeout(Duration::from_secs(5), self.reports.wait_for(says)).await.is_ok();
+        assert!(found, "{name} {state} {problem}: {:#?}", self.reports.borrow());
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        timeout(Duration::from_secs(5), self.task).await.unwrap().unwrap();
+        drop(self.scratch);
+    }
+}
+
+fn with_directory(directory: &Path) {
+    fs::create_dir(directory).unwrap();
+}
+
+#[tokio::test]
+async fn files_come_change_and_go() {
+    let mut scene = Scene::start(|directory| {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("a.toml"), service("one", "192.0.2.1")).unwrap();
+    });
+    scene.expect(&["a/one"]).await;
+    assert_eq!((scene.synced.as_slice(), scene.batches), (&[None][..], 1));
+    scene.write("b.toml", &service("two", "192.0.2.1"));
+    scene.expect(&["a/one", "a/two"]).await;
+    // Atomically replaced, edited in place, renamed, removed.
+    scene.write(".b.toml.new", &service("three", "192.0.2.1"));
+    fs::rename(scene.directory.join(".b.toml.new"), scene.directory.join("b.toml")).unwrap();
+    scene.expect(&["a/one", "a/three"]).await;
+    scene.write("b.toml", &service("four", "192.0.2.1"));
+    scene.expect(&["a/one", "a/four"]).await;
+    fs::rename(scene.directory.join("b.toml"), scene.directory.join("c.toml")).unwrap();
+    scene.expect_row("c.toml", SourceState::Ok, "").await;
+    scene.expect(&["a/one", "a/four"]).await;
+    fs::remove_file(scene.directory.join("c.toml")).unwrap();
+    scene.expect(&["a/one"]).await;
+    fs::hard_link(scene.directory.join("a.toml"), scene.directory.join("0.toml")).unwrap();
+    scene.expect_row("a.toml", SourceState::Ok, "already defined by").await;
+    assert_eq!(scene.synced, [None]);
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn the_same_content_again_tells_nothing() {
+    let mut scene = Scene::start(with_directory);
+    scene.expect(&[]).await;
+    scene.write("a.toml", &service("one", "192.0.2.1"));
+    scene.expect(&["a/one"]).await;
+    scene.write("a.toml", &service("one", "192.0.2.1"));
+    scene.write("unrelated.txt", "x");
+    scene.expect_quiet().await;
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_write_in_two_halves_is_seen_whole() {
+    let mut scene = Scene::start(with_directory);
+    let (one, two) = (service("one", "192.0.2.1"), service("two", "192.0.2.1"));
+    scene.write("a.toml", &(one.clone() + &two));
+    scene.expect(&["a/one", "a/two"]).await;
+    // The first half would be a good file by itself, without the second service.
+    let mut file = fs::File::create(scene.directory.join("a.toml")).unwrap();
+    file.write_all(one.as_bytes()).unwrap();
+    scene.write("b.toml", &service("three", "192.0.2.1"));
+    scene.expect(&["a/one", "a/two", "a/three"]).await;
+    scene.expect_quiet().await;
+    file.write_all(service("four", "192.0.2.1").as_bytes()).unwrap();
+    drop(file);
+    scene.expect(&["a/one", "a/three", "a/four"]).await;
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_bad_edit_keeps_the_last_good_content_and_a_fix_heals() {
+    let mut scene = Scene::start(with_directory);
+    scene.write("a.toml", &service("one", "192.0.2.1"));
+    scene.write("b.toml", &service("two", "192.0.2.1"));
+    scene.expect(&["a/one", "a/two"]).await;
+    scene.write("a.toml", "[[service]]\nname = 1\n");
+    scene.expect_row("a.toml", SourceState::LastGood, "line ").await;
+    scene.write("b.toml", &service("three", "192.0.2.1"));
+    scene.expect(&["a/one", "a/three"]).await;
+    scene.write("a.toml", &service("four", "192.0.2.1"));
+    scene.expect(&["a/four", "a/three"]).await;
+    scene.expect_row("a.toml", SourceState::Ok, "").await;
+    assert_eq!(scene.synced, [None]);
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_file_that_was_never_good_is_incomplete_until_it_is() {
+    let mut scene = Scene::start(|directory| {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("a.toml"), service("one", "192.0.2.1")).unwrap();
+        fs::write(directory.join("b.toml"), "bad").unwrap();
+    });
+    scene.expect(&["a/one"]).await;
+    assert!(scene.synced[0].as_ref().unwrap().ends_with("b.toml cannot be used; correct or remove it"));
+    scene.expect_row("b.toml", SourceState::Error, "line 1").await;
+    scene.write("b.toml", &service("two", "192.0.2.1"));
+    scene.expect(&["a/one", "a/two"]).await;
+    assert_eq!(scene.synced.len(), 2);
+    assert_eq!(scene.synced[1], None);
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_goes_removes_nothing() {
+    let mut scene = Scene::start(with_directory);
+    scene.write("a.toml", &service("one", "192.0.2.1"));
+    scene.expect(&["a/one"]).await;
+    let aside = scene.directory.with_extension("aside");
+    fs::rename(&scene.directory, &aside).unwrap();
+    scene.expect_row("services.d", SourceState::LastGood, "cannot be read").await;
+    scene.expect_quiet().await;
+    // A file in its place, then an empty directory as under a lost mount.
+    fs::write(&scene.directory, "").unwrap();
+    scene.expect_quiet().await;
+    fs::remove_file(&scene.directory).unwrap();
+    fs::create_dir(&scene.directory).unwrap();
+    scene.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
+    fs::remove_dir(&scene.directory).unwrap();
+    fs::write(aside.join("b.toml"), service("two", "192.0.2.1")).unwrap();
+    fs::rename(&aside, &scene.directory).unwrap();
+    scene.expect(&["a/one", "a/two"]).await;
+    scene.expect_row("services.d", SourceState::Ok, "").await;
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_comes_late_is_synced_then() {
+    let mut scene = Scene::start(|_| {});
+    scene.expect_row("services.d", SourceState::Error, "cannot be read").await;
+    scene.expect_quiet().await;
+    fs::create_dir(&scene.directory).unwrap();
+    scene.write("a.toml", &service("one", "192.0.2.1"));
+    scene.expect(&["a/one"]).await;
+    assert_eq!(scene.synced, [None]);
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_reload_believes_an_empty_directory_and_moves_to_another() {
+    let mut scene = Scene::start(with_directory);
+    scene.write("a.toml", &service("one", "192.0.2.1"));
+    scene.expect(&["a/one"]).await;
+    fs::rename(&scene.directory, scene.directory.with_extension("aside")).unwrap();
+    fs::create_dir(&scene.directory).unwrap();
+    scene.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
+    scene.reload.send_replace(scene.directory.clone());
+    scene.expect(&[]).await;
+    let other = scene.scratch.path().join("other.d");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("a.toml"), service("two", "192.0.2.1")).unwrap();
+    scene.reload.send_replace(other);
+    scene.expect(&["a/two"]).await;
+    scene.stop().await;
+}
+
+/// As the kubelet mounts a ConfigMap: files are links through `..data`, which is swapped for a new directory.
+#[tokio::test]
+async fn a_configmap_swap_is_seen() {
+    let mut scene = Scene::start(|directory| {
+        fs::create_dir_all(directory.join("..v1")).unwrap();
+        fs::write(directory.join("..v1/a.toml"), service("one", "192.0.2.1")).unwrap();
+        symlink("..v1", directory.join("..data")).unwrap();
+        symlink("..data/a.toml", directory.join("a.toml")).unwrap();
+    });
+    scene.expect(&["a/one"]).await;
+    fs::create_dir(scene.directory.join("..v2")).unwrap();
+    fs::write(scene.directory.join("..v2/a.toml"), service("two", "192.0.2.1")).unwrap();
+    symlink("..v2", scene.directory.join("..data_tmp")).unwrap();
+    fs::rename(scene.directory.join("..data_tmp"), scene.directory.join("..data")).unwrap();
+    fs::remove_dir_all(scene.directory.join("..v1")).unwrap();
+    scene.expect(&["a/two"]).await;
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn many_quick_writes_end_in_the_last() {
+    let mut scene = Scene::start(with_directory);
+    scene.expect(&[]).await;
+    let before = scene.batches;
+    for i in 0..300 {
+        scene.write("a.toml", &service(&format!("s{i}"), "192.0.2.1"));
+        scene.write(&format!("b{i}.toml"), "");
+    }
+    scene.write("a.toml", &service("last", "192.0.2.1"));
+    scene.expect(&["a/last"]).await;
+    assert!(scene.batches - before < 50, "{} batches", scene.batches - before);
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn a_fifo_blocks_nobody() {
+    let mut scene = Scene::start(with_directory);
+    nix::unistd::mkfifo(&scene.directory.join("a.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    scene.write("b.toml", &service("one", "192.0.2.1"));
+    scene.expect(&["a/one"]).await;
+    scene.expect_row("a.toml", SourceState::Error, "a FIFO").await;
+    scene.stop().await;
+}
+
+#[tokio::test]
+async fn it_ends_when_the_owner_does() {
+    let scene = Scene::start(with_directory);
+    drop(scene.changes);
+    timeout(Duration::from_secs(5), scene.task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn without_inotify_the_directory_is_looked_at_now_and_then() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (_reload, directory) = watch::channel(scratch.path().to_path_buf());
+    let (sender, mut changes) = mpsc::channel(4);
+    let source = FileSource { directory, changes: sender, reports: watch::channel(Arc::default()).0 };
+    let task = tokio::spawn(Running { watch: None, ..Running::new(source) }.look_for_ever());
+    let synced = changes.recv().await.unwrap();
+    assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
+    fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();
+    let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
+    assert!(matches!(&added[..], [Change::UpsertSlice(_), Change::UpsertService(_)]), "{added:?}");
+    task.abort();
+}

@@ -1,0 +1,20 @@
+//! HTTP as nodelb serves it; for the admin API and for load balancers.
+
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioTimer;
+
+/// Largest request header, in bytes, and the most lines in it.
+const HEADER_BYTES: usize = 8 * 1024;
+const HEADER_LINES: usize = 64;
+
+/// HTTP as everybody gets it who connects to nodelb: a header is bounded in size and time.
+pub(crate) fn server(header_time: Duration) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(header_time)
+        .max_header_size(HEADER_BYTES)
+        .max_headers(HEADER_LINES);
+    http
+}
