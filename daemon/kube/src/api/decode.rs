@@ -170,21 +170,11 @@ impl From<(Heard, Version)> for Event {
     }
 }
 
-/// An event with an object of the kind that is watched, read at once.
 #[derive(Deserialize)]
-struct Decoded<'a, O> {
+struct Envelope<'a, O> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
     object: O,
-}
-
-/// Any event.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    object: &'a RawValue,
 }
 
 #[derive(Default, Deserialize)]
@@ -283,19 +273,21 @@ impl Decoder {
     }
 
     fn event_of<O: Watched>(&mut self, bytes: &[u8]) -> Result<Event, String> {
-        if let Ok(Decoded { kind, object }) = serde_json::from_slice::<Decoded<'_, O>>(bytes) {
+        // What nearly always arrives takes one pass.
+        if let Ok(Envelope { kind, object }) = serde_json::from_slice::<Envelope<'_, O>>(bytes) {
             match &*kind {
                 "ADDED" | "MODIFIED" => return Ok(object.heard(self).into()),
-                "DELETED" => return Ok(deleted(object.metadata()).into()),
+                "DELETED" => return Ok(named(object.metadata(), Heard::Delete).into()),
                 _ => {}
             }
         }
-        let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|error| format!("not an event: {error}"))?;
-        let object = envelope.object.get().as_bytes();
-        match &*envelope.kind {
+        let Envelope { kind, object }: Envelope<'_, &RawValue> =
+            serde_json::from_slice(bytes).map_err(|error| format!("not an event: {error}"))?;
+        let object = object.get().as_bytes();
+        match &*kind {
             "ADDED" | "MODIFIED" => Ok(self.item_of::<O>(object).into()),
             "DELETED" => match serde_json::from_slice::<Bare>(object) {
-                Ok(bare) => Ok(deleted(&bare.metadata).into()),
+                Ok(bare) => Ok(named(&bare.metadata, Heard::Delete).into()),
                 Err(error) => Ok(Event::Heard(skipped(object, &error.to_string()), Version::default())),
             },
             "BOOKMARK" => {
@@ -335,25 +327,24 @@ impl Decoder {
         translate: impl FnOnce(&O, &Reader) -> Translation<M>,
         model: impl FnOnce(M) -> Object,
     ) -> (Heard, Version) {
-        let identity = match identity(object.metadata()) {
-            Ok(identity) => identity,
-            Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
-        };
-        let Key { namespace, name } = &identity.key;
-        let uid = &object.metadata().uid;
-        if self.kind == Kind::Service && (&**namespace, &**name) == ("default", "kubernetes") && !uid.is_empty() {
-            self.cluster = Some(printable::name(uid).into_owned());
-        }
-        let reader =
-            Reader { source: Source::Kubernetes, object: format!("{} {namespace}/{name}", self.kind.name()).into() };
-        let Translation { value, notices } = translate(object, &reader);
-        let notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
-        let value = value.map(|mut value| {
-            self.share_writer(value.origin());
-            model(value)
-        });
-        let version = identity.version;
-        (Heard::Upsert(Box::new(Item { identity, object: value, notices })), version)
+        named(object.metadata(), |identity| {
+            let Key { namespace, name } = &identity.key;
+            let uid = &object.metadata().uid;
+            if self.kind == Kind::Service && (&**namespace, &**name) == ("default", "kubernetes") && !uid.is_empty() {
+                self.cluster = Some(printable::name(uid).into_owned());
+            }
+            let reader = Reader {
+                source: Source::Kubernetes,
+                object: format!("{} {namespace}/{name}", self.kind.name()).into(),
+            };
+            let Translation { value, notices } = translate(object, &reader);
+            let notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
+            let value = value.map(|mut value| {
+                self.share_writer(value.origin());
+                model(value)
+            });
+            Heard::Upsert(Box::new(Item { identity, object: value, notices }))
+        })
     }
 
     fn share_writer(&mut self, origin: &mut Origin) {
@@ -377,11 +368,12 @@ pub fn shell(bytes: &[u8]) -> Result<Shell, String> {
     Ok(Shell { version: Version::of(&shell.metadata.resource_version), next: shell.metadata.next })
 }
 
-fn deleted(metadata: &Metadata) -> (Heard, Version) {
+/// What is told of the object with this name, with its version.
+fn named(metadata: &Metadata, told: impl FnOnce(Identity) -> Heard) -> (Heard, Version) {
     match identity(metadata) {
         Ok(identity) => {
             let version = identity.version;
-            (Heard::Delete(identity), version)
+            (told(identity), version)
         }
         Err(reason) => (Heard::Skipped { key: None, reason }, Version::default()),
     }
@@ -448,7 +440,6 @@ impl Version {
     }
 }
 
-/// What all kinds have.
 trait Watched: DeserializeOwned {
     fn metadata(&self) -> &Metadata;
 
@@ -482,13 +473,10 @@ impl Watched for objects::Node {
     }
 
     fn heard(&self, _: &mut Decoder) -> (Heard, Version) {
-        let identity = match identity(&self.metadata) {
-            Ok(identity) => identity,
-            Err(reason) => return (Heard::Skipped { key: None, reason }, Version::default()),
-        };
-        let version = identity.version;
-        let object = Some(Object::Node(translate::node(self)));
-        (Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() })), version)
+        named(&self.metadata, |identity| {
+            let object = Some(Object::Node(translate::node(self)));
+            Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() }))
+        })
     }
 }
 
