@@ -2,6 +2,7 @@
 //! columns ([`shape`]), as text or as JSON. Pure: the width of a terminal and the time are arguments.
 
 pub mod age;
+mod cell;
 pub mod diff;
 pub mod shape;
 pub mod table;

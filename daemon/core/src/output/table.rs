@@ -1,96 +1,13 @@
 //! The one form every answer takes: named tables of typed cells, rendered as text for people ([`text`]) or as JSON for
 //! programs. What the columns are is said in the table's [`Shape`], once for both forms.
 
-use std::sync::Arc;
-
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
+pub use super::cell::Cell;
 use super::shape::{Column, Shape};
-use crate::model::addr::L4Addr;
-use crate::model::moment::Moment;
 pub use text::{COLOURS, Lines, Style};
 
 mod text;
-
-/// One value of a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cell {
-    /// Nothing to say: `-` in text, `null` in JSON.
-    None,
-    /// Words; an empty one prints `-` in text.
-    Text(String),
-    /// Words somebody else owns too.
-    Shared(Arc<str>),
-    /// A count.
-    Number(u64),
-    /// `yes` or `no` in text.
-    Flag(bool),
-    /// Several values; at most five of them in text, then how many more there are.
-    List(Vec<String>),
-    /// The same of addresses, of which there may be thousands.
-    Addresses(Vec<L4Addr>),
-    /// How long something has lasted, in milliseconds: `4m20s` in text, seconds in JSON.
-    Age(u64),
-    /// How long something took, in microseconds: `350us` in text, seconds in JSON.
-    Took(u64),
-}
-
-impl Cell {
-    /// The cell of anything that prints.
-    pub fn text(value: &(impl ToString + ?Sized)) -> Self {
-        Self::Text(value.to_string())
-    }
-
-    /// The cell of something that may be missing.
-    pub fn optional(value: Option<impl ToString>) -> Self {
-        value.map_or(Self::None, |value| Self::text(&value))
-    }
-
-    /// The cell of a count.
-    pub fn count(value: usize) -> Self {
-        Self::Number(value as u64)
-    }
-
-    /// The cell of a number that may be missing.
-    pub fn optional_number(value: Option<impl Into<u64>>) -> Self {
-        value.map_or(Self::None, |number| Self::Number(number.into()))
-    }
-
-    /// The cell of a list, in the order given.
-    pub fn list(values: impl IntoIterator<Item = impl ToString>) -> Self {
-        Self::List(values.into_iter().map(|value| value.to_string()).collect())
-    }
-
-    /// The cell of the time from `since` to `now`; a `since` in the future counts as now.
-    pub fn age(since: Moment, now: Moment) -> Self {
-        Self::Age(now.0.saturating_sub(since.0))
-    }
-}
-
-/// An address as JSON shows it.
-struct Printed<'a>(&'a L4Addr);
-
-impl Serialize for Printed<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self.0)
-    }
-}
-
-impl Serialize for Cell {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::None => serializer.serialize_none(),
-            Self::Text(text) => serializer.serialize_str(text),
-            Self::Shared(text) => serializer.serialize_str(text),
-            Self::Number(number) => serializer.serialize_u64(*number),
-            Self::Flag(flag) => serializer.serialize_bool(*flag),
-            Self::List(values) => values.serialize(serializer),
-            Self::Addresses(values) => serializer.collect_seq(values.iter().map(Printed)),
-            Self::Age(millis) => serializer.serialize_u64(millis / 1000),
-            Self::Took(micros) => serializer.serialize_f64(*micros as f64 / 1e6),
-        }
-    }
-}
 
 /// Rows of equal length under one set of columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,12 +49,12 @@ impl Table {
 
     /// The table as aligned columns, the headings first, one line per row.
     pub fn write_text(&self, out: &mut String) {
-        text::write(self, &Style::default(), out);
+        self.write_lines(&Style::default(), out);
     }
 
     /// The same in this style; what is returned writes further rows into the same columns.
     pub fn write_lines(&self, style: &Style, out: &mut String) -> Lines {
-        text::write(self, style, out)
+        text::write(self.shape, &self.cells, (style, self.instead.as_deref()), out)
     }
 
     /// The columns.
@@ -208,7 +125,7 @@ impl Page {
                 out.push_str(table.shape.name);
                 out.push_str(":\n");
             }
-            text::write(table, style, &mut out);
+            table.write_lines(style, &mut out);
         }
         out
     }

@@ -3,8 +3,8 @@
 
 use std::fmt::{self, Write};
 
-use super::{Cell, Table};
 use crate::output::age;
+use crate::output::cell::Cell;
 use crate::output::shape::{Column, Kind, Shape};
 
 /// How many elements of a list are shown unless all are asked for; JSON shows all.
@@ -31,17 +31,23 @@ pub struct Style {
 }
 
 /// Appends the table: the headings, then one line per row. What follows may be written in the same columns.
-pub(super) fn write(table: &Table, style: &Style, out: &mut String) -> Lines {
-    let cells = Texts::of(&table.cells, table.shape.columns.len(), style);
-    let lines = Lines { layout: Layout::of(table, &cells, style), style: *style, shape: table.shape };
-    if let (true, Some(text)) = (table.is_empty(), &table.instead) {
+/// `instead` replaces the headings of a table without rows.
+pub(super) fn write(
+    shape: &'static Shape,
+    cells: &[Cell],
+    (style, instead): (&Style, Option<&str>),
+    out: &mut String,
+) -> Lines {
+    let texts = Texts::of(cells, shape.columns.len(), style);
+    let lines = Lines { layout: Layout::of(shape, &texts, style), style: *style, shape };
+    if let (true, Some(text)) = (cells.is_empty(), instead) {
         push_printable(out, text);
         out.push('\n');
         return lines;
     }
-    let headings: Vec<&str> = table.shape.columns.iter().map(|column| column.heading).collect();
+    let headings: Vec<&str> = shape.columns.iter().map(|column| column.heading).collect();
     lines.layout.push_line(&headings, &[], out);
-    cells.for_each_row(|row| lines.push(row, out));
+    texts.for_each_row(|row| lines.push(row, out));
     lines
 }
 
@@ -121,8 +127,8 @@ enum Last {
 }
 
 impl Layout {
-    fn of(table: &Table, cells: &Texts, style: &Style) -> Self {
-        let columns = &table.shape.columns;
+    fn of(shape: &Shape, cells: &Texts, style: &Style) -> Self {
+        let columns = &shape.columns;
         let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
         cells.for_each_row(|row| {
             for (width, text) in widths.iter_mut().zip(row) {
