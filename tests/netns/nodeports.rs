@@ -265,8 +265,8 @@ fn a_nodeport_on_the_admin_port_is_refused() {
 /// The NodePort is left in the maps by a nodelb that had its admin API elsewhere: nothing but the programs that keep it free
 /// is in the way of the listener.
 #[test]
-fn a_nodeport_of_before_on_the_admin_port_does_not_keep_the_admin_api_closed() {
-    sandbox::run("nodeports::a_nodeport_of_before_on_the_admin_port_does_not_keep_the_admin_api_closed", |sandbox| {
+fn an_earlier_nodeport_on_the_admin_port_does_not_keep_the_admin_api_closed() {
+    sandbox::run("nodeports::an_earlier_nodeport_on_the_admin_port_does_not_keep_the_admin_api_closed", |sandbox| {
         let host = Host::new(sandbox);
         have_address();
         let configure = |listen: &str| {

@@ -13,10 +13,10 @@ use crate::world::{SOURCES, change, changes, facts, settled};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A fact of before the start.
+    /// A fact from before the start.
     Again(Index),
-    Told(Change),
-    /// A source has told all it has, or all but one file.
+    Changed(Change),
+    /// A source is synced, completely or without one file.
     Synced(Source, bool),
     Round,
 }
@@ -51,7 +51,7 @@ proptest! {
             match step {
                 Step::Again(index) if !before.is_empty() => host.send([index.get(&before).clone()]),
                 Step::Again(_) => {}
-                Step::Told(change) => host.send([change]),
+                Step::Changed(change) => host.send([change]),
                 Step::Synced(source, is_whole) => {
                     said.insert(source, is_whole);
                     host.send([synced(source, is_whole)]);
