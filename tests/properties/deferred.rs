@@ -24,7 +24,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => any::<Index>().prop_map(Step::Again),
-        4 => change().prop_map(Step::Told),
+        4 => change().prop_map(Step::Changed),
         1 => (select(&SOURCES[..]), any::<bool>()).prop_map(|(source, is_whole)| Step::Synced(source, is_whole)),
         2 => Just(Step::Round),
     ];

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::objects::{self, ListMetadata, Metadata};
-use super::printable;
 use super::translate::{self, Reader, Translation};
 use crate::null::null_is_default;
 
@@ -331,14 +330,14 @@ impl Decoder {
             let Key { namespace, name } = &identity.key;
             let uid = &object.metadata().uid;
             if self.kind == Kind::Service && (&**namespace, &**name) == ("default", "kubernetes") && !uid.is_empty() {
-                self.cluster = Some(printable::name(uid).into_owned());
+                self.cluster = Some(super::printable::name(uid).into_owned());
             }
             let reader = Reader {
                 source: Source::Kubernetes,
                 object: format!("{} {namespace}/{name}", self.kind.name()).into(),
             };
             let Translation { value, notices } = translate(object, &reader);
-            let notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
+            let notices = notices.iter().map(|notice| super::printable::sentence(notice).into_owned()).collect();
             let value = value.map(|mut value| {
                 self.share_writer(value.origin());
                 model(value)
@@ -380,7 +379,7 @@ fn named(metadata: &Metadata, told: impl FnOnce(Identity) -> Heard) -> (Heard, V
 }
 
 fn told(Status { reason, message, .. }: &Status) -> String {
-    printable::sentence(format!("{reason} {message}").trim()).into_owned()
+    super::printable::sentence(format!("{reason} {message}").trim()).into_owned()
 }
 
 /// The object cannot be decoded; perhaps its name can.
@@ -398,7 +397,7 @@ fn skipped(bytes: &[u8], error: &str) -> Heard {
     }
     let named: Named = serde_json::from_slice(bytes).unwrap_or_default();
     let key = key(&named.metadata.namespace, &named.metadata.name).ok();
-    Heard::Skipped { key, reason: printable::sentence(error).into_owned() }
+    Heard::Skipped { key, reason: super::printable::sentence(error).into_owned() }
 }
 
 fn identity(metadata: &Metadata) -> Result<Identity, String> {
