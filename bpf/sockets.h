@@ -153,8 +153,10 @@ VERIFIED_ONCE int search_backends(const struct udp_socket *socket,
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = &socket->flows[index];
 
+		if (!is_backend(&flow->translation, from))
+			continue;
 		age = age_of(socket, flow);
-		if (is_backend(&flow->translation, from) && age < least) {
+		if (age < least) {
 			found = index;
 			least = age;
 		}

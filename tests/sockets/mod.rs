@@ -14,6 +14,7 @@ mod own_sockets;
 mod refusal;
 mod translation;
 mod udp;
+mod verifier;
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
