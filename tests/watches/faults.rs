@@ -523,11 +523,15 @@ fn one_401_repeats_that_request_alone() {
 
 /// Waits until a new session has sent its first request.
 fn wait_for_session(rig: &Rig) {
+    wait_for_request(rig, "/namespaces/default/services");
+}
+
+fn wait_for_request(rig: &Rig, path: &str) {
     let mut seen = Vec::new();
-    rig.node.wait("the first question of a session", |_| {
+    rig.node.wait("a request", |_| {
         seen.extend(rig.replica.faults().take_requests());
-        let is_asked = seen.iter().any(|line| line.contains("/namespaces/default/services"));
-        if is_asked { Ok(()) } else { Err(format!("{seen:?}")) }
+        let is_sent = seen.iter().any(|line| line.contains(path));
+        if is_sent { Ok(()) } else { Err(format!("{path}: {seen:?}")) }
     });
 }
 
@@ -540,7 +544,8 @@ fn restore_and_pass(rig: &Rig, kind: Kind, backup: &nodelb_apiserver::Backup, wr
     faults.answer_next(1, On::path(kind.path()), Fault::Status { code: 429, retry_after: Some(1) });
     faults.take_requests();
     faults.reset_connections();
-    wait_for_session(rig);
+    // The session is complete, with the revision of the restored cluster, when the kind sends its own request.
+    wait_for_request(rig, kind.path());
     rig.apply(write);
     rig.cluster.advance(300);
 }

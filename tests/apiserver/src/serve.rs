@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -144,6 +145,9 @@ struct Server {
 }
 
 /// Interval between attempts to bind the listener again.
+/// How long the socket of a drained connection stays open after the last response, as in Go's HTTP/2 server.
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
+
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Server {
@@ -189,6 +193,7 @@ impl Server {
     fn connection(&self, stream: TcpStream) {
         // Failure only costs latency.
         let _ = stream.set_nodelay(true);
+        let kept_open = stream.as_fd().try_clone_to_owned();
         let wire = self.faults.gate.admit(stream);
         let acceptor = TlsAcceptor::from(self.tls.clone());
         let (cluster, identity, faults) = (self.cluster.clone(), self.identity.clone(), self.faults.clone());
@@ -209,6 +214,10 @@ impl Server {
                 _ = retired.changed() => connection.as_mut().graceful_shutdown(),
             }
             let _ = connection.await;
+            // As in Go: a socket that is closed with unread data resets the connection, and a client may then never read
+            // the GOAWAY.
+            tokio::time::sleep(GOAWAY_TIMEOUT).await;
+            drop(kept_open);
         });
     }
 }
