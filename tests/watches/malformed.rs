@@ -1,7 +1,5 @@
 //! Servers without some features, and invalid objects.
 
-use std::time::Duration;
-
 use nodelb_apiserver::{Behaviour, Cluster, EventFault, Fault, On, Patch, ServeOptions, WatchList};
 use nodelb_kube::api::decode::Kind;
 use serde_json::{Value, json};
@@ -232,13 +230,20 @@ fn useless_addresses_and_ports() {
     rig.apply(service);
     rig.converge("slices of no use");
     assert_eq!(rig.node.observer().backends(&frontend(70)), ["203.0.113.1:8080/TCP"]);
-    std::thread::sleep(Duration::from_millis(600));
-    let rows = rig.node.sources.borrow().clone();
-    let notices = |kind: Kind| rows.iter().find(|row| row.path == kind.resource()).expect("a row").notices.join("\n");
-    for words in ["ns/t-0: 7 endpoints without a usable address", "ns/t-1: 2 endpoints", "1 left out", "ns/t-3: port"] {
-        assert!(notices(Kind::EndpointSlice).contains(words), "{words}: {}", notices(Kind::EndpointSlice));
-    }
-    assert!(notices(Kind::Service).contains("ns/u: port `zero` (0) has no number"), "{}", notices(Kind::Service));
+    let expected = [
+        (Kind::EndpointSlice, "ns/t-0: 7 endpoints without a usable address"),
+        (Kind::EndpointSlice, "ns/t-1: 2 endpoints"),
+        (Kind::EndpointSlice, "1 left out"),
+        (Kind::EndpointSlice, "ns/t-3: port"),
+        (Kind::Service, "ns/u: port `zero` (0) has no number"),
+    ];
+    rig.node.wait("the notices", |_| {
+        let rows = rig.node.sources.borrow().clone();
+        let notices =
+            |kind: Kind| rows.iter().find(|row| row.path == kind.resource()).expect("a row").notices.join("\n");
+        let missing = expected.iter().find(|(kind, words)| !notices(*kind).contains(words));
+        missing.map_or(Ok(()), |(kind, words)| Err(format!("{words}: {}", notices(*kind))))
+    });
 }
 
 #[test]
