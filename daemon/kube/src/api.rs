@@ -1,6 +1,6 @@
-//! Kubernetes' objects and how they are asked for: the only place where its words are spoken. Bytes are cut into objects
-//! ([`splitter`]), decoded ([`decode`], [`objects`]) and translated into nodelb's words ([`translate`]); [`seen`] are objects
-//! as commands show them.
+//! The objects of the Kubernetes API, and the requests for them. No other module knows Kubernetes' fields. [`splitter`]
+//! cuts responses into objects, [`decode`] and [`objects`] decode them, and [`translate`] translates them into the
+//! core's model. [`seen`] contains the objects as commands show them.
 
 pub mod decode;
 pub mod difference;

@@ -1,5 +1,5 @@
-//! From the bytes of one object to what the store is told. Pure. Nothing an apiserver sends is an error that stops
-//! anything: an object that makes no sense is skipped, by name where it has one.
+//! Decodes the bytes of one object into a message for the store. Pure. Invalid input never stops a watch: an invalid
+//! object is skipped, and identified by its name if it has one.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -15,25 +15,25 @@ use super::objects::{self, ListMetadata, Metadata};
 use super::translate::{self, Reader, Translation};
 use crate::null::null_is_default;
 
-/// The kinds of objects that are watched.
+/// The kinds of objects that nodelb watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// `core/v1` Service.
     Service,
     /// `discovery.k8s.io/v1` EndpointSlice.
     EndpointSlice,
-    /// `core/v1` Node: this one only, for its zone, its addresses and whether it is leaving.
+    /// `core/v1` Node: only this node's, for its zone, its addresses and whether it is about to be removed.
     Node,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Node];
 
-    /// Those that make services: nothing is complete without both.
+    /// The kinds that define services. The services are complete only when both have been listed.
     pub const SERVED: [Self; 2] = [Self::Service, Self::EndpointSlice];
 
-    /// As in `kind:`.
+    /// The name of the kind, as in `kind:`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// As a user asks for it.
+    /// The name of the resource, as in kubectl commands.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Service => "services",
@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// Where the objects of all namespaces are listed and watched.
+    /// The path for listing and watching the objects of all namespaces.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Service => "/api/v1/services",
@@ -61,7 +61,7 @@ impl Kind {
     }
 }
 
-/// Namespace, `default` for a Node, and name.
+/// Namespace (`default` for a Node) and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// `metadata.namespace`
@@ -71,13 +71,13 @@ pub struct Key {
 }
 
 impl Key {
-    /// Of a Node, which has no namespace.
+    /// The key of a Node, which has no namespace.
     pub fn of_node(name: &str) -> Self {
         Self { namespace: translate::namespace(&Metadata::default()).into(), name: name.into() }
     }
 }
 
-/// An object in nodelb's words.
+/// An object, translated into the core's model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Object {
     /// A Service.
@@ -88,77 +88,77 @@ pub enum Object {
     Node(NodeObject),
 }
 
-/// Which life of a name an object is: `metadata.uid` as a number, 0 where it is unknown.
+/// `metadata.uid` as a number, 0 if unknown. It distinguishes successive objects of the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Uid(u128);
 
-/// `metadata.resourceVersion` as a number, 0 where it is none. Comparable within one cluster since etcd's revisions are
-/// what every apiserver uses (KEP-5504 makes it a promise).
+/// `metadata.resourceVersion` as a number, 0 if it is not a number. Versions of one cluster are comparable, because
+/// every apiserver uses etcd's revisions (KEP-5504 guarantees it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
-/// What the store is told.
+/// A message for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// What follows, up to [`Heard::Listed`], is everything there is.
+    /// A list begins. The following messages, up to [`Heard::Listed`], contain all objects.
     ListBegins {
-        /// Whether the cluster went back in time, so that versions known before mean nothing any more.
+        /// Whether the cluster may have been restored from a backup, so that earlier versions have no meaning.
         is_rewound: bool,
     },
-    /// The object is as given.
+    /// The object exists in this version.
     Upsert(Box<Item>),
-    /// The object is gone.
+    /// The object was deleted.
     Delete(Identity),
-    /// Something that makes no sense: what was known before stays.
+    /// An invalid object or event. The previous state of the object remains.
     Skipped {
-        /// What it was, if it says so.
+        /// The key of the object, if it could be decoded.
         key: Option<Key>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The list is complete, as of this version.
+    /// The list is complete, at this version.
     Listed(Version),
 }
 
 /// An object of a list or a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Which.
+    /// Key, UID and version.
     pub identity: Identity,
-    /// `None` where it is left out, as kube-proxy would.
+    /// The translated object; `None` if nodelb ignores it, as kube-proxy does.
     pub object: Option<Object>,
-    /// What was left out of it.
+    /// The ignored parts of the object.
     pub notices: Vec<String>,
 }
 
-/// Which object, which life of it, and as of when.
+/// Identifies one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Namespace and name.
     pub key: Key,
-    /// Which life.
+    /// The UID.
     pub uid: Uid,
-    /// As of when.
+    /// The version.
     pub version: Version,
 }
 
 /// One event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// For the store. The version is that of the object, 0 if it was skipped.
+    /// A message for the store, with the version of the object (0 if it was skipped).
     Heard(Heard, Version),
-    /// Nothing has changed up to this version.
+    /// There are no other changes up to this version.
     Bookmark {
-        /// Up to when.
+        /// The version.
         version: Version,
-        /// Whether everything that existed when the stream began has been sent.
+        /// Whether all objects that existed when the stream began have been sent.
         is_end_of_list: bool,
     },
-    /// The server gives up the watch.
+    /// The server ends the watch with an error.
     Error {
-        /// As an HTTP status; 410: the version asked for is too old.
+        /// The HTTP status; 410 means that the requested version is too old.
         code: u16,
-        /// What the server says.
+        /// The message of the server.
         message: String,
     },
 }
@@ -206,7 +206,7 @@ struct BookmarkAnnotations {
     initial_events_end: Option<String>,
 }
 
-/// `meta/v1` Status, as far as it matters.
+/// `meta/v1` Status, with the fields that nodelb uses.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -218,12 +218,12 @@ struct Status {
     message: String,
 }
 
-/// A list without its items.
+/// The metadata of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shell {
-    /// As of when the list is.
+    /// The version of the list.
     pub version: Version,
-    /// For the next page; empty on the last.
+    /// The `continue` token for the next page; empty on the last page.
     pub next: String,
 }
 
@@ -236,16 +236,16 @@ struct ShellObject {
     metadata: ListMetadata,
 }
 
-/// Decodes one kind of objects. Keeps the few names that thousands of objects repeat.
+/// A decoder for one kind of objects. It shares strings that thousands of objects have in common.
 #[derive(Debug)]
 pub struct Decoder {
     kind: Kind,
     writers: HashSet<Arc<str>>,
-    /// The uid of Service `default/kubernetes`, until somebody takes it.
+    /// The uid of Service `default/kubernetes`, until [`Self::take_cluster`] takes it.
     cluster: Option<String>,
 }
 
-/// How many writers are kept; a cluster has a few.
+/// The maximum number of shared writer names; a cluster has only a few.
 const MAX_WRITERS: usize = 1000;
 
 impl Decoder {
@@ -254,15 +254,15 @@ impl Decoder {
         Self { kind, writers: HashSet::new(), cluster: None }
     }
 
-    /// Which cluster it is: the uid of its Service `default/kubernetes`, whenever that has been decoded since the last time.
+    /// The identity of the cluster: the uid of Service `default/kubernetes`, if it was decoded since the last call.
     pub fn take_cluster(&mut self) -> Option<String> {
         self.cluster.take()
     }
 
-    /// An event of a watch.
+    /// Decodes an event of a watch.
     ///
     /// # Errors
-    /// When it is no event at all: what it told is lost, and only a new list can make up for it.
+    /// It is not an event. Its content is lost, and only another list can replace it.
     pub fn event(&mut self, bytes: &[u8]) -> Result<Event, String> {
         match self.kind {
             Kind::Service => self.event_of::<objects::Service>(bytes),
@@ -272,7 +272,7 @@ impl Decoder {
     }
 
     fn event_of<O: Watched>(&mut self, bytes: &[u8]) -> Result<Event, String> {
-        // What nearly always arrives takes one pass.
+        // The most frequent events are decoded in one pass.
         if let Ok(Envelope { kind, object }) = serde_json::from_slice::<Envelope<'_, O>>(bytes) {
             match &*kind {
                 "ADDED" | "MODIFIED" => return Ok(object.heard(self).into()),
@@ -304,7 +304,7 @@ impl Decoder {
         }
     }
 
-    /// An object of a list, or of an event that tells how it is now.
+    /// Decodes an object of a list, or of an ADDED or MODIFIED event.
     pub fn item(&mut self, bytes: &[u8]) -> (Heard, Version) {
         match self.kind {
             Kind::Service => self.item_of::<objects::Service>(bytes),
@@ -355,10 +355,10 @@ impl Decoder {
     }
 }
 
-/// A list without its items.
+/// Decodes a list without its items.
 ///
 /// # Errors
-/// When it is no list.
+/// It is not a list.
 pub fn shell(bytes: &[u8]) -> Result<Shell, String> {
     let shell: ShellObject = serde_json::from_slice(bytes).map_err(|error| format!("not a list: {error}"))?;
     if !shell.kind.ends_with("List") {
@@ -367,7 +367,7 @@ pub fn shell(bytes: &[u8]) -> Result<Shell, String> {
     Ok(Shell { version: Version::of(&shell.metadata.resource_version), next: shell.metadata.next })
 }
 
-/// What is told of the object with this name, with its version.
+/// The message for the store about an object with this metadata, and the object's version.
 fn named(metadata: &Metadata, told: impl FnOnce(Identity) -> Heard) -> (Heard, Version) {
     match identity(metadata) {
         Ok(identity) => {
@@ -382,7 +382,7 @@ fn told(Status { reason, message, .. }: &Status) -> String {
     super::printable::sentence(format!("{reason} {message}").trim()).into_owned()
 }
 
-/// The object cannot be decoded; perhaps its name can.
+/// The message for an object that cannot be decoded. Its name may still be readable.
 fn skipped(bytes: &[u8], error: &str) -> Heard {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -420,7 +420,7 @@ impl Uid {
             .map(|byte| char::from(byte).to_digit(16))
             .try_fold(0_u128, |number, digit| Some(number.checked_mul(16)? + u128::from(digit?)));
         Self(hex.unwrap_or_else(|| {
-            // No UUID: any number that differs where the texts do.
+            // Not a UUID. A hash of the text; different texts very probably yield different numbers.
             text.bytes()
                 .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(0x1b3 << 88 | 0x13b))
         }))
@@ -433,7 +433,7 @@ impl Uid {
 }
 
 impl Version {
-    /// Of a `resourceVersion`.
+    /// Parses a `resourceVersion`.
     pub fn of(text: &str) -> Self {
         Self(text.parse().unwrap_or(0))
     }
@@ -442,7 +442,7 @@ impl Version {
 trait Watched: DeserializeOwned {
     fn metadata(&self) -> &Metadata;
 
-    /// What the store is told of it.
+    /// The message for the store about this object.
     fn heard(&self, decoder: &mut Decoder) -> (Heard, Version);
 }
 
@@ -479,7 +479,7 @@ impl Watched for objects::Node {
     }
 }
 
-/// What both models have.
+/// The models of Services and EndpointSlices have an origin.
 trait HasOrigin {
     fn origin(&mut self) -> &mut Origin;
 }

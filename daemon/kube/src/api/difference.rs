@@ -1,6 +1,6 @@
-//! What differs between two versions of a Service or EndpointSlice as the apiserver sends them, unknown fields and all: slim
-//! types would hide the annotation that explains an update. Pure; the objects are hostile, so what is told is bounded and
-//! printable.
+//! The differences between two versions of a Service or EndpointSlice. Compares the JSON that the apiserver sends,
+//! including fields that nodelb does not decode: such a field, for example an annotation, may explain an update. Pure.
+//! The objects are untrusted, therefore the output is bounded and printable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,23 +10,23 @@ use serde_json::{Map, Value};
 
 use super::printable;
 
-/// The most differences told of one event; what is more is counted.
+/// The maximum number of differences reported for one event; further ones are only counted.
 const MOST: usize = 40;
 
-/// How deep objects are compared field by field; below they are compared as a whole.
+/// The depth to which objects are compared field by field. Deeper values are compared as a whole.
 const DEPTH: usize = 5;
 
-/// The longest value shown of a field that is compared as a whole.
+/// The maximum length of a value, in characters.
 const MAX_VALUE: usize = 120;
 
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Difference {
-    /// Which field: `backends`, `ports`, `annotations`, `labels`, or a path such as `spec.type`.
+    /// The field: `backends`, `ports`, `annotations`, `labels`, or a path such as `spec.type`.
     pub field: String,
-    /// What was there; `None`: nothing.
+    /// The old value; `None` if the field is new.
     pub from: Option<String>,
-    /// What is there now; `None`: nothing.
+    /// The new value; `None` if the field was removed.
     pub to: Option<String>,
 }
 
@@ -43,8 +43,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Everything that differs, by field; then how many more there are. What every write changes (the resourceVersion, who
-/// wrote) does not count. `before` is missing for what is new, `after` for what is gone.
+/// All differences, sorted by field and limited, and the number of omitted ones. Fields that every write changes, such
+/// as resourceVersion and managedFields, are ignored. `before` is `None` for a new object, `after` for a deleted one.
 pub fn differences(before: Option<&Value>, after: Option<&Value>) -> (Vec<Difference>, usize) {
     let (before, after) = (before.unwrap_or(&Value::Null), after.unwrap_or(&Value::Null));
     let mut found = BTreeSet::new();
@@ -60,7 +60,7 @@ pub fn differences(before: Option<&Value>, after: Option<&Value>) -> (Vec<Differ
     (found.into_iter().take(MOST).collect(), more)
 }
 
-/// Whether nothing but annotations differs.
+/// Whether there are differences, and all of them are in annotations.
 pub fn is_annotations_only(differences: &[Difference]) -> bool {
     !differences.is_empty() && differences.iter().all(|difference| difference.field == "annotations")
 }
@@ -69,7 +69,7 @@ fn is_slice(object: &Value) -> bool {
     object["addressType"].is_string() || object["kind"] == "EndpointSlice"
 }
 
-/// An object without what is compared in a way of its own, and without what every write changes.
+/// The object without the parts that are compared separately, and without the fields that every write changes.
 fn rest(object: &Value) -> Value {
     let Value::Object(fields) = object else { return Value::Null };
     let mut rest: Map<String, Value> = Map::new();
@@ -89,7 +89,7 @@ fn rest(object: &Value) -> Value {
     Value::Object(rest)
 }
 
-/// Maps of texts. The values of annotations are nobody's business: only their keys are told.
+/// Compares maps of strings. The values of annotations may be confidential, therefore only their keys are reported.
 fn keyed(field: &str, [before, after]: [&Value; 2], keys_only: bool, found: &mut BTreeSet<Difference>) {
     let empty = Map::new();
     let [before, after] = [before, after].map(|map| map.as_object().unwrap_or(&empty));
@@ -107,7 +107,7 @@ fn keyed(field: &str, [before, after]: [&Value; 2], keys_only: bool, found: &mut
     }
 }
 
-/// Address by address, in which state each is.
+/// The state of each address.
 fn backends(slice: &Value) -> BTreeMap<String, String> {
     let endpoints = slice["endpoints"].as_array().into_iter().flatten();
     let each = endpoints.flat_map(|endpoint| {
@@ -117,7 +117,7 @@ fn backends(slice: &Value) -> BTreeMap<String, String> {
     each.collect()
 }
 
-/// `ready`, `not ready`, `terminating, serving`; then whose it is.
+/// The state of an endpoint: `ready`, `not ready` or `terminating, serving`; then its pod, node and hints.
 fn state(endpoint: &Value) -> String {
     let condition = |name: &str| endpoint["conditions"][name].as_bool();
     let is_ready = condition("ready").unwrap_or(true);
@@ -147,7 +147,7 @@ fn lists(
         let shown = |state: &String| format!("{name} ({state})");
         let (from, to) = (before.get(name), after.get(name));
         if from != to {
-            // The address once, where only its state changes.
+            // A change of state shows the address only once.
             let to_shown = match (from, to) {
                 (Some(_), Some(to)) => Some(to.clone()),
                 _ => to.map(shown),
@@ -157,7 +157,7 @@ fn lists(
     }
 }
 
-/// What was the first step of an outage once: a slice that names nobody any more.
+/// Reports a slice that has lost all endpoints: such an update was once the first step of an outage.
 fn without_endpoints(before: &Value, after: &Value, found: &mut BTreeSet<Difference>) {
     let has_none = |slice: &Value| slice["endpoints"].as_array().is_none_or(Vec::is_empty);
     if after.is_object() && has_none(after) && (before.is_null() || !has_none(before)) {
@@ -207,7 +207,7 @@ fn fields(path: &str, (before, after): (&Value, &Value), depth: usize, found: &m
     }
 }
 
-/// A value in a few characters; a port as people write it.
+/// A short text for a value. A port is shown as `name=port/protocol`.
 fn text(value: &Value) -> String {
     let port = || {
         let number = value.get("port")?.as_u64()?;

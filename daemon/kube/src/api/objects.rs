@@ -1,5 +1,5 @@
-//! Slim Kubernetes types: only the fields nodelb reads are decoded, everything else is skipped by the decoder. `null` is
-//! the same as a missing field everywhere, as in Kubernetes.
+//! Slim Kubernetes types with only the fields that nodelb reads; the decoder skips all others. As in Kubernetes, `null`
+//! is equivalent to a missing field.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -98,25 +98,25 @@ pub struct NodeAddress {
     pub address: String,
 }
 
-/// `metadata` of any.
+/// `metadata` of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Metadata {
     /// `name`
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
-    /// `namespace`; empty where not given.
+    /// `namespace`; empty if missing.
     #[serde(deserialize_with = "null_is_default")]
     pub namespace: String,
     /// `resourceVersion`
     #[serde(deserialize_with = "null_is_default")]
     pub resource_version: String,
-    /// `generation`; 0 where not given.
+    /// `generation`; 0 if missing.
     #[serde(deserialize_with = "null_is_default")]
     pub generation: u64,
     /// `creationTimestamp`, RFC 3339.
     pub creation_timestamp: Option<String>,
-    /// `deletionTimestamp`: there while the object waits for its finalizers.
+    /// `deletionTimestamp`; present while the object waits for its finalizers.
     pub deletion_timestamp: Option<String>,
     /// `labels`
     #[serde(deserialize_with = "null_is_default")]
@@ -124,24 +124,24 @@ pub struct Metadata {
     /// `annotations`
     #[serde(deserialize_with = "null_is_default")]
     pub annotations: Annotations,
-    /// `uid`; empty where not given.
+    /// `uid`; empty if missing.
     #[serde(deserialize_with = "null_is_default")]
     pub uid: String,
-    /// `managedFields`, reduced to who wrote last.
+    /// `managedFields`, reduced to the latest write.
     #[serde(rename = "managedFields", deserialize_with = "last_write")]
     pub last_write: LastWrite,
 }
 
-/// The annotations that are read.
+/// The annotations that nodelb reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Annotations {
-    /// When what an EndpointSlice tells happened.
+    /// The time of the change that caused this version of an EndpointSlice, RFC 3339.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change: Option<String>,
 }
 
-/// The latest of an object's `managedFields`.
+/// The latest entry of an object's `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastWrite {
     /// `manager`
@@ -150,7 +150,7 @@ pub struct LastWrite {
     pub at: Option<u64>,
 }
 
-/// One of `managedFields`; what it covers is not decoded.
+/// One entry of `managedFields`, without the field set.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct ManagedField {
@@ -160,27 +160,27 @@ struct ManagedField {
     time: String,
 }
 
-/// Decodes `managedFields`; of several writes in one second the last of the list counts.
+/// Decodes `managedFields`. If several writes have the same time (in seconds), the last one in the list is used.
 pub fn last_write<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LastWrite, D::Error> {
     let fields: Vec<ManagedField> = list(deserializer)?;
     let writes = fields.into_iter().map(|field| LastWrite { at: time::seconds(&field.time), manager: field.manager });
     Ok(writes.max_by_key(|write| write.at).unwrap_or_default())
 }
 
-/// The labels that decide whether and where an object belongs.
+/// The labels that nodelb reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Labels {
-    /// The service an EndpointSlice belongs to.
+    /// The service that an EndpointSlice belongs to.
     #[serde(rename = "kubernetes.io/service-name")]
     pub service_name: Option<String>,
-    /// A service with it, whatever the value, is served by another proxy.
+    /// If present with any value, another proxy serves the service.
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
     pub proxy_name: Option<String>,
-    /// A slice with it, whatever the value, is not for proxies.
+    /// If present with any value, the slice is not meant for proxies.
     #[serde(rename = "service.kubernetes.io/headless")]
     pub headless: Option<String>,
-    /// Where a Node is.
+    /// The zone of a Node.
     #[serde(rename = "topology.kubernetes.io/zone")]
     pub zone: Option<String>,
 }
@@ -192,7 +192,7 @@ pub struct ServiceSpec {
     /// `type`
     #[serde(rename = "type", deserialize_with = "null_is_default")]
     pub kind: String,
-    /// `clusterIP`, the first of `clusterIPs` where both are given.
+    /// `clusterIP`; equal to the first of `clusterIPs` if both are set.
     #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
     pub cluster_ip: String,
     /// `clusterIPs`
@@ -277,7 +277,7 @@ pub struct LoadBalancerStatus {
     pub ingress: Vec<LoadBalancerIngress>,
 }
 
-/// `status.loadBalancer.ingress[]`; a hostname is of no use here.
+/// `status.loadBalancer.ingress[]`, without the hostname, which nodelb does not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LoadBalancerIngress {
@@ -288,11 +288,11 @@ pub struct LoadBalancerIngress {
     pub ip_mode: Option<String>,
 }
 
-/// `endpoints[]`. Texts of up to 24 bytes take no allocation: a slice has a thousand of them.
+/// `endpoints[]`. Strings of up to 24 bytes need no allocation: a slice may have a thousand endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Endpoint {
-    /// The first of `addresses`; the others do not count.
+    /// The first of `addresses`; the others are ignored.
     #[serde(rename = "addresses", deserialize_with = "first")]
     pub address: CompactString,
     /// `conditions`
@@ -302,7 +302,7 @@ pub struct Endpoint {
     pub node_name: Option<CompactString>,
     /// `zone`
     pub zone: Option<CompactString>,
-    /// `hints`; boxed, for most endpoints have none.
+    /// `hints`; boxed because most endpoints have none.
     pub hints: Option<Box<EndpointHints>>,
 }
 
@@ -343,7 +343,7 @@ pub struct Named {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct EndpointPort {
-    /// `name`; the apiserver makes a missing one empty.
+    /// `name`; the apiserver replaces a missing name with an empty one.
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
     /// `protocol`; empty is `TCP`.
@@ -360,16 +360,16 @@ pub struct ListMetadata {
     /// `resourceVersion`
     #[serde(deserialize_with = "null_is_default")]
     pub resource_version: String,
-    /// `continue`: there is more, if it is not empty.
+    /// `continue`; if it is not empty, the list has more pages.
     #[serde(rename = "continue", deserialize_with = "null_is_default")]
     pub next: String,
 }
 
-/// The most items of one list: ten times what the apiserver accepts in any of those read here. Memory must not depend
-/// on what a file claims.
+/// The maximum number of items in a list: ten times the apiserver's limit for the lists in these types. Memory use must
+/// not depend on the content of a file.
 pub const MAX_ITEMS: usize = 10_000;
 
-/// Decodes a list of at most [`MAX_ITEMS`]; `null` is the empty one.
+/// Decodes a list of at most [`MAX_ITEMS`] items; `null` is an empty list.
 pub(crate) fn list<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -378,7 +378,7 @@ where
     null_is_default::<List<T, MAX_ITEMS>, D>(deserializer).map(|list| list.0)
 }
 
-/// Decodes the first text of a list; none, or `null`, is empty.
+/// Decodes the first string of a list; an empty list or `null` yields an empty string.
 fn first<'de, D: Deserializer<'de>>(deserializer: D) -> Result<CompactString, D::Error> {
     #[derive(Default)]
     struct First(CompactString);
@@ -408,7 +408,7 @@ fn first<'de, D: Deserializer<'de>>(deserializer: D) -> Result<CompactString, D:
     null_is_default::<First, D>(deserializer).map(|first| first.0)
 }
 
-/// A list that decodes only as long as it has at most `MAX` items.
+/// A list that fails to decode if it has more than `MAX` items.
 pub struct List<T, const MAX: usize>(pub Vec<T>);
 
 impl<T, const MAX: usize> Default for List<T, MAX> {

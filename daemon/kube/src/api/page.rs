@@ -1,4 +1,4 @@
-//! One page of a list, read while it arrives.
+//! Reads one page of a list while it arrives.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::splitter::{MAX_OBJECT, Piece, Splitter};
 use crate::apiserver::error::LinkError;
 use crate::apiserver::link::Body;
 
-/// What has arrived at once: objects, and the greatest version among them.
+/// The objects in one frame of the response, and the highest version among them.
 #[derive(Default)]
 pub(crate) struct Arrived {
     pub(crate) heard: Vec<Heard>,
     pub(crate) newest: Version,
 }
 
-/// See the module.
+/// One page of a list.
 pub(crate) struct Page {
     body: Body,
     splitter: Splitter,
@@ -29,7 +29,7 @@ impl Page {
         Self { body, splitter: Splitter::default(), shell: None }
     }
 
-    /// What arrives next, which may be nothing whole; `None` at the end. Waits at most `silence` for it.
+    /// Reads the next frame; it may complete no object. `None` at the end of the response. Waits at most `silence`.
     pub(crate) async fn more(
         &mut self,
         decoder: &mut Decoder,
@@ -54,7 +54,7 @@ impl Page {
         Ok(Some(arrived))
     }
 
-    /// What the list says of itself, if all of it has arrived.
+    /// The metadata of the list.
     pub(crate) fn end(self) -> Result<Shell, LinkError> {
         match self.shell {
             Some(Ok(shell)) if self.splitter.is_between_objects() => Ok(shell),

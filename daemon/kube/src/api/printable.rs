@@ -1,20 +1,19 @@
-//! Text from outside that will be shown, in a terminal or the journal: without what either would act upon, and no longer
-//! than it has to be. Pure.
+//! Makes external text safe for a terminal and for the journal: escapes control characters and limits the length. Pure.
 
 use std::borrow::Cow;
 
-/// The longest name Kubernetes allows; those of writers have at most 128 characters.
+/// The maximum length of a name in Kubernetes. Field manager names have at most 128 characters.
 const MAX_NAME: usize = 253;
 
-/// The longest explanation shown.
+/// The maximum length of an explanation.
 const MAX_SENTENCE: usize = 600;
 
-/// A name: as it is, but for control characters and what makes it too long.
+/// A name without control characters, shortened if it is too long.
 pub fn name(text: &str) -> Cow<'_, str> {
     shortened(text, MAX_NAME)
 }
 
-/// An explanation that quotes what somebody else wrote.
+/// An explanation that quotes external text, without control characters, shortened if it is too long.
 pub fn sentence(text: &str) -> Cow<'_, str> {
     shortened(text, MAX_SENTENCE)
 }
@@ -32,7 +31,7 @@ fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Line ends, escapes, and what turns the direction of writing.
+/// Line ends, escape characters, and characters that change the writing direction.
 pub fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

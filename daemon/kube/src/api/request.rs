@@ -1,4 +1,5 @@
-//! The requests that list and watch one kind: what is left out by the server, where it can, so that it need not travel.
+//! The requests that list and watch one kind. Their selectors make the server leave out objects that nodelb would
+//! ignore.
 
 use std::time::Duration;
 
@@ -7,13 +8,14 @@ use nodelb_core::model::service::ServiceName;
 use super::decode::{Kind, Version};
 use crate::apiserver::error::LinkError;
 
-/// The label by which a slice names its service.
+/// The label of an EndpointSlice that names its service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// The longest a server may tell us to wait.
+/// The longest `Retry-After` of a server that nodelb obeys.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// What kube-proxy leaves out by label (as of Kubernetes 1.36): Services of another proxy, and slices of headless ones.
+/// The label selector for the objects that kube-proxy handles (as of Kubernetes 1.36): no Services of another proxy,
+/// and no slices of headless Services.
 fn labels(kind: Kind) -> Option<&'static str> {
     match kind {
         Kind::Service => Some("!service.kubernetes.io/service-proxy-name"),
@@ -22,31 +24,31 @@ fn labels(kind: Kind) -> Option<&'static str> {
     }
 }
 
-/// How one kind is asked for, as far as the servers met so far understand it.
+/// The list and watch requests for one kind, without the features that the servers so far do not support.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// Which kind.
+    /// The kind of the objects.
     pub kind: Kind,
-    /// Whether streaming lists are tried.
+    /// Whether to try streaming lists.
     pub streams: bool,
-    /// Only in this namespace.
+    /// The namespace; `None` for all.
     namespace: Option<String>,
     labels: Option<String>,
     fields: Option<String>,
-    /// Whether the fields only spare traffic.
+    /// Whether the field selector only reduces traffic and may be dropped.
     fields_can_go: bool,
 }
 
 impl Query {
-    /// Of Services or EndpointSlices in all namespaces.
+    /// All Services or EndpointSlices.
     pub fn all(kind: Kind) -> Self {
-        // Headless services, which no proxy serves.
+        // No proxy serves headless services.
         let fields = (kind == Kind::Service).then(|| "spec.clusterIP!=None".to_owned());
         let labels = labels(kind).map(ToOwned::to_owned);
         Self { kind, streams: true, namespace: None, labels, fields, fields_can_go: true }
     }
 
-    /// Of one Service, or of its EndpointSlices.
+    /// One Service, or its EndpointSlices.
     pub fn of_service(kind: Kind, service: &ServiceName) -> Self {
         let mut query = Self::all(kind);
         query.namespace = Some(service.namespace.to_string());
@@ -60,27 +62,27 @@ impl Query {
         query
     }
 
-    /// Of one Node.
+    /// One Node.
     pub fn node(name: &str) -> Self {
         let fields = Some(format!("metadata.name={name}"));
         let labels = labels(Kind::Node).map(ToOwned::to_owned);
         Self { kind: Kind::Node, streams: true, namespace: None, labels, fields, fields_can_go: false }
     }
 
-    /// Gives up what the server refuses; whether there was something to give up.
+    /// Stops using a feature that the server has rejected with `error`. Returns false if there is no such feature.
     pub fn make_do_without(&mut self, error: &LinkError) -> bool {
         let LinkError::Status { code, message } = error else { return false };
         if *code == 400 && message.contains("field") && self.fields_can_go && self.fields.is_some() {
             self.fields = None;
             return true;
         }
-        // 422 where the feature gate WatchList is off, 400 or 404 from whatever stands in between.
+        // The apiserver responds with 422 if the feature gate WatchList is off; a proxy may respond with 400 or 404.
         let was_streaming = self.streams && (400..500).contains(code);
         self.streams &= !was_streaming;
         was_streaming
     }
 
-    /// A page of a list; `limit` 0: all of it.
+    /// A request for one page of the list. A `limit` of 0 requests the whole list.
     pub fn page(&self, next: &str, limit: usize) -> String {
         let mut query = self.base();
         if limit > 0 {
@@ -92,7 +94,7 @@ impl Query {
         query.0
     }
 
-    /// A watch that begins with everything there is.
+    /// A watch that begins with the existing objects (a streaming list).
     pub fn stream(&self, at_least: Duration) -> String {
         let mut query = self.watching(at_least);
         query.add("sendInitialEvents", "true");
@@ -100,7 +102,7 @@ impl Query {
         query.0
     }
 
-    /// A watch of what came after.
+    /// A watch for changes after the version `from`.
     pub fn watch(&self, from: Version, at_least: Duration) -> String {
         let mut query = self.watching(at_least);
         query.add("resourceVersion", &from.0.to_string());
@@ -111,7 +113,7 @@ impl Query {
         let mut query = self.base();
         query.add("watch", "true");
         query.add("allowWatchBookmarks", "true");
-        // Spread, so that a cluster's nodes do not come back all at once.
+        // A random factor between 1 and 2, so that the nodes of a cluster do not reconnect at the same time.
         query.add("timeoutSeconds", &at_least.mul_f64(1.0 + fastrand::f64()).as_secs().max(1).to_string());
         query
     }
@@ -128,7 +130,7 @@ impl Query {
     }
 }
 
-/// Where one kind is listed and watched, in all namespaces or in one.
+/// The path for listing and watching a kind in one namespace, or in all.
 pub fn path(kind: Kind, namespace: Option<&str>) -> String {
     match (namespace, kind.path().rsplit_once('/')) {
         (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
@@ -136,7 +138,7 @@ pub fn path(kind: Kind, namespace: Option<&str>) -> String {
     }
 }
 
-/// The parameter that leaves one Service, or its EndpointSlices.
+/// The query parameter that selects one Service, or its EndpointSlices.
 pub fn selector(kind: Kind, service: &ServiceName) -> (&'static str, String) {
     match kind {
         Kind::EndpointSlice => ("labelSelector", format!("{SERVICE_LABEL}={}", service.name)),
@@ -144,7 +146,7 @@ pub fn selector(kind: Kind, service: &ServiceName) -> (&'static str, String) {
     }
 }
 
-/// A path with these parameters.
+/// A path with query parameters, percent-encoded.
 pub fn question(path: &str, parameters: &[(&str, &str)]) -> String {
     let mut query = Text(format!("{path}?"));
     for (key, value) in parameters {
@@ -153,7 +155,7 @@ pub fn question(path: &str, parameters: &[(&str, &str)]) -> String {
     query.0
 }
 
-/// A path with a query.
+/// A path and query under construction.
 struct Text(String);
 
 impl Text {

@@ -1,5 +1,5 @@
-//! Objects as an operator looks at them: the fields that explain why a service does or does not work, of kinds the source
-//! itself never reads. Decoding only; what follows from them is `diagnose`'s business.
+//! Objects as commands show them: the fields that explain why a service works or does not, and kinds that the source
+//! never reads. This module only decodes; `diagnose` draws the conclusions.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::translate;
 use crate::null::null_is_default;
 use crate::time;
 
-/// A list answer.
+/// The response to a list request.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Items<T> {
     /// `metadata`
@@ -21,7 +21,7 @@ pub struct Items<T> {
     pub items: Vec<T>,
 }
 
-/// `metadata` of an object, labels and all.
+/// `metadata` of an object, with all labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Metadata {
@@ -40,13 +40,13 @@ pub struct Metadata {
     /// `creationTimestamp`, in seconds since 1970.
     #[serde(rename = "creationTimestamp", deserialize_with = "moment")]
     pub created: Option<u64>,
-    /// `deletionTimestamp`, in seconds since 1970: there while the object is going.
+    /// `deletionTimestamp`, in seconds since 1970; present while the object is being deleted.
     #[serde(rename = "deletionTimestamp", deserialize_with = "moment")]
     pub deleted: Option<u64>,
     /// `labels`
     #[serde(deserialize_with = "null_is_default")]
     pub labels: BTreeMap<String, String>,
-    /// `managedFields`, reduced to who wrote last.
+    /// `managedFields`, reduced to the latest write.
     #[serde(rename = "managedFields", deserialize_with = "last_write")]
     pub last_write: LastWrite,
 }
@@ -172,7 +172,8 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Whether the daemon takes it in, as [`translate::slice`] does. Others are none of a proxy's business.
+    /// Whether the daemon uses this slice, by the same rules as [`translate::slice`]. The others are not meant for
+    /// proxies.
     pub fn is_for_proxies(&self) -> bool {
         let has = |label: &str| self.metadata.labels.contains_key(label);
         has("kubernetes.io/service-name")
@@ -301,7 +302,7 @@ impl Pod {
         self.status.conditions.iter().find(|condition| condition.kind == "Ready")
     }
 
-    /// Whether it is to get new connections.
+    /// Whether the pod should receive new connections.
     pub fn is_ready(&self) -> bool {
         self.metadata.deleted.is_none() && self.readiness().is_some_and(|ready| ready.status == "True")
     }
@@ -326,7 +327,7 @@ pub struct Event {
     /// `lastTimestamp`, in seconds since 1970.
     #[serde(rename = "lastTimestamp", deserialize_with = "moment")]
     pub last: Option<u64>,
-    /// `eventTime`, in seconds since 1970: of events that have no `lastTimestamp`.
+    /// `eventTime`, in seconds since 1970; used by events without a `lastTimestamp`.
     #[serde(deserialize_with = "moment")]
     pub event_time: Option<u64>,
     /// `source`
@@ -350,18 +351,18 @@ pub struct EventSource {
 }
 
 impl Event {
-    /// When it last happened, in seconds since 1970.
+    /// The time of the last occurrence, in seconds since 1970.
     pub fn at(&self) -> Option<u64> {
         self.last.or(self.event_time).or(self.metadata.created)
     }
 
-    /// Who says so.
+    /// The component that reported the event.
     pub fn component(&self) -> &str {
         if self.source.component.is_empty() { &self.reporting_component } else { &self.source.component }
     }
 }
 
-/// `core/v1` Node: whether there is one.
+/// `core/v1` Node; only its existence matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {

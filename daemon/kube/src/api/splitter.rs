@@ -1,48 +1,48 @@
-//! Cuts what an apiserver sends into objects while it arrives, so that memory follows the largest object and not the
-//! length of a list. Looks at line ends, braces, brackets and strings only; whether an object makes sense is the decoder's
-//! business.
+//! Cuts a response of an apiserver into JSON objects while it arrives, so that memory use depends on the largest object
+//! and not on the length of a list. Examines only line ends, braces, brackets and strings; the decoder validates the
+//! objects.
 
 use tokio_util::bytes::BytesMut;
 use tokio_util::codec::{Decoder, LinesCodec, LinesCodecError};
 
-/// The most bytes an object may have. etcd takes 1.5 MB, in a denser form.
+/// The maximum size of an object in bytes. etcd accepts 1.5 MB in a more compact format.
 pub const MAX_OBJECT: usize = 8 << 20;
 
-/// The most bytes of a list beside its items.
+/// The maximum size of a list without its items, in bytes.
 const MAX_SHELL: usize = 64 << 10;
 
-/// How deep braces and brackets may be nested; Kubernetes' own decoder allows no more.
+/// The maximum nesting depth of braces and brackets; the same as in Kubernetes' own decoder.
 const MAX_DEPTH: usize = 10_000;
 
-/// What was found.
+/// A complete part of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// A whole object: an event of a watch, an item of a list.
+    /// One object: an event of a watch, or an item of a list.
     Object(&'a [u8]),
-    /// An object of more than [`MAX_OBJECT`] bytes: not kept.
+    /// An object larger than [`MAX_OBJECT`]. Its contents were dropped.
     TooLong,
-    /// The list itself without its items, once it is complete.
+    /// The list without its items, at the end of the list.
     Shell(&'a [u8]),
 }
 
-/// What arrives is not what was asked for.
+/// The response is not a watch or list in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// Not JSON, or JSON of another form.
+    /// The response is not JSON, or not in the expected form.
     #[error("what the server sends is not JSON objects (it begins with `{0}`)")]
     NotObjects(String),
-    /// No text at all.
+    /// The response is not text.
     #[error("what the server sends is not UTF-8")]
     NotText,
-    /// Nested without end.
+    /// The response is nested too deeply.
     #[error("the server sends JSON nested more than {MAX_DEPTH} deep")]
     TooDeep,
-    /// A list with too much beside its items.
+    /// The list is too large even without its items.
     #[error("the server sends a list with more than {MAX_SHELL} bytes beside its items")]
     ShellTooLong,
 }
 
-/// Cuts a watch into its events: each is a line.
+/// Cuts the response of a watch into events, one per line.
 #[derive(Debug)]
 pub struct Lines {
     codec: LinesCodec,
@@ -60,10 +60,10 @@ impl Lines {
         Self { codec: LinesCodec::new_with_max_length(max_object), buffer: BytesMut::new() }
     }
 
-    /// Takes in what arrived and hands on whatever is complete.
+    /// Adds received bytes, and passes each complete event to `found`.
     ///
     /// # Errors
-    /// When it cannot be cut. What follows is of no more use then.
+    /// The bytes cannot be cut into events. The caller must not continue with this response.
     pub fn feed(&mut self, bytes: &[u8], mut found: impl FnMut(Piece<'_>)) -> Result<(), SplitError> {
         self.buffer.extend_from_slice(bytes);
         loop {
@@ -74,7 +74,7 @@ impl Lines {
                         found(Piece::Object(line.as_bytes()));
                     }
                 }
-                // Does not wait for the end of a line that is no event.
+                // An invalid line is rejected before its end has arrived.
                 Ok(None) => return may_be_object(&self.buffer),
                 Err(LinesCodecError::MaxLineLengthExceeded) => {
                     may_be_object(&self.buffer)?;
@@ -86,24 +86,24 @@ impl Lines {
     }
 }
 
-/// Looks at the first byte only.
+/// Checks the first byte only.
 fn may_be_object(line: &[u8]) -> Result<(), SplitError> {
     let is_possible = line.first().is_none_or(|first| *first == b'{' || first.is_ascii_whitespace());
     if is_possible { Ok(()) } else { Err(not_objects(line)) }
 }
 
-/// Cuts a list into its items: an object whose field `items` is a list of objects.
+/// Cuts a list into its items. The list is an object with an array of objects in its field `items`.
 #[derive(Debug)]
 pub struct Splitter {
     max_object: usize,
     depth: usize,
     string: Option<Quoted>,
-    /// The object being collected.
+    /// The current object, as far as it has arrived.
     object: Vec<u8>,
-    /// Its length, also where that is too much to be collected.
+    /// The length of the current object in bytes, even if it is too large to be stored.
     length: usize,
     shell: Vec<u8>,
-    /// The beginning of the last string at depth 1 of a list: its keys are there.
+    /// The beginning of the most recent string at depth 1 of a list, where its keys are.
     key: Vec<u8>,
     in_items: bool,
 }
@@ -114,7 +114,7 @@ enum Quoted {
     AfterBackslash,
 }
 
-/// Where a byte goes.
+/// The part of the response that a byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Object,
@@ -144,17 +144,17 @@ impl Splitter {
         }
     }
 
-    /// Whether nothing is half-way through.
+    /// Whether no object is incomplete.
     pub fn is_between_objects(&self) -> bool {
         self.depth == 0 && self.string.is_none()
     }
 
-    /// Takes in what arrived and hands on whatever is complete.
+    /// Adds received bytes, and passes each complete part to `found`.
     ///
     /// # Errors
-    /// When it cannot be cut. The splitter is of no more use then.
+    /// The bytes cannot be cut into objects. The caller must not use this splitter again.
     pub fn feed(&mut self, bytes: &[u8], mut found: impl FnMut(Piece<'_>)) -> Result<(), SplitError> {
-        // Bytes are copied run by run; `from` is where the current run begins.
+        // Bytes are copied in runs; `from` is the beginning of the current run.
         let mut from = 0;
         for (at, &byte) in bytes.iter().enumerate() {
             if let Some(quoted) = self.string {
@@ -209,7 +209,7 @@ impl Splitter {
         }
     }
 
-    /// Where the next byte goes.
+    /// The part that the next byte belongs to.
     fn part(&self) -> Part {
         match self.depth {
             0 => Part::Between,
@@ -219,7 +219,7 @@ impl Splitter {
         }
     }
 
-    /// Whether the brace opens the items of a list; `None` where it may not stand.
+    /// Whether this bracket or brace opens the items of the list; `None` if it is not allowed here.
     fn open(&mut self, byte: u8) -> Option<bool> {
         if self.depth == 0 && byte == b'[' {
             return None;

@@ -1,5 +1,5 @@
-//! Kubernetes objects to services and slices, field by field as kube-proxy reads them. Pure. What is left out is told in
-//! notices; nothing here is an error, for one odd object must not keep the others from being served.
+//! Translates Kubernetes objects into services and slices, field by field as kube-proxy interprets them. Pure. Notices
+//! describe ignored parts. Nothing is an error, because an invalid object must not affect the other ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::time;
 /// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
-/// The cluster autoscaler gives it to a node it is about to remove (KEP-3836).
+/// The taint that the cluster autoscaler adds to a node before it removes the node (KEP-3836).
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// What became of one object.
+/// The translation of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation<T> {
-    /// `None` where the object is left out.
+    /// The translated object; `None` if nodelb ignores the object.
     pub value: Option<T>,
-    /// What was left out of it, or why all of it was.
+    /// The ignored parts of the object, or the reason to ignore the whole object.
     pub notices: Vec<String>,
 }
 
@@ -37,12 +37,12 @@ impl<T> Translation<T> {
     }
 }
 
-/// Where an object was read from: the part of a service that is not in the object.
+/// The origin of an object, as far as the object itself does not contain it.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    /// Which source.
+    /// The source that has read the object.
     pub source: Source,
-    /// The file; the object itself where there is none.
+    /// The name of the file; without a file, the kind and name of the object.
     pub object: Arc<str>,
 }
 
@@ -59,13 +59,13 @@ impl Reader {
     }
 }
 
-/// The namespace of an object: `default` where it names none.
+/// The namespace of an object: `default` if the object does not have one.
 pub fn namespace(metadata: &Metadata) -> &str {
     if metadata.namespace.is_empty() { "default" } else { &metadata.namespace }
 }
 
-/// A Service. Left out are those kube-proxy does not serve: ExternalName, headless, without a ClusterIP, or labelled
-/// for another proxy.
+/// Translates a Service. Ignores the Services that kube-proxy does not serve: ExternalName, headless, without a
+/// ClusterIP, or labelled for another proxy.
 pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Service> {
     let objects::Service { metadata, spec, status } = object;
     if let Some(reason) = reason_to_leave_out(metadata, spec) {
@@ -107,8 +107,8 @@ fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String
     None
 }
 
-/// The addresses of a service but for its ports, ClusterIPs first. Only families of its ClusterIPs count, for the others
-/// have no endpoints.
+/// The frontend addresses of a service without ports, ClusterIPs first. Only addresses of the ClusterIPs' families are
+/// used, because a service has no endpoints in another family.
 fn addresses(
     spec: &ServiceSpec,
     status: &objects::ServiceStatus,
@@ -129,11 +129,12 @@ fn addresses(
         let any = if *family == Family::Ipv4 { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
         found.push((FrontendKind::NodePort, any));
     }
-    // `ipMode: Proxy`: such traffic must go out to the load balancer, which does more than forward it.
+    // `ipMode: Proxy`: traffic must go through the load balancer, which does more than forward it.
     let through_balancer = |mode: &Option<String>| mode.as_deref() == Some("Proxy");
     let ingress = status.load_balancer.ingress.iter().filter(|at| !at.ip.is_empty() && !through_balancer(&at.ip_mode));
     let ingress: Vec<&String> = ingress.map(|at| &at.ip).collect();
-    // What is both is the load balancer's, who has given it to this service, and whose source ranges hold there.
+    // An address that is both an external IP and a load balancer address counts as the latter: the load balancer has
+    // assigned it to this service, and the service's source ranges apply to it.
     let balanced: BTreeSet<Addr> = ingress.iter().filter_map(|text| dialable(text).ok()).collect();
     let is_balanced = |text: &String| dialable(text).is_ok_and(|addr| balanced.contains(&addr));
     let external = spec.external_ips.iter().filter(|text| !is_balanced(text));
@@ -148,7 +149,7 @@ fn addresses(
     found
 }
 
-/// An address that a client can dial, or a backend can be reached at.
+/// Parses an address that a client can connect to, or that can belong to a backend.
 fn dialable(text: &str) -> Result<Addr, String> {
     let addr: Addr = text.parse().map_err(|error| format!("{error}"))?;
     if addr.is_unspecified() || addr.is_multicast() {
@@ -157,7 +158,7 @@ fn dialable(text: &str) -> Result<Addr, String> {
     Ok(addr)
 }
 
-/// The networks from which clients may come. Kubernetes takes a network with bits set beyond its prefix length.
+/// The networks that clients may connect from. Like Kubernetes, accepts a network with host bits set.
 fn source_ranges(spec: &ServiceSpec, notices: &mut Vec<String>) -> Option<Vec<IpNet>> {
     let texts = &spec.load_balancer_source_ranges;
     if texts.is_empty() {
@@ -222,13 +223,13 @@ fn affinity_seconds(spec: &ServiceSpec) -> Option<u32> {
     (spec.session_affinity == "ClientIP").then(|| timeout.unwrap_or(DEFAULT_AFFINITY_SECONDS))
 }
 
-/// As the apiserver allocates it. A port left over from another type or policy does not count.
+/// The port as the apiserver allocates it. A port that remains from another type or policy is ignored.
 fn health_check_port(spec: &ServiceSpec) -> Option<u16> {
     let is_asked = spec.kind == "LoadBalancer" && policy(&spec.external_traffic_policy) == TrafficPolicy::Local;
     Some(spec.health_check_node_port).filter(|port| is_asked && *port != 0)
 }
 
-/// A Node, as far as it matters to itself.
+/// Translates this node's Node object; only fields that affect this node are used.
 pub fn node(object: &objects::Node) -> NodeObject {
     let objects::Node { metadata, spec, status } = object;
     let zone = metadata.labels.zone.as_deref().unwrap_or_default();
@@ -241,8 +242,8 @@ pub fn node(object: &objects::Node) -> NodeObject {
     NodeObject { zone: (&*name(zone)).into(), addresses: node_addresses(&status.addresses), leaving }
 }
 
-/// The first InternalIP of each family, or the first ExternalIP of a family without one (component-helpers'
-/// `GetNodeHostIPs`).
+/// The first InternalIP of each family; for a family without an InternalIP, its first ExternalIP (like `GetNodeHostIPs`
+/// in component-helpers).
 fn node_addresses(told: &[NodeAddress]) -> BTreeSet<Addr> {
     let mut found: BTreeMap<Family, Addr> = BTreeMap::new();
     for kind in ["InternalIP", "ExternalIP"] {
@@ -253,7 +254,7 @@ fn node_addresses(told: &[NodeAddress]) -> BTreeSet<Addr> {
     found.into_values().collect()
 }
 
-/// The family of the addresses in slices of this `addressType`, if they have any.
+/// The family of the addresses in slices of this `addressType`; `None` for FQDNs and unknown types.
 pub fn family(address_type: &str) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::Ipv4),
@@ -262,7 +263,7 @@ pub fn family(address_type: &str) -> Option<Family> {
     }
 }
 
-/// An EndpointSlice. Left out are those without a service, of FQDNs, and those labelled headless.
+/// Translates an EndpointSlice. Ignores slices without a service, with FQDNs, or with the label for headless services.
 pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
     let metadata = &object.metadata;
     let Some(service) = metadata.labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
@@ -301,7 +302,7 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
     Translation { value: Some(slice), notices }
 }
 
-/// The usable endpoints of a slice, with port 0: a slice gives each of them every port.
+/// The usable endpoints of a slice as backends with port 0: each endpoint has all ports of the slice.
 fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -> Vec<Backend> {
     let mut strings = Strings::default();
     let mut unusable = 0_usize;
@@ -335,7 +336,7 @@ fn backend(endpoint: &Endpoint, addr: Addr, strings: &mut Strings) -> Backend {
     }
 }
 
-/// Readiness is the controller's word on everything; serving and terminating matter only without it.
+/// If `ready` is set, the controller has considered all conditions. `serving` and `terminating` matter only otherwise.
 fn state(conditions: Conditions) -> BackendState {
     let Conditions { ready, serving, terminating } = conditions;
     if ready.unwrap_or(true) {
@@ -347,7 +348,7 @@ fn state(conditions: Conditions) -> BackendState {
     }
 }
 
-/// The names that a slice repeats for each of its endpoints, each kept once.
+/// Shares the names that many endpoints of a slice have in common.
 #[derive(Default)]
 struct Strings(BTreeMap<Box<str>, Arc<str>>);
 
@@ -366,7 +367,7 @@ impl Strings {
         text.filter(|text| !text.is_empty()).map(|text| self.shared(text))
     }
 
-    /// `None` where nothing is named: empty hints are no hints.
+    /// `None` if the hints contain no names: empty hints are ignored.
     fn hints(&mut self, hints: &EndpointHints) -> Option<Arc<Hints>> {
         let zones: Vec<_> = hints.for_zones.iter().filter_map(|zone| self.non_empty(Some(&zone.name))).collect();
         let nodes: Vec<_> = hints.for_nodes.iter().filter_map(|node| self.non_empty(Some(&node.name))).collect();
