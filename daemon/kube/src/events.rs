@@ -1,5 +1,4 @@
-//! Events as Kubernetes wants them written, and the questions that write them over a session. What is worth an Event is the
-//! daemon's to say.
+//! Writes Events to the apiserver over a session. The daemon decides which problems are reported as Events.
 
 use std::time::Duration;
 
@@ -16,42 +15,43 @@ use crate::apiserver::link::Statement;
 use crate::apiserver::session::Session;
 use crate::apiserver::visit::ask;
 
-/// For an answer.
+/// The timeout for the response to a write.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest message; the apiserver takes 1024 bytes.
+/// The maximum length of a message in bytes; the apiserver accepts 1024.
 const MAX_MESSAGE: usize = 1000;
 
 /// An Event about a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The Service.
+    /// The Service that the Event is about.
     pub service: &'a ServiceName,
-    /// In one word.
+    /// The reason, one CamelCase word.
     pub reason: &'a str,
-    /// In words.
+    /// The message, a sentence.
     pub message: &'a str,
-    /// Its `metadata.name`.
+    /// The `metadata.name` of the Event.
     pub name: &'a str,
-    /// When it was first seen, in seconds since 1970.
+    /// The time of the first occurrence, in seconds since 1970.
     pub first: u64,
-    /// How often it has been told, this time included.
+    /// The number of occurrences so far, including this one.
     pub count: u32,
 }
 
-/// What became of one.
+/// The result of writing an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It is there.
+    /// The apiserver has stored the Event.
     Written,
-    /// The service is gone.
+    /// The service no longer exists.
     Moot,
 }
 
-/// Writes it, as this node and at this time, in seconds since 1970: a new one, or the same again with another count.
+/// Writes the Event with this node as its source and `now` in seconds since 1970. Creates an Event if `count` is 1;
+/// otherwise updates the existing one.
 ///
 /// # Errors
-/// What the connection or the apiserver says.
+/// The connection failed, or the apiserver rejected the request.
 pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) -> Result<Told, LinkError> {
     let statement = if event.count > 1 {
         again(event, now)
@@ -62,7 +62,8 @@ pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) ->
     session.link.tell(&statement, PATIENCE).await.map(|_answer| Told::Written)
 }
 
-/// The Service as an apiserver's cache has it: `kubectl describe` finds Events by its uid. `None` if it is gone.
+/// The metadata of the Service from the apiserver's cache: `kubectl describe` finds Events by the uid. `None` if the
+/// Service no longer exists.
 async fn about(session: &Session, due: &Event<'_>) -> Result<Option<Metadata>, LinkError> {
     #[derive(serde::Deserialize)]
     struct Object {
@@ -75,7 +76,7 @@ async fn about(session: &Session, due: &Event<'_>) -> Result<Option<Metadata>, L
     Ok(found.items.into_iter().next().map(|object| object.metadata))
 }
 
-/// The first of its kind: a new Event about the Service.
+/// The request that creates the Event.
 fn first(due: &Event<'_>, about: &Metadata, node: &str, now: u64) -> Statement {
     let namespace = &due.service.namespace;
     let body = json!({
@@ -99,7 +100,7 @@ fn first(due: &Event<'_>, about: &Metadata, node: &str, now: u64) -> Statement {
     statement(Method::POST, format!("/api/v1/namespaces/{namespace}/events"), "application/json", &body)
 }
 
-/// It goes on: the same Event with another count.
+/// The request that updates the count, the message and the time of the existing Event.
 fn again(due: &Event<'_>, now: u64) -> Statement {
     let body = json!({"count": due.count, "lastTimestamp": utc(now), "message": message(due)});
     let path = format!("/api/v1/namespaces/{}/events/{}", due.service.namespace, due.name);

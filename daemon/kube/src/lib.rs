@@ -1,13 +1,14 @@
-//! Everything of nodelb that talks to an apiserver: connections and credentials ([`apiserver`]), Kubernetes' objects ([`api`]),
-//! the source that watches them ([`source`]) and the Events that are written ([`events`]). Knows the core; the daemon and the
-//! command line use it.
+//! The Kubernetes side of nodelb: connections to an apiserver and their credentials ([`apiserver`]), the objects of the
+//! Kubernetes API ([`api`]), the source that watches them ([`source`]) and the Events that nodelb writes ([`events`]). This
+//! package depends on the core; the daemon and the command line depend on this package.
 //!
 //! ```text
 //!  null, time <── apiserver <── api <── source, events
 //! ```
 //!
-//! What these share with the daemon lies here, too, since there is no package below but the core, which may neither block nor
-//! read a clock: [`clock`], [`state`] (files that are replaced whole) and [`threads`] (work that may block for ever).
+//! The package also contains modules that it shares with the daemon: [`clock`], [`state`] (files that are replaced
+//! atomically) and [`threads`] (work that may block forever). The core cannot contain them, because it must not block or
+//! read a clock.
 
 #![forbid(unsafe_code)]
 

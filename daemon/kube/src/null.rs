@@ -1,11 +1,11 @@
-//! `null` in what Kubernetes writes: the same as a missing field.
+//! Decodes `null` like a missing field, as Kubernetes does.
 
 use serde::{Deserialize, Deserializer};
 
-/// Decodes `null` as the default.
+/// Decodes `null` as the default value of the type.
 ///
 /// # Errors
-/// Those of the value itself.
+/// The value cannot be decoded.
 pub fn null_is_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,

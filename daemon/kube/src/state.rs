@@ -1,8 +1,9 @@
-//! Files of the state directory: how each of them is opened, replaced and, if it is of no use, put aside. What is in them is
-//! their owners' business.
+//! Opens, reads and replaces the files of the state directory, and renames a file that cannot be parsed. The callers
+//! define the contents of their files.
 //!
-//! A state directory may block: a file system that is away, a disk that hangs. So files are touched in threads of their
-//! own ([`aside`]), which nobody waits for without a limit, the end of the process included.
+//! Access to the state directory may block, for example if its file system is unreachable or the disk hangs. Therefore,
+//! all access runs in dedicated threads ([`aside`]). No task waits for them without a time limit, and neither does the
+//! end of the process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,20 +13,22 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use tokio::sync::oneshot;
 
-/// Opens a file for reading; neither a link nor a pipe that nobody writes to. May block.
+/// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no
+/// writer. The file system may block.
 ///
 /// # Errors
-/// When it cannot be opened, or is no regular file.
+/// The file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags.bits()).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
-/// Opens a file to be appended to and read, or makes it; the same refusals. May block.
+/// Opens a file for appending and reading, and creates it if it does not exist. Like [`open`], refuses anything but a
+/// regular file. The file system may block.
 ///
 /// # Errors
-/// When it cannot be opened or made, or is no regular file.
+/// The file cannot be opened or created, or is not a regular file.
 pub fn append(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = File::options();
@@ -34,12 +37,12 @@ pub fn append(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
-/// Replaces the file at `path`, whole or not at all: `write` fills `new`, which then takes its place. May block.
+/// Replaces the file at `path` atomically: `write` fills the file `new`, which is then renamed to `path`. May block.
 ///
 /// # Errors
-/// What `write` or the file system says; the file is as it was then.
+/// The error of `write` or of the file system. The file at `path` is unchanged unless the rename has succeeded.
 pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    // What an earlier run left half written may belong to somebody else, or be a link or a pipe.
+    // A file that an earlier run left incomplete may belong to another user, or may be a link or a pipe.
     match fs::remove_file(new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -51,10 +54,12 @@ pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Reads a file of at most so many bytes and understands it; `None` where there is none. May block.
+/// Reads a file of at most `max_bytes` bytes and parses it with `understand`. `None` if the file does not exist. May
+/// block.
 ///
 /// # Errors
-/// What is wrong with it, and what has become of it, in words. One that cannot be understood has been put aside.
+/// A sentence that states the problem and the consequence. A file that is too large or cannot be parsed has been
+/// renamed.
 pub fn load<T>(
     path: &Path,
     max_bytes: u64,
@@ -76,7 +81,7 @@ fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Keeps the file from being read again, and for whoever wants to look into it.
+/// Renames the file, so that it is not read again but can still be examined. Returns the text of the error.
 fn put_aside(path: &Path, why: &str) -> String {
     let aside = place_aside(path);
     let done = match fs::rename(path, &aside) {
@@ -86,30 +91,30 @@ fn put_aside(path: &Path, why: &str) -> String {
     format!("{} is of no use: {why}; {done}, going on without what it remembers", path.display())
 }
 
-/// Where a file of no use is put.
+/// The name that [`load`] gives to a file that it cannot use.
 pub fn place_aside(path: &Path) -> PathBuf {
     path.with_extension("json.corrupt")
 }
 
-/// Runs what may block for ever in a thread of its own. Unlike a runtime's blocking tasks, it does not keep the process
-/// from ending.
+/// Runs work that may block forever in its own thread. Unlike a blocking task of the runtime, such a thread does not
+/// prevent the process from ending.
 ///
 /// # Errors
-/// Its own, and when there can be no thread.
+/// The error of `work`, or the thread could not be started.
 pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     begin(work)?.await.map_err(io::Error::other)?
 }
 
-/// The same, for whoever looks for the result from time to time.
+/// Like [`aside`], for a caller that polls for the result.
 ///
 /// # Errors
-/// When there can be no thread.
+/// The thread could not be started.
 pub fn begin<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<oneshot::Receiver<io::Result<T>>> {
     let (done, result) = oneshot::channel();
     let run = move || {
-        // Nobody may wait for it any more.
+        // The receiver may have been dropped.
         _ = done.send(work());
     };
     std::thread::Builder::new().name("state".into()).spawn(run)?;

@@ -1,5 +1,6 @@
-//! Work that may block for ever: a file system that is away, a program on it. Each piece has a thread of its own, which no
-//! task has to wait for and which does not keep the process from ending; and there are only so many of them.
+//! Threads for work that may block forever, for example a program on a file system that is unreachable. Each piece of
+//! work has its own thread. No task has to wait for a thread, no thread prevents the process from ending, and their
+//! number is limited.
 
 use std::io;
 use std::sync::Arc;
@@ -7,25 +8,25 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-/// Threads for one kind of work. Clones count together.
+/// The threads for one kind of work. Clones share one limit.
 #[derive(Clone, Debug)]
 pub struct Threads {
     name: &'static str,
     most: usize,
-    /// One more reference than there are threads.
+    /// A reference count: one more than the number of running threads.
     running: Arc<()>,
 }
 
 impl Threads {
-    /// At most so many at a time.
+    /// A group of at most `most` simultaneous threads with this name.
     pub fn new(name: &'static str, most: usize) -> Self {
         Self { name, most, running: Arc::default() }
     }
 
-    /// Begins the work. The receiver may be dropped: the thread goes on alone.
+    /// Starts the work in a new thread. If the receiver is dropped, the thread runs to its end.
     ///
     /// # Errors
-    /// When there are as many threads as there may be, or there can be no thread.
+    /// The limit is reached, or the thread could not be started.
     pub fn begin<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -39,7 +40,7 @@ impl Threads {
         let run = move || {
             let outcome = work();
             drop(running);
-            // A task that does not wait any more needs no result.
+            // The receiver may have been dropped.
             _ = done.send(outcome);
         };
         thread::Builder::new().name(self.name.into()).spawn(run)?;

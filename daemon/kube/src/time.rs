@@ -1,16 +1,16 @@
-//! Kubernetes timestamps: RFC 3339 to time since 1970.
+//! Parses Kubernetes timestamps (RFC 3339).
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Seconds since 1970 of a text such as `2024-05-01T12:00:00Z`; fractions are cut off. `None` for anything else, and
-/// for times before 1970.
+/// Parses a timestamp such as `2024-05-01T12:00:00Z` into seconds since 1970 and drops fractions. `None` for other
+/// texts and for times before 1970.
 pub fn seconds(text: &str) -> Option<u64> {
     since_1970(text).map(|since| since.as_secs())
 }
 
-/// The same in milliseconds.
+/// Like [`seconds`], in milliseconds.
 pub fn millis(text: &str) -> Option<u64> {
     u64::try_from(since_1970(text)?.as_millis()).ok()
 }
