@@ -1,6 +1,5 @@
-//! Kubernetes as a source: the watches that bring its objects, and what follows from them.
-//!
-//! What is read ([`watch`]) is compared with what is known ([`store`]) and told to the owner ([`run`]). The store is pure.
+//! The Kubernetes source. The watches ([`watch`]) read objects, the store ([`store`]) compares them with the known
+//! ones, and the source's task ([`run`]) sends the resulting changes to the owner task. The store is pure.
 
 mod cidrs;
 pub mod live;

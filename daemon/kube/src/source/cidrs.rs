@@ -1,5 +1,6 @@
-//! Asks each session's cluster for its service CIDRs (networking.k8s.io/v1, Kubernetes 1.33): an address inside one is
-//! never an apiserver's. A server that does not know or will not tell them costs nothing.
+//! Requests the service CIDRs of the cluster (networking.k8s.io/v1, Kubernetes 1.33) once per session. An address in a
+//! service CIDR is never the address of an apiserver. If the server does not know or permit the request, nothing else
+//! changes.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::apiserver::session::{Apiservers, Report, Session};
 
 const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs?limit=100";
 
-/// A cluster has one or two.
+/// The maximum size of the response in bytes; a cluster has one or two service CIDRs.
 const MAX_BYTES: usize = 1 << 20;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +36,7 @@ struct Spec {
     cidrs: Vec<String>,
 }
 
-/// Asks once per session, for as long as there are sessions.
+/// Requests the service CIDRs once per session, as long as there are sessions.
 pub(super) async fn follow(mut apiservers: Apiservers) {
     loop {
         let session = apiservers.session.borrow_and_update().clone();

@@ -1,5 +1,5 @@
-//! What an apiserver says now, beside what is known here: lists Services and EndpointSlices once, over the session in
-//! use, and tells where the table says something else. Owns how often that may be asked; changes nothing.
+//! Compares the table with the apiserver: lists Services and EndpointSlices once over the session in use and reports
+//! the differences. Limits how often it sends such requests, and changes nothing.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -22,16 +22,16 @@ use crate::api::request::Query;
 use crate::apiserver::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
 
-/// How long everything may take.
+/// Time limits of a comparison.
 #[derive(Clone, Debug)]
 pub struct LiveTiming {
-    /// The whole answer: less than whoever asks over HTTP is given.
+    /// The time limit of the whole comparison; shorter than that of a request to the admin API.
     pub whole: Duration,
-    /// Until a page begins, and between two pieces of it.
+    /// The timeout for the head of a response, and for each further frame.
     pub patience: Duration,
-    /// Between two lists of everything.
+    /// The minimum time between two comparisons of all services.
     pub between: Duration,
-    /// How long a watch is given to tell what a list has told already.
+    /// The time that a watch has to deliver changes that a list contains.
     pub lag: Duration,
 }
 
@@ -46,39 +46,39 @@ impl Default for LiveTiming {
     }
 }
 
-/// How many objects a page has.
+/// The number of objects in a page.
 const PAGE: usize = 500;
 
-/// The most objects that are told of.
+/// The maximum number of reported objects.
 const MAX_TOLD: usize = 1_000;
 
-/// The most of what could not be decoded, or was left out, that is told of.
+/// The maximum number of reported notices about objects that could not be decoded or are ignored.
 const MAX_NOTICES: usize = 20;
 
-/// Asks.
+/// Compares the table with the apiserver on request.
 #[derive(Debug)]
 pub struct Live {
     apiservers: Apiservers,
     snapshot: watch::Receiver<Arc<Snapshot>>,
     timing: LiveTiming,
-    /// Held while it is being asked; when everything was last asked for.
+    /// The start of the latest comparison of all services. The lock is held during a comparison.
     last_whole: Mutex<Option<Instant>>,
 }
 
-/// Why there is no answer, and what to do.
+/// The reason why there is no result, and the remedy.
 struct Unanswered {
     cause: String,
     action: String,
 }
 
 impl Live {
-    /// To be asked over whichever session is in use.
+    /// A comparison over the session in use at the time of the request.
     pub fn new(apiservers: Apiservers, snapshot: watch::Receiver<Arc<Snapshot>>, timing: LiveTiming) -> Self {
         Self { apiservers, snapshot, timing, last_whole: Mutex::new(None) }
     }
 
-    /// Where the table differs from what an apiserver says now, of one service or of all. Where it cannot be asked, that
-    /// is the one row.
+    /// The differences between the table and the apiserver, for one service or for all. If the comparison fails, the
+    /// only row contains the reason.
     pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
         match self.ask(service).await {
             Ok(rows) => rows,
@@ -138,7 +138,7 @@ impl Live {
         if suspects.is_empty() {
             return Ok(rows);
         }
-        // A watch may tell a little later than a list, and the list is of a moment ago.
+        // A watch may deliver a change later than a list. Only differences that still exist after this delay count.
         sleep(self.timing.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
         let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, held(kind, now.facts(), of))));
@@ -152,7 +152,7 @@ impl Live {
         Ok(rows)
     }
 
-    /// Every page.
+    /// Reads all pages of the list.
     async fn read(&self, session: &Session, mut query: Query, list: &mut List<'_>) -> Result<(), LinkError> {
         let mut decoder = Decoder::new(list.kind);
         let mut next = String::new();
@@ -185,7 +185,7 @@ fn unanswered(error: &LinkError) -> Unanswered {
     Unanswered { cause: error.to_string(), action: format!("what was known before stays served; {action}") }
 }
 
-/// An object as the table has it.
+/// An object in the table.
 #[derive(Clone, Copy)]
 enum Held<'a> {
     Service(&'a Service),
@@ -219,7 +219,7 @@ impl Held<'_> {
         }
     }
 
-    /// Whether no connection would notice a difference.
+    /// Whether a difference between the objects would not affect any connection.
     fn is_same(&self, object: &Object) -> bool {
         match (self, object) {
             (Self::Service(held), Object::Service(told)) => same_service(held, told),
@@ -259,7 +259,7 @@ fn push_list(text: &mut String, mut items: impl Iterator<Item = String>) {
     };
 }
 
-/// What the table has of one kind from Kubernetes, of one service or of all.
+/// The objects of one kind from Kubernetes in the table, for one service or for all.
 fn held<'a>(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> BTreeMap<Key, Held<'a>> {
     let is_meant = |held: &Held<'_>| of.is_none_or(|of| of == held.service());
     let keyed = |held: Held<'a>| (held.key(), held);
@@ -272,19 +272,19 @@ fn held<'a>(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> BTreeMap<
     }
 }
 
-/// An object that the list and the table did not agree on.
+/// An object that differs between the list and the table.
 struct Suspect {
     kind: Kind,
     key: Key,
-    /// What the list had; an object that is left out, as kube-proxy would, counts as none.
+    /// The object in the list; `None` if the list lacks it or nodelb ignores it, as kube-proxy does.
     told: Option<Object>,
-    /// As of when the table had it before it was asked.
+    /// The version in the table before the list request.
     known: Option<Version>,
-    /// As of when the list is.
+    /// The version of the list.
     listed: Version,
 }
 
-/// One kind's list, compared while it arrives.
+/// The list of one kind, compared with the table while it arrives.
 struct List<'a> {
     kind: Kind,
     known: BTreeMap<Key, Held<'a>>,
@@ -347,14 +347,14 @@ impl<'a> List<'a> {
         self.seen.insert(key);
     }
 
-    /// Whatever the two do not agree on, now that the list is complete.
+    /// The differences, after the list is complete.
     fn end(mut self) -> Vec<Suspect> {
         self.add_gone();
         let listed = self.version;
         self.suspects.into_iter().map(|suspect| Suspect { listed, ..suspect }).collect()
     }
 
-    /// What the table has and the list does not: unless it is newer than the list.
+    /// Adds the objects that the list lacks, except those with a newer version than the list.
     fn add_gone(&mut self) {
         let gone = self.known.iter().filter(|(key, held)| !self.seen.contains(*key) && held.version() <= self.version);
         let room = (MAX_TOLD + 1).saturating_sub(self.suspects.len());
@@ -369,8 +369,8 @@ impl<'a> List<'a> {
 }
 
 impl Suspect {
-    /// The row, if they still do not agree. What came or went meanwhile is a change under way, and what a watch has told
-    /// since of something newer than the list shows that it works.
+    /// The row for this object, if it still differs. An object that appeared or disappeared in the meantime is a change
+    /// that is still being processed. If the watch has since delivered a version newer than the list, the watch works.
     fn judge(&self, held: Option<&Held<'_>>, at: SocketAddr) -> Option<Difference> {
         let (sides, cause) = match (held, &self.told) {
             (None, Some(told)) if self.known.is_none() => {

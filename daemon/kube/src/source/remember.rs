@@ -1,6 +1,6 @@
-//! The last state heard, kept in the state directory: what a daemon starts from after a reboot while no apiserver can be
-//! reached. One JSON object per line: a header, then the [`Change`]s that lead to the state. Whatever of the file can be
-//! read is of use, for nothing is removed on its word.
+//! The latest state from Kubernetes, stored in the state directory. After a reboot the daemon starts from it if no
+//! apiserver is reachable. The file has one JSON object per line: a header, then the [`Change`]s that lead to the
+//! state. A partly readable file is still useful, because nothing is removed due to its contents.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,28 +15,28 @@ use serde::{Deserialize, Serialize};
 use crate::apiserver::authorities::Authorities;
 use crate::state;
 
-/// The form of the file; another one is not read.
+/// The version of the file format. Files of another version are not read.
 const FORM: u32 = 2;
 
-/// The most bytes read of a line; ten times the largest slice.
+/// The maximum length of a line in bytes; ten times the size of the largest slice.
 const MAX_LINE: u64 = 16 << 20;
 
-/// The most bytes read of a file: a hundred times a large cluster.
+/// The maximum size of the file in bytes; a hundred times that of a large cluster.
 const MAX_FILE: u64 = 2 << 30;
 
 #[derive(Serialize, Deserialize)]
 struct Header {
     form: u32,
-    /// Whose state it is: [`Authorities::names`] of those who vouched for the cluster's servers while it was heard, the
-    /// latest last. An earlier version wrote the names of whole bundles.
+    /// The identity of the cluster: [`Authorities::names`] of the servers that were connected to, the latest last. An
+    /// earlier version wrote names of whole bundles.
     #[serde(default)]
     clusters: Vec<String>,
-    /// Which node's Node it has.
+    /// The name of the node that the Node object in the file belongs to.
     #[serde(default)]
     node: String,
 }
 
-/// As [`Change`], by reference.
+/// Like [`Change`], by reference.
 #[derive(Serialize)]
 enum Line<'a> {
     UpsertService(&'a Service),
@@ -45,24 +45,24 @@ enum Line<'a> {
     NodeObject(Option<&'a NodeObject>),
 }
 
-/// What was found.
+/// The contents of the file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
-    /// In an order in which they make sense.
+    /// The changes, in a valid order.
     pub changes: Vec<Change>,
-    /// How many lines make no sense.
+    /// The number of lines that could not be decoded.
     pub unreadable: usize,
 }
 
-/// Where the state lies.
+/// The path of the file.
 pub fn path(state_directory: &Path) -> PathBuf {
     state_directory.join("kubernetes.jsonl")
 }
 
-/// Removes what was written: no start serves it any more. May block. Whether there was anything.
+/// Removes the file, which no later start will use. May block. Returns whether the file existed.
 ///
 /// # Errors
-/// When it is there and cannot be removed.
+/// The file exists and cannot be removed.
 pub fn forget(state_directory: &Path) -> io::Result<bool> {
     match std::fs::remove_file(path(state_directory)) {
         Ok(()) => Ok(true),
@@ -71,11 +71,12 @@ pub fn forget(state_directory: &Path) -> io::Result<bool> {
     }
 }
 
-/// Reads what was written last. May block. Where the reader cannot know yet which `cluster` it is of, any is good: an
-/// apiserver will say what is wrong with it. The Node of another `node` than this one is left out.
+/// Reads the file. May block. `cluster` is `None` while the identity of the cluster is unknown; then a file of any
+/// cluster is accepted, and an apiserver corrects it later. The Node object is ignored if it belongs to another node
+/// than `node`.
 ///
 /// # Errors
-/// When the file is there and cannot be read, is of another form, or not of `cluster`.
+/// The file exists and cannot be read, has another format, or belongs to another cluster.
 pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Result<Remembered> {
     let file = match state::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
@@ -113,17 +114,17 @@ fn is_remembered(change: &Change) -> bool {
     }
 }
 
-/// `None` at the end; a line that is too long ends the file.
+/// The next line; `None` at the end of the file. A line that exceeds the limit is cut.
 fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     reader.take(MAX_LINE).read_until(b'\n', &mut line)?;
     Ok((!line.is_empty()).then_some(line))
 }
 
-/// Writes the state: whole, or not at all. May block.
+/// Replaces the file atomically. May block.
 ///
 /// # Errors
-/// When it cannot be written; what was written before is still there.
+/// The file cannot be written. The previous contents remain.
 pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
     state::replace(path, &path.with_extension("new"), |file| {
         let mut writer = BufWriter::with_capacity(64 << 10, file);
@@ -138,7 +139,7 @@ pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Resul
         }
         let remembered = snapshot.remembered();
         if !remembered.is_empty() {
-            // First, for it counts where the objects after it say that nothing is left.
+            // These come first: they apply if the objects that follow have no backends left.
             write_line(&mut writer, &Line::Remember(&remembered))?;
         }
         for service in facts.services_of(Source::Kubernetes) {

@@ -1,4 +1,4 @@
-//! The rows of `/sources` for what is watched. Pure.
+//! The rows of `/sources` for the watched kinds. Pure.
 
 use std::time::SystemTime;
 
@@ -11,18 +11,18 @@ use crate::api::decode::Kind;
 use crate::apiserver::error::LinkError;
 use crate::clock::unix_seconds;
 
-/// How many notices and problems a row shows.
+/// The maximum number of notices and problems in a row.
 const SHOWN: usize = 10;
 
-/// What there is to say about one kind.
+/// The input for the row of one kind.
 pub(super) struct KindReport<'a> {
     pub(super) kind: Kind,
     pub(super) state: &'a State,
     pub(super) since: SystemTime,
-    /// When anything was last heard of it.
+    /// The time at which the apiserver last sent anything about this kind.
     pub(super) heard: Option<SystemTime>,
     pub(super) tally: Tally,
-    /// Whether it has been listed since the daemon started.
+    /// Whether the kind has been listed since the daemon started.
     pub(super) is_listed: bool,
 }
 
@@ -73,7 +73,7 @@ fn trouble(kind: Kind, state: &State) -> Option<String> {
     }
 }
 
-/// What it means that a kind cannot be read.
+/// The consequence of a kind that cannot be read.
 pub(super) fn consequence(kind: Kind) -> &'static str {
     if kind == Kind::Node {
         "nothing new is heard of the node's zone, or of its end"
@@ -82,7 +82,7 @@ pub(super) fn consequence(kind: Kind) -> &'static str {
     }
 }
 
-/// What the server lets us not do, with the way to see it; `None` where that is not what is wrong.
+/// The missing permission and a command that shows it; `None` if the watch has no such problem.
 pub(super) fn permission(kind: Kind, state: &State) -> Option<String> {
     let resource = match kind {
         Kind::EndpointSlice => "endpointslices.discovery.k8s.io",

@@ -1,4 +1,5 @@
-//! The Kubernetes source: remembers, watches, and tells the owner. Owns the store; the only task that does.
+//! The task of the Kubernetes source: loads the remembered state, starts the watches, and sends changes to the owner task.
+//! It is the only task that uses the store.
 //!
 //! ```text
 //!  state directory ──> remembered changes ──┐
@@ -35,39 +36,39 @@ use crate::api::request::Query;
 use crate::apiserver::session::{Apiservers, Report};
 use crate::clock::ticking;
 
-/// How many pieces of news may wait for the store before a watch has to.
+/// The capacity of the queue from the watchers to the store. A full queue blocks the watchers.
 const QUEUE: usize = 64;
 
-/// How often the rows of `/sources` are made again, if something changed.
+/// The period at which the rows of `/sources` are updated, if something has changed.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
-/// What is said of a node that Kubernetes does not know.
+/// The message for a node that Kubernetes does not know.
 const MISSING: &str = "Kubernetes has no Node of this name (if that is not this node's name, set node.name)";
 
-/// How many remembered changes make a batch.
+/// The number of remembered changes in a batch.
 const BATCH: usize = 1000;
 
-/// The Kubernetes source: what it is connected to.
+/// The inputs and outputs of the Kubernetes source.
 pub struct KubernetesSource {
-    /// How apiservers are reached.
+    /// The connection to an apiserver.
     pub apiservers: Apiservers,
-    /// The owner.
+    /// The queue to the owner task.
     pub changes: mpsc::Sender<Vec<Change>>,
     /// The rows of `/sources`.
     pub reports: watch::Sender<Arc<Vec<SourceReport>>>,
-    /// What the owner made of it: what is remembered.
+    /// The latest snapshot of the owner task, which is the state to remember.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// How things are remembered.
+    /// The settings of the state file.
     pub memory: Memory,
-    /// Name of this node; its zone is read.
+    /// The name of this node.
     pub node: String,
-    /// How many service ports the kernel holds at start.
+    /// The number of service ports in the maps at start.
     pub expected: usize,
-    /// How long everything may take.
+    /// The time limits of the watchers.
     pub timing: Timing,
 }
 
-/// Runs the source until `shutdown` is ready or the owner no longer listens.
+/// Runs the source until `shutdown` is ready or the owner task has ended.
 pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     let (told_in, told) = mpsc::channel(QUEUE);
     let mut running = Running::new(source);
@@ -93,26 +94,26 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     running.saver.end().await;
 }
 
-/// The owner no longer listens.
+/// The owner task has ended.
 struct OwnerIsGone;
 
 struct Running {
     source: KubernetesSource,
     store: Store,
     kinds: BTreeMap<Kind, OneKind>,
-    /// What the watchers share.
+    /// The state that the watchers share.
     restores: Restores,
     /// The endpoints of `default/kubernetes`, by slice.
     apiservers: BTreeMap<SliceName, BTreeSet<SocketAddr>>,
     is_reported: bool,
     saver: Saver,
-    /// The uid of Service `default/kubernetes`, as last heard.
+    /// The latest known uid of Service `default/kubernetes`.
     cluster: Option<String>,
-    /// Why load balancers are told to turn away from this node.
+    /// The reason why `/healthz` asks load balancers to avoid this node.
     leaving: Option<Arc<str>>,
 }
 
-/// The watch of this node's Node. Dropping it ends the watch, and what it has yet to tell goes with it.
+/// The watch of this node's Node. Dropping it ends the watch and discards its queued messages.
 struct NodeWatch {
     told: mpsc::Receiver<Told>,
     _task: JoinSet<()>,
@@ -121,7 +122,7 @@ struct NodeWatch {
 struct OneKind {
     state: State,
     since: SystemTime,
-    /// When anything was last heard of it.
+    /// The time at which the apiserver last sent anything about this kind.
     heard: Option<SystemTime>,
     trouble: Trouble,
     again: Arc<Notify>,
@@ -162,10 +163,11 @@ impl Running {
         NodeWatch { told, _task: task }
     }
 
-    /// Watches another Node where the owner knows the node by another name now, and forgets the one from before.
+    /// If the owner task uses another name for this node now, forgets the previous Node and watches the one of that
+    /// name.
     async fn follow_name(&mut self, watch: &mut NodeWatch) -> Result<(), OwnerIsGone> {
         let name = Arc::clone(&self.source.snapshot.borrow().facts().node().name);
-        // Without a name the owner has not yet taken in who the node is.
+        // Without a name, the owner task has not yet processed the facts about the node.
         if name.is_empty() || *name == *self.source.node {
             return Ok(());
         }
@@ -183,7 +185,7 @@ impl Running {
         self.tell(vec![Change::NodeObjectUnknown]).await
     }
 
-    /// Tells the owner what was known when the daemon last ran.
+    /// Sends the remembered state to the owner task.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
         let changes = self.source.memory.recall(&self.source.node).await;
         self.tell_of_node(&changes);
@@ -267,7 +269,7 @@ impl Running {
         self.tell(changes).await
     }
 
-    /// Tells the journal when the node is about to go, and when it stays after all.
+    /// Logs that the node is about to be removed, or that it stays after all.
     fn tell_of_node(&mut self, changes: &[Change]) {
         let said = changes.iter().rev().find_map(|change| match change {
             Change::NodeObject(Some(object)) => Some(object.leaving.clone()),
@@ -293,13 +295,13 @@ impl Running {
         let endpoints = self.learn(&changes);
         self.source.changes.send(changes).await.map_err(|_closed| OwnerIsGone)?;
         if let Some(endpoints) = endpoints {
-            // Without a supervisor the daemon ends.
+            // Fails only if the supervisor has ended; then the daemon ends, too.
             _ = self.source.apiservers.reports.send(Report::Endpoints(endpoints)).await;
         }
         Ok(())
     }
 
-    /// The endpoints of `default/kubernetes`, if these changes concern them.
+    /// The endpoints of `default/kubernetes`, if the changes affect them.
     fn learn(&mut self, changes: &[Change]) -> Option<BTreeSet<SocketAddr>> {
         let mut is_concerned = false;
         for change in changes {
@@ -317,7 +319,8 @@ impl Running {
         is_concerned.then(|| self.apiservers.values().flatten().copied().collect())
     }
 
-    /// Takes note of which cluster it is, and tells it as often as it is heard: the supervisor may not have cared before.
+    /// Stores the identity of the cluster. Reports it to the supervisor every time, because the supervisor may have
+    /// ignored an earlier report.
     async fn identify(&mut self, uid: String) {
         if self.cluster.as_ref().is_some_and(|known| *known != uid) {
             self.vouch();
@@ -327,7 +330,7 @@ impl Running {
         _ = self.source.apiservers.reports.send(Report::Cluster(uid)).await;
     }
 
-    /// Takes note of who vouches for the server in use.
+    /// Passes the certificate authorities of the session in use to the saver.
     fn vouch(&mut self) {
         if let Some(session) = &*self.source.apiservers.session.borrow() {
             self.saver.is_of(&session.link.login().authority.names());
@@ -344,7 +347,7 @@ impl Running {
     fn note(&mut self, kind: Kind, state: State) {
         let Some(one) = self.kinds.get_mut(&kind) else { return };
         one.trouble.note(Instant::now(), &state);
-        // That it is tried again does not end a trouble.
+        // A retry does not end the failure.
         if one.state == state || state == State::Asking && matches!(one.state, State::Failing(_)) {
             return;
         }
@@ -360,7 +363,7 @@ impl Running {
             ),
             _ => {}
         }
-        // One failure after the other is one trouble, since the first.
+        // Consecutive failures keep the time of the first one.
         if std::mem::discriminant(&one.state) != std::mem::discriminant(&state) {
             one.since = SystemTime::now();
         }
@@ -368,12 +371,12 @@ impl Running {
         one.state = state;
         self.is_reported = false;
         if begins {
-            // Whoever is told that the node is ready must not read that an apiserver is waited for.
+            // A client that has seen readiness must not read here that the source still waits for an apiserver.
             self.report();
         }
     }
 
-    /// What is due now and then. Never waits.
+    /// The periodic work. Never waits.
     fn beat(&mut self) {
         self.vouch();
         let is_connected = self.source.apiservers.session.borrow().is_some();
@@ -420,7 +423,7 @@ impl Running {
     }
 }
 
-/// Whether it is about a Node that was not asked for.
+/// Whether the message is about another Node than the requested one.
 fn is_of_another(heard: &Heard, node: &str) -> bool {
     let key = match heard {
         Heard::Upsert(item) => Some(&item.identity.key),

@@ -1,8 +1,8 @@
-//! Keeps the state file up to date. Owns when it is written and whose state it is said to be; its form is
-//! [`remember`](super::remember)'s business.
+//! Keeps the state file up to date: decides when to write it, and which cluster it belongs to.
+//! [`remember`](super::remember) defines its format.
 //!
-//! Files are touched in threads of their own, one at a time, which nobody waits for without a limit, the end of the process
-//! included.
+//! Each access to the file runs in its own thread, one at a time. No task waits for it without a time limit, and
+//! neither does the end of the process.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,24 +20,25 @@ use super::remember::{self, Remembered};
 use crate::apiserver::authorities::Authorities;
 use crate::state::{aside, begin};
 
-/// So many names of certificate authorities are kept: a rotation has two, and a third one for both together.
+/// The maximum number of remembered names of certificate authorities. A rotation has two, and a third name for the
+/// bundle of both.
 const MAX_CLUSTERS: usize = 16;
 
-/// What outlives a reboot.
+/// The settings of the state file.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// Where.
+    /// The state directory.
     pub directory: PathBuf,
-    /// The certificate authorities, which tell one cluster from another; `None` where they cannot be read yet.
+    /// The certificate authorities, which identify the cluster; `None` if they cannot be read yet.
     pub cluster: Option<Authorities>,
-    /// How often at most the state is written.
+    /// The minimum time between two writes.
     pub save_every: Duration,
-    /// How long reading it at start, and writing it at the end, may take.
+    /// The time limit for reading the file at start, and for writing it at the end.
     pub patience: Duration,
 }
 
 impl Memory {
-    /// What the state directory remembers; nothing, with a warning, where it cannot be read in time.
+    /// Reads the state file. Logs a warning and returns nothing if this fails or takes too long.
     pub async fn recall(&self, node: &str) -> Vec<nodelb_core::change::Change> {
         let (path, cluster, node) = (remember::path(&self.directory), self.cluster.clone(), node.to_owned());
         let shown = path.display().to_string();
@@ -72,31 +73,31 @@ impl Memory {
     }
 }
 
-/// As [`remember::write`].
+/// A function like [`remember::write`].
 type Write = fn(&Path, &[String], &Snapshot) -> io::Result<()>;
 
-/// See the module.
+/// Writes the state file when necessary.
 #[derive(Debug)]
 pub(super) struct Saver {
     memory: Memory,
     snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// Who vouched for the servers that were connected to in this run, the latest last.
+    /// The names of the certificate authorities of the servers that were connected to in this run, the latest last.
     clusters: Vec<String>,
-    /// How many of them do now.
+    /// The number of names at the end of `clusters` that belong to the session in use.
     latest: usize,
     write: Write,
     unsaved: Unsaved,
     writing: Option<Writing>,
-    /// When the state was last written, or could not be.
+    /// The time of the latest attempt to write.
     saved_at: Option<Instant>,
     save_failed: bool,
 }
 
-/// Whether the state on disk is behind.
+/// Whether the file lacks changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unsaved {
     Nothing,
-    /// It was written, perhaps from a snapshot that the owner had not yet brought up to date.
+    /// The file was written, but the owner task may not yet have applied all changes to that snapshot.
     Perhaps,
     Something,
 }
@@ -123,13 +124,14 @@ impl Saver {
         }
     }
 
-    /// Something has changed that is worth remembering.
+    /// Marks the file as outdated.
     pub(super) fn is_behind(&mut self) {
         self.unsaved = Unsaved::Something;
     }
 
-    /// Who vouches for the server in use: [`Authorities::names`]. An identity stays valid for the state as long as it
-    /// is of the same cluster: whoever rotates a certificate authority may start nodelb again with the one before.
+    /// Sets the certificate authorities of the session in use ([`Authorities::names`]). Earlier names of the same
+    /// cluster stay valid: after a rotation, an administrator may restart nodelb with the previous certificate
+    /// authority.
     pub(super) fn is_of(&mut self, names: &[String]) {
         let names = &names[names.len().saturating_sub(MAX_CLUSTERS)..];
         self.latest = names.len();
@@ -143,14 +145,14 @@ impl Saver {
         self.unsaved = Unsaved::Something;
     }
 
-    /// It is another cluster than before: who vouched for that one means nothing any more.
+    /// The uid of the cluster has changed: forgets the certificate authorities of the previous cluster.
     pub(super) fn is_another_cluster(&mut self) {
         let before = self.clusters.len().saturating_sub(self.latest);
         self.clusters.drain(..before);
         self.unsaved = Unsaved::Something;
     }
 
-    /// Begins to write if that is due, and takes note of what became of it. Never waits.
+    /// Handles the result of the current write, and starts the next one if it is due. Never waits.
     pub(super) fn beat(&mut self) {
         if let Some(writing) = &mut self.writing {
             match writing.done.try_recv() {
@@ -159,13 +161,13 @@ impl Saver {
                 Err(oneshot::error::TryRecvError::Empty) => self.complain(),
             }
         }
-        // The first time at once: nodelb may be killed any moment.
+        // The first write is not delayed, because nodelb may be killed at any time.
         if self.saved_at.is_none_or(|at| at.elapsed() >= self.memory.save_every) {
             self.begin();
         }
     }
 
-    /// Writes what is not written yet, as far as there is time.
+    /// Writes the latest state at the end of the process, within the time limit.
     pub(super) async fn end(&mut self) {
         let deadline = Instant::now() + self.memory.patience;
         loop {
@@ -192,7 +194,7 @@ impl Saver {
         remember::path(&self.memory.directory)
     }
 
-    /// Begins to write, if the state is complete and there is something new in it.
+    /// Starts to write, if the source is synced and the file is outdated.
     fn begin(&mut self) {
         let is_behind = match self.unsaved {
             Unsaved::Nothing => false,
@@ -234,7 +236,7 @@ impl Saver {
         }
     }
 
-    /// Says once that the state is not written, where writing it does not end.
+    /// Logs once that a write does not finish.
     fn complain(&mut self) {
         let path = self.path();
         let Some(writing) = &mut self.writing else { return };

@@ -1,12 +1,13 @@
-//! What the apiserver's objects are known to be, and what follows from hearing more about them. Pure: everything heard
-//! goes in, changes for the owner come out. Keeps identities only; the objects themselves belong to the table.
+//! The identities of all known Kubernetes objects, and the consequences of new messages about them. Pure: messages of the
+//! watchers go in, changes for the owner task come out. The objects themselves are stored in the table.
 //!
-//! - What is heard to exist is handed on at once.
-//! - What a list lacks is removed once no list is under way, and never before Services and EndpointSlices have been listed once.
-//! - A list that lacks most of what is known is not believed before a second one agrees.
-//! - An object is replaced when its UID changes; late news about an earlier life is ignored.
-//! - A Node that was deleted is missing at once, one that a list lacks when a second list lacks it too: load balancers turn
-//!   away from a node without one.
+//! - An object that exists is passed on immediately.
+//! - An object that a list lacks is removed when no list is in progress, and never before Services and EndpointSlices have
+//!   been listed once.
+//! - A list that lacks most of the known objects must be confirmed by a second one.
+//! - An object with a new UID replaces the previous one; late events about the previous one are ignored.
+//! - A deleted Node is missing immediately. A Node that a list lacks is missing when a second list lacks it as well,
+//!   because load balancers avoid a node without a Node.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,67 +19,67 @@ use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
 
 use crate::api::decode::{Heard, Identity, Item, Key, Kind, Object, Uid, Version};
 
-/// Fewer objects than these may always vanish at once.
+/// Fewer missing objects than this never need a second list.
 const MASS: usize = 10;
 
-/// How many deleted objects are remembered, to know late news about them as such.
+/// The maximum number of tombstones.
 const MAX_GRAVES: usize = 10_000;
 
-/// How many objects with something to say about them are told one by one.
+/// The maximum number of objects with problems or notices that are reported individually.
 const MAX_TOLD: usize = 100;
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
-/// What the reader has to do next.
+/// The action that the watcher must take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// Go on.
+    /// Continue.
     Fine,
-    /// List this kind again: the last list lacked this many of what was known.
+    /// List this kind again, because the list lacked too many of the known objects.
     ListAgain {
-        /// How many objects it lacked.
+        /// The number of objects that the list lacked.
         missing: usize,
-        /// Of how many.
+        /// The number of known objects.
         known: usize,
     },
 }
 
-/// See the module.
+/// The store of all watched kinds.
 #[derive(Debug)]
 pub struct Store {
     services: Collection,
     slices: Collection,
     nodes: Collection,
     absence: Absence,
-    /// What the last [`Change::Synced`] said was incomplete.
+    /// The `incomplete` field of the latest [`Change::Synced`].
     synced: Option<Option<Arc<str>>>,
 }
 
 /// Whether this node's Node is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Absence {
-    /// It is there, or nothing was heard.
+    /// The Node exists, or its state is unknown.
     #[default]
     No,
-    /// One list lacked it.
+    /// One list lacked the Node.
     Doubted,
-    /// It is, and the owner knows.
+    /// The Node is missing, and the owner task knows it.
     Told,
 }
 
-/// What there is to say about one kind.
+/// The numbers and problems of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many objects are served.
+    /// The number of served objects.
     pub served: usize,
-    /// How many are left out as kube-proxy would.
+    /// The number of ignored objects; kube-proxy ignores the same ones.
     pub left_out: usize,
-    /// How often something made no sense, since the start.
+    /// The number of invalid objects and events since the start.
     pub skipped: u64,
-    /// What makes no sense now, by name; at most a hundred.
+    /// The current problems with the object names; at most a hundred objects.
     pub problems: Vec<String>,
-    /// What was left out of objects that are served; at most a hundred.
+    /// The ignored parts of served objects; at most a hundred objects.
     pub notices: Vec<String>,
 }
 
@@ -90,11 +91,11 @@ struct Collection {
     graves: Map<Key, Version>,
     listing: Option<Listing>,
     was_listed: bool,
-    /// Gone, but not yet to be removed.
+    /// The keys of deleted objects that must not be removed yet.
     missing: HashSet<Key, RandomState>,
-    /// What the last list lacked, if that was too much to be believed.
+    /// The keys that the previous list lacked, if it must be confirmed.
     doubted: Option<HashSet<Key, RandomState>>,
-    /// How many service ports the kernel holds, until the first list.
+    /// The number of service ports in the maps, until the first list.
     expected: usize,
     incomplete: Option<usize>,
     skipped: u64,
@@ -113,7 +114,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct Listing {
     seen: HashSet<Key, RandomState>,
-    /// How many service ports the services in it make, as the kernel counts them: each port in each family.
+    /// The number of service ports that the listed services have. As in the maps, each port counts once per family.
     ports: usize,
     nameless: usize,
 }
@@ -127,7 +128,7 @@ impl Listing {
 }
 
 impl Store {
-    /// A store that knows nothing yet, beside a kernel that holds this many service ports.
+    /// An empty store. `expected` is the number of service ports in the maps.
     pub fn new(expected: usize) -> Self {
         Self {
             services: Collection { expected, ..Collection::default() },
@@ -138,7 +139,7 @@ impl Store {
         }
     }
 
-    /// Takes in an object from an earlier run: known to have existed, in an unknown version.
+    /// Adds an object from the state file, in an unknown version.
     pub fn remember(&mut self, kind: Kind, key: Key) {
         let collection = self.of(kind);
         let known = Known { uid: Uid::default(), version: Version::default(), is_served: true };
@@ -147,9 +148,9 @@ impl Store {
         }
     }
 
-    /// Takes in what was heard; what follows from it is added to `changes`.
+    /// Processes a message of a watcher and appends the resulting changes to `changes`.
     pub fn hear(&mut self, kind: Kind, heard: Heard, changes: &mut Vec<Change>) -> Verdict {
-        // Nobody's backends depend on the Node: its deletion waits for no list.
+        // No backend depends on the Node, therefore its deletion does not wait for the first lists.
         let is_synced = self.synced.is_some() || kind == Kind::Node;
         if kind == Kind::Node && matches!(heard, Heard::Upsert(_)) {
             self.absence = Absence::No;
@@ -172,7 +173,7 @@ impl Store {
         Verdict::Fine
     }
 
-    /// Says that there is no Node, if two lists in a row say so.
+    /// Reports that the Node is missing if two consecutive lists lack it.
     fn settle_node(&mut self, changes: &mut Vec<Change>) -> Verdict {
         let nodes = &mut self.nodes;
         let is_odd = !nodes.problems.is_empty() || nodes.incomplete.is_some();
@@ -195,7 +196,7 @@ impl Store {
         Verdict::Fine
     }
 
-    /// Forgets the Node: from now on another one is meant.
+    /// Forgets the Node, because this node now has another name.
     pub fn forget_node(&mut self) {
         self.nodes = Collection::default();
         self.absence = Absence::default();
@@ -215,7 +216,7 @@ impl Store {
         }
     }
 
-    /// What there is to say about a kind.
+    /// The numbers and problems of a kind.
     pub fn tally(&self, kind: Kind) -> Tally {
         match kind {
             Kind::Service => self.services.tally(),
@@ -232,7 +233,7 @@ impl Store {
         }
     }
 
-    /// Removes what is gone, and says that everything is known, if it may.
+    /// Removes the missing objects and sends [`Change::Synced`], if both kinds are listed and no list is in progress.
     fn settle(&mut self, changes: &mut Vec<Change>) {
         let is_settled = |collection: &Collection| collection.was_listed && collection.listing.is_none();
         if !is_settled(&self.services) || !is_settled(&self.slices) {
@@ -295,7 +296,7 @@ impl Collection {
         }));
     }
 
-    /// Whether newer news of this name has been heard already.
+    /// Whether a newer version of this object is known.
     fn is_late(&self, key: &Key, version: Version) -> bool {
         let known = self.known.get(key).map(|known| known.version);
         let grave = self.graves.get(key).copied();
@@ -314,7 +315,8 @@ impl Collection {
     fn delete(&mut self, kind: Kind, identity: &Identity, is_synced: bool, changes: &mut Vec<Change>) {
         let Identity { key, uid, version } = identity;
         let known = self.known.get(key);
-        // A deletion ends whatever life was known before it, also one whose successor was never understood.
+        // A deletion applies to the known object even if it belongs to a later object of the same name that could never
+        // be decoded.
         let is_late = known.is_some_and(|known| match version.cmp(&known.version) {
             Ordering::Greater => false,
             Ordering::Less => *version != Version::default() || known.uid.is_other(*uid),
@@ -335,7 +337,7 @@ impl Collection {
         }
     }
 
-    /// So that late news about it are known as such, also where nothing was known of it: its creation may yet arrive.
+    /// Adds a tombstone, also for an unknown object: the event of its creation may arrive later.
     fn bury(&mut self, key: &Key, version: Version) {
         if self.graves.len() >= MAX_GRAVES {
             self.graves.clear();
@@ -380,15 +382,15 @@ impl Collection {
         let Some(Listing { seen, ports, nameless }) = self.listing.take() else { return Verdict::Fine };
         self.problems.retain(|key, _| seen.contains(key));
         if nameless > 0 {
-            // Any of what the list lacks may be one of those.
+            // Each object that the list lacks may be one of those without a name.
             self.incomplete = Some(nameless);
             self.was_listed = true;
             return Verdict::Fine;
         }
         self.incomplete = None;
         self.nameless = None;
-        // Ports are compared with ports. The kernel's may be of other sources too, which this cannot know: where those are
-        // most, it costs one more list at start.
+        // Both numbers count service ports. The maps may also contain ports of other sources, which the store does not
+        // know. If most of them are, the only cost is a second list at start.
         let expected = std::mem::take(&mut self.expected);
         let lacking = expected.saturating_sub(ports);
         if !self.was_listed && is_mass(lacking, expected) {
@@ -440,7 +442,7 @@ impl Collection {
     }
 }
 
-/// How many service ports an object makes: each of its ports in each family that it has an address in.
+/// The number of service ports of an object: each port counts once per family of its addresses.
 fn service_ports(object: &Object) -> usize {
     let Object::Service(service) = object else { return 0 };
     let families = |port: &ServicePort| port.frontends.iter().map(|at| at.addr.family()).collect::<BTreeSet<_>>().len();

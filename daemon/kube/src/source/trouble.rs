@@ -1,5 +1,5 @@
-//! Whether one kind fails again and again while the apiserver is connected: then the journal tells once, and once more when
-//! that is over. Pure. A missing permission and a missing apiserver are told elsewhere.
+//! Decides when to log that one kind keeps failing although an apiserver is connected, and that it works again; each
+//! once. Pure. Missing permissions and a missing apiserver are logged elsewhere.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use tokio::time::Instant;
 use super::watch::State;
 use crate::apiserver::error::LinkError;
 
-/// Fewer failures in a row are not told.
+/// The number of consecutive failures before a message.
 const FEW: u32 = 3;
 
-/// For so long a kind must fail before that is told, and work before that is believed: a watch that is accepted may yet
-/// fail at once, every time.
+/// The time for which a kind must fail before that is logged, and work before its recovery counts: a watch may be
+/// accepted and fail immediately, every time.
 const STEADY: Duration = Duration::from_secs(5);
 
-/// What to tell.
+/// A message to log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// So many requests failed in a row, the last one like this.
+    /// The number of consecutive failures, and the latest error.
     Failing(u32, LinkError),
-    /// It works again.
+    /// The kind works again.
     Works,
 }
 
-/// See the module.
+/// The failures of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
     failures: u32,
@@ -35,7 +35,7 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Takes note of how the watch goes.
+    /// Records the state of the watch.
     pub(super) fn note(&mut self, now: Instant, state: &State) {
         match state {
             State::Failing(LinkError::Forbidden(_)) => self.working_since = None,
@@ -51,7 +51,7 @@ impl Trouble {
         }
     }
 
-    /// What is to be told now, if anything.
+    /// The message to log now, if any.
     pub(super) fn beat(&mut self, now: Instant, is_connected: bool) -> Option<Turn> {
         let is_long = |since: Option<Instant>| since.is_some_and(|since| now.duration_since(since) >= STEADY);
         if is_long(self.working_since) {

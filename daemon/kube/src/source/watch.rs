@@ -1,9 +1,9 @@
-//! Lists and watches one kind of objects, for ever, over whichever session is in use. Owns where it is in the cluster's
-//! history; what the objects mean is the store's business, which address is dialled the supervisor's.
+//! Lists and watches one kind of objects until the daemon ends, over the session in use. Keeps the position in the
+//! cluster's history. The store interprets the objects, and the supervisor selects the apiserver.
 //!
-//! A watch goes on where it ended, on the next session too. It lists again when the server says that the version is too
-//! old, when the cluster went back in time, when the server answers a watch with an error, and when it was away for
-//! longer than etcd keeps its history.
+//! A watch resumes where it ended, also on the next session. It lists again if the server rejects the version as too
+//! old, the cluster was restored from a backup, the server answers a watch with an error, or the watch was interrupted
+//! for longer than etcd keeps its history.
 
 mod batch;
 mod history;
@@ -30,89 +30,89 @@ use crate::apiserver::error::LinkError;
 use crate::apiserver::link::Body;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
-/// What a watcher tells the one who owns the store.
+/// A message of a watcher to the task of the Kubernetes source.
 #[derive(Debug)]
 pub enum Told {
-    /// For the store, in this order.
+    /// Messages for the store, in this order.
     Heard(Kind, Vec<Heard>),
-    /// How the watch itself goes.
+    /// The state of the watch.
     State(Kind, State),
-    /// Something arrived, if only a bookmark. Said once a second at most.
+    /// The server has sent something, for example a bookmark. Sent at most once per second.
     Progress(Kind),
     /// The uid of Service `default/kubernetes`.
     Cluster(String),
 }
 
-/// How a watch goes.
+/// The state of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Waiting for an apiserver, or for the first list.
+    /// It waits for an apiserver or for the first list.
     Waiting,
-    /// An apiserver is connected and has not answered yet.
+    /// An apiserver is connected and has not responded yet.
     Asking,
-    /// Up to date.
+    /// It is up to date.
     Watching,
-    /// It failed, and is tried again.
+    /// It failed and will be retried.
     Failing(LinkError),
 }
 
-/// See the module.
+/// The watcher of one kind.
 pub struct Watcher {
     query: Query,
     apiservers: Apiservers,
     told: mpsc::Sender<Told>,
-    /// Asks for another list.
+    /// Requests another list.
     again: Arc<Notify>,
     timing: Timing,
     decoder: Decoder,
-    /// Up to where everything was heard; `None`: nothing is known, or nothing that counts any more.
+    /// The version from which to resume; `None` if a list is necessary.
     version: Option<Version>,
-    /// The newest version ever heard, of which the store may know something.
+    /// The newest version received so far. The store may contain objects of this version.
     newest: Version,
-    /// Whether versions from before may be of another history than the next list.
+    /// Whether the next list may belong to another history than earlier versions.
     is_rewound: bool,
-    /// Whether it has yet to be seen that the cluster is still where it was: the server may be another one, or
-    /// restored.
+    /// Whether to check first that the cluster still has the known history: the server may have changed, or the cluster
+    /// may have been restored.
     is_unsure: bool,
-    /// What the first question of a session has shown since that was last seen.
+    /// The result of comparing the session's first read with the known versions, until the next check.
     behind: Behind,
-    /// When `newest` last grew.
+    /// The time at which `newest` last increased.
     grown_at: Instant,
-    /// The restores that the watchers of other kinds have found.
+    /// The restores that the watchers have found.
     restores: Restores,
-    /// Over which connection of its link that was last seen.
+    /// The generation of the link at the latest check.
     generation: u64,
-    /// Whether the watch told anything since it was last asked for, its list apart.
+    /// Whether the watch has delivered an event since its start, apart from the initial list.
     is_up: bool,
-    /// How many streaming lists broke in a row.
+    /// The number of consecutive streaming lists that broke off.
     broken_lists: u32,
-    /// When something last arrived.
+    /// The time at which the server last sent anything.
     heard_at: Instant,
     progress_at: Option<Instant>,
 }
 
-/// Why a stream or list ended without an error.
+/// The reason why a stream or list ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The list is complete: watch what comes after it.
+    /// The list is complete; watch from its version.
     Listed,
-    /// Go on from where it ended.
+    /// Resume from the current version.
     Resume,
-    /// The version is too old: everything must be listed.
+    /// The version is too old; list again.
     TooOld,
-    /// The server does not know what it was asked; ask for a list in another way.
+    /// The server does not support the request; try a different one.
     AskOtherwise,
-    /// The store does not believe the list.
+    /// The store wants the list to be confirmed.
     Doubted,
     /// The watcher of another kind has found that the cluster was restored.
     Restored,
 }
 
-/// So many streaming lists that break in a row, and lists are asked for in pages.
+/// The number of consecutive broken streaming lists after which lists are requested in pages.
 const MAX_BROKEN_LISTS: u32 = 3;
 
 impl Watcher {
-    /// A watcher of one kind. `again` makes it list once more; `restores` are those that all watchers share.
+    /// A watcher of one kind. `again` requests another list; `restores` is shared by all watchers.
     pub fn new(
         query: Query,
         apiservers: Apiservers,
@@ -142,7 +142,7 @@ impl Watcher {
         }
     }
 
-    /// Watches until nobody listens any more.
+    /// Watches until the receiver of the messages is closed.
     pub async fn run(mut self) {
         loop {
             let session = self.apiservers.session.borrow_and_update().clone();
@@ -161,14 +161,14 @@ impl Watcher {
         }
     }
 
-    /// Lists and watches over one session, until there is another.
+    /// Lists and watches over one session until it is replaced.
     async fn follow(&mut self, session: &Session) {
         self.compare(session);
-        // The session knows how far Services were when it was opened, which is no news of any other kind.
+        // The first read of a session yields the version of Services only. Other kinds need their own check.
         self.is_unsure = self.query.kind != Kind::Service || self.behind != Behind::No;
         self.generation = session.link.generation();
         self.forget_if_away_for_long();
-        // Another server may know what the last one did not.
+        // Another server may support what the previous one did not.
         self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
         let mut failures: u32 = 0;
         let mut changed = self.apiservers.session.clone();
@@ -183,7 +183,7 @@ impl Watcher {
                 () = again.notified() => Ok(End::Doubted),
                 () = restored => Ok(End::Restored),
             };
-            // A list that works is no sign that the watch after it will.
+            // A successful list does not prove that the following watch will work.
             let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timing.backoff.1;
             failures = if was_up { 0 } else { failures };
             let pause = self.conclude(session, end, &mut failures).await;
@@ -194,7 +194,7 @@ impl Watcher {
         }
     }
 
-    /// What follows from how a list or a watch ended; how long to wait before the next.
+    /// Handles the end of a list or watch, and returns the time to wait before the next one.
     async fn conclude(&mut self, session: &Session, end: Result<End, LinkError>, failures: &mut u32) -> Duration {
         match end {
             Ok(End::Listed | End::AskOtherwise) => return Duration::ZERO,
@@ -213,7 +213,7 @@ impl Watcher {
         match end {
             Ok(End::TooOld) => {
                 self.version = None;
-                // Once is nothing but having been away.
+                // A single occurrence only means that the watch was interrupted for a while.
                 if *failures == 1 { Duration::ZERO } else { self.backoff(*failures) }
             }
             Ok(_) => self.backoff(*failures),
@@ -221,10 +221,10 @@ impl Watcher {
         }
     }
 
-    /// One list, or one watch.
+    /// Performs one list or one watch.
     async fn once(&mut self, session: &Session) -> Result<End, LinkError> {
-        // Without HTTP/2 each watch has a connection of its own, and so perhaps a server that was restored meanwhile;
-        // with it, the link has another one when the server has drained the one before.
+        // Without HTTP/2 each watch has its own connection, possibly to a server that was restored in the meantime.
+        // With HTTP/2 the link has a new connection if the server has drained the previous one.
         let generation = session.link.generation();
         let is_elsewhere = self.version.is_some() && (session.link.protocol() != "h2" || self.generation != generation);
         if self.newest != Version::default() && (self.is_unsure || is_elsewhere) {
@@ -258,7 +258,7 @@ impl Watcher {
             Err(error) => return Err(error),
         };
         if session.link.generation() != self.generation {
-            // Another connection, perhaps to another server, has answered than the one that was looked at.
+            // The response came over a newer connection, possibly from another server than the one that was checked.
             self.is_unsure = true;
             return Ok(End::Resume);
         }
@@ -266,7 +266,7 @@ impl Watcher {
         self.read_events(session, body, false).await
     }
 
-    /// A watch that begins with everything there is (KEP-3157).
+    /// Starts a watch that begins with the existing objects (KEP-3157).
     async fn stream_list(&mut self, session: &Session) -> Result<End, LinkError> {
         let answer = session.link.get(&self.query.stream(self.timing.watch), self.timing.patience).await;
         let body = match answer {
@@ -286,8 +286,8 @@ impl Watcher {
     async fn begin_list(&mut self) {
         let is_rewound = self.is_rewound;
         self.tell(Told::Heard(self.query.kind, vec![Heard::ListBegins { is_rewound }])).await;
-        // A list that follows a failure may be of a history that has passed the versions from before: the store takes
-        // equal versions for equal content in the first list alone.
+        // A list after a failed one may belong to a different history that has since passed the known versions.
+        // Therefore, only the first list may treat equal versions as equal content.
         self.is_rewound = true;
     }
 
@@ -300,7 +300,7 @@ impl Watcher {
                 Ok(None) if is_list => return Err(LinkError::Broken("the list ended before it was complete".into())),
                 Ok(None) => return Ok(End::Resume),
                 Err(_elapsed) if is_list => {
-                    // A server that does not know streaming lists takes one for a watch that begins now.
+                    // A server that does not support streaming lists treats the request as a watch for new changes.
                     self.query.streams = false;
                     return Ok(End::AskOtherwise);
                 }
@@ -328,7 +328,7 @@ impl Watcher {
         }
     }
 
-    /// What a piece of the stream says. The version is that of the last event in it.
+    /// Decodes a frame of the stream. The version of the batch is that of the last event.
     fn decode(&mut self, lines: &mut Lines, data: &[u8], is_list: &mut bool) -> Batch {
         let mut batch = Batch::default();
         let decoder = &mut self.decoder;
@@ -357,7 +357,7 @@ impl Watcher {
             let body = match session.link.get(&query, self.timing.patience).await {
                 Ok(answer) => answer.into_body(),
                 Err(LinkError::Gone(_)) if !next.is_empty() => {
-                    // Too slow for this history: everything in one answer cannot grow old.
+                    // The pages take longer than etcd keeps its history. A list without pages cannot expire.
                     self.timing.page = 0;
                     return Ok(End::TooOld);
                 }
@@ -399,25 +399,25 @@ impl Watcher {
         }
         if self.progress_at.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
             self.progress_at = Some(now);
-            // A supervisor that is busy learns of it the next time.
+            // If the queue is full, the supervisor receives the next report.
             _ = self.apiservers.reports.try_send(Report::Progress { session: session.number });
-            // So does the one who owns the store.
+            // The same applies to the task of the Kubernetes source.
             _ = self.told.try_send(Told::Progress(self.query.kind));
         }
     }
 
     async fn tell(&self, told: Told) {
-        // Nobody listening means that the daemon ends; `run` sees it.
+        // Fails only if the daemon ends; `run` checks for that.
         _ = self.told.send(told).await;
     }
 
-    /// Takes note of a failure; how long to wait at least.
+    /// Records a failure and returns the minimum time to wait.
     async fn fail(&mut self, session: &Session, error: LinkError, failures: u32) -> Duration {
         debug!("{}: {error}", self.query.kind.resource());
         let mut pause = Duration::ZERO;
         match &error {
             LinkError::Busy { code, retry_after, .. } => {
-                // What comes with a server error is a guess.
+                // Only the `Retry-After` of a 429 is reliable; that of a server error is a guess.
                 let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timing.backoff.1 };
                 pause = retry_after.unwrap_or_default().min(most);
                 if failures > 2 {
@@ -429,7 +429,7 @@ impl Watcher {
             _ => {}
         }
         self.tell(Told::State(self.query.kind, State::Failing(error.clone()))).await;
-        // A Node that may not be read costs its zone only, and is nothing against the server.
+        // Without permission to read the Node, nodelb lacks only the zone, and the server is not to blame.
         let is_bearable =
             self.query.kind == Kind::Node && !matches!(error, LinkError::Broken(_) | LinkError::TimedOut(_));
         if !is_bearable {
@@ -441,7 +441,7 @@ impl Watcher {
     fn backoff(&self, failures: u32) -> Duration {
         let (first, longest) = self.timing.backoff;
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
-        // Spread, so that a cluster's nodes do not ask again all at once.
+        // Random, so that the nodes of a cluster do not send their requests at the same time.
         doubled.mul_f64(0.5 + fastrand::f64())
     }
 }

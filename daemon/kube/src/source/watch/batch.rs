@@ -1,17 +1,17 @@
-//! What one piece of a stream says, taken together. Pure.
+//! The combined content of one frame of a stream. Pure.
 
 use super::End;
 use crate::api::decode::{Event, Heard, Version};
 use crate::api::printable;
 use crate::apiserver::error::LinkError;
 
-/// What one piece of a stream says.
+/// The events in one frame of a stream.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) heard: Vec<Heard>,
     pub(super) version: Option<Version>,
     pub(super) end: Option<Result<End, LinkError>>,
-    /// Something arrived that is no event: what it told is lost.
+    /// Whether the frame contained invalid events. Their content is lost.
     pub(super) is_nonsense: bool,
 }
 
@@ -28,14 +28,14 @@ impl Batch {
                 self.version = self.version.max(Some(version));
                 if *is_list && is_end_of_list {
                     *is_list = false;
-                    // Of the objects before, each has a version of its own.
+                    // The objects before this bookmark have their own versions.
                     self.version = Some(version);
                     self.heard.push(Heard::Listed(version));
                 }
             }
             Ok(Event::Error { code: 410, .. }) => self.end = Some(Ok(End::TooOld)),
             Ok(Event::Error { code, message }) => self.end = Some(Err(LinkError::Status { code, message })),
-            // What it told is lost; only a list can make up for it.
+            // The content is lost; only a list can replace it.
             Err(error) => self.nonsense(&error),
         }
     }

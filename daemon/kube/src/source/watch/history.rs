@@ -1,4 +1,4 @@
-//! Whether what a watcher has heard is still a part of the cluster's history.
+//! Checks whether the versions that a watcher knows still belong to the cluster's history.
 
 use nodelb_core::messages;
 use tokio::time::Instant;
@@ -11,22 +11,22 @@ use crate::apiserver::error::LinkError;
 use crate::apiserver::preflight;
 use crate::apiserver::session::Session;
 
-/// How the first question of a session, which is about Services, compares with what the watcher knew when it began to
-/// follow the session.
+/// The comparison of a session's first read, which is about Services, with the newest version that the watcher knew
+/// when it began to use the session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Behind {
-    /// The answer is not behind.
+    /// The session's version is not older.
     #[default]
     No,
-    /// It is behind, and the watcher may have learned what is newer after the question was asked.
+    /// The session's version is older, but the watcher may have received the newer version after the read was sent.
     Perhaps,
-    /// It is behind what the watcher knew before the question was asked. For Services this proves a restore, for
-    /// another kind only if one etcd holds both.
+    /// The session's version is older than a version that the watcher knew before the read was sent. For Services this
+    /// proves a restore; for other kinds only if one etcd contains both kinds.
     Surely,
 }
 
 impl Watcher {
-    /// Keeps what the first question of a session shows: writes that follow hide it from later questions.
+    /// Records the comparison with the session's first read, because later writes hide a restore from later reads.
     pub(super) fn compare(&mut self, session: &Session) {
         let behind = if session.revision >= self.newest.0 {
             Behind::No
@@ -38,7 +38,7 @@ impl Watcher {
         self.behind = self.behind.max(behind);
     }
 
-    /// Takes note of a version that has arrived.
+    /// Records a received version.
     pub(super) fn learn(&mut self, version: Version) {
         if version > self.newest {
             self.newest = version;
@@ -52,7 +52,7 @@ impl Watcher {
         }
     }
 
-    /// Everything is listed again, and no version from before counts.
+    /// Discards the version, so that everything is listed again and no earlier version counts.
     fn forget_history(&mut self) {
         self.version = None;
         self.newest = Version::default();
@@ -60,7 +60,7 @@ impl Watcher {
         (self.is_unsure, self.behind) = (false, Behind::No);
     }
 
-    /// Another watcher has found that the cluster was restored. What this one finds out itself is for the log.
+    /// Accepts a restore that another watcher has found. Only the watcher that finds a restore logs it.
     pub(super) fn believe_restore(&mut self) {
         self.restores.take_note();
         self.version = None;
@@ -68,14 +68,14 @@ impl Watcher {
         self.is_unsure = true;
     }
 
-    /// Whether what was heard before is still a part of this cluster's history: a consistent list of this very kind,
-    /// asked for after that was heard, is never behind it, unless the cluster was restored. One that is leads to a
-    /// list; it is logged when a second one agrees.
+    /// Checks whether the known versions still belong to this cluster's history. A consistent list of the same kind,
+    /// sent after a version was received, never has an older version unless the cluster was restored. An older version
+    /// causes a list; if a second request confirms it, it is also logged.
     pub(super) async fn look_at_history(&mut self, session: &Session) -> Result<(), LinkError> {
         self.forget_if_away_for_long();
         let is_service = self.query.kind == Kind::Service;
         let first = if is_service && self.behind == Behind::Surely {
-            // Asked again, the cluster may have passed that version.
+            // By the second request, the cluster may have passed that version.
             Version(session.revision.min(self.newest.0.saturating_sub(1)))
         } else {
             self.ask_version(session).await?
@@ -84,7 +84,7 @@ impl Watcher {
             return self.settle_doubt(session, first).await;
         }
         let newest = self.newest;
-        // Before the second question, which may be interrupted.
+        // Before the second request, because the latter may be interrupted.
         self.forget_history();
         self.restores.report(self.query.kind, session);
         let kind = self.query.kind.resource();
@@ -94,22 +94,22 @@ impl Watcher {
                 "{kind}: the cluster is at resourceVersion {} and was at {} before: it was restored, so everything is listed again",
                 second.0, newest.0
             ),
-            // It may have been restored and have passed that version meanwhile: a list costs less than a change that is
-            // missed.
+            // The cluster may have been restored and have passed that version since. An unnecessary list is better than
+            // a missed change.
             second => debug!("{kind}: at {} where {} was heard, then {second:?}: listed again", first.0, newest.0),
         }
         Ok(())
     }
 
-    /// The kind itself is at `now`, not behind: what follows if the first question of the session was behind.
+    /// Handles a session with an older first read if the kind itself is at `now`, which is not older.
     async fn settle_doubt(&mut self, session: &Session, now: Version) -> Result<(), LinkError> {
         let is_service = self.query.kind == Kind::Service;
         let is_doubtful = match self.behind {
             Behind::No => false,
-            // Proves nothing either way: a list costs less than a change that is missed.
+            // This proves nothing. An unnecessary list is better than a missed change.
             Behind::Perhaps => is_service,
-            // With one etcd for both kinds, Services are never behind this kind when they are asked for after it. Where
-            // they are, the kinds have histories of their own, and the first question says nothing of this one.
+            // If one etcd contains both kinds, a later read of Services never has an older version than this kind. If
+            // it does, the kinds have separate histories, and the first read is irrelevant for this kind.
             Behind::Surely => preflight::ask(&session.link, self.timing.patience).await?.0 >= now.0,
         };
         if is_doubtful {
@@ -120,7 +120,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// The resourceVersion that this kind is at now, by a consistent list of one object at most.
+    /// The current resourceVersion of this kind, from a consistent list with a limit of one object.
     async fn ask_version(&mut self, session: &Session) -> Result<Version, LinkError> {
         let answer = session.link.get(&self.query.page("", 1), self.timing.patience).await?;
         let mut page = Page::new(answer.into_body());

@@ -1,5 +1,5 @@
-//! That the cluster was restored, shared between the watchers: one etcd nearly always holds all kinds. Only the conclusion
-//! is shared; the versions of two kinds are never compared.
+//! Shares the information that the cluster was restored between the watchers, because one etcd nearly always contains
+//! all kinds. Only the conclusion is shared; versions of different kinds are never compared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,22 +9,22 @@ use tokio::sync::watch;
 use crate::api::decode::Kind;
 use crate::apiserver::session::Session;
 
-/// Which restore a watcher has found.
+/// The latest restore that a watcher has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Found {
-    /// Counts the restores that were found.
+    /// The number of restores found so far.
     count: u64,
-    /// The kind whose watcher found it.
+    /// The kind of the watcher that found it.
     by: Option<Kind>,
-    /// The session, and the connection of its link, that showed it.
+    /// The number of the session and the generation of its link over which it was found.
     over: (u64, u64),
 }
 
-/// What one watcher knows of the restores that all watchers share. A clone is for the same watcher.
+/// The view of one watcher on the shared restores. A clone belongs to the same watcher.
 #[derive(Clone, Debug)]
 pub struct Restores {
     found: watch::Sender<Found>,
-    /// How many restores this watcher has taken into account.
+    /// The number of restores that this watcher has handled.
     seen: Arc<AtomicU64>,
 }
 
@@ -35,14 +35,14 @@ impl Default for Restores {
 }
 
 impl Restores {
-    /// The same for a watcher that begins now.
+    /// The view of a new watcher.
     pub(super) fn of_new_watcher(&self) -> Self {
         let new = Self { found: self.found.clone(), seen: Arc::default() };
         new.take_note();
         new
     }
 
-    /// Lets the other watchers know of a restore, unless another one has found it over the same connection.
+    /// Reports a restore to the other watchers, unless another watcher has found it over the same connection.
     pub(super) fn report(&self, by: Kind, session: &Session) {
         let over = (session.number, session.link.generation());
         self.found.send_if_modified(|found| {
@@ -55,12 +55,12 @@ impl Restores {
         self.take_note();
     }
 
-    /// Counts every restore that was found so far as taken into account.
+    /// Marks all restores found so far as handled.
     pub(super) fn take_note(&self) {
         self.seen.store(self.found.borrow().count, Ordering::Relaxed);
     }
 
-    /// Ready when the watcher of another kind has found a restore that this watcher has not taken into account.
+    /// Waits until the watcher of another kind finds a restore that this watcher has not handled.
     pub(super) async fn found_by_another(self, own: Kind) {
         let mut found = self.found.subscribe();
         let is_news = |found: &Found| found.count != self.seen.load(Ordering::Relaxed) && found.by != Some(own);

@@ -1,30 +1,30 @@
-//! How patient a watcher is.
+//! The time limits of a watcher.
 
 use std::time::Duration;
 
-/// How long everything may take.
+/// The time limits of a watcher.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// Until an answer's head arrives; an apiserver may collect a list for a while.
+    /// The timeout for the head of a response to a list; an apiserver may need some time to collect the list.
     pub patience: Duration,
-    /// Until the head of an answer to a watch that goes on where it ended: it needs nothing to be collected.
+    /// The timeout for the head of a response to a watch that resumes; the server does not have to collect anything.
     pub watch_patience: Duration,
-    /// After so long without an answer it shows that none has come.
+    /// The time without a response after which the state of the watch becomes `Asking`.
     pub watch_shown: Duration,
-    /// Between two pieces of a list.
+    /// The maximum time between two frames of a list.
     pub list_silence: Duration,
-    /// Between two items of a watch, bookmarks included, which come about once a minute. Then the watch is made again:
-    /// silence is no proof of death.
+    /// The maximum time between two frames of a watch, which has a bookmark about once a minute. Afterwards the watch
+    /// is restarted; this does not count as a failure of the server.
     pub watch_silence: Duration,
-    /// How long a watch is asked for; between this and twice as long.
+    /// The minimum duration of a watch. The requested duration is random, up to twice as long.
     pub watch: Duration,
     /// The first and the longest pause after a failure.
     pub backoff: (Duration, Duration),
-    /// The pause before a list that nobody believes is asked for again.
+    /// The pause before a list that confirms the previous one.
     pub confirm: Duration,
-    /// A watch that was away for longer lists again: etcd keeps five minutes.
+    /// The interruption after which a watch lists again; etcd keeps its history for five minutes.
     pub resume_within: Duration,
-    /// How many objects a page of a list has.
+    /// The number of objects in a page of a list.
     pub page: usize,
 }
 
