@@ -1,14 +1,14 @@
 //! The Kubernetes side of nodelb: connections to an apiserver and their credentials ([`apiserver`]), the objects of the
-//! Kubernetes API ([`api`]), the source that watches them ([`source`]) and the Events that nodelb writes ([`events`]). This
-//! package depends on the core; the daemon and the command line depend on this package.
+//! Kubernetes API ([`api`]), the source that watches them ([`source`]) and the Events that nodelb writes ([`events`]).
+//! This package depends on the core; the daemon and the command line depend on this package.
 //!
 //! ```text
 //!  null, time <── apiserver <── api <── source, events
 //! ```
 //!
 //! The package also contains modules that it shares with the daemon: [`clock`], [`state`] (files that are replaced
-//! atomically) and [`threads`] (work that may block forever). The core cannot contain them, because it must not block or
-//! read a clock.
+//! atomically) and [`threads`] (work that may block forever). The core cannot contain them, because it must neither
+//! block nor read a clock.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The task of the Kubernetes source: loads the remembered state, starts the watches, and sends changes to the owner task.
-//! It is the only task that uses the store.
+//! The task of the Kubernetes source: loads the remembered state, starts the watches, and sends changes to the owner
+//! task. It is the only task that uses the store.
 //!
 //! ```text
 //!  state directory ──> remembered changes ──┐

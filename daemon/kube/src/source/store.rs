@@ -1,9 +1,9 @@
-//! The identities of all known Kubernetes objects, and the consequences of new messages about them. Pure: messages of the
-//! watchers go in, changes for the owner task come out. The objects themselves are stored in the table.
+//! The identities of all known Kubernetes objects, and the consequences of new messages about them. Pure: messages of
+//! the watchers go in, changes for the owner task come out. The objects themselves are stored in the table.
 //!
 //! - An object that exists is passed on immediately.
-//! - An object that a list lacks is removed when no list is in progress, and never before Services and EndpointSlices have
-//!   been listed once.
+//! - An object that a list lacks is removed when no list is in progress, and never before Services and EndpointSlices
+//!   have been listed once.
 //! - A list that lacks most of the known objects must be confirmed by a second one.
 //! - An object with a new UID replaces the previous one; late events about the previous one are ignored.
 //! - A deleted Node is missing immediately. A Node that a list lacks is missing when a second list lacks it as well,
