@@ -1,11 +1,11 @@
-//! Reaching an apiserver, come what may. Owns the addresses, the credentials and the one connection in use; knows
-//! nothing of what is read over it.
+//! Keeps nodelb connected to an apiserver: selects an address, loads the credentials, and owns the connection.
+//! Independent of the requests that are sent over the connection.
 //!
 //! ```text
 //!  config ──> Settings ──┐                            ┌── watch: Option<Arc<Session>> ──> source
 //!  credentials (files) ──┼──> supervisor (1) ─────────┤
 //!  remembered addresses ─┘     │  pool (pure)         ├── watch: pool report ──> admin
-//!             source ──Report──┘  link, probes        └── Change::Apiservers ──> owner
+//!              source ──Report──┘  link, probes        └── Change::Apiservers ──> owner
 //! ```
 
 pub mod address;

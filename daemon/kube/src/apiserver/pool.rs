@@ -1,9 +1,9 @@
-//! Which apiserver address to use: every address that is known, how each one stands, and the decisions. Owns no socket and
-//! no clock: time is a parameter, what happened is told by the supervisor, decisions are values.
+//! Decides which apiserver address to use: contains all known addresses, their state, and the decisions. Has no sockets
+//! and no clock: the time is a parameter, the supervisor reports events, and decisions are return values.
 //!
-//! Configured addresses come first, in their order, and never change. Learned and remembered ones follow; they are added,
-//! and forgotten only after they failed for long. Nothing is ever latched: an address that fails makes room for the
-//! next one at once, and is returned to when it has worked again for a while.
+//! Configured addresses come first, in their order, and never change. Learned and remembered addresses follow; they are
+//! forgotten only after they have failed for a long time. No decision is final: if an address fails, the next one is
+//! used immediately, and the first one is used again after it has worked for a while.
 
 mod candidate;
 mod choice;
@@ -24,31 +24,31 @@ pub use self::report::{PoolReport, Row};
 use super::address::{Address, Host, Server};
 use super::timing::Timing;
 
-/// The most addresses kept of those the cluster lists, and as many of those remembered.
+/// The maximum number of learned addresses, and also of remembered ones.
 pub const MOST_LEARNED: usize = 32;
 
-/// What a wait is multiplied by, in thousandths.
+/// The range of the random factor for waiting times, in thousandths.
 const JITTER: RangeInclusive<u64> = 750..=1250;
 
-/// What the certificate of a learned address must carry where the configuration names nothing: every apiserver certificate
-/// of a managed or kubeadm cluster has it, whatever addresses it has.
+/// The name that the certificate of a learned address must contain, if the configuration does not have one. Every
+/// apiserver certificate of a managed or kubeadm cluster contains it, whatever the server's addresses are.
 pub const DEFAULT_SERVER_NAME: &str = "kubernetes";
 
-/// The addresses, and which one is in use.
+/// All known addresses, and the one in use.
 #[derive(Clone, Debug)]
 pub struct Pool {
     timing: Timing,
-    /// In the order of preference.
+    /// All addresses in order of preference.
     candidates: Vec<Candidate>,
     in_use: Option<InUse>,
-    /// Used last, also while none is.
+    /// The address that was most recently in use, also while none is in use.
     last_used: Option<Address>,
     switches: u64,
-    /// What the cluster lists now.
+    /// The addresses that the cluster currently lists.
     listed: BTreeSet<SocketAddr>,
     learned_name: Arc<str>,
     seed: u64,
-    /// Spreads what the nodes of a cluster would otherwise do in step.
+    /// Randomizes times, so that the nodes of a cluster do not act simultaneously.
     random: Rng,
 }
 
@@ -56,23 +56,24 @@ pub struct Pool {
 struct InUse {
     address: Address,
     opened: Moment,
-    /// Its requests kept failing, and that is taken down.
+    /// Whether it is already recorded that requests over this session keep failing.
     has_disappointed: bool,
-    /// Probes that failed in a row.
+    /// The number of consecutive failed probes.
     strikes: u32,
 }
 
 /// An address that worked before this run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// Where, with the name its certificate carried.
+    /// The address, and the name in its certificate.
     pub server: Server,
-    /// When it last worked, in seconds since 1970.
+    /// The time when it last worked, in seconds since 1970.
     pub worked: u64,
 }
 
 impl Pool {
-    /// A pool of the configured servers, each address once. `seed` spreads the nodes of a cluster over what they learn.
+    /// A pool of the configured servers without duplicates. `seed` differs between the nodes of a cluster, so that they
+    /// prefer different learned addresses.
     pub fn new(configured: &[Server], timing: Timing, seed: u64, now: Moment) -> Self {
         let mut pool = Self {
             timing,
@@ -93,8 +94,8 @@ impl Pool {
         pool
     }
 
-    /// Adds a server that is configured from now on, after the others that are; the connection in use stays. Whether it is
-    /// news.
+    /// Adds a configured server after the others. Does not affect the session in use. Returns whether the server is
+    /// new.
     pub fn configure(&mut self, server: Server, now: Moment) -> bool {
         let configured = |pool: &Self| pool.candidates.iter().filter(|c| c.origin == Origin::Configured).count();
         let known = self.position(&server.address);
@@ -113,7 +114,7 @@ impl Pool {
         true
     }
 
-    /// Adds what worked before this run.
+    /// Adds the addresses that worked before this run.
     pub fn remember(&mut self, remembered: impl IntoIterator<Item = Remembered>, now: Moment) {
         for (order, Remembered { server, worked }) in (0..).zip(remembered).take(2 * MOST_LEARNED) {
             match self.position(&server.address) {
@@ -127,8 +128,8 @@ impl Pool {
         }
     }
 
-    /// Takes over what the cluster lists, already validated: what is new is added, nothing is removed. Returns what found no
-    /// room.
+    /// Sets the addresses that the cluster lists, which must have been validated. Adds new ones and removes none.
+    /// Returns the addresses that exceed the limit.
     pub fn learn(&mut self, listed: &BTreeSet<SocketAddr>, now: Moment) -> Vec<SocketAddr> {
         let mut left_out = Vec::new();
         self.listed.clone_from(listed);
@@ -156,22 +157,22 @@ impl Pool {
         left_out
     }
 
-    /// How an address that was learned is connected to.
+    /// The server for a learned address.
     pub fn learned_server(&self, at: SocketAddr) -> Server {
         Server { address: at.into(), tls_server_name: Some(Arc::clone(&self.learned_name)) }
     }
 
-    /// Forgets learned addresses that may not be used after all, but the one in use and whatever has ever worked: a service
-    /// that takes the address of an apiserver takes nothing from nodelb, whose own connections are not translated. Returns
-    /// them.
+    /// Forgets learned addresses that are now refused, except the one in use and all that have ever worked: a service
+    /// with the address of an apiserver does not affect nodelb, because its own connections are not translated. Returns
+    /// the forgotten addresses.
     pub fn forget_refused(&mut self, is_refused: impl Fn(SocketAddr) -> bool) -> Vec<Address> {
         self.forget(|candidate| {
             !candidate.has_worked() && socket_of(&candidate.server.address).is_some_and(&is_refused)
         })
     }
 
-    /// What was learned counts for no more than what is remembered: it was learned from the state of before. It is learned
-    /// again when the cluster lists it.
+    /// Downgrades learned addresses to remembered ones, because they come from the state of the previous run. They are
+    /// learned again when the cluster lists them.
     pub fn demote_learned(&mut self) {
         for candidate in &mut self.candidates {
             if candidate.origin == Origin::Learned {
@@ -181,8 +182,8 @@ impl Pool {
         self.candidates.sort_by_key(|candidate| (candidate.origin, candidate.order));
     }
 
-    /// Forgets learned and remembered addresses that the cluster does not list and that failed for very long, while
-    /// another one has been in use for a while. Returns them.
+    /// Forgets learned and remembered addresses that the cluster does not list and that have failed for a very long
+    /// time, if another one has been in use for a while. Returns the forgotten addresses.
     pub fn forget_stale(&mut self, now: Moment) -> Vec<Address> {
         let settled = self.in_use.as_ref().is_some_and(|in_use| in_use.opened.plus(self.timing.steady) <= now);
         if !settled || self.listed.is_empty() {
@@ -214,7 +215,7 @@ impl Pool {
         forgotten
     }
 
-    /// Makes room for one more learned address, if need be by forgetting one that fails and is not listed.
+    /// Makes room for another learned address, if necessary by forgetting one that fails and is not listed.
     fn has_room(&mut self) -> bool {
         let learned = |pool: &Self| pool.candidates.iter().filter(|c| c.origin == Origin::Learned).count();
         if learned(self) < MOST_LEARNED {
@@ -231,21 +232,21 @@ impl Pool {
         stale.map(|stale| self.candidates.remove(stale)).is_some()
     }
 
-    /// The place of a learned address among the others: the same each time, and another one under another seed.
+    /// The order of a learned address among the others, which depends only on the address and the seed.
     fn order_of(&self, address: &Address) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.seed, address).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// An attempt to connect begins.
+    /// Records that an attempt to connect has started.
     pub fn dialling(&mut self, now: Moment, address: &Address) {
         if let Some(candidate) = self.find_mut(address) {
             candidate.dialling = Some(now);
         }
     }
 
-    /// Takes down what came of an attempt to connect, or of a request.
+    /// Records the result of an attempt to connect, or of a request.
     pub fn note(&mut self, now: Moment, address: &Address, outcome: Outcome) {
         let (timing, jitter) = (self.timing, self.random.u64(JITTER));
         if let Some(candidate) = self.find_mut(address) {
@@ -255,7 +256,7 @@ impl Pool {
         self.schedule(now, address);
     }
 
-    /// A session over this address is open: it is in use from now on. Attempts that are not through lost the race.
+    /// Records a new session over this address, which is now in use. Other attempts have lost the race.
     pub fn opened(&mut self, now: Moment, address: &Address) {
         let (timing, jitter) = (self.timing, self.random.u64(JITTER));
         for candidate in &mut self.candidates {
@@ -275,21 +276,22 @@ impl Pool {
             self.switches += 1;
         }
         self.last_used = Some(address.clone());
-        // Another link over the same address is no other session as far as its age counts.
+        // The age of the session includes earlier links to the same address.
         let opened = self.in_use.as_ref().filter(|in_use| in_use.address == *address).map_or(now, |it| it.opened);
         self.in_use = Some(InUse { address: address.clone(), opened, has_disappointed: false, strikes: 0 });
         self.schedule_all(now);
     }
 
-    /// An attempt to replace the session in use by another one over the same address failed: the old one stays.
+    /// Records that replacing the session in use with another one over the same address has failed. The old session
+    /// remains.
     pub fn not_reopened(&mut self, address: &Address) {
         if let Some(candidate) = self.find_mut(address) {
             candidate.dialling = None;
         }
     }
 
-    /// The session in use is no more, because it failed: what is known of the address then is told with
-    /// [`note`](Self::note). A session that was hardly open counts as a failure by itself.
+    /// Records that the session in use has failed; the supervisor reports the state of the address with
+    /// [`note`](Self::note). The end of a very short session counts as a failure of the address.
     pub fn closed(&mut self, now: Moment, error: &str) {
         let Some(InUse { address, opened, .. }) = self.in_use.take() else { return };
         let (timing, lasted) = (self.timing, now.0.saturating_sub(opened.0));
@@ -303,8 +305,8 @@ impl Pool {
         }
     }
 
-    /// Requests over the session in use keep failing although it answers probes: any other one is better. Once per session
-    /// that counts as one that ended badly.
+    /// Records that requests over the session in use keep failing although probes succeed, so that any other address is
+    /// better. The first report counts as a session that ended badly.
     pub fn disappointed(&mut self, now: Moment, error: String) {
         let Some(in_use) = &mut self.in_use else { return };
         let is_news = !std::mem::replace(&mut in_use.has_disappointed, true);
@@ -315,8 +317,8 @@ impl Pool {
         self.note(now, &address, Outcome::NotReady(error));
     }
 
-    /// The server in use does not allow what nodelb needs. That is missing everywhere, unless the servers differ: each
-    /// other one is given a try, and then nodelb stays with what is allowed.
+    /// Records that the server in use denies a permission that nodelb needs. Usually all servers deny it, but they may
+    /// differ: nodelb tries each of the others once, and then stays with the permissions that it has.
     pub fn denied(&mut self, now: Moment, error: String) {
         let Some(address) = self.in_use().cloned() else { return };
         if let Some(candidate) = self.find_mut(&address) {
@@ -331,12 +333,13 @@ impl Pool {
         }
     }
 
-    /// The session in use was given up for another reason than a failure, such as new credentials.
+    /// Records that the session in use was closed for another reason than a failure, for example due to new
+    /// credentials.
     pub fn released(&mut self) {
         self.in_use = None;
     }
 
-    /// Addresses that refused, or were not ready, are tried again at once: the credentials have changed.
+    /// Retries all addresses that refused or were not ready immediately, because the credentials have changed.
     pub fn retry_refused(&mut self, now: Moment) {
         let timing = self.timing;
         for candidate in &mut self.candidates {
@@ -352,7 +355,7 @@ impl Pool {
         self.in_use.as_ref().map(|in_use| &in_use.address)
     }
 
-    /// Every address that is known, in the order of preference.
+    /// All known addresses in order of preference.
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
@@ -377,7 +380,7 @@ impl Pool {
     }
 }
 
-/// The name the first configured certificate carries; see [`DEFAULT_SERVER_NAME`].
+/// The name in the first configured server's certificate; see [`DEFAULT_SERVER_NAME`].
 pub(super) fn learned_name(configured: &[Server]) -> Arc<str> {
     let first = configured.first().and_then(|server| match (&server.tls_server_name, &server.address.host) {
         (Some(name), _) | (None, Host::Name(name)) => Some(Arc::clone(name)),

@@ -1,4 +1,4 @@
-//! One address of the pool and everything known about it. Owns its state; which address is chosen is decided elsewhere.
+//! The state of one address in the pool. The decisions are made elsewhere.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use serde::Serialize;
 use crate::apiserver::address::Server;
 use crate::apiserver::timing::Timing;
 
-/// Where an address is known from, the strongest first.
+/// The origin of an address, with the highest priority first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Origin {
-    /// The operator wrote it down; never forgotten, never changed.
+    /// The configuration; such an address is never forgotten or changed.
     Configured,
-    /// The cluster lists it as an endpoint of `default/kubernetes`.
+    /// The endpoints of `default/kubernetes`.
     Learned,
-    /// It worked before nodelb was started.
+    /// The state file; the address worked before nodelb was started.
     Remembered,
 }
 
@@ -29,25 +29,25 @@ impl fmt::Display for Origin {
     }
 }
 
-/// How an address stands.
+/// The state of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Standing {
-    /// Nothing is known yet.
+    /// Not known yet.
     Untried,
     /// It works.
     Healthy,
-    /// It works again, not yet for long enough to be preferred.
+    /// It works again, but not long enough to be preferred.
     Recovering,
-    /// It answers, and says that it is not ready; used when nothing better is known.
+    /// It responds that it is not ready. It is used if no better address is known.
     NotReady,
-    /// It does not answer.
+    /// It does not respond.
     Failed,
-    /// It answers as somebody we cannot talk to: wrong certificate, credentials refused, another cluster.
+    /// It responds, but nodelb cannot use it: wrong certificate, rejected credentials, or another cluster.
     Refused,
 }
 
 impl Standing {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 6] =
         [Self::Untried, Self::Healthy, Self::Recovering, Self::NotReady, Self::Failed, Self::Refused];
 }
@@ -65,26 +65,27 @@ impl fmt::Display for Standing {
     }
 }
 
-/// What came of an attempt or a probe, with the words to show.
+/// The result of an attempt or a probe, with an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It answered as it should.
+    /// The address works.
     Worked,
-    /// It answered that it is not ready, or with server errors.
+    /// The server responded that it is not ready, or with a server error.
     NotReady(String),
-    /// No connection, or no answer in time.
+    /// No connection, or a timeout.
     Failed(String),
-    /// It answered with too many requests, and asks to be left alone for so many milliseconds.
+    /// The server responded that there are too many requests, and asked for a pause in milliseconds.
     Busy(String, u64),
-    /// It answered that it is not ready, or with server errors, and names a pause of so many milliseconds: a guess, often
-    /// of a load balancer before it.
+    /// The server responded that it is not ready, or with a server error, and asked for a pause in milliseconds. The
+    /// pause is a guess, often of a load balancer in front of the server.
     Unavailable(String, u64),
-    /// It refuses everything, its readiness included: as an apiserver does that has just started, or one that does not
-    /// know these credentials.
+    /// The server refuses all requests including the readiness check. An apiserver that has just started does that, and
+    /// so does one that does not know these credentials.
     Unproven(String),
-    /// Wrong certificate, credentials refused, permission missing.
+    /// Wrong certificate, rejected credentials, or a missing permission.
     Refused(String),
-    /// Another cluster answers there, twice: no server does that because it starts.
+    /// Another cluster responds at this address, confirmed by a second request. Unlike other refusals, a starting
+    /// server never causes this.
     Another(String),
 }
 
@@ -97,48 +98,48 @@ enum State {
     Refused,
 }
 
-/// An address, where it is known from and how it stands.
+/// An address with its origin and state.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Where, and what its certificate must carry.
+    /// The address, and the name in its certificate.
     pub server: Server,
-    /// Where it is known from.
+    /// The origin.
     pub origin: Origin,
-    /// Among those of the same origin, the lower one first.
+    /// The order among addresses of the same origin; lower values come first.
     pub(super) order: u64,
     state: State,
     since: Moment,
-    /// When it became known.
+    /// The time when the address became known.
     pub(super) seen: Moment,
-    /// It was known before the cluster listed it: the listing is no news.
+    /// Whether the address was known before the cluster listed it, so that the listing is not new.
     pub(super) is_settled: bool,
-    /// Network failures and answers of a server that is not ready, in a row, and sessions that ended badly one soon
-    /// after the other.
+    /// The number of consecutive network failures, responses of a server that is not ready, and sessions that ended
+    /// badly shortly after each other.
     failures: u32,
-    /// Refusals in a row; nothing else counts here.
+    /// The number of consecutive refusals.
     refusals: u32,
-    /// When there was last no connection, or no answer in time.
+    /// The time of the latest failure to connect, or timeout.
     unreachable: Option<Moment>,
-    /// Since when it answers, and refuses everything.
+    /// The time since which the server refuses all requests.
     unproven: Option<Moment>,
     relapses: u32,
-    /// When it last did not allow a reader something.
+    /// The time when the server last denied a permission.
     pub(super) denied: Option<Moment>,
-    /// Not dialled before; meaningful for those that failed or were refused.
+    /// The time of the next attempt, for addresses that failed or were refused.
     pub(super) retry_at: Moment,
-    /// When it was last dialled or probed, for whose turn it is.
+    /// The time of the latest attempt or probe; the address with the earliest time is tried next.
     pub(super) tried: Option<Moment>,
-    /// Since when it is being dialled.
+    /// The start of the current attempt to connect.
     pub(super) dialling: Option<Moment>,
-    /// Being probed right now.
+    /// Whether a probe is in progress.
     pub(super) probing: bool,
-    /// When the next probe is due.
+    /// The time of the next probe.
     pub(super) probe_at: Moment,
-    /// When it last worked in this run.
+    /// The time when the address last worked in this run.
     pub worked: Option<Moment>,
-    /// When it last worked before this run, in seconds since 1970.
+    /// The time when the address last worked before this run, in seconds since 1970.
     pub worked_before: Option<u64>,
-    /// What was last wrong, and when.
+    /// The latest error and its time.
     pub error: Option<(Moment, String)>,
 }
 
@@ -169,7 +170,7 @@ impl Candidate {
         }
     }
 
-    /// How it stands now.
+    /// The state of the address.
     pub fn standing(&self, now: Moment, timing: &Timing) -> Standing {
         match self.state {
             State::Untried => Standing::Untried,
@@ -181,7 +182,7 @@ impl Candidate {
         }
     }
 
-    /// Since when it stands so.
+    /// The time since which the address has this state.
     pub fn since(&self, now: Moment, timing: &Timing) -> Moment {
         match self.state {
             State::Works { dwells: true } if self.settles(timing) <= now => self.settles(timing),
@@ -189,18 +190,18 @@ impl Candidate {
         }
     }
 
-    /// When it will have worked for long enough to be returned to; `None` unless it works. An address whose sessions
-    /// keep ending badly has to work for longer each time.
+    /// The time when the address will have worked long enough to be preferred again; `None` unless it works. The time
+    /// doubles each time that a session over the address ends badly.
     pub(super) fn preferable(&self, timing: &Timing) -> Option<Moment> {
         matches!(self.state, State::Works { .. }).then(|| self.settles(timing))
     }
 
-    /// Until when it is not returned to from one that allows more.
+    /// The time until which an address with more permissions is kept in use instead of this one.
     pub(super) fn denied_until(&self, timing: &Timing) -> Option<Moment> {
         self.denied.map(|at| at.plus(10 * timing.refused_most))
     }
 
-    /// Whether the last that was heard of it is that it failed, although it worked until then.
+    /// Whether the latest event was a failure, although the address worked before.
     pub(super) fn has_just_failed(&self) -> bool {
         let worked = self.worked;
         self.error.as_ref().is_some_and(|(at, _)| worked.is_none_or(|worked| worked <= *at))
@@ -211,18 +212,19 @@ impl Candidate {
         self.since.plus(timing.dwell << doublings)
     }
 
-    /// Whether the listing is too fresh to be acted upon: an apiserver that starts lists itself, goes and comes back.
+    /// Whether the cluster has listed the address too recently: an apiserver that starts lists itself, and may
+    /// disappear and return.
     pub(super) fn is_fresh(&self, now: Moment, timing: &Timing) -> bool {
         let is_news = self.origin == Origin::Learned && !self.is_settled;
         is_news && self.state == State::Untried && now < self.seen.plus(timing.debounce)
     }
 
-    /// Whether nothing is to be had from it at the moment.
+    /// Whether the address cannot be used at the moment.
     pub(super) fn is_out(&self) -> bool {
         matches!(self.state, State::Failed | State::Refused)
     }
 
-    /// Whether it ever worked, in this run or before.
+    /// Whether the address has ever worked, in this run or before.
     pub(super) fn has_worked(&self) -> bool {
         self.worked.is_some() || self.worked_before.is_some()
     }
@@ -231,17 +233,17 @@ impl Candidate {
         self.state == State::NotReady
     }
 
-    /// Whether what was last heard of it is nothing good.
+    /// Whether the address failed, refused, or was not ready.
     pub(super) fn is_bad(&self) -> bool {
         self.is_out() || self.is_unready()
     }
 
-    /// Whether it has been out for `millis`.
+    /// Whether the address has been unusable for `millis` milliseconds.
     pub(super) fn is_out_for(&self, millis: u64, now: Moment) -> bool {
         self.is_out() && self.since.plus(millis) <= now
     }
 
-    /// Takes the outcome down. `jitter` stretches what waits, in thousandths.
+    /// Records an outcome. `jitter` is the factor for waiting times, in thousandths.
     pub(super) fn apply(&mut self, now: Moment, outcome: Outcome, timing: &Timing, jitter: u64) {
         self.tried = Some(now);
         match outcome {
@@ -278,14 +280,15 @@ impl Candidate {
         self.retry_at = self.retry_at.max(now.plus(wait));
     }
 
-    /// Whether it was unreachable a moment ago: what a server answers while it starts is no verdict yet.
+    /// Whether the address was unreachable a moment ago. Refusals of a server that starts are not final.
     fn has_just_come(&self, now: Moment, timing: &Timing) -> bool {
         self.unreachable.is_some_and(|at| now < at.plus(timing.starting))
     }
 
     fn not_ready(&mut self, now: Moment, error: String, timing: &Timing, jitter: u64) {
         if self.state == State::Failed {
-            // It answers: how long it did not says nothing about how long this takes.
+            // The server responds: the duration of the outage does not predict how long it takes until the server is
+            // ready.
             self.failures = 0;
         }
         let wait = next_wait(self.failures, (timing.retry_first, timing.retry_most), jitter);
@@ -323,15 +326,15 @@ impl Candidate {
         }
     }
 
-    /// A session over this address ended badly after `lasted` milliseconds.
+    /// Records that a session over this address ended badly after `lasted` milliseconds.
     pub(super) fn relapsed(&mut self, lasted: u64, timing: &Timing) {
         self.relapses = if lasted < timing.steady { self.relapses.saturating_add(1) } else { 1 };
     }
 }
 
-/// The wait after so many failures: `first`, doubled with each further one, with jitter and at most `most`.
+/// The waiting time after a number of failures: `first`, doubled for each further failure, with jitter, at most `most`.
 fn next_wait(failures: u32, (first, most): (u64, u64), jitter: u64) -> u64 {
-    // The longest ones are spread, too: below `most`.
+    // The limit is lower than `most`, so that the longest times are randomized, too.
     scaled(first.saturating_mul(1 << failures.min(16)).min(most - most / 5), jitter)
 }
 

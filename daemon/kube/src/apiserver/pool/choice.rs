@@ -1,4 +1,4 @@
-//! The decisions: which address is opened next, which ones are probed now, when to look again.
+//! The decisions: the next address to open, the addresses to probe, and the time of the next decision.
 
 use nodelb_core::model::moment::Moment;
 
@@ -6,22 +6,22 @@ use super::candidate::scaled;
 use super::{Candidate, InUse, JITTER, Origin, Outcome, Pool, Standing};
 use crate::apiserver::address::{Address, Server};
 
-/// The most attempts to connect at a time.
+/// The maximum number of simultaneous attempts to connect.
 const MOST_ATTEMPTS: usize = 4;
 
-/// Probes of the address in use that must fail in a row.
+/// The number of consecutive failed probes that end the use of an address.
 const STRIKES: u32 = 2;
 
-/// What to open next, and why.
+/// The next address to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Where to connect.
+    /// The server to connect to.
     pub server: Server,
-    /// In words.
+    /// The reason, as text.
     pub why: String,
 }
 
-/// Lower is tried sooner.
+/// The priority of an address; lower values come first.
 type Rank = (u8, Option<Moment>);
 
 const KNOWN_TO_WORK: u8 = 0;
@@ -31,7 +31,7 @@ const FRESH: u8 = 3;
 const OUT: u8 = 4;
 
 impl Pool {
-    /// What to open now; `None` when everything is as it should be or there is nothing to do but wait until
+    /// The next server to open; `None` if the session in use is the best one, or nodelb must wait until
     /// [`wake`](Self::wake).
     pub fn next(&self, now: Moment) -> Option<Choice> {
         let candidate = match &self.in_use {
@@ -52,7 +52,8 @@ impl Pool {
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate)
     }
 
-    /// `None`: not now. Those that are out take turns, whoever was tried longest ago first.
+    /// The priority; `None` if the address must not be tried now. Among failed addresses, the one that was tried
+    /// longest ago comes first.
     fn rank(&self, candidate: &Candidate, now: Moment) -> Option<Rank> {
         if candidate.dialling.is_some() {
             return None;
@@ -67,8 +68,8 @@ impl Pool {
         }
     }
 
-    /// What is better than the address in use: a configured one before it that has worked for long enough, or any that may
-    /// work when the one in use says that it does not.
+    /// A better address than the one in use: a configured one before it that has worked long enough, or, if the one in
+    /// use is not ready, any that may work.
     fn next_instead(&self, in_use: &InUse, now: Moment) -> Option<&Candidate> {
         let attempting = self.candidates.iter().any(|candidate| candidate.dialling.is_some());
         let place = self.position(&in_use.address)?;
@@ -87,8 +88,8 @@ impl Pool {
         self.preferred(place).find(|candidate| self.returns_at(candidate, now).is_some_and(|at| at <= now))
     }
 
-    /// When a preferred address is returned to; `None` unless it works. Not for long to one that denied something, while
-    /// the one in use denies nothing.
+    /// The time to return to a preferred address; `None` unless it works. An address that denied a permission has to
+    /// wait for a long time, unless the one in use does so, too.
     pub(super) fn returns_at(&self, candidate: &Candidate, now: Moment) -> Option<Moment> {
         let preferable = candidate.preferable(&self.timing)?;
         let in_use = self.in_use().and_then(|in_use| self.find(in_use));
@@ -97,13 +98,12 @@ impl Pool {
         Some(denied.map_or(preferable, |denied| preferable.max(denied)))
     }
 
-    /// Those that are returned to. Among learned and remembered ones none is better than another.
+    /// The addresses that nodelb returns to. Learned and remembered ones all have the same preference.
     pub(super) fn preferred(&self, place: usize) -> impl Iterator<Item = &Candidate> {
         self.candidates[..place].iter().filter(|candidate| candidate.origin == Origin::Configured)
     }
 
-    /// When to ask again at the latest, unless something happens; `None` if only something that happens can change the
-    /// answers.
+    /// The latest time for the next decision if no event occurs; `None` if only an event can change the decisions.
     pub fn wake(&self, now: Moment) -> Option<Moment> {
         let timing = &self.timing;
         let of_candidate = |candidate: &Candidate| {
@@ -121,7 +121,7 @@ impl Pool {
         moments.filter(|moment| now < *moment).min()
     }
 
-    /// What to probe now. The result of each is told with [`probed`](Self::probed).
+    /// The servers to probe now. The supervisor reports each result with [`probed`](Self::probed).
     pub fn probes(&mut self, now: Moment) -> Vec<Server> {
         if self.in_use.is_none() {
             return Vec::new();
@@ -143,14 +143,14 @@ impl Pool {
         .collect()
     }
 
-    /// Whether the address in use says that it is not ready: then all others are probed as often as they would be dialled
-    /// without a session, for one that works again is wanted now.
+    /// Whether the address in use is not ready. Then the others are probed as often as nodelb would try to connect
+    /// without a session, because one that works again is needed immediately.
     fn is_poorly_served(&self) -> bool {
         self.in_use().and_then(|in_use| self.find(in_use)).is_some_and(Candidate::is_unready)
     }
 
-    /// The address in use is probed at once, and one failure decides: something else failed over it already. A probe that
-    /// is under way is too patient.
+    /// Probes the address in use immediately, and its next failure ends its use, because another request has failed
+    /// over it. A probe in progress is repeated, because its timeout is too long.
     pub fn doubt(&mut self, now: Moment) {
         let again = self.timing.probe_again;
         let Some(in_use) = &mut self.in_use else { return };
@@ -164,12 +164,12 @@ impl Pool {
         }
     }
 
-    /// Whether the address is in use and its next failure decides.
+    /// Whether the address is in use and its next failure ends its use.
     pub fn is_doubted(&self, address: &Address) -> bool {
         self.in_use.as_ref().is_some_and(|in_use| in_use.address == *address && in_use.strikes + 1 >= STRIKES)
     }
 
-    /// Takes down what a probe found. The address in use gets a second chance soon after a first failure.
+    /// Records the result of a probe. After a first failure, the address in use is probed again after a short time.
     pub fn probed(&mut self, now: Moment, address: &Address, outcome: Outcome) {
         let again = self.timing.probe_again;
         if let Some(candidate) = self.find_mut(address) {
@@ -193,21 +193,21 @@ impl Pool {
         self.schedule(now, address);
     }
 
-    /// Why the session in use cannot go on; `None` while it can.
+    /// The reason why the session in use must end; `None` if it may continue.
     pub fn lost(&self) -> Option<String> {
         let candidate = self.find(self.in_use()?)?;
         let (_, error) = candidate.error.as_ref().filter(|_| candidate.is_out())?;
         Some(error.clone())
     }
 
-    /// Sets when the address is probed next.
+    /// Sets the time of the next probe.
     pub(super) fn schedule(&mut self, now: Moment, address: &Address) {
         if let Some(place) = self.position(address) {
             self.candidates[place].probe_at = self.next_probe(now, place);
         }
     }
 
-    /// The same for all of them, after another one came into use: none is put off.
+    /// Sets the time of the next probe of all addresses after the address in use has changed. Never delays a probe.
     pub(super) fn schedule_all(&mut self, now: Moment) {
         for place in 0..self.candidates.len() {
             let next = self.next_probe(now, place);

@@ -1,4 +1,4 @@
-//! The pool as readers see it: one row per address, and in words why it is used or not.
+//! The pool for readers: one row per address, with the reason why it is in use or not.
 
 use std::collections::BTreeMap;
 
@@ -7,49 +7,50 @@ use nodelb_core::model::moment::Moment;
 use super::{Candidate, InUse, Origin, Pool, Standing};
 use crate::apiserver::address::Address;
 
-/// Bytes of an error from which on the table tells it in one place only.
+/// The length in bytes from which an error appears in only one place of the table.
 const LONG_ERROR: usize = 80;
 
-/// A picture of the pool and of the session in use. The default is that of a daemon without Kubernetes.
+/// A copy of the pool and of the session's state. The default is the report of a daemon without Kubernetes.
 #[derive(Clone, Debug, Default)]
 pub struct PoolReport {
-    /// The addresses; `None` where no Kubernetes is configured.
+    /// The addresses; `None` if Kubernetes is not configured.
     pub pool: Option<Pool>,
-    /// When anything was last heard over a session: an answer, an event, a bookmark, a probe that worked.
+    /// The time when the server last sent anything over a session: a response, an event, a bookmark, or the response to
+    /// a probe.
     pub last_heard: Option<Moment>,
-    /// What keeps nodelb from trying at all, such as a kubeconfig that cannot be read.
+    /// The reason why nodelb cannot try to connect, for example a kubeconfig that cannot be read.
     pub problem: Option<String>,
 }
 
-/// One address.
+/// The row of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Where.
+    /// The address.
     pub address: Address,
-    /// Where it is known from.
+    /// The origin.
     pub origin: Origin,
-    /// How it stands.
+    /// The state.
     pub standing: Standing,
-    /// Since when.
+    /// The time since which the address has this state.
     pub since: Moment,
-    /// Whether the session in use is over it.
+    /// Whether the session in use leads to this address.
     pub in_use: bool,
-    /// How long ago it last worked, in milliseconds; `None` if never.
+    /// The time since it last worked, in milliseconds; `None` if it has never worked.
     pub worked: Option<u64>,
-    /// What was last wrong, and when.
+    /// The latest error and its time.
     pub error: Option<(Moment, String)>,
-    /// Why it is in use, or why not.
+    /// The reason why the address is in use or not.
     pub why: String,
 }
 
 impl PoolReport {
-    /// One row per address, in the order of preference. `unix` is now in seconds since 1970.
+    /// One row per address in order of preference. `unix` is the current time in seconds since 1970.
     pub fn rows(&self, now: Moment, unix: u64) -> Vec<Row> {
         let Some(pool) = &self.pool else { return Vec::new() };
         pool.candidates.iter().map(|candidate| pool.row(candidate, now, unix)).collect()
     }
 
-    /// How many addresses stand how, for every standing.
+    /// The number of addresses in each state.
     pub fn standings(&self, now: Moment) -> BTreeMap<Standing, usize> {
         let mut counts: BTreeMap<_, _> = Standing::ALL.into_iter().map(|standing| (standing, 0)).collect();
         for candidate in self.pool.iter().flat_map(|pool| &pool.candidates) {
@@ -64,7 +65,7 @@ impl PoolReport {
         self.pool.as_ref()?.in_use()
     }
 
-    /// How often another address than before came into use.
+    /// The number of times that the address in use has changed.
     pub fn switches(&self) -> u64 {
         self.pool.as_ref().map_or(0, |pool| pool.switches)
     }
@@ -87,7 +88,7 @@ impl Pool {
         }
     }
 
-    /// The same beside a column of errors: a long one is not told twice.
+    /// Like [`Self::reason`], but a long error that the column of errors contains is not repeated.
     fn reason_shown(&self, candidate: &Candidate, now: Moment) -> String {
         let mut reason = self.reason(candidate, now);
         let errors = self.candidates.iter().filter_map(|other| other.error.as_ref()).map(|(_, error)| error);
@@ -99,7 +100,7 @@ impl Pool {
         reason
     }
 
-    /// Why this address is the one to use: what is wrong with the first of those before it.
+    /// The reason to use this address: the problem of the first address before it.
     pub(super) fn reason(&self, candidate: &Candidate, now: Moment) -> String {
         let before = self.candidates.iter().take_while(|other| other.server.address != candidate.server.address);
         let Some(first) =
@@ -178,7 +179,7 @@ fn seconds(since: Moment, now: Moment) -> String {
     lasting(now.0.saturating_sub(since.0))
 }
 
-/// `0.3 s`, `12 s`, `5 min`, `26 h`.
+/// A duration as `0.3 s`, `12 s`, `5 min`, `26 h`.
 pub(in crate::apiserver) fn lasting(millis: u64) -> String {
     match millis / 1_000 {
         0 => format!("0.{} s", millis / 100),
