@@ -1,5 +1,6 @@
-//! The task that keeps nodelb connected to an apiserver. Owns the pool and the one session in use; decisions are the
-//! pool's, waiting is done by [`Errands`]. It never waits for a server, the resolver, a disk or the owner of the table.
+//! The task that keeps nodelb connected to an apiserver. Owns the pool and the session in use. The pool decides, and
+//! [`Errands`] runs everything that has to wait. The supervisor never waits for a server, the resolver, a disk or the
+//! owner task.
 
 mod errands;
 mod events;
@@ -36,36 +37,36 @@ use super::timing::Timing;
 use crate::clock::Clock;
 use crate::state;
 
-/// How many reports may wait for the supervisor before a reader has to.
+/// The capacity of the queue for reports. A full queue blocks the readers.
 const QUEUE: usize = 256;
 
-/// Between two looks whether the owner has room for what it has to be told.
+/// The time in milliseconds between two attempts to send a change to the owner task if its queue is full.
 const ANNOUNCE_AGAIN: u64 = 100;
 
-/// Whether an address is one that nodelb translates.
+/// Returns whether nodelb translates an address.
 pub type IsFrontend = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 
-/// What the supervisor is made of.
+/// The inputs of the supervisor.
 pub struct Parts {
-    /// How Kubernetes is reached.
+    /// The configuration of the connection to Kubernetes.
     pub settings: Settings,
-    /// Makes a socket nodelb's own.
+    /// Registers a socket as nodelb's own.
     pub register: Register,
-    /// To the owner, who is told every address an apiserver may have.
+    /// The queue to the owner task, which needs all addresses that an apiserver may have.
     pub changes: mpsc::Sender<Vec<Change>>,
-    /// Frontends are never learned.
+    /// Returns whether an address is a frontend; frontends are never learned.
     pub is_frontend: IsFrontend,
-    /// The clock of everything that is shown with an age.
+    /// The clock for all times in reports.
     pub clock: Clock,
-    /// Seconds since 1970.
+    /// Returns the current time in seconds since 1970.
     pub unix: fn() -> u64,
-    /// Any number, another one on each node.
+    /// A number that differs between nodes.
     pub seed: u64,
-    /// How patient the pool and the supervisor are.
+    /// The time limits of the pool and the supervisor.
     pub timing: Timing,
-    /// How patient connections are.
+    /// The time limits of connections.
     pub dial: dial::Timing,
-    /// How patient the reading of credentials is.
+    /// The time limits for reading credentials.
     pub credentials: credentials::Timing,
 }
 
@@ -75,10 +76,11 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-/// Starts the supervisor: it runs until `shutdown`. Returns what readers need of it, and what there is to show.
+/// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, and the report.
+/// Reads no file and opens no connection before it returns.
 ///
 /// # Errors
-/// When the settings name no credentials, or a proxy that is none. Nothing is read or connected to before it returns.
+/// The settings contain no credentials, or an invalid proxy.
 pub fn start(
     parts: Parts,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -140,16 +142,16 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
     Ok(Made { supervisor, reports, apiservers: Apiservers { session, reports: reports_in }, report })
 }
 
-/// The session in use and what happened over it.
+/// The session in use, and its recent errors.
 struct Current {
     session: Arc<Session>,
     server: Server,
     login: Arc<Login>,
-    /// Requests that the server failed to answer, in a row.
+    /// The number of consecutive requests that the server failed to answer.
     complaints: u32,
-    /// Requests that it found wrong, one soon after the other, and when the last one was.
+    /// The number of requests that the server rejected within a short time, and the time of the latest one.
     objections: (u32, Moment),
-    /// It refused our login, and whether there is another one is being found out.
+    /// The server's rejection of the login, while the supervisor checks for a new one.
     unauthorized: Option<LinkError>,
 }
 
@@ -163,28 +165,28 @@ struct Supervisor {
     credentials: Arc<Credentials>,
     changes: mpsc::Sender<Vec<Change>>,
     is_frontend: IsFrontend,
-    /// Configured ones and the cluster's.
+    /// The configured service CIDRs and those of the cluster.
     cidrs: Vec<IpNet>,
     keeper: Keeper,
     pool: Pool,
     login: Option<Arc<Login>>,
-    /// When the credentials are looked at next.
+    /// The time of the next check of the credentials.
     look_at: Moment,
     current: Option<Current>,
     sessions: u64,
-    /// What names resolved to.
+    /// The addresses of resolved names.
     resolved: BTreeMap<Address, Vec<SocketAddr>>,
-    /// What the cluster lists, as it last said when it listed any.
+    /// The latest nonempty list of addresses from the cluster.
     listed: BTreeSet<SocketAddr>,
-    /// Those of them that may not be used as long as they are addresses of services.
+    /// The listed addresses that must not be used as long as they are addresses of services.
     barred: BTreeSet<SocketAddr>,
-    /// Listed addresses that are not taken, already told.
+    /// The listed addresses that are not used and have been logged.
     left_out: BTreeSet<SocketAddr>,
-    /// Why each address that is being opened is.
+    /// The reasons of the current attempts to connect.
     why: BTreeMap<Address, String>,
     errands: Errands,
     journal: Journal,
-    /// What the owner was last told.
+    /// The addresses that were last sent to the owner task.
     announced: Option<BTreeSet<(Addr, u16)>>,
     announce_at: Option<Moment>,
     last_heard: Option<Moment>,
@@ -230,10 +232,10 @@ impl Supervisor {
         self.session_in.send_replace(None);
     }
 
-    /// Does everything that is due now.
+    /// Performs everything that is due.
     fn act(&mut self) {
         let now = self.clock.now();
-        // A service may have come to an address after that was learned, or gone from it.
+        // A service may have received a learned address, or lost it.
         self.revalidate(now);
         if self.look_at <= now && !self.errands.is_out(&Errand::Login) {
             self.look_at = now.plus(self.timing.credentials_every);
@@ -263,7 +265,7 @@ impl Supervisor {
         self.publish();
     }
 
-    /// Looks at the credentials, and before the first login at what is remembered too.
+    /// Reads the credentials and, before the first login, the remembered addresses.
     fn look(&mut self) {
         let credentials = Arc::clone(&self.credentials);
         let directory = self.login.is_none().then(|| self.keeper.directory());
@@ -312,7 +314,7 @@ impl Supervisor {
 
     fn probe(&mut self, server: Server) {
         let address = server.address.clone();
-        // New credentials count when they have opened a link; until then those of the session in use do.
+        // A new login is used after a link was opened with it; until then, the login of the session in use.
         let Some(login) = self.current.as_ref().map(|current| &current.login).or(self.login.as_ref()) else { return };
         let mut attempt = self.attempt(server, login);
         if let Some(current) = self.current.as_ref().filter(|current| current.server.address == address) {
@@ -329,7 +331,7 @@ impl Supervisor {
         });
     }
 
-    /// The session in use has failed: everything over it ends now.
+    /// Closes the session in use after a failure. All requests over it end now.
     fn close(&mut self, now: Moment, error: &str) {
         if let Some(current) = self.current.take() {
             current.session.link.cut();
@@ -347,7 +349,7 @@ impl Supervisor {
         })
     }
 
-    /// Tells the owner which addresses are apiservers', if that is news and the owner has room.
+    /// Sends the addresses of apiservers to the owner task, if they have changed and its queue is not full.
     fn announce(&mut self, now: Moment) {
         let known = self.known();
         self.announce_at = None;
@@ -360,7 +362,7 @@ impl Supervisor {
         }
     }
 
-    /// Every address an apiserver may have.
+    /// All addresses that an apiserver may have.
     fn known(&self) -> BTreeSet<(Addr, u16)> {
         let ips = self.pool.candidates().iter().filter_map(|candidate| match candidate.server.address {
             Address { host: Host::Ip(ip), port } => Some((ip.into(), port)),
@@ -389,7 +391,7 @@ impl Supervisor {
         self.report_in.send_replace(Arc::new(PoolReport { pool: Some(self.pool.clone()), last_heard, problem }));
     }
 
-    /// Why an address that is not configured may not be used.
+    /// The reason why a learned address must not be used.
     fn refusal(&self, at: SocketAddr) -> Option<&'static str> {
         learn::refusal(at, &self.cidrs, &*self.is_frontend)
     }

@@ -1,5 +1,5 @@
-//! What the supervisor has others do: each errand is a task of its own with bounded time, so that the supervisor never
-//! waits. Owns the tasks; an errand always comes back, whatever becomes of its task.
+//! The tasks that the supervisor starts for everything that has to wait. Each has a time limit. Every task yields a
+//! result, even if it panics, unless the supervisor aborts it.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -14,29 +14,29 @@ use crate::apiserver::login::{CredentialsError, Login};
 use crate::apiserver::preflight::Opened;
 use crate::apiserver::remember::Memory;
 
-/// What was to be done.
+/// The purpose of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Errand {
-    /// A connection good for a session.
+    /// Opens a connection for a session.
     Open(Address),
-    /// A question whether the server is ready.
+    /// Checks whether the server is ready.
     Probe(Address),
-    /// The credentials as they are now.
+    /// Reads the credentials.
     Login,
-    /// Whether the server in use accepts another token.
+    /// Checks whether the server in use accepts a new token.
     Verify,
-    /// The state file.
+    /// Writes the state file.
     Save,
 }
 
-/// What came of it.
+/// The result of a task.
 #[derive(Debug)]
 pub(super) enum Done {
     Opened(Address, Box<Result<Opened, LinkError>>, Vec<SocketAddr>),
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
-    /// The first one together with what is remembered, or why it is not.
+    /// The login. The first one comes with the remembered addresses, or the reason why there are none.
     Login(Result<Arc<Login>, CredentialsError>, Result<Option<Memory>, String>),
-    /// With the number of the session whose server was asked.
+    /// The number of the session with the server that was asked, the login and the result.
     Verified(u64, Arc<Login>, Result<(), LinkError>),
     Saved(Result<(), String>),
 }
@@ -57,12 +57,12 @@ impl Errands {
         self.known.values().any(|(known, _)| known == errand)
     }
 
-    /// Calls every attempt to connect back; none of them reports any more.
+    /// Aborts all attempts to connect. They yield no result.
     pub(super) fn give_up_opening(&mut self) {
         self.give_up(|errand| matches!(errand, Errand::Open(_)));
     }
 
-    /// Calls back those that are meant; none of them reports any more.
+    /// Aborts the selected tasks. They yield no result.
     pub(super) fn give_up(&mut self, is_meant: impl Fn(&Errand) -> bool) {
         self.known.retain(|_, (errand, handle)| {
             let goes = is_meant(errand);
@@ -73,7 +73,7 @@ impl Errands {
         });
     }
 
-    /// The next errand that is done. Never ready while there is none.
+    /// The next result. Never ready without a task.
     pub(super) async fn next(&mut self) -> Done {
         loop {
             let (id, done) = match self.tasks.join_next_with_id().await {
@@ -87,7 +87,7 @@ impl Errands {
     }
 }
 
-/// A task that panicked.
+/// The result of a task that panicked.
 fn broken(errand: Errand, error: &str) -> Done {
     let error = format!("a bug of nodelb, please report it: {error}");
     match errand {

@@ -1,4 +1,4 @@
-//! What happens to the supervisor: errands that come back, links that end, readers that report.
+//! The events that the supervisor handles: results of its tasks, links that end, and reports of readers.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use crate::apiserver::remember::Memory;
 use crate::apiserver::session::{Report, Session};
 use crate::apiserver::timing::Timing;
 
-/// Requests in a row that a server fails to answer before another one is looked for.
+/// The number of consecutive requests that a server may fail to answer before another server is considered.
 const MOST_COMPLAINTS: u32 = 3;
 
-/// The most listed addresses of which it is said that they are not taken.
+/// The maximum number of listed but unusable addresses that are logged.
 const MOST_LEFT_OUT: usize = 64;
 
 impl Supervisor {
@@ -47,7 +47,7 @@ impl Supervisor {
         }
     }
 
-    /// The link ended by itself: it is opened again at once, and what comes of that decides about the address.
+    /// Handles the end of the link. The pool opens the address again immediately, and the result decides its state.
     pub(super) fn ended(&mut self, error: &LinkError) {
         let now = self.clock.now();
         if let Some(address) = self.pool.in_use().cloned() {
@@ -80,12 +80,12 @@ impl Supervisor {
         }
     }
 
-    /// Whether the cluster that answers is the one that is meant; takes down which one that is.
+    /// Checks that the server belongs to the expected cluster, and records the cluster's uid.
     fn identify(&mut self, now: Moment, origin: Origin, found: Option<&str>) -> Result<(), String> {
         let Some(found) = found else { return Ok(()) };
         match self.keeper.cluster.as_deref() {
             Some(known) if known == found => return Ok(()),
-            // What was learned before this run's first session was learned from the state of before, too.
+            // Addresses that were learned before the first session of this run come from the previous state, too.
             Some(known) if origin == Origin::Remembered || origin == Origin::Learned && self.sessions == 0 => {
                 return Err(format!(
                     "another cluster answers there: its Service default/kubernetes has the uid {found}, the remembered \
@@ -99,7 +99,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// What a trusted address shows. Whoever was refused for showing this uid, and not the one of before, gets another try.
+    /// Records the uid that a trusted server presented. Addresses that were refused because of this uid are tried
+    /// again.
     fn cluster_is(&mut self, now: Moment, found: &str) {
         let Some(known) = self.keeper.cluster.replace(found.to_owned()) else { return };
         if known != found {
@@ -121,7 +122,7 @@ impl Supervisor {
     fn not_opened(&mut self, now: Moment, address: &Address, error: &LinkError) {
         self.journal.failed(now, address, &error.to_string());
         if self.pool.in_use() == Some(address) {
-            // New credentials do not work where the old ones still do.
+            // The new credentials do not work, but the session with the old ones still does.
             self.pool.not_reopened(address);
         } else {
             self.pool.note(now, address, outcome_of(error));
@@ -192,7 +193,7 @@ impl Supervisor {
         self.renew(now, &login);
     }
 
-    /// The kubeconfig's server is known now, and whether what is remembered is of this cluster.
+    /// Adds the server in the kubeconfig and, if they belong to this cluster, the remembered addresses to the pool.
     fn first_login(&mut self, now: Moment, login: &Login, memory: Result<Option<Memory>, String>) {
         let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
         self.pool = Pool::new(&configured, self.timing, self.seed, now);
@@ -206,13 +207,14 @@ impl Supervisor {
         }
     }
 
-    /// The session in use goes over to a new login: with a new token by itself, with a new certificate by a new connection
-    /// to the same address, which takes the place of the old one when it is there.
+    /// Switches the session in use to a new login. A new token is used on the existing link. A new certificate needs a
+    /// new connection to the same address, which replaces the old one when it is open.
     fn renew(&mut self, now: Moment, login: &Arc<Login>) {
         let Some(current) = &mut self.current else { return };
         if Arc::ptr_eq(&current.login, login) {
             if let Some(error) = current.unauthorized.take() {
-                // One request; its reader asks again. Whether the login is refused for good is for probes to find out.
+                // This counts as one failed request, which its reader repeats. Probes determine whether the login is
+                // rejected permanently.
                 self.complain(now, &error);
             }
             return;
@@ -227,7 +229,7 @@ impl Supervisor {
         }
     }
 
-    /// Finds out whether the server accepts another token, on a connection of its own: the one in use works.
+    /// Checks over a separate connection whether the server accepts a new token, because the session in use works.
     fn verify(&mut self, server: Server, login: &Arc<Login>) {
         if self.errands.is_out(&Errand::Verify) {
             return;
@@ -242,8 +244,8 @@ impl Supervisor {
         });
     }
 
-    /// What came of that, unless another session has taken the place of the one that was asked. A token that is not accepted
-    /// is tried again as often as the credentials are looked at; an exec plugin is to print another one.
+    /// Handles the result of that check, unless another session has replaced the checked one. A rejected token is
+    /// checked again whenever the credentials are checked; an exec plugin has to print a new one.
     fn verified(&mut self, now: Moment, session: u64, login: &Arc<Login>, result: Result<(), LinkError>) {
         let Some(current) = self.current.as_mut().filter(|current| current.session.number == session) else { return };
         match result {
@@ -290,7 +292,7 @@ impl Supervisor {
         }
     }
 
-    /// A reader's request failed over the session in use.
+    /// Handles a failed request of a reader over the session in use.
     fn failed(&mut self, now: Moment, error: LinkError) {
         let Some(current) = &mut self.current else { return };
         let address = current.server.address.clone();
@@ -318,7 +320,7 @@ impl Supervisor {
         }
     }
 
-    /// A request failed in a way that is the server's, and may be one of a kind.
+    /// Counts a request that failed because of the server; single failures have no consequence.
     fn complain(&mut self, now: Moment, error: &LinkError) {
         let Some(current) = &mut self.current else { return };
         current.complaints += 1;
@@ -331,13 +333,13 @@ impl Supervisor {
         }
     }
 
-    /// The server does not let a reader read.
+    /// Handles a missing permission of a reader.
     fn denied(&mut self, now: Moment, address: &Address, error: &LinkError) {
         self.journal.failed(now, address, &error.to_string());
         self.pool.denied(now, error.to_string());
     }
 
-    /// The cluster lists its apiservers. What may not be used is said once.
+    /// Adds the listed addresses to the pool. Logs each unusable address once.
     fn learn(&mut self, now: Moment, listed: &BTreeSet<SocketAddr>) {
         let mut usable = BTreeSet::new();
         if !listed.is_empty() {
@@ -373,8 +375,8 @@ impl Supervisor {
         }
     }
 
-    /// Addresses that may not be used after all go, unless they have ever worked; listed ones that may be used after all
-    /// come.
+    /// Forgets addresses that must not be used any more, unless they have ever worked, and adds listed addresses that
+    /// may be used now.
     pub(super) fn revalidate(&mut self, now: Moment) {
         let (cidrs, is_frontend) = (&self.cidrs, &self.is_frontend);
         let refused = self.pool.forget_refused(|at| learn::refusal(at, cidrs, &**is_frontend).is_some());

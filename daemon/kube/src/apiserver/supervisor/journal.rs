@@ -1,5 +1,5 @@
-//! What the supervisor says in the journal: one line when the apiservers are lost and one when one is back, one when
-//! another one comes into use, one when an address fails in a new way. Not one per retry.
+//! The log messages of the supervisor: one when no apiserver is reachable and one when an apiserver is reachable again,
+//! one when the address in use changes, and one when an address fails with a new error. Retries are not logged.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::apiserver::timing::Timing;
 #[derive(Debug)]
 pub(super) struct Journal {
     timing: Timing,
-    /// Without a session since then, and whether that has been said.
+    /// The time since which there is no session, and whether this has been logged.
     down: Option<(Moment, bool)>,
     used: Option<Address>,
     errors: BTreeMap<Address, (Moment, String)>,
@@ -28,7 +28,7 @@ impl Journal {
         Self { timing, down, used: None, errors, credentials: None, saving: None }
     }
 
-    /// An attempt or a probe failed. Once it is said that nothing can be reached, that stays the last word.
+    /// Logs a failed attempt or probe. After the message that no apiserver is reachable, only at debug level.
     pub(super) fn failed(&mut self, now: Moment, address: &Address, error: &str) {
         let is_told = self
             .errors
@@ -42,7 +42,7 @@ impl Journal {
         }
     }
 
-    /// An address works: its next error is a new one.
+    /// Records that an address works, so that its next error is new.
     pub(super) fn works(&mut self, address: &Address) {
         self.errors.remove(address);
     }
@@ -70,12 +70,12 @@ impl Journal {
         self.down.get_or_insert((now, false));
     }
 
-    /// When there is something to say about the loss; `None` if it has been said or there is none.
+    /// The time to log the loss of the session; `None` if it has been logged or there is a session.
     pub(super) fn loss_is_due(&self) -> Option<Moment> {
         self.down.filter(|(_, is_said)| !is_said).map(|(since, _)| since.plus(self.timing.lost))
     }
 
-    /// No apiserver can be reached, for a while now.
+    /// Logs that no apiserver has been reachable for some time, if this is due.
     pub(super) fn lost(&mut self, now: Moment, first_error: Option<&str>) {
         if self.loss_is_due().is_none_or(|due| now < due) {
             return;

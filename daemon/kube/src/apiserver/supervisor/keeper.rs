@@ -1,4 +1,4 @@
-//! What is remembered over a restart: which addresses worked, of which cluster. Owns when the file is written.
+//! The contents of the state file: the addresses that worked, and their cluster. Decides when to write the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ use crate::apiserver::timing::Timing;
 pub(super) struct Keeper {
     directory: PathBuf,
     timing: Timing,
-    /// The uid of `default/kubernetes`: of the file, then of what a session found.
+    /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
-    /// What the file has, as far as it matters how soon it is written again.
+    /// The parts of the file that must be written as soon as they change.
     saved: Option<Essence>,
     save_at: Option<Moment>,
 }
 
-/// Who is remembered, and as what.
+/// The certificate authorities, the uid and the servers in the file.
 type Essence = (Vec<String>, Option<String>, BTreeSet<Server>);
 
 impl Keeper {
@@ -36,7 +36,7 @@ impl Keeper {
         self.directory.clone()
     }
 
-    /// Takes over what the file says, if it is of this cluster.
+    /// The addresses in the file, if they belong to this cluster.
     pub(super) fn loaded(&mut self, memory: Memory, authorities: &Authorities) -> Vec<Remembered> {
         if !memory.is_of(authorities) {
             tracing::info!(
@@ -50,12 +50,12 @@ impl Keeper {
         memory.apiservers
     }
 
-    /// When the file is due although its set of addresses is the same.
+    /// The time of the next write if the addresses do not change.
     pub(super) fn due(&self) -> Option<Moment> {
         self.save_at
     }
 
-    /// What to do to bring the file up to date, if it is time. May block.
+    /// Returns the work that updates the file, if this is due. The work may block.
     pub(super) fn save(
         &mut self,
         (now, unix): (Moment, u64),
@@ -63,7 +63,7 @@ impl Keeper {
         pool: &Pool,
         resolved: &BTreeMap<Address, Vec<SocketAddr>>,
     ) -> Option<impl FnOnce() -> Result<(), String> + Send + 'static> {
-        // Before anything has worked in this run there is nothing to add, and no proof that it is the same cluster.
+        // Before an address has worked in this run, there is nothing to add and no proof that the cluster is the same.
         if pool.candidates().iter().all(|candidate| candidate.worked.is_none()) {
             return None;
         }
@@ -98,7 +98,7 @@ fn essence(memory: &Memory) -> Essence {
     (memory.authorities.clone(), memory.cluster.clone(), servers)
 }
 
-/// Names may not resolve after the next start: what they led to is remembered instead.
+/// Replaces a name with its addresses, because the name may not resolve after the next start.
 fn by_address<'a>(
     candidate: &'a Candidate,
     resolved: &'a BTreeMap<Address, Vec<SocketAddr>>,
