@@ -1,7 +1,6 @@
-//! One connection to one apiserver: HTTP/2 where the server speaks it, followed by another when the server drains it;
-//! else one HTTP/1.1 connection per request. Owns the
-//! sockets, so that it can cut them; who dials and who logs in is [`dial`](super::dial)'s and
-//! [`credentials`](super::credentials)' business.
+//! A connection to an apiserver. Uses HTTP/2 if the server supports it, with a new connection when the server drains
+//! the current one; otherwise one HTTP/1.1 connection per request. Keeps the sockets, so that it can shut them down.
+//! [`dial`](super::dial) opens them, and [`credentials`](super::credentials) provides the login.
 
 mod frames;
 mod http2;
@@ -38,7 +37,7 @@ use super::tls;
 
 const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"));
 
-/// A connection that requests are sent over. Dropping it cuts it.
+/// A connection for requests. Dropping it ends all its connections.
 pub struct Link {
     target: Target,
     login: RwLock<Arc<Login>>,
@@ -46,26 +45,26 @@ pub struct Link {
     sockets: Arc<Sockets>,
 }
 
-/// The body of an answer; ends with an error as soon as the link is cut.
+/// The body of a response. Yields an error as soon as the link is cut.
 pub type Body = BoxBody<Bytes, LinkError>;
 
-/// The body of a question: empty, but for a [`Statement`].
+/// The body of a request: empty, except for a [`Statement`].
 type Sent = Full<Bytes>;
 
-/// What an apiserver is told rather than asked.
+/// A request that writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// `POST` or `PATCH`.
     pub method: Method,
-    /// Where to.
+    /// The path and query of the request.
     pub path_and_query: String,
-    /// What the body is: `application/json`, or one of the patch types.
+    /// The type of the body: `application/json`, or one of the patch types.
     pub content_type: &'static str,
-    /// JSON.
+    /// The body in JSON.
     pub body: Bytes,
 }
 
-/// Where connections of the link go.
+/// The destination of the link's connections.
 #[derive(Clone, Debug)]
 struct Target {
     dialer: Dialer,
@@ -76,7 +75,8 @@ struct Target {
 
 enum Transport {
     Http2(Arc<Http2>),
-    /// With the connection that told that the server speaks no HTTP/2, until the first request takes it.
+    /// Without HTTP/2. Contains the connection that was opened to negotiate the protocol, until the first request uses
+    /// it.
     Http1(Mutex<Option<http1::SendRequest<Sent>>>),
 }
 
@@ -95,11 +95,11 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Connects to `at`, which must show a certificate for `server`, and logs in.
+    /// Connects to `at`, which must present a certificate for `server`.
     ///
     /// # Errors
-    /// [`LinkError::Unreachable`], [`LinkError::Certificate`], [`LinkError::TimedOut`] or [`LinkError::Broken`]: a login is
-    /// first judged when something is asked for.
+    /// [`LinkError::Unreachable`], [`LinkError::Certificate`], [`LinkError::TimedOut`] or [`LinkError::Broken`].
+    /// Rejected credentials only show in the response to the first request.
     pub async fn open(dialer: &Dialer, at: SocketAddr, server: &Server, login: &Arc<Login>) -> Result<Self, LinkError> {
         let name = tls::server_name(server)?;
         let target = Target { dialer: dialer.clone(), at, name, address: server.address.clone() };
@@ -114,12 +114,12 @@ impl Link {
         Ok(Self { target, login: RwLock::new(Arc::clone(login)), transport, sockets })
     }
 
-    /// Where it leads to.
+    /// The address of the server.
     pub fn at(&self) -> SocketAddr {
         self.target.at
     }
 
-    /// What it logs in with.
+    /// The login of the link.
     pub fn login(&self) -> Arc<Login> {
         Arc::clone(&self.login.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -132,8 +132,8 @@ impl Link {
         }
     }
 
-    /// How often the server has drained the HTTP/2 connection, and another one has followed: it may lead to another
-    /// server.
+    /// The number of times that a new HTTP/2 connection has replaced one that the server drained. The new connection
+    /// may lead to another server.
     pub fn generation(&self) -> u64 {
         match &self.transport {
             Transport::Http2(http2) => http2.generation(),
@@ -141,8 +141,7 @@ impl Link {
         }
     }
 
-    /// Takes over a rotated token for the requests to come. `false`: the certificates are others, which only a new link
-    /// can show.
+    /// Uses a rotated token for future requests. Returns false if the certificates differ, which require a new link.
     pub fn renew(&self, login: &Arc<Login>) -> bool {
         let mut current = self.login.write().unwrap_or_else(PoisonError::into_inner);
         let same_certificates = Arc::ptr_eq(&current.tls, &login.tls);
@@ -152,20 +151,21 @@ impl Link {
         same_certificates
     }
 
-    /// Sends a GET with the link's credentials and waits at most `patience` for the answer's head.
+    /// Sends a GET with the link's credentials, and waits at most `patience` for the head of the response.
     ///
     /// # Errors
-    /// Everything but a 2xx status, with what the server says about it.
+    /// The request failed, or the status is not 2xx; then the error contains the server's message.
     pub async fn get(&self, path_and_query: &str, patience: Duration) -> Result<Response<Body>, LinkError> {
         let login = self.login();
         let request = self.request(Method::GET, path_and_query, &login)?.body(Sent::default());
         self.exchange(request, path_and_query, (&login, patience)).await
     }
 
-    /// Sends a statement in the same way. Whether the server has acted on one that is not answered is not known.
+    /// Sends a request that writes, in the same way. Without a response, it is unknown whether the server has performed
+    /// it.
     ///
     /// # Errors
-    /// As [`Self::get`].
+    /// Like [`Self::get`].
     pub async fn tell(&self, statement: &Statement, patience: Duration) -> Result<Response<Body>, LinkError> {
         let Statement { method, path_and_query, content_type, body } = statement;
         let login = self.login();
@@ -200,13 +200,13 @@ impl Link {
         Ok(answer.map(|inner| BoxBody::new(Streamed { inner, at, sockets })))
     }
 
-    /// Shuts every socket down, now: requests in flight and bodies being read end with an error.
+    /// Shuts down all sockets immediately. Pending requests and bodies end with an error.
     pub fn cut(&self) {
         self.sockets.cut();
     }
 
-    /// Resolves when the link can carry no more requests, with the reason: the HTTP/2 connection is over and was not
-    /// drained, none follows one that was, or the link is cut. Without HTTP/2 there is no connection to lose.
+    /// Waits until the link cannot send any more requests, and returns the reason: the HTTP/2 connection has ended
+    /// without being drained, its replacement failed, or the link was cut. Without HTTP/2 only a cut ends the link.
     pub async fn ended(&self) -> LinkError {
         self.sockets.ended().await
     }
@@ -272,14 +272,14 @@ async fn start_http1(stream: TlsStream<TcpStream>, kept: Kept) -> Result<http1::
         .await
         .map_err(|error| LinkError::Broken(format!("no HTTP/1.1: {}", chain(&error))))?;
     tokio::spawn(async move {
-        // How it ended is told to whoever reads its body.
+        // The reader of the body receives the error.
         let _ = connection.await;
         drop(kept);
     });
     Ok(sender)
 }
 
-/// The connection, unless the server has closed it meanwhile.
+/// The connection, unless the server has closed it.
 async fn ready(spare: Option<http1::SendRequest<Sent>>) -> Option<http1::SendRequest<Sent>> {
     let mut sender = spare?;
     sender.ready().await.is_ok().then_some(sender)
@@ -289,7 +289,7 @@ fn bad_request(path_and_query: &str, error: &hyper::http::Error) -> LinkError {
     LinkError::Broken(format!("`{path_and_query}` cannot be asked for: {error}"))
 }
 
-/// An error with what caused it, without the pages of manuals that libraries add.
+/// An error with its causes, without the links to documentation that libraries append.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -300,7 +300,7 @@ fn chain(error: &dyn Error) -> String {
     text.split(": https://").next().unwrap_or_default().into()
 }
 
-/// A body that does not outlive its link.
+/// A body that ends when its link is cut.
 struct Streamed {
     inner: Incoming,
     at: SocketAddr,
@@ -312,8 +312,8 @@ impl hyper::body::Body for Streamed {
     type Error = LinkError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, LinkError>>> {
-        // What the kernel and the HTTP/2 connection still hold could go on for megabytes; and the end of a body
-        // without a length looks like the end of its connection.
+        // After a cut, the kernel and the HTTP/2 connection may still buffer megabytes, and a body without a length
+        // would seem to be complete.
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         let at = self.at;
         match (self.sockets.cut_error(), polled) {

@@ -1,26 +1,26 @@
-//! HTTP/2 frames as they arrive, as far as it takes to find a GOAWAY (RFC 9113, 6.8): hyper ends the connection in the
-//! same way whatever the reason. Pure.
+//! Finds a GOAWAY frame in received HTTP/2 frames (RFC 9113, 6.8), because hyper does not expose why a connection has
+//! ended. Pure.
 
-/// Bytes of a frame before its payload: length, type, flags, stream.
+/// The length of a frame header in bytes: length, type, flags, stream.
 const HEAD: usize = 9;
 
-/// Of a GOAWAY, its last stream and error code too.
+/// The length of a GOAWAY frame up to its error code, in bytes.
 const WHOLE: usize = HEAD + 8;
 
 const GOAWAY: u8 = 7;
 
-/// Where in a frame the next byte is.
+/// The position in the stream of frames.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// The beginning of a frame, as far as it has arrived.
+    /// The beginning of the current frame, as far as it has arrived.
     head: [u8; WHOLE],
     have: usize,
-    /// Bytes of payload to be passed over.
+    /// The number of payload bytes to skip.
     left: usize,
 }
 
 impl Frames {
-    /// Reads what has arrived; whether a GOAWAY without an error is complete in it.
+    /// Processes received bytes, and returns whether they complete a GOAWAY without an error.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> bool {
         let mut is_found = false;
         while !bytes.is_empty() {
@@ -40,7 +40,7 @@ impl Frames {
         is_found
     }
 
-    /// Takes what is complete of the beginning of a frame.
+    /// Processes the complete beginning of a frame.
     fn take(&mut self) -> bool {
         let [a, b, c, kind, ..] = self.head;
         let length = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);

@@ -1,7 +1,7 @@
-//! The HTTP/2 connection of a link, and the next one to the same address when the server drains it (GOAWAY without an
-//! error, as with `--goaway-chance`, or before it stops): what runs over the old connection goes on to its end,
-//! requests go over the next one, and one that was not accepted is sent again. Draining is no failure; a next
-//! connection that fails is.
+//! The HTTP/2 connection of a link. When the server drains it (GOAWAY without an error, as with `--goaway-chance`, or
+//! before the server stops), a new connection to the same address replaces it. Pending requests finish on the old
+//! connection, and requests that it did not accept are repeated on the new one. A drain is not a failure, but a failure
+//! of the new connection is.
 
 use std::future::Future;
 use std::io;
@@ -24,35 +24,35 @@ use super::sockets::{Kept, Sockets};
 use super::{Login, Sent, Target, chain};
 use crate::apiserver::error::LinkError;
 
-/// What the server may send ahead on one request: enough that a list of 20 MB does not wait for our answers.
+/// The flow-control window of a request in bytes; large enough for a list of 20 MB not to wait for window updates.
 const STREAM_WINDOW: u32 = 2 << 20;
 
-/// What it may send ahead in all: three readers that have fallen behind do not stop a fourth.
+/// The flow-control window of a connection in bytes; large enough that three slow readers do not block a fourth one.
 const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
 
-/// The most bytes of an answer's headers.
+/// The maximum size of a response's headers in bytes.
 const MAX_HEADERS: u32 = 64 << 10;
 
-/// How often one request is sent again.
+/// The maximum number of times that a request is repeated.
 const MOST_REPEATS: u32 = 3;
 
-/// A connection that was drained before it was this old is not followed by another one before a request wants it, or
-/// this time is over.
+/// If a connection is drained before it has reached this age, its replacement is delayed until a request needs it or
+/// this time has passed.
 const YOUNG: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The HTTP/2 connections of a link.
 pub(super) struct Http2 {
     target: Target,
     login: Arc<Login>,
     sockets: Arc<Sockets>,
     current: tokio::sync::Mutex<http2::SendRequest<Sent>>,
-    /// Counts connections.
+    /// The number of replacements.
     generation: AtomicU64,
     itself: Weak<Self>,
 }
 
 impl Http2 {
-    /// Begins with a connection that has just been made.
+    /// Starts with an established connection.
     pub(super) async fn start(
         target: Target,
         login: Arc<Login>,
@@ -72,8 +72,7 @@ impl Http2 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Sends a request; again, over the next connection, if the one it was sent over is drained and has not accepted
-    /// it.
+    /// Sends a request. Repeats it on the next connection if the current one is drained and has not accepted it.
     pub(super) async fn send(&self, request: Request<Sent>) -> Result<Response<Incoming>, LinkError> {
         let mut repeats = 0;
         loop {
@@ -82,7 +81,7 @@ impl Http2 {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            // What was never sent may be sent again; a question that was cut off may be asked again.
+            // A request that was never sent may be repeated, and so may an interrupted GET.
             let may_repeat = error.is_canceled() || request.method() == Method::GET;
             if !may_repeat || !sender.is_closed() || repeats == MOST_REPEATS || self.sockets.end().is_some() {
                 return Err(LinkError::Broken(format!("{}: {}", self.target.at, chain(&error))));
@@ -91,14 +90,14 @@ impl Http2 {
         }
     }
 
-    /// The connection, or the next one if this one takes no more requests.
+    /// The current connection, or a new one if the current one accepts no more requests.
     async fn sender(&self) -> Result<http2::SendRequest<Sent>, LinkError> {
         let mut current = self.current.lock().await;
         if current.is_closed() {
             if let Some(end) = self.sockets.end() {
                 return Err(end.error());
             }
-            // Rare, and large: every request would carry the room for it.
+            // Boxed because it is rare and large: otherwise, the future of every request would contain it.
             let next = Box::pin(async {
                 let (stream, kept) = self.target.connect(&self.login, &self.sockets).await?;
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
@@ -137,7 +136,7 @@ async fn handshake(
     Ok((sender, Driver { at, connection: Box::pin(connection), is_drained, opened: Instant::now() }))
 }
 
-/// What moves a connection, until it takes no more requests.
+/// Runs a connection until it accepts no more requests.
 struct Driver {
     at: std::net::SocketAddr,
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
@@ -163,16 +162,16 @@ impl Driver {
             if opened.elapsed() < YOUNG {
                 tokio::time::sleep(YOUNG).await;
             }
-            // Before a request needs it: a server that is gone is noticed now.
+            // Connects before a request needs it, in order to detect an unavailable server immediately.
             let Some(http2) = link.upgrade().filter(|http2| http2.sockets.end().is_none()) else { return };
             let next: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(http2.sender());
-            // Its failure is the end of the link, which its users see.
+            // A failure ends the link, and its users handle that.
             drop(next.await);
         });
     }
 }
 
-/// A stream that notes a GOAWAY among what arrives, and is part of its link for as long as it lasts.
+/// A stream that detects a GOAWAY in the received data, and keeps its socket registered with the link.
 struct Read {
     stream: TlsStream<TcpStream>,
     frames: Frames,

@@ -1,4 +1,4 @@
-//! The sockets of one link, and whether it is over. What is cut stays cut: a socket that comes later is shut down at once.
+//! The sockets of a link and the reason of its end. After a cut, new sockets are shut down immediately.
 
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::apiserver::error::LinkError;
 
-/// Held by whoever drives the connection, for as long as it lasts.
+/// A reference to a socket, which the connection's task keeps until the connection ends.
 pub(super) type Kept = Arc<Socket>;
 
 #[derive(Debug, Default)]
@@ -17,12 +17,12 @@ pub(super) struct Sockets {
     end: watch::Sender<Option<End>>,
 }
 
-/// How a link ended.
+/// The reason why a link has ended.
 #[derive(Clone, Debug)]
 pub(super) enum End {
-    /// By [`Sockets::cut`].
+    /// A call of [`Sockets::cut`].
     Cut,
-    /// Its only connection is over.
+    /// The end of its only connection.
     Over(String),
 }
 
@@ -36,13 +36,14 @@ impl End {
 }
 
 impl Sockets {
-    /// Takes part of a socket until the result is dropped.
+    /// Registers a socket until the result is dropped.
     pub(super) fn keep(&self, socket: Socket) -> Kept {
         let kept = Arc::new(socket);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|socket| socket.strong_count() > 0);
         open.push(Arc::downgrade(&kept));
-        // Under the lock, since `cut` sets the end before it takes it: one of the two sees the other.
+        // The lock prevents a race: `cut` sets the end before it takes the lock, so that either `cut` sees this socket
+        // or this function sees the cut.
         if self.cut_error().is_some() {
             shut_down(&kept);
         }
@@ -55,14 +56,14 @@ impl Sockets {
         open.iter().filter_map(Weak::upgrade).for_each(|socket| shut_down(&socket));
     }
 
-    /// The only connection has ended.
+    /// Records the end of the only connection.
     pub(super) fn over(&self, why: String) {
         self.end_with(End::Over(why));
     }
 
     fn end_with(&self, end: End) {
         self.end.send_if_modified(|current| {
-            // A cut says more than the connection's end, which is what it leads to.
+            // A cut takes precedence, because it also ends the connection.
             let replaces = !matches!(current, Some(End::Cut));
             if replaces {
                 *current = Some(end);
@@ -75,7 +76,7 @@ impl Sockets {
         self.end.borrow().clone()
     }
 
-    /// What to tell the reader of a body, if the link was cut.
+    /// The error for the reader of a body, if the link was cut.
     pub(super) fn cut_error(&self) -> Option<LinkError> {
         self.end.borrow().as_ref().filter(|end| matches!(end, End::Cut)).map(End::error)
     }
@@ -86,7 +87,7 @@ impl Sockets {
             if let Some(end) = &*end.borrow_and_update() {
                 return end.error();
             }
-            // Never fails: `self` is the sender.
+            // Never fails, because `self` owns the sender.
             if end.changed().await.is_err() {
                 return End::Cut.error();
             }
@@ -95,6 +96,6 @@ impl Sockets {
 }
 
 fn shut_down(socket: &Socket) {
-    // Fails only when the connection is over already.
+    // Fails only if the connection has already ended.
     let _ = socket.shutdown(Shutdown::Both);
 }
