@@ -1,6 +1,6 @@
-//! The credentials as they are now: from a kubeconfig, or from a token file and a CA file. Owns when they are read again
-//! and keeps the last good ones while what replaces them cannot be used; what is in them is
-//! [`kubeconfig`](super::kubeconfig)'s, [`exec`](super::exec)'s and [`login`](super::login)'s business.
+//! The current credentials, from a kubeconfig, or from a token file and a CA file. Decides when to read them again, and
+//! keeps the last valid ones while the new ones cannot be used. [`kubeconfig`](super::kubeconfig),
+//! [`exec`](super::exec) and [`login`](super::login) interpret the contents.
 
 mod inputs;
 mod plugin;
@@ -22,16 +22,16 @@ use super::login::{self, Login, Material, Piece};
 use super::session::Settings;
 use crate::threads::Threads;
 
-/// How long things around credentials may take.
+/// Time limits for credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// For the files to be read: they may lie on a file system that is away.
+    /// The timeout for reading the files, because their file system may be unreachable.
     pub files: Duration,
-    /// For an exec plugin.
+    /// The timeout of an exec plugin.
     pub plugin: Duration,
-    /// At least so long between two runs of an exec plugin, however often its credentials are refused.
+    /// The minimum time between two runs of an exec plugin, even if its credentials are rejected.
     pub plugin_pause: Duration,
-    /// So long before they end, an exec plugin's credentials are replaced.
+    /// The time before their expiry at which the credentials of an exec plugin are replaced.
     pub early: Duration,
 }
 
@@ -46,11 +46,11 @@ impl Default for Timing {
     }
 }
 
-/// Reads the credentials once, as far as that goes without running an exec plugin. Blocks. Returns what is not as its
-/// writer may think.
+/// Reads the credentials once, without running an exec plugin. Blocks. Returns warnings about settings that nodelb
+/// ignores.
 ///
 /// # Errors
-/// The first thing that is wrong: which file, what, and the remedy.
+/// The first problem, with the file and the remedy.
 pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
     let looked = inputs::look(&Origin::of(settings)?, inputs::Stamps::default(), true);
     let Some(inputs) = looked.outcome.transpose()? else { return Ok(Vec::new()) };
@@ -60,16 +60,16 @@ pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
     Ok(inputs.notices)
 }
 
-/// What the credentials are read from, and what is run for them.
+/// The files and programs that the credentials depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Every file, as far as they could be read.
+    /// All files that are referenced, as far as the references could be read.
     pub files: Vec<PathBuf>,
-    /// The exec plugin, if it is named with a path.
+    /// The path of the exec plugin, if its command contains a path.
     pub plugin: Option<PathBuf>,
 }
 
-/// Reads the credentials once to find out what they consist of; `None` where none are named. Blocks.
+/// Reads the credentials once to find the files that they consist of; `None` if no credentials are configured. Blocks.
 pub fn named(settings: &Settings) -> Option<Named> {
     let looked = inputs::look(&Origin::of(settings).ok()?, inputs::Stamps::default(), true);
     let plugin = looked.outcome.and_then(Result::ok).and_then(|inputs| inputs.plugin);
@@ -77,7 +77,7 @@ pub fn named(settings: &Settings) -> Option<Named> {
     Some(Named { files: looked.stamps.files(), plugin })
 }
 
-/// Knows who nodelb is and whom it trusts.
+/// The source of the current [`Login`].
 #[derive(Debug)]
 pub struct Credentials {
     origin: Origin,
@@ -85,21 +85,22 @@ pub struct Credentials {
     state: tokio::sync::Mutex<State>,
     server: Mutex<Option<Server>>,
     rejected: Mutex<Option<Arc<Login>>>,
-    /// Where files are looked at, one look at a time.
+    /// The thread that reads the files; at most one.
     threads: Threads,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Under way; outlives a caller that has stopped waiting, so that a file system that is away holds one thread only.
+    /// The read in progress. It continues after a caller has stopped waiting, so that an unreachable file system blocks
+    /// only one thread.
     looking: Option<oneshot::Receiver<Looked>>,
     read: inputs::Stamps,
     inputs: Option<Inputs>,
-    /// Why what the files hold now is of no use.
+    /// The reason why the current contents of the files cannot be used.
     unusable: Option<CredentialsError>,
     printed: Option<Printed>,
     good: Option<Good>,
-    /// What was last warned of.
+    /// The latest problem that was logged.
     warned: Option<String>,
 }
 
@@ -113,7 +114,7 @@ impl Credentials {
     /// Reads nothing yet.
     ///
     /// # Errors
-    /// When the settings name neither a kubeconfig nor a CA file.
+    /// The settings contain neither a kubeconfig nor a CA file.
     pub fn new(settings: &Settings, timing: Timing) -> Result<Self, CredentialsError> {
         let origin = Origin::of(settings)?;
         let (state, server, rejected) = (State::default(), Mutex::default(), Mutex::default());
@@ -121,11 +122,12 @@ impl Credentials {
         Ok(Self { origin, timing, state: state.into(), server, rejected, threads })
     }
 
-    /// What to log in with now: the same as before unless something has changed. Cheap then: looks at the files' stamps.
-    /// While what is there now cannot be used, the last good one, with one warning.
+    /// The current login; the same object as before unless the credentials have changed. Without a change, this only
+    /// compares file metadata. If the current credentials cannot be used, logs one warning and returns the last valid
+    /// login.
     ///
     /// # Errors
-    /// When there has been no good one yet: what is wrong, in which file or plugin.
+    /// There has been no valid login yet. The error names the problem and the file or plugin.
     pub async fn login(&self) -> Result<Arc<Login>, CredentialsError> {
         let mut state = self.state.lock().await;
         let outcome = self.refresh(&mut state).await;
@@ -143,10 +145,10 @@ impl Credentials {
         Ok(login)
     }
 
-    /// The cluster's identity, as [`Login::authority`], without a login: no plugin is run for it.
+    /// The cluster's identity, like [`Login::authority`], without running an exec plugin.
     ///
     /// # Errors
-    /// When the certificate authority cannot be read.
+    /// The certificate authority cannot be read.
     pub async fn authority(&self) -> Result<Authorities, CredentialsError> {
         let mut state = self.state.lock().await;
         self.look(&mut state, false).await?;
@@ -158,13 +160,13 @@ impl Credentials {
         }
     }
 
-    /// The server that the kubeconfig names; `None` without one, and before the first [`Self::login`].
+    /// The server in the kubeconfig; `None` without a kubeconfig and before the first [`Self::login`].
     pub fn server(&self) -> Option<Server> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An apiserver answered 401 to this login: the next [`Self::login`] reads the files again, however unchanged they
-    /// look, and runs the exec plugin again.
+    /// Records that an apiserver responded with 401 to this login. The next [`Self::login`] reads the files even if
+    /// their metadata is unchanged, and runs the exec plugin.
     pub fn reject(&self, login: &Arc<Login>) {
         *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(login));
     }
@@ -179,7 +181,7 @@ impl Credentials {
         state.unusable.clone().map_or(ran, Err)
     }
 
-    /// Reads the files again if they have changed, or `anyway`.
+    /// Reads the files if they have changed, or if `anyway` is set.
     async fn look(&self, state: &mut State, anyway: bool) -> Result<(), CredentialsError> {
         let looking = match &mut state.looking {
             Some(looking) => looking,
@@ -214,7 +216,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Runs the exec plugin, if there is one and its credentials are missing, near their end or rejected.
+    /// Runs the exec plugin, if there is one and its credentials are missing, rejected, or about to expire.
     async fn run_plugin(&self, state: &mut State, is_rejected: bool) -> Result<(), CredentialsError> {
         let plugin = state.inputs.as_ref().and_then(|inputs| inputs.plugin.as_ref().map(|plugin| (inputs, plugin)));
         let Some((inputs, plugin)) = plugin else {
@@ -231,7 +233,7 @@ impl Credentials {
         printed.refresh(&inputs.authority.content, want, &self.timing).await
     }
 
-    /// Makes a login of what there is, if it is something else than before.
+    /// Creates a new login if the credentials have changed.
     fn build(&self, state: &mut State) -> Result<(), CredentialsError> {
         let Some(inputs) = &state.inputs else { return Ok(()) };
         let Some(material) = material(inputs, state.printed.as_ref()) else { return Ok(()) };
@@ -245,7 +247,7 @@ impl Credentials {
     }
 }
 
-/// `None` while an exec plugin has yet to say something.
+/// The material for a login; `None` while an exec plugin has not printed any credentials.
 fn material(inputs: &Inputs, printed: Option<&Printed>) -> Option<Material> {
     let Inputs { authority, certificate, token, plugin, impersonation, .. } = inputs;
     let (authority, certificate, token) = (authority.clone(), certificate.clone(), token.clone());

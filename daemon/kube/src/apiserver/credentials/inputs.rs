@@ -1,4 +1,4 @@
-//! What the files hold: everything that a login is made of but what an exec plugin prints. Blocks.
+//! Reads the files that the credentials consist of, but not the output of an exec plugin. Blocks.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::apiserver::kubeconfig::{self, Part};
 use crate::apiserver::login::{CredentialsError, Piece, Secret};
 use crate::apiserver::session::Settings;
 
-/// Where the credentials come from.
+/// The source of the credentials.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
     Kubeconfig(PathBuf),
@@ -57,15 +57,15 @@ pub(super) struct Inputs {
     pub(super) notices: Vec<String>,
 }
 
-/// One look at the files.
+/// The result of reading the files.
 #[derive(Debug)]
 pub(super) struct Looked {
     pub(super) stamps: Stamps,
-    /// `None`: as before.
+    /// The contents; `None` if nothing has changed.
     pub(super) outcome: Option<Result<Inputs, CredentialsError>>,
 }
 
-/// Looks at the files, and reads them if one has changed, if there was none yet, or `anyway`.
+/// Reads the files if one has changed, if none was read before, or if `anyway` is set.
 pub(super) fn look(origin: &Origin, before: Stamps, anyway: bool) -> Looked {
     if !anyway && !before.is_outdated() {
         return Looked { stamps: before, outcome: None };

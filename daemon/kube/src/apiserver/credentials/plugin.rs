@@ -1,4 +1,5 @@
-//! What an exec plugin printed, and when to run it again. While what it printed before is still good, nobody waits for it.
+//! Stores the output of an exec plugin, and decides when to run it again. No caller waits for a run while the previous
+//! output is still valid.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -10,23 +11,23 @@ use super::Timing;
 use crate::apiserver::exec::{Credential, Plugin};
 use crate::apiserver::login::CredentialsError;
 
-/// Why a new credential may be due.
+/// The state of the current login, which decides whether to run the plugin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Want {
-    /// There is a login to go on with, if only for a while.
+    /// Whether there is a login, even if it expires soon.
     pub(super) has_login: bool,
-    /// An apiserver does not accept the one there is.
+    /// Whether an apiserver has rejected the login.
     pub(super) is_rejected: bool,
-    /// When the one there is ends, if that is known.
+    /// The expiry of the login, if known.
     pub(super) ends: Option<SystemTime>,
 }
 
-/// Of one plugin.
+/// The state of one plugin.
 pub(super) struct Printed {
     plugin: Plugin,
     last_good: Option<Credential>,
     failure: Option<CredentialsError>,
-    /// An apiserver has refused what was printed last, and the plugin has not run since.
+    /// Whether an apiserver has rejected the latest output, and the plugin has not run since.
     is_refused: bool,
     started: Option<Instant>,
     running: Option<JoinHandle<Result<Credential, CredentialsError>>>,
@@ -48,7 +49,7 @@ impl Drop for Printed {
 }
 
 impl Printed {
-    /// Nothing yet.
+    /// The state of a plugin that has not run yet.
     pub(super) fn of(plugin: Plugin) -> Self {
         Self { plugin, last_good: None, failure: None, is_refused: false, started: None, running: None }
     }
@@ -61,10 +62,10 @@ impl Printed {
         self.last_good.as_ref()
     }
 
-    /// Runs the plugin if that is due. Waits for it only if there is nothing good to go on with.
+    /// Runs the plugin if necessary. Waits for it only if there is no valid output.
     ///
     /// # Errors
-    /// Why the last run gave nothing.
+    /// The reason why the latest run failed.
     pub(super) async fn refresh(
         &mut self,
         authority: &[u8],
@@ -86,7 +87,7 @@ impl Printed {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes what the running plugin printed, if it ends in time; its own patience is bounded.
+    /// Takes the result of the current run if it finishes within `patience`; the run itself has a time limit.
     async fn take(&mut self, patience: Duration) {
         let Some(running) = &mut self.running else { return };
         let Ok(outcome) = tokio::time::timeout(patience, running).await else { return };
