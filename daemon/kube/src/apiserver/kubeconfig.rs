@@ -1,5 +1,6 @@
-//! A kubeconfig: what its current context says about server, trust and user. Pure: names the files it refers to, reads
-//! none. Everything nodelb does not support is refused by name instead of being passed over.
+//! Interprets a kubeconfig: the server, the trusted certificate authority and the user of its current context. Pure:
+//! returns the paths of referenced files, but does not read them. A feature that nodelb does not support is an error
+//! and not ignored.
 
 mod any;
 mod document;
@@ -16,10 +17,10 @@ use super::impersonation::Impersonation;
 use super::login::{CredentialsError, Secret};
 use super::url::Shown;
 
-/// The extension of a cluster that is meant for exec plugins.
+/// The name of the cluster extension for exec plugins.
 const FOR_PLUGINS: &str = "client.authentication.k8s.io/exec";
 
-/// What the current context of a kubeconfig says.
+/// The current context of a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kubeconfig {
     pub(super) server: Server,
@@ -28,25 +29,25 @@ pub(super) struct Kubeconfig {
     pub(super) certificate: Option<(Part, Part)>,
     pub(super) token: Option<Part>,
     pub(super) plugin: Option<Plugin>,
-    /// In whose name requests are made, where that is another user's.
+    /// The user to impersonate, if any.
     pub(super) impersonation: Option<Impersonation>,
-    /// What is not as its writer may think.
+    /// Warnings about settings that nodelb ignores.
     pub(super) notices: Vec<String>,
 }
 
-/// Where something is found.
+/// The location of a certificate, key or token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// In the kubeconfig, with the place in words.
+    /// In the kubeconfig: the content, and a description of the place.
     Inline(Secret, String),
-    /// In a file of its own.
+    /// In another file.
     File(PathBuf),
 }
 
-/// Reads a kubeconfig that lies at `path`.
+/// Decodes the kubeconfig at `path`.
 ///
 /// # Errors
-/// The first thing that is wrong or not supported: file, field, remedy.
+/// The first invalid or unsupported setting, with the file, the field and the remedy.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsError> {
     let reader = Reader { path };
     let document: Document = document::parse(text).map_err(|error| reader.wrong(&error))?;
@@ -96,7 +97,7 @@ fn filled(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
 }
 
-/// `https://HOST[:PORT]`, the scheme in whatever case.
+/// Decodes `https://HOST[:PORT]`, with a scheme in any case.
 fn server_address(url: &str) -> Result<Address, String> {
     if url.is_empty() {
         return Err("is not set; set it to https://HOST:PORT".into());
@@ -170,7 +171,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Data in the kubeconfig wins over a file, as with kubectl.
+    /// Like in kubectl, data in the kubeconfig takes precedence over a file.
     fn part(
         &self,
         field: &str,
@@ -179,7 +180,7 @@ impl Reader<'_> {
     ) -> Result<Option<Part>, CredentialsError> {
         if let Some(data) = filled(data) {
             let compact: String = data.chars().filter(|c| !c.is_whitespace()).collect();
-            // The decoder's words would quote what may be a key.
+            // The error of the decoder would quote data, which may be a key.
             let bytes = STANDARD.decode(compact).ok().ok_or_else(|| {
                 self.wrong(&format!("{field}-data of {of} is not base64; encode the PEM file with `base64 -w0`"))
             })?;
@@ -200,7 +201,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A token file wins over a token, which is what was last read from it.
+    /// A token file takes precedence over a token, which only caches the last content of the file.
     fn token(&self, user: &User, of: &str) -> Option<Part> {
         let file = filled(&user.token_file).map(|file| Part::File(self.beside(file)));
         let inline = |token: &str| {
@@ -210,7 +211,7 @@ impl Reader<'_> {
         file.or_else(|| filled(&user.token).map(inline))
     }
 
-    /// As kubectl reads it; what it refuses is refused here.
+    /// Accepts and rejects the same combinations as kubectl.
     fn impersonation(&self, user: &User, of: &str) -> Result<Option<Impersonation>, CredentialsError> {
         let wanted = Impersonation {
             user: user.impersonate.clone(),
@@ -249,7 +250,7 @@ impl Reader<'_> {
         if exec.interactive_mode.as_deref() == Some("Always") {
             return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nobody is there to ask")));
         }
-        // A command with a slash lies beside the kubeconfig, any other in PATH: as with kubectl.
+        // Like in kubectl, a command with a slash is relative to the kubeconfig; any other command is searched in PATH.
         let command = if exec.command.contains('/') { self.beside(&exec.command) } else { exec.command.clone().into() };
         let env =
             exec.env.iter().map(|variable| (variable.name.clone(), Secret(variable.value.clone().into()))).collect();

@@ -1,12 +1,12 @@
-//! YAML of any content as JSON, as kubectl turns it: keys become text. Refuses nothing that the parser takes, for a kubeconfig
-//! may hold what nodelb never uses.
+//! Converts any YAML to JSON in the same way as kubectl: keys become strings. Accepts everything that the parser
+//! accepts, because a kubeconfig may contain values that nodelb never uses.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, EnumAccess, IgnoredAny, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde_json::Value;
 
-/// The content.
+/// The converted value.
 #[derive(Default)]
 pub(super) struct Any(pub(super) Value);
 
@@ -45,7 +45,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
         Ok(value.to_string().into())
     }
 
-    /// JSON has no infinity; `null` stands for it.
+    /// JSON has no infinity; it becomes `null`.
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
         Ok(value.into())
     }
@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
         Ok(map.into())
     }
 
-    /// A value with a tag of its own, which JSON cannot express.
+    /// A value with a custom tag, which JSON cannot represent.
     fn visit_enum<A: EnumAccess<'de>>(self, tagged: A) -> Result<Value, A::Error> {
         let (_, content): (IgnoredAny, _) = tagged.variant()?;
         content.newtype_variant().map(|Any(value)| value)

@@ -1,4 +1,4 @@
-//! The fields of a kubeconfig (`client-go/tools/clientcmd/api/v1`) that mean something to nodelb, as they are written.
+//! The fields of a kubeconfig (`client-go/tools/clientcmd/api/v1`) that nodelb uses, in their original form.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ pub(super) struct Variable {
     pub(super) value: String,
 }
 
-/// Reads the YAML, or says what is wrong with it without quoting a value, for that may be a secret.
+/// Decodes the YAML. The error does not quote a value, because the value may be secret.
 pub(super) fn parse(text: &str) -> Result<Document, String> {
     let options = serde_saphyr::options! {
         with_snippet: false,
