@@ -1,5 +1,5 @@
-//! Where an apiserver listens, as an operator writes it down: an address or a name, a port, and the name its certificate
-//! must carry.
+//! The address of an apiserver as it appears in the configuration: an IP address or a host name, a port, and the name
+//! that the server's certificate must contain.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::url::Shown;
 
-/// One apiserver address, and what its certificate is checked against.
+/// The address of an apiserver, and the name to verify in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Server {
-    /// Where to connect.
+    /// The address to connect to.
     pub address: Address,
-    /// The name the certificate must carry, sent as SNI too; `None`: the host of the address.
+    /// The name that the certificate must contain, which is also sent as SNI; `None` for the host of the address.
     pub tls_server_name: Option<Arc<str>>,
 }
 
@@ -24,18 +24,18 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address {
-    /// An IP address, which needs no resolver, or a name.
+    /// An IP address or a host name.
     pub host: Host,
-    /// Never 0.
+    /// The port, never 0.
     pub port: u16,
 }
 
 /// The host of an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
-    /// Dialled as it is.
+    /// An IP address, which needs no resolver.
     Ip(IpAddr),
-    /// Resolved first; in lower case.
+    /// A host name in lower case.
     Name(Arc<str>),
 }
 
@@ -55,13 +55,13 @@ impl fmt::Display for Address {
     }
 }
 
-/// A text is not an apiserver's address.
+/// The reason why a text is not the address of an apiserver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It has another form.
+    /// The text has the wrong form.
     #[error("`{0}` is not an apiserver address (expected HOST:PORT, such as 192.0.2.1:6443 or api.example.com:6443)")]
     Form(String),
-    /// Nobody can be connected to there.
+    /// No host can have this address.
     #[error("`{0}` is not an apiserver address: {1}; write an address that the apiserver itself listens on")]
     Nobody(String, &'static str),
 }
@@ -81,11 +81,12 @@ impl FromStr for Address {
         }
         let (name, port) = text.rsplit_once(':').ok_or_else(refused)?;
         let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(refused)?;
-        // Resolvers take `_`, too, and a final dot, which says that the name is complete.
+        // Resolvers also accept `_`, and a final dot, which marks a fully qualified name.
         let is_part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
         let label_is_valid = |label: &str| !label.is_empty() && label.len() <= 63 && label.bytes().all(is_part);
         let labels = name.strip_suffix('.').unwrap_or(name);
-        // A last label of digits would be half an IPv4 address, which resolvers understand in surprising ways.
+        // If the last label consists of digits, the text is an incomplete IPv4 address, which resolvers interpret in
+        // different ways.
         let is_name = labels.len() <= 253
             && labels.split('.').all(label_is_valid)
             && !labels.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
@@ -93,7 +94,8 @@ impl FromStr for Address {
     }
 }
 
-/// Why no single host can have this address; `None` if one can. IPv4 link-local is fine: clouds have apiservers there.
+/// The reason why no single host can have this address; `None` if a host can. IPv4 link-local addresses are allowed,
+/// because some clouds use them for apiservers.
 fn nobody(at: SocketAddr) -> Option<&'static str> {
     let addr = Addr::from(at.ip().to_canonical());
     if addr.is_unspecified() {

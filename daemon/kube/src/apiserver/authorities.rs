@@ -1,14 +1,14 @@
-//! Which cluster it is, by who signs its certificates: a set of digests, one for each certificate authority of the
-//! bundle. Two bundles that share one are the same cluster's, for a certificate authority is rotated by adding the next
-//! one first. Pure.
+//! Identifies a cluster by the certificate authorities of its servers, with one digest per certificate in the bundle.
+//! Two bundles that share a certificate authority belong to the same cluster, because a rotation adds the next
+//! certificate authority before it removes the previous one. Pure.
 
 use std::collections::BTreeMap;
 
 use ring::digest;
 use rustls::pki_types::CertificateDer;
 
-/// An earlier version knew a bundle by one digest of all of it. So many certificates are looked at to find out whether
-/// such a digest is of some of them: their subsets are tried.
+/// An earlier version identified a bundle by a single digest of all its certificates. To recognize such a digest, all
+/// subsets of at most this many certificates are tried.
 const MOST_TRIED: usize = 10;
 
 type Digest = [u8; 32];
@@ -16,7 +16,7 @@ type Digest = [u8; 32];
 /// The certificate authorities of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authorities {
-    /// The digest of each certificate, by the name under which it is remembered.
+    /// The digest of each certificate, by the name in state files.
     each: BTreeMap<String, Digest>,
 }
 
@@ -30,8 +30,8 @@ impl Authorities {
         Self { each: certificates.iter().map(one).collect() }
     }
 
-    /// What state files remember: one name for each certificate authority, and the name that an earlier version gives
-    /// to all of them together.
+    /// The names for state files: one for each certificate authority, and one for the whole bundle, as an earlier
+    /// version writes it.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.each.keys().cloned().collect();
         let all = self.bundle();
@@ -41,14 +41,14 @@ impl Authorities {
         names
     }
 
-    /// The name that an earlier version gives to the bundle.
+    /// The name of the whole bundle in state files of an earlier version.
     pub fn bundle(&self) -> String {
         let mut digests: Vec<Digest> = self.each.values().copied().collect();
         digests.sort_unstable();
         name(digests)
     }
 
-    /// Whether a remembered name is that of one of these certificate authorities, or of several of them.
+    /// Whether a name from a state file identifies one of these certificate authorities, or a set of them.
     pub fn include(&self, known: &str) -> bool {
         if self.each.contains_key(known) || self.bundle() == known {
             return true;
@@ -70,7 +70,7 @@ impl Authorities {
     }
 }
 
-/// A digest of digests, in hexadecimal.
+/// The SHA-256 digest of the digests, in hexadecimal.
 fn name(digests: impl IntoIterator<Item = Digest>) -> String {
     let mut all = digest::Context::new(&digest::SHA256);
     digests.into_iter().for_each(|one| all.update(&one));

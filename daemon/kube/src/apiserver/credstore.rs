@@ -1,23 +1,23 @@
-//! Credentials that systemd hands over when it starts the daemon (`LoadCredential=`, systemd.exec(5)): what
-//! `credential:NAME` in the configuration stands for, and what to do where there is none.
+//! Credentials that systemd passes to the daemon at start (`LoadCredential=`, systemd.exec(5)). Resolves
+//! `credential:NAME` in the configuration, and describes the remedy if the credential does not exist.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What the name of a credential comes after.
+/// The prefix of a credential name in the configuration.
 const PREFIX: &str = "credential:";
 
-/// Where systemd keeps those of the unit while it runs: for what root starts by hand.
+/// The directory in which systemd keeps the unit's credentials while it runs. A command that root runs uses it.
 const OF_UNIT: &str = "/run/credentials/nodelb.service";
 
-/// The longest name, as of any file.
+/// The maximum length of a name, like that of a file name.
 const MAX_NAME: usize = 255;
 
-/// The name of the credential, if it is one.
+/// The name of the credential, if the path refers to one.
 ///
 /// # Errors
-/// When what stands there can be no name of a credential.
+/// The name is not valid for a credential.
 pub fn name_of(path: &Path) -> Result<Option<&str>, String> {
     let Some(name) = path.to_str().and_then(|text| text.strip_prefix(PREFIX)) else { return Ok(None) };
     let is_part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -29,19 +29,20 @@ pub fn name_of(path: &Path) -> Result<Option<&str>, String> {
     Err(format!("`{PREFIX}{name}` names no credential: letters, digits, `-`, `_` and `.`, at most {MAX_NAME} of them"))
 }
 
-/// Where the file is that this path of the configuration means.
+/// The file that a path in the configuration refers to.
 pub fn locate(path: PathBuf) -> PathBuf {
     Place::of_process().locate(path)
 }
 
-/// The name of the credential that this file is, if it is none of this process's: it cannot be judged from here.
+/// The name of the credential, if the file belongs to the unit and this process has no access to it; it cannot be
+/// checked here.
 pub fn out_of_reach(file: &Path) -> Option<&str> {
     let name = file.file_name()?.to_str()?;
     let is_elsewhere = Place::of_process() == Place::Elsewhere && file.parent() == Some(Path::new(OF_UNIT));
     (is_elsewhere && File::open(file).is_err()).then_some(name)
 }
 
-/// What to do about a file that cannot be read, if it is a credential.
+/// The remedy for a file that cannot be read, if it is a credential.
 pub(super) fn remedy(file: &Path, error: &io::Error) -> Option<String> {
     Place::of_process().remedy(file, error)
 }
@@ -49,9 +50,9 @@ pub(super) fn remedy(file: &Path, error: &io::Error) -> Option<String> {
 /// Whether systemd has started this process with credentials.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Here they are.
+    /// Yes, in this directory.
     Own(PathBuf),
-    /// It has not.
+    /// No; the credentials may be those of the unit.
     Elsewhere,
 }
 

@@ -1,6 +1,6 @@
-//! Opens TCP connections to an apiserver, directly or through a configured proxy. Owns what a socket must be before it
-//! connects: registered as nodelb's own, so that BPF never translates it, and quick to notice a peer that has gone silent.
-//! Knows nothing of TLS.
+//! Opens TCP connections to an apiserver, directly or through a configured proxy. Prepares each socket before it
+//! connects: registers it as nodelb's own, so that BPF never translates its destination, and sets keepalive options
+//! that detect a silent peer quickly. Independent of TLS.
 
 use std::fmt;
 use std::io;
@@ -16,29 +16,32 @@ use tokio::time::{Instant, timeout_at};
 use super::error::LinkError;
 use super::proxy::{Proxy, ProxyError};
 
-/// Makes a socket nodelb's own before it connects: `nodelb_datapath::OwnSockets::register`, or nothing where no BPF is.
+/// Registers a socket as nodelb's own before it connects: `nodelb_datapath::OwnSockets::register`, or a no-op without
+/// BPF.
 pub type Register = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
 
-/// How long a peer may be silent. The defaults notice a dead one within four seconds, busy or idle.
+/// Timeouts of a connection. With the defaults, nodelb detects a dead peer within four seconds, on a busy or idle
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// For the TCP connection, through the proxy and all.
+    /// The timeout for the TCP connection, including the proxy.
     pub connect: Duration,
-    /// For the TLS handshake.
+    /// The timeout for the TLS handshake.
     pub handshake: Duration,
-    /// Silence on a socket before the first keepalive probe; whole seconds.
+    /// The idle time before the first keepalive probe, in whole seconds.
     pub keepalive_idle: Duration,
-    /// Between keepalive probes; whole seconds.
+    /// The interval between keepalive probes, in whole seconds.
     pub keepalive_interval: Duration,
-    /// Unanswered probes that end a connection.
+    /// The number of unanswered probes that end a connection.
     pub keepalive_probes: u32,
-    /// How long bytes or probes may stay unacknowledged (`TCP_USER_TIMEOUT`).
+    /// The time that data or probes may remain unacknowledged (`TCP_USER_TIMEOUT`).
     pub user_timeout: Duration,
-    /// Silence on an HTTP/2 connection before a ping: it needs an answer from the process, not from its kernel alone.
+    /// The idle time on an HTTP/2 connection before a ping. Unlike a keepalive probe, a ping needs a response of the
+    /// process and not only of its kernel.
     pub ping_after: Duration,
-    /// For the answer to a ping.
+    /// The timeout for the response to a ping.
     pub ping_answer: Duration,
-    /// For the body of an answer that is a refusal.
+    /// The timeout for the body of an error response.
     pub refusal: Duration,
 }
 
@@ -50,7 +53,8 @@ impl Default for Timing {
             keepalive_idle: Duration::from_secs(1),
             keepalive_interval: Duration::from_secs(1),
             keepalive_probes: 3,
-            // Between two keepalive probes: timers are late, and one that finds just less would wait for the next.
+            // Between two multiples of the probe interval: timers fire late, and a timer that finds slightly less
+            // elapsed time than the timeout would wait for the next probe.
             user_timeout: Duration::from_millis(2500),
             ping_after: Duration::from_millis(1500),
             ping_answer: Duration::from_millis(1500),
@@ -74,20 +78,20 @@ impl fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    /// `proxy` is `http://HOST:PORT`. Environment variables are never consulted.
+    /// `proxy` has the form `http://HOST:PORT`. Environment variables are ignored.
     ///
     /// # Errors
-    /// When `proxy` is not the URL of an HTTP proxy.
+    /// `proxy` is not the URL of an HTTP proxy.
     pub fn new(register: Register, timing: Timing, proxy: Option<&str>) -> Result<Self, ProxyError> {
         let proxy = proxy.map(str::parse).transpose()?;
         Ok(Self { register, timing, proxy })
     }
 
-    /// Connects to an apiserver's address.
+    /// Connects to the address of an apiserver.
     ///
     /// # Errors
-    /// [`LinkError::Unreachable`], naming the address. Also when the socket could not be registered: a connection that
-    /// BPF may redirect would only look like one to this address.
+    /// [`LinkError::Unreachable`], with the address. This includes a socket that could not be registered, because BPF
+    /// might redirect its connection to a different address.
     pub async fn dial(&self, at: SocketAddr) -> Result<TcpStream, LinkError> {
         let deadline = Instant::now() + self.timing.connect;
         match &self.proxy {
@@ -132,7 +136,7 @@ impl Dialer {
     }
 }
 
-/// A second descriptor of the same socket, to shut it down by.
+/// A second descriptor of the same socket, which is used to shut it down.
 pub(super) fn second_descriptor(stream: &TcpStream) -> io::Result<Socket> {
     SockRef::from(stream).try_clone()
 }

@@ -1,50 +1,51 @@
-//! What can go wrong with an apiserver, as far as anything follows from it.
+//! The errors of requests to an apiserver, as far as nodelb handles them differently.
 
 use std::time::Duration;
 
-/// Why a request has no answer that is of use.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// No connection: refused, no route, not within the time.
+    /// No connection: refused, no route, or a timeout.
     #[error("cannot connect: {0}")]
     Unreachable(String),
-    /// The server is not the one it should be, or will not speak TLS with us.
+    /// The TLS handshake failed: the server presents the wrong certificate or rejects the connection.
     #[error("{0}")]
     Certificate(String),
-    /// 401: the server does not accept who we say we are.
+    /// 401: the server does not accept the credentials.
     #[error("401 Unauthorized: {0}")]
     Unauthorized(String),
-    /// 403: it knows who we are, and we may not.
+    /// 403: the server accepts the credentials, but they lack the permission.
     #[error("403 Forbidden: {0}")]
     Forbidden(String),
-    /// It refuses everything, its readiness included: it starts, or does not know who we are. What it said first.
+    /// The server refuses all requests including the readiness check: it is starting, or does not know the credentials.
+    /// Contains its first response.
     #[error("{0}; it refuses GET /readyz as well")]
     Unproven(String),
     /// 410: the resourceVersion or the continue token is too old.
     #[error("410 Gone: {0}")]
     Gone(String),
-    /// 429 or 5xx with the time to wait, where the server names one.
+    /// 429 or 5xx.
     #[error("{code}: {message}")]
     Busy {
-        /// HTTP status.
+        /// The HTTP status.
         code: u16,
-        /// What the server says.
+        /// The message of the server.
         message: String,
-        /// `Retry-After`.
+        /// The `Retry-After` header, if there is one.
         retry_after: Option<Duration>,
     },
     /// Any other status.
     #[error("{code}: {message}")]
     Status {
-        /// HTTP status.
+        /// The HTTP status.
         code: u16,
-        /// What the server says.
+        /// The message of the server.
         message: String,
     },
-    /// The connection ended in the middle, or what arrived is not HTTP.
+    /// The connection ended prematurely, or the response is not HTTP.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// No answer in time; what was waited for.
+    /// A timeout, with a description of the request.
     #[error("no answer in time: {0}")]
     TimedOut(String),
 }

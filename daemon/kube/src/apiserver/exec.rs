@@ -1,5 +1,5 @@
-//! Exec credential plugins (`client.authentication.k8s.io/v1` and `v1beta1`, KEP-541): runs one, in bounded time and
-//! size, and reads what it prints. When to run it is [`credentials`](super::credentials)' business.
+//! Runs exec credential plugins (`client.authentication.k8s.io/v1` and `v1beta1`, KEP-541), with a time limit and an
+//! output limit, and decodes their output. [`credentials`](super::credentials) decides when to run a plugin.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ use super::login::{CredentialsError, Secret};
 use crate::threads::Threads;
 use crate::time;
 
-/// The most bytes a plugin may print.
+/// The maximum size of a plugin's output in bytes.
 const MAX_OUTPUT: u64 = 256 << 10;
 
-/// The most bytes kept of its complaints.
+/// The maximum size of its error output that is kept, in bytes.
 const MAX_COMPLAINT: u64 = 4 << 10;
 
-/// The most characters told of its complaints.
+/// The maximum number of characters of its error output in a message.
 const MAX_TOLD: usize = 300;
 
 /// The version of the protocol.
@@ -51,29 +51,29 @@ impl ApiVersion {
 pub(super) struct Plugin {
     pub(super) command: PathBuf,
     pub(super) args: Vec<String>,
-    /// Added to nodelb's own.
+    /// The variables that are added to nodelb's environment.
     pub(super) env: Vec<(String, Secret)>,
     pub(super) version: ApiVersion,
     pub(super) install_hint: Option<String>,
-    /// What the plugin is given of the cluster, if it is to have that.
+    /// The description of the cluster for the plugin, if requested.
     pub(super) cluster: Option<ClusterInfo>,
 }
 
-/// The cluster that a plugin is run for (`provideClusterInfo`).
+/// The cluster that the plugin provides credentials for (`provideClusterInfo`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClusterInfo {
-    /// Its URL.
+    /// The URL of the server.
     pub(super) server: String,
     pub(super) tls_server_name: Option<String>,
-    /// The cluster's extension for plugins, passed on as it is.
+    /// The cluster's extension for plugins, unchanged.
     pub(super) config: Option<serde_json::Value>,
 }
 
-/// What a plugin printed.
+/// The output of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Credential {
     pub(super) token: Option<Secret>,
-    /// Certificate and key, PEM.
+    /// Certificate and key in PEM.
     pub(super) certificate: Option<(Vec<u8>, Secret)>,
     pub(super) expires: Option<SystemTime>,
 }
@@ -95,28 +95,28 @@ struct Status {
     expiration_timestamp: Option<String>,
 }
 
-/// Kills a plugin with all it has started, unless it ended by itself.
+/// Kills a plugin and all processes that it has started, unless it has exited.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // Fails only when nobody is left.
+            // Fails only if no process is left.
             let _ = killpg(leader, Signal::SIGKILL);
         }
     }
 }
 
 impl Plugin {
-    /// For messages.
+    /// The name of the plugin for messages.
     pub(super) fn origin(&self) -> String {
         format!("exec plugin {}", self.command.display())
     }
 
-    /// Runs it; `authority` is the cluster's certificate authority in PEM.
+    /// Runs the plugin. `authority` is the cluster's certificate authority in PEM.
     ///
     /// # Errors
-    /// When it is missing, fails, takes longer than `patience` (then it is killed) or prints something else.
+    /// The plugin does not exist, fails, exceeds `patience` (then it is killed), or prints invalid output.
     pub(super) async fn run(&self, authority: &[u8], patience: Duration) -> Result<Credential, CredentialsError> {
         let wrong = |what: String| CredentialsError(format!("{} {what}", self.origin()));
         let late = |_elapsed| wrong(format!("took longer than {patience:?} and was killed"));
@@ -138,8 +138,8 @@ impl Plugin {
         self.read(&output).map_err(wrong)
     }
 
-    /// Starts it in a thread of its own: to start a program is to wait until it is read, from a file system that may be
-    /// away. What is started after its time is killed.
+    /// Starts the plugin in its own thread, because the kernel reads a program when it starts, possibly from an
+    /// unreachable file system. A plugin that starts after the timeout is killed.
     async fn start_aside(self, authority: Vec<u8>) -> io::Result<(Child, Group)> {
         static STARTS: LazyLock<Threads> = LazyLock::new(|| Threads::new("exec-plugin", 16));
         let runtime = Handle::current();
@@ -192,7 +192,7 @@ impl Plugin {
         serde_json::json!({ "kind": "ExecCredential", "apiVersion": self.version.as_str(), "spec": spec }).to_string()
     }
 
-    /// Never quotes what was printed: it holds secrets.
+    /// The error must not quote the output, because it contains secrets.
     fn read(&self, output: &[u8]) -> Result<Credential, String> {
         let printed: ExecCredential = serde_json::from_slice(output).map_err(|error| {
             format!("did not print an ExecCredential (line {}, column {})", error.line(), error.column())
@@ -228,7 +228,7 @@ async fn finish(child: &mut Child) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)>
     Ok((child.wait().await?, output, complaint))
 }
 
-/// The first bytes; the rest is read all the same, so that the writer does not wait for ever.
+/// The first bytes. The rest is read and dropped, so that the writer does not block forever.
 async fn beginning(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     if let Some(mut from) = from {

@@ -1,4 +1,4 @@
-//! Small files that change under us: credentials. Reads them in bounded size and tells one version from another without
+//! Reads small files that may change at any time, such as credentials, with a size limit. Detects changes without
 //! reading. Blocks.
 
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use nix::fcntl::OFlag;
 use super::credstore;
 use super::login::{CredentialsError, Piece};
 
-/// The most bytes of one file.
+/// The maximum size of a file in bytes.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// What tells one version of a file from another, through symbolic links: device, inode and size, modification and
-/// change time with nanoseconds; or why it cannot be told.
+/// Identifies the version of a file, after symbolic links are resolved: device, inode and size, and modification and
+/// change time with nanoseconds; or the error if they are unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stamp {
     Version([u64; 3], [i64; 4]),
@@ -35,24 +35,25 @@ impl Stamp {
     }
 }
 
-/// Reads files and notes what they looked like just before, so that a change meanwhile is seen the next time.
+/// Reads files, and records the metadata of each just before, so that a change during the read is detected the next
+/// time.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     stamps: BTreeMap<PathBuf, Stamp>,
 }
 
 impl Reading {
-    /// Whether a file read is another one by now, or none was read yet.
+    /// Whether one of the files has changed, or none was read yet.
     pub(super) fn is_outdated(&self) -> bool {
         self.stamps.is_empty() || self.stamps.iter().any(|(path, stamp)| Stamp::of(path) != *stamp)
     }
 
-    /// Every file that was read, or was to be.
+    /// Every file that was read or could not be read.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         self.stamps.keys().cloned().collect()
     }
 
-    /// Reads a file whole.
+    /// Reads a whole file.
     pub(super) fn read(&mut self, path: &Path) -> Result<Piece<Vec<u8>>, CredentialsError> {
         self.stamps.insert(path.to_owned(), Stamp::of(path));
         let origin = path.display().to_string();
@@ -67,7 +68,7 @@ impl Reading {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Without O_NONBLOCK the opening of a pipe would wait for its writer.
+    // Without O_NONBLOCK, opening a named pipe would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

@@ -1,17 +1,18 @@
-//! User impersonation: requests in another user's name, as `as`, `as-uid`, `as-groups` and `as-user-extra` of a kubeconfig ask
-//! for. Pure; the headers are those of client-go (`transport.NewImpersonatingRoundTripper`).
+//! User impersonation: sends requests on behalf of another user, as requested by `as`, `as-uid`, `as-groups` and
+//! `as-user-extra` in a kubeconfig. Pure. The headers are the same as in client-go
+//! (`transport.NewImpersonatingRoundTripper`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use hyper::header::{HeaderName, HeaderValue};
 
-/// In whose name requests are made. Without a user nothing else counts.
+/// The user to impersonate. Without a user, the other fields have no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Impersonation {
     /// `as`
     pub user: String,
-    /// `as-uid`; empty where it is not set.
+    /// `as-uid`; empty if not set.
     pub uid: String,
     /// `as-groups`
     pub groups: Vec<String>,
@@ -19,14 +20,14 @@ pub struct Impersonation {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Headers of a request, one of them perhaps several times.
+/// The headers of a request. A name may occur several times.
 pub type Headers = Vec<(HeaderName, HeaderValue)>;
 
 impl Impersonation {
-    /// What each request says.
+    /// The headers of each request.
     ///
     /// # Errors
-    /// The field of the kubeconfig that holds what no header can carry.
+    /// The field of the kubeconfig with a value that is not allowed in a header.
     pub fn headers(&self) -> Result<Headers, &'static str> {
         let value = |text: &str, field| HeaderValue::from_str(text).or(Err(field));
         let mut headers = vec![(HeaderName::from_static("impersonate-user"), value(&self.user, "as")?)];
@@ -47,14 +48,14 @@ impl Impersonation {
     }
 }
 
-/// What cannot be in the name of a header, as `%` and two digits: apiservers turn it back.
+/// Escapes characters that are not allowed in the name of a header as `%` and two digits, which apiservers decode.
 fn escaped(key: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
     key.bytes().fold(String::new(), |mut text, byte| {
         if is_plain(byte) {
             text.push(char::from(byte));
         } else {
-            // Writing to a String does not fail.
+            // Writing to a String never fails.
             let _ = write!(text, "%{byte:02X}");
         }
         text

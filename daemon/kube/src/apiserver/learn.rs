@@ -1,12 +1,13 @@
-//! Which of the addresses that a cluster lists may be connected to. Pure. The list is a hint from outside: it may be stale,
-//! and whoever can write it must not be able to make nodelb depend on itself or dial just anything.
+//! Decides which of the addresses that a cluster lists may be used. Pure. The list is untrusted: it may be outdated,
+//! and a user with write access to it must not be able to make nodelb depend on itself or connect to arbitrary
+//! addresses.
 
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use nodelb_core::model::addr::Addr;
 
-/// Why an address that is not configured may not be an apiserver's, as the end of a sentence; `None` if it may.
+/// The reason why a learned address must not be used, as the end of a sentence; `None` if it may be used.
 pub fn refusal(
     at: SocketAddr,
     service_cidrs: &[IpNet],

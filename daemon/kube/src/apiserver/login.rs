@@ -1,5 +1,5 @@
-//! Who nodelb is to an apiserver and whom it trusts: built from bytes, whatever they came from. Pure; what the bytes are
-//! and when they change is [`credentials`](super::credentials)' business.
+//! The identity that nodelb presents to an apiserver, and the certificate authorities that it trusts. Built from bytes
+//! of any source. Pure. [`credentials`](super::credentials) provides the bytes and detects changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::authorities::Authorities;
 use super::impersonation::{Headers, Impersonation};
 
-/// Bytes that must not be seen: neither in a log nor in a panic.
+/// Bytes that must not appear in a log or panic message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub Vec<u8>);
 
@@ -28,46 +28,46 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Something read, and where from: `/etc/kubernetes/pki/ca.crt`, `client-key-data of user x in ...`.
+/// Some content with its origin, for example `/etc/kubernetes/pki/ca.crt` or `client-key-data of user x in ...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<T> {
-    /// What was read.
+    /// The content.
     pub content: T,
-    /// Where from, for messages.
+    /// The origin for messages.
     pub origin: String,
 }
 
-/// What a login is made of.
+/// The parts of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Material {
-    /// PEM: the certificate authorities trusted to have signed an apiserver's certificate.
+    /// The certificate authorities that are trusted to sign an apiserver's certificate, in PEM.
     pub authority: Piece<Vec<u8>>,
-    /// PEM: the client certificate with its chain, and its key.
+    /// The client certificate with its chain, and its key, in PEM.
     pub certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
-    /// A bearer token; white space around it does not count.
+    /// A bearer token; surrounding white space is ignored.
     pub token: Option<Piece<Secret>>,
-    /// In whose name requests are made, where that is another user's.
+    /// The user to impersonate, if any.
     pub impersonation: Option<Impersonation>,
 }
 
-/// What a connection is opened with.
+/// The credentials of a connection.
 #[derive(Clone)]
 pub struct Login {
-    /// Trust, client certificate and remembered TLS sessions.
+    /// Trusted authorities, client certificate and stored TLS sessions.
     pub tls: Arc<ClientConfig>,
-    /// `Bearer ...`, marked sensitive.
+    /// `Bearer ...`, marked as sensitive.
     pub authorization: Option<HeaderValue>,
-    /// `Impersonate-...`, for each request.
+    /// The `Impersonate-...` headers of each request.
     pub impersonation: Headers,
-    /// Who we are, for messages: `client certificate CN=system:kube-proxy (/path)`.
+    /// A description for messages: `client certificate CN=system:kube-proxy (/path)`.
     pub identity: String,
-    /// The user name Kubernetes sees, where the certificate or the token tells.
+    /// The user name in Kubernetes, if the certificate or token contains it.
     pub user: Option<String>,
-    /// The groups Kubernetes sees, where the certificate tells.
+    /// The groups in Kubernetes, if the certificate contains them.
     pub groups: Vec<String>,
-    /// The cluster's identity: its certificate authorities.
+    /// The identity of the cluster: its certificate authorities.
     pub authority: Authorities,
-    /// When the client certificate or the token ends, whichever is first.
+    /// The expiry of the client certificate or the token, whichever is earlier.
     pub expires: Option<SystemTime>,
 }
 
@@ -80,16 +80,16 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Why there is no login: what is wrong, where, and the remedy.
+/// The reason why there is no login: the problem, its place and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CredentialsError(pub(super) String);
 
 impl Login {
-    /// Makes a login. A `before` with the same certificates lends its TLS sessions.
+    /// Creates a login. Takes over the TLS sessions of `before` if its certificates are the same.
     ///
     /// # Errors
-    /// When a certificate, a key or the token is none, or the key is not the certificate's.
+    /// A certificate, a key or the token is invalid, or the key does not belong to the certificate.
     pub fn new(material: &Material, before: Option<(&Material, &Self)>) -> Result<Self, CredentialsError> {
         let Material { authority, certificate, token, impersonation } = material;
         let authorities = certificates(authority)?;
@@ -136,20 +136,20 @@ impl Login {
         })
     }
 
-    /// [`Self::identity`], and that it is over if it is.
+    /// [`Self::identity`], with a note if it has expired.
     pub fn described(&self, now: SystemTime) -> String {
         let has_expired = self.expires.is_some_and(|expires| expires <= now);
         format!("{}{}", self.identity, if has_expired { ", which has expired" } else { "" })
     }
 }
 
-/// What is said where a key is of a kind that the TLS library does not know.
+/// The message about a key that the TLS library does not support.
 pub(super) const NO_P521: &str = "P-521 is not supported (RSA, P-256, P-384 and Ed25519 are)";
 
-/// The curve's object identifier, secp521r1, in DER.
+/// The object identifier of the curve, secp521r1, in DER.
 const P521: [u8; 7] = [0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
 
-/// Whether a certificate, a key or the kind of a key is of the curve P-521.
+/// Whether a certificate, a key or a key algorithm uses the curve P-521.
 pub(super) fn is_p521(der: &[u8]) -> bool {
     der.windows(P521.len()).any(|bytes| bytes == P521)
 }
@@ -179,7 +179,7 @@ fn configure(
         return Err(CredentialsError(format!("{NO_P521}: {} holds only authorities with such a key", origin.origin)));
     }
     let mut roots = RootCertStore::empty();
-    // A bundle may hold a certificate of a kind that is not understood; one that is must be left.
+    // A bundle may contain unsupported certificates, but at least one must be supported.
     roots.add_parsable_certificates(authorities.iter().cloned());
     if roots.is_empty() {
         return Err(CredentialsError(format!(
@@ -226,7 +226,7 @@ fn bearer(token: &Piece<Secret>) -> Result<HeaderValue, CredentialsError> {
     Ok(value)
 }
 
-/// What a client certificate says of its owner.
+/// The subject of a client certificate.
 struct Subject {
     text: String,
     user: Option<String>,
@@ -250,7 +250,7 @@ impl Subject {
     }
 }
 
-/// What a token says of its owner, if it is a JWT; not verified, for messages only.
+/// The claims of a token, if it is a JWT. Not verified; only for messages.
 #[derive(Default, Deserialize)]
 struct Claims {
     sub: Option<String>,

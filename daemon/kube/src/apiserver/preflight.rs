@@ -1,5 +1,5 @@
-//! Opening a connection that is good for a session: every address of the server is tried, and what is found there has to
-//! answer one consistent read, which tells the cluster's identity and how far it has come.
+//! Opens a connection for a session: tries each address of the server, and sends one consistent read over the
+//! connection, which yields the cluster's identity and current version.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -21,43 +21,44 @@ use super::pool::Outcome;
 use super::resolve::resolve;
 use super::timing::Timing;
 
-/// A list, because `system:node-proxier` may not get; without resourceVersion, so that the answer is consistent.
+/// A list, because the role `system:node-proxier` does not permit get; without resourceVersion, so that the response is
+/// consistent.
 const QUESTION: &str = "/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Dkubernetes&limit=1";
 
-/// The most bytes of its answer: one Service.
+/// The maximum size of the response in bytes; it contains one Service.
 const MAX_ANSWER: usize = 2 << 20;
 
-/// What it takes to open a connection.
+/// The parameters of an attempt to connect.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// To whom.
+    /// The server to connect to.
     pub server: Server,
-    /// Through what.
+    /// Opens the TCP connections.
     pub dialer: Dialer,
-    /// As whom.
+    /// The login to use.
     pub login: Arc<Login>,
-    /// Where a login that is refused is exchanged.
+    /// Provides a new login if the server rejects the current one.
     pub credentials: Arc<Credentials>,
-    /// The uid that its Service `default/kubernetes` should have, where one is known.
+    /// The expected uid of the Service `default/kubernetes`, if known.
     pub cluster: Option<String>,
-    /// What the name of the server last resolved to.
+    /// The latest known addresses of the server's name.
     pub last: Vec<SocketAddr>,
-    /// How patiently.
+    /// The time limits.
     pub timing: Timing,
 }
 
-/// A connection that answers.
+/// A connection over which the server has answered a read.
 #[derive(Debug)]
 pub struct Opened {
     /// The connection.
     pub link: Link,
-    /// What it was opened with.
+    /// The login of the connection.
     pub login: Arc<Login>,
-    /// `metadata.resourceVersion` of the read, which counts for Services.
+    /// The `metadata.resourceVersion` of the read, which is valid for Services.
     pub revision: u64,
-    /// When that was asked.
+    /// The time when the read was sent.
     pub asked: Instant,
-    /// The uid of the Service `default/kubernetes`; `None` where the cluster has none.
+    /// The uid of the Service `default/kubernetes`; `None` if it does not exist.
     pub cluster: Option<String>,
 }
 
@@ -83,7 +84,7 @@ struct Metadata {
 }
 
 impl Attempt {
-    /// The same server at one of its addresses only.
+    /// The same server, restricted to one of its addresses.
     #[must_use]
     pub fn pinned(mut self, at: SocketAddr) -> Self {
         if let Host::Name(name) = &self.server.address.host {
@@ -93,10 +94,10 @@ impl Attempt {
         self
     }
 
-    /// Opens a connection, within [`Timing::open`]. Beside it: what the server's name resolves to, if that got so far.
+    /// Opens a connection within [`Timing::open`]. Also returns the addresses of the server's name, if it was resolved.
     ///
     /// # Errors
-    /// Of the first address that was tried.
+    /// The error of the first address that failed.
     pub async fn open(self) -> (Result<Opened, LinkError>, Vec<SocketAddr>) {
         let patience = Timing::duration(self.timing.open);
         let mut resolved = Vec::new();
@@ -114,8 +115,8 @@ impl Attempt {
         resolve(&self.server.address, &self.last, Timing::duration(self.timing.resolve)).await
     }
 
-    /// Tries the addresses in turn, the next one as soon as one fails or takes long. The first success counts, or the
-    /// first error.
+    /// Tries the addresses in order, and starts with the next one as soon as one fails or takes too long. Returns the
+    /// first success, or the first error.
     async fn race<T, F>(&self, addresses: &[SocketAddr], work: impl Fn(Self, SocketAddr) -> F) -> Result<T, LinkError>
     where
         T: Send + 'static,
@@ -148,9 +149,9 @@ impl Attempt {
         Err(first_error.unwrap_or_else(|| LinkError::Unreachable(format!("{} has no address", self.server.address))))
     }
 
-    /// What would be a verdict gets a second look: a login that is refused is read again, for a token may have been
-    /// rotated this moment; a refusal counts if the server says that it is ready; and another cluster is asked again
-    /// over another connection.
+    /// Verifies an error that would be final. If the login is rejected, reads the credentials again, because the token
+    /// may have just been rotated. A refusal counts only if the server is ready. If another cluster responds, asks
+    /// again over a second connection.
     async fn open_at(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
         let mut opened = self.open_as(at, login).await;
         if matches!(opened, Err((LinkError::Unauthorized(_), _))) {
@@ -179,7 +180,8 @@ impl Attempt {
     async fn ready_link(&self, at: SocketAddr, patience: Duration) -> Result<Link, LinkError> {
         let link = Link::open(&self.dialer, at, &self.server, &self.login).await?;
         match link.get("/readyz", patience).await {
-            // It answers us, which is what was asked: too many requests, or a path that it keeps to itself.
+            // The server responds to this client, and that is sufficient, even if there are too many requests or the
+            // path is forbidden.
             Ok(_) | Err(LinkError::Status { .. } | LinkError::Forbidden(_) | LinkError::Busy { code: 429, .. }) => {
                 Ok(link)
             }
@@ -187,7 +189,7 @@ impl Attempt {
         }
     }
 
-    /// An error comes with the link that it arrived over.
+    /// Opens a connection and sends the read. An error of the read contains the link.
     async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Link>)> {
         let link = Link::open(&self.dialer, at, &self.server, login).await.map_err(|error| (error, None))?;
         let asked = Instant::now();
@@ -198,8 +200,8 @@ impl Attempt {
     }
 }
 
-/// What a refusal is worth: an apiserver that starts accepts connections before it knows who may do what, and refuses
-/// everybody until then. Its `/readyz` says so, or refuses as well.
+/// Decides whether a refusal is final. An apiserver that starts accepts connections before it can authorize requests,
+/// and refuses all of them until then. In that case, `/readyz` reports an error or is refused as well.
 async fn verdict(link: &Link, refusal: LinkError, patience: Duration) -> LinkError {
     if !matches!(refusal, LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. }) {
         return refusal;
@@ -217,10 +219,10 @@ async fn verdict(link: &Link, refusal: LinkError, patience: Duration) -> LinkErr
     }
 }
 
-/// The revision that the cluster is at, and the uid of the Service `default/kubernetes`, by a consistent read.
+/// The cluster's current version and the uid of the Service `default/kubernetes`, from a consistent read.
 ///
 /// # Errors
-/// No answer, or one that no apiserver gives.
+/// The request failed, or the response is not that of an apiserver.
 pub async fn ask(link: &Link, patience: Duration) -> Result<(u64, Option<String>), LinkError> {
     let at = link.at();
     let answer = link.get(QUESTION, patience).await?;
@@ -244,21 +246,21 @@ fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
     Ok((revision, cluster))
 }
 
-/// Asks a server whether it is ready, on a connection of its own. Beside the answer: what its name resolves to, if that
-/// got so far.
+/// Checks whether a server is ready, over a separate connection. Also returns the addresses of the server's name, if it
+/// was resolved.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why the server cannot be used.
 pub async fn probe(attempt: Attempt, patience: Duration) -> (Result<(), LinkError>, Vec<SocketAddr>) {
     let (link, resolved) = greet(attempt, patience).await;
     (link.map(drop), resolved)
 }
 
-/// The same, and leaves the connection open. Nothing is known of it but that somebody the certificate authority vouches for
-/// is ready at its other end.
+/// Like [`probe`], but keeps the connection open. The only certain facts about the server are that the certificate
+/// authority trusts it and that it is ready.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why the server cannot be used.
 pub async fn greet(attempt: Attempt, patience: Duration) -> (Result<Link, LinkError>, Vec<SocketAddr>) {
     let mut resolved = Vec::new();
     let asking = async {
@@ -272,7 +274,7 @@ pub async fn greet(attempt: Attempt, patience: Duration) -> (Result<Link, LinkEr
     (answer, resolved)
 }
 
-/// What an error says about the address it came from.
+/// The outcome for the address that returned this error.
 pub fn outcome_of(error: &LinkError) -> Outcome {
     let told = error.to_string();
     match error {
@@ -289,7 +291,8 @@ pub fn outcome_of(error: &LinkError) -> Outcome {
     }
 }
 
-/// The same for a probe: 401 on `/readyz` is all that a server says to anybody while its authenticators do not work.
+/// The outcome of a probe. A server responds to `/readyz` with 401 for all clients while its authenticators do not
+/// work.
 pub fn outcome_of_probe(error: &LinkError) -> Outcome {
     match error {
         LinkError::Unauthorized(_) => Outcome::Unproven(error.to_string()),

@@ -1,4 +1,4 @@
-//! An HTTP proxy on the way to an apiserver: its URL, and the one question asked of it (`CONNECT`, RFC 9110 section 9.3.6).
+//! An HTTP proxy for connections to an apiserver: its URL, and the `CONNECT` request (RFC 9110 section 9.3.6).
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::address::{Address, Host};
 
-/// The most bytes of an answer's head.
+/// The maximum size of the response's head in bytes.
 const MAX_HEAD: usize = 8 << 10;
 
-/// `http://HOST:PORT`.
+/// The proxy with the URL `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy(Address);
 
-/// A text is not the URL of an HTTP proxy.
+/// The text is not the URL of an HTTP proxy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy must be given as http://HOST:PORT, without user, password or path")]
 pub struct ProxyError;
@@ -39,7 +39,7 @@ impl fmt::Display for Proxy {
 }
 
 impl Proxy {
-    /// Where the proxy listens.
+    /// The address of the proxy.
     pub(super) async fn resolve(&self, deadline: Instant) -> io::Result<SocketAddr> {
         match &self.0.host {
             Host::Ip(ip) => Ok(SocketAddr::new(*ip, self.0.port)),
@@ -52,7 +52,7 @@ impl Proxy {
         }
     }
 
-    /// Asks the proxy for a tunnel.
+    /// Requests a tunnel from the proxy.
     pub(super) async fn ask_for(&self, stream: &mut TcpStream, at: SocketAddr, deadline: Instant) -> io::Result<()> {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer to CONNECT in time");
         timeout_at(deadline, ask(stream, at)).await.ok().ok_or_else(late)?
@@ -62,7 +62,7 @@ impl Proxy {
 async fn ask(stream: &mut TcpStream, at: SocketAddr) -> io::Result<()> {
     stream.write_all(format!("CONNECT {at} HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes()).await?;
     let mut head = Vec::new();
-    // Byte by byte: what follows the head belongs to TLS.
+    // Reads single bytes, because the bytes after the head belong to TLS.
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == MAX_HEAD {
             return Err(io::Error::other("its answer to CONNECT does not end"));

@@ -1,4 +1,5 @@
-//! An answer that is no 2xx: what the server says about it, as a [`LinkError`]. Pure but for reading the body.
+//! Converts a response without a 2xx status into a [`LinkError`] with the server's message. Pure, except for reading
+//! the body.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,33 +12,33 @@ use serde::Deserialize;
 
 use super::error::LinkError;
 
-/// The most bytes read of a refusal.
+/// The maximum size of the body in bytes.
 const MAX_BODY: usize = 64 << 10;
 
-/// The most characters told of what the server says.
+/// The maximum length of the server's message in characters.
 const MAX_MESSAGE: usize = 600;
 
-/// The longest a server can make us wait.
+/// The longest `Retry-After` of a server that nodelb obeys.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// What was asked, by whom: to say what is missing.
+/// The request, for messages about missing permissions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
-    /// Where the answer comes from.
+    /// The server that sent the response.
     pub(super) server: SocketAddr,
     /// [`Login::described`](super::login::Login::described).
     pub(super) identity: &'a str,
-    /// The user name Kubernetes knows the identity by, where it can be told.
+    /// The user name in Kubernetes, if known.
     pub(super) user: Option<&'a str>,
-    /// Its groups, as far as the certificate tells.
+    /// The groups in Kubernetes, as far as the certificate contains them.
     pub(super) groups: &'a [String],
-    /// How it was asked for.
+    /// The method of the request.
     pub(super) method: &'a Method,
-    /// What was asked for.
+    /// The path and query of the request.
     pub(super) path_and_query: &'a str,
 }
 
-/// The parts of `meta/v1.Status` that are of use.
+/// The fields of `meta/v1.Status` that nodelb uses.
 #[derive(Deserialize)]
 struct Status {
     kind: String,
@@ -45,7 +46,7 @@ struct Status {
     message: String,
 }
 
-/// Reads what the server says.
+/// Reads the body and returns the error.
 pub(super) async fn read(answer: Response<Incoming>, asked: &Asked<'_>, patience: Duration) -> LinkError {
     let (head, body) = answer.into_parts();
     let message = match tokio::time::timeout(patience, Limited::new(body, MAX_BODY).collect()).await {
@@ -76,7 +77,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
 
-/// The message of a Kubernetes `Status`; of a failed health check the checks that failed; of anything else its first line.
+/// The message of a Kubernetes `Status`; for a failed health check, the failed checks; otherwise the first line.
 fn message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let told = match serde_json::from_slice::<Status>(body) {
@@ -94,7 +95,7 @@ fn message(body: &[u8]) -> String {
     message
 }
 
-/// The command that asks Kubernetes whether the request is allowed.
+/// The command that shows whether Kubernetes permits the request.
 fn can_i(asked: &Asked<'_>) -> String {
     let Asked { user, groups, method, path_and_query, .. } = *asked;
     let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
@@ -128,7 +129,7 @@ fn can_i(asked: &Asked<'_>) -> String {
     };
     let scope = match (namespace, &name) {
         (Some(namespace), _) => format!(" --namespace {namespace}"),
-        // By name and without a namespace: an object of the cluster.
+        // A named object without a namespace is cluster-scoped.
         (None, Some(_)) => String::new(),
         (None, None) => " --all-namespaces".into(),
     };

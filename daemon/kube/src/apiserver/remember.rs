@@ -1,5 +1,6 @@
-//! Apiserver addresses that worked, kept in the state directory over a restart or reboot. Owns the file's form and that it
-//! is never half written; whether what it says is still true is for the supervisor to find out.
+//! The file in the state directory with apiserver addresses that worked, which is preserved when nodelb or the node
+//! restarts. Defines the format, and replaces the file atomically. The supervisor checks whether the contents are still
+//! valid.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,27 +13,27 @@ use super::authorities::Authorities;
 use super::pool::Remembered;
 use crate::state;
 
-/// In the state directory.
+/// The name of the file in the state directory.
 const NAME: &str = "apiservers.json";
 
 const VERSION: u32 = 1;
 
-/// Far more than the most addresses take.
+/// The maximum size of the file in bytes; much more than the maximum number of addresses needs.
 const MAX_BYTES: u64 = 256 << 10;
 
-/// What is remembered, and of which cluster.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// [`Authorities::names`]: who vouches for the cluster's servers. A file of an earlier version has one name.
+    /// The certificate authorities of the cluster ([`Authorities::names`]). A file of an earlier version has one name.
     pub authorities: Vec<String>,
-    /// The uid of its Service `default/kubernetes`, if it was ever known.
+    /// The uid of the Service `default/kubernetes`, if known.
     pub cluster: Option<String>,
-    /// What worked.
+    /// The addresses that worked.
     pub apiservers: Vec<Remembered>,
 }
 
 impl Memory {
-    /// Whether the cluster is the one with these certificate authorities.
+    /// Whether the cluster has one of these certificate authorities.
     pub fn is_of(&self, authorities: &Authorities) -> bool {
         self.authorities.iter().any(|known| authorities.include(known))
     }
@@ -41,7 +42,7 @@ impl Memory {
 #[derive(Serialize, Deserialize)]
 struct Form {
     version: u32,
-    /// All that an earlier version reads: the name of the whole bundle.
+    /// The name of the whole bundle; the only field that an earlier version reads.
     authority: String,
     #[serde(default)]
     authorities: Vec<String>,
@@ -54,22 +55,22 @@ struct Entry {
     address: Address,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tls_server_name: Option<String>,
-    /// Seconds since 1970.
+    /// The time when the address last worked, in seconds since 1970.
     worked: u64,
 }
 
-/// What is remembered in the state directory; `None` if nothing is. May block.
+/// Reads the file in the state directory; `None` if it does not exist. May block.
 ///
 /// # Errors
-/// What is wrong with the file, in words; one that cannot be understood has been put aside.
+/// A sentence about the problem with the file. A file that cannot be decoded has been renamed.
 pub fn load(directory: &Path) -> Result<Option<Memory>, String> {
     state::load(&directory.join(NAME), MAX_BYTES, understand)
 }
 
-/// The same without blocking: a file system that is away keeps nobody from starting.
+/// Like [`load`], with a time limit: an unreachable file system must not prevent nodelb from starting.
 ///
 /// # Errors
-/// As [`load`], and when that takes longer than `patience`.
+/// Those of [`load`], and a timeout after `patience`.
 pub async fn load_within(directory: PathBuf, patience: Duration) -> Result<Option<Memory>, String> {
     let path = directory.join(NAME);
     let loading = state::aside(move || Ok(load(&directory)));
@@ -98,10 +99,10 @@ fn understand(bytes: &[u8]) -> Result<Memory, String> {
     Ok(Memory { authorities, cluster: form.cluster, apiservers })
 }
 
-/// Writes the file, whole or not at all. May block.
+/// Replaces the file atomically. May block.
 ///
 /// # Errors
-/// What the file system says; the file is as it was then.
+/// The error of the file system. The previous file remains.
 pub fn save(directory: &Path, memory: &Memory) -> io::Result<()> {
     let Memory { authorities, cluster, apiservers } = memory;
     let entry = |Remembered { server, worked }: &Remembered| Entry {

@@ -1,5 +1,5 @@
-//! Names of apiservers. Owns the bounds of a lookup: its time, the number of answers, and that a resolver that fails does
-//! not take away what it said before.
+//! Resolves the names of apiservers. Limits the time of a lookup and the number of addresses, and keeps the previous
+//! addresses if the resolver fails.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::net::lookup_host;
 use super::address::{Address, Host};
 use super::error::LinkError;
 
-/// The most addresses of one name that are tried.
+/// The maximum number of addresses of a name that are tried.
 const MOST: usize = 8;
 
-/// Where the address leads to: itself if it is an IP, else what the resolver says within `patience`. A resolver that
-/// fails leaves the `last` good answer.
+/// The socket addresses of an address: the address itself if it is an IP address, otherwise the resolver's response
+/// within `patience`. If the resolver fails, returns the addresses in `last`.
 ///
 /// # Errors
-/// [`LinkError::Unreachable`] when the name has no address and never had one.
+/// [`LinkError::Unreachable`] if no address of the name is known.
 pub async fn resolve(address: &Address, last: &[SocketAddr], patience: Duration) -> Result<Vec<SocketAddr>, LinkError> {
     let name = match &address.host {
         Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, address.port)]),

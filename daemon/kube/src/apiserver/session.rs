@@ -1,4 +1,4 @@
-//! What the supervisor and the readers of an apiserver say to each other.
+//! The types that the supervisor and the readers of an apiserver exchange.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,69 +11,70 @@ use super::address::Server;
 use super::error::LinkError;
 use super::link::Link;
 
-/// How Kubernetes is reached, as the configuration says.
+/// The configuration of the connection to Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// In the order of preference. Never changed by anything learned.
+    /// The configured servers in order of preference. Learned addresses never change it.
     pub servers: Vec<Server>,
-    /// Where its cluster's server and credentials come from; `None` without a kubeconfig.
+    /// The path of the kubeconfig, which contains a server and credentials.
     pub kubeconfig: Option<PathBuf>,
-    /// A bearer token, where there is no kubeconfig.
+    /// The path of a file with a bearer token, without a kubeconfig.
     pub token_file: Option<PathBuf>,
-    /// The certificate authority, where there is no kubeconfig.
+    /// The path of a file with the certificate authority, without a kubeconfig.
     pub ca_file: Option<PathBuf>,
-    /// An HTTP proxy (`http://HOST:PORT`) that every connection goes through; environment variables are never consulted.
+    /// An HTTP proxy (`http://HOST:PORT`) for all connections. Environment variables are ignored.
     pub proxy: Option<String>,
-    /// Addresses in these are never learned as an apiserver's.
+    /// Networks with services; addresses in them are never learned as addresses of apiservers.
     pub service_cidrs: Vec<IpNet>,
-    /// Where what was learned outlives a reboot.
+    /// The directory for learned facts that must survive a reboot.
     pub state_directory: PathBuf,
 }
 
-/// The connection in use, and what was found out when it was opened.
+/// The connection in use, and the results of its first read.
 #[derive(Debug)]
 pub struct Session {
-    /// Over which requests go. Cut when the server is declared failed or another one is preferred: then every body that
-    /// is being read ends with an error, and the next session follows.
+    /// The connection for requests. It is cut when the server has failed or another one is preferred. Then all pending
+    /// bodies end with an error, and the next session follows.
     pub link: Link,
-    /// The `metadata.resourceVersion` of a consistent read of Services right after connecting. A reader of Services
-    /// that has heard no greater one goes on; any other one asks for its own kind.
+    /// The `metadata.resourceVersion` of a consistent read of Services immediately after connecting. A reader of
+    /// Services that has not received a higher version continues; all other readers request the version of their own
+    /// kind.
     pub revision: u64,
-    /// When that read was asked for.
+    /// The time when that read was sent.
     pub asked: tokio::time::Instant,
-    /// Counts sessions.
+    /// The number of the session.
     pub number: u64,
 }
 
-/// What the reader of a session tells the supervisor.
+/// A message of a reader to the supervisor.
 #[derive(Debug)]
 pub enum Report {
-    /// A request failed, or a stream broke, over this session.
+    /// A request failed, or a stream ended with an error.
     Failed {
         /// [`Session::number`].
         session: u64,
-        /// How.
+        /// The error.
         error: LinkError,
     },
-    /// Something arrived over this session: a list, an event, a bookmark.
+    /// The server has sent something: a list, an event, or a bookmark.
     Progress {
         /// [`Session::number`].
         session: u64,
     },
-    /// What the endpoints of `default/kubernetes` are now, ready ones only; may be empty, which forgets nothing.
+    /// The ready endpoints of `default/kubernetes`. If the set is empty, no address is forgotten.
     Endpoints(BTreeSet<SocketAddr>),
-    /// The uid of the Service `default/kubernetes`, as a watch over the session in use tells: what remembered addresses
-    /// must show after the next start.
+    /// The uid of the Service `default/kubernetes`, from a watch over the session in use. After the next start,
+    /// remembered addresses must present the same uid.
     Cluster(String),
-    /// The cluster's service CIDRs, as the cluster says.
+    /// The service CIDRs of the cluster.
     ServiceCidrs(Vec<IpNet>),
 }
 
-/// What a reader needs of the supervisor.
+/// The supervisor's interface for readers.
 #[derive(Clone, Debug)]
 pub struct Apiservers {
-    /// The session in use; `None` while no apiserver can be reached.
+    /// The session in use; `None` while no apiserver is reachable.
     pub session: tokio::sync::watch::Receiver<Option<Arc<Session>>>,
-    /// To the supervisor.
+    /// The queue to the supervisor.
     pub reports: tokio::sync::mpsc::Sender<Report>,
 }

@@ -1,62 +1,63 @@
-//! Every time constant of the way to an apiserver, in one value, so that tests can be quick.
+//! All time constants of the connection to an apiserver, in one value, so that tests can use shorter times.
 
 use std::time::Duration;
 
-/// How patient the pool and its supervisor are. [`Default`] is what production uses; all in milliseconds.
+/// The time constants of the pool and the supervisor, in milliseconds. [`Default`] has the values for production.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a name may take to resolve before the last good answer is used.
+    /// The timeout for resolving a name; afterwards the previous addresses are used.
     pub resolve: u64,
-    /// How long an attempt may take in all: connect, TLS, the first read.
+    /// The timeout for a whole attempt: connection, TLS and first read.
     pub open: u64,
-    /// An attempt that has not succeeded after this long gets company: the next address is tried beside it.
+    /// The time after which an attempt that has not succeeded continues in parallel with the next address.
     pub hedge: u64,
-    /// Between probes of the address in use.
+    /// The interval between probes of the address in use.
     pub probe_every: u64,
-    /// How long a probe may take.
+    /// The timeout of a probe.
     pub probe_patience: u64,
-    /// How long a probe may take when something else has failed over the address already.
+    /// The timeout of a probe after something else has failed over the address.
     pub probe_doubted: u64,
-    /// From a failed probe of the address in use to the one that decides.
+    /// The time from a first failed probe of the address in use to the decisive one.
     pub probe_again: u64,
-    /// Between probes of addresses that are preferred to the one in use.
+    /// The interval between probes of addresses that are preferred to the one in use.
     pub probe_preferred_every: u64,
-    /// Between probes of all others.
+    /// The interval between probes of all other addresses.
     pub probe_others_every: u64,
-    /// How long a preferred address must have worked, and the one in use have been used, before the preferred one is
-    /// returned to.
+    /// The time for which a preferred address must have worked, and the one in use must have been in use, before the
+    /// preferred one replaces it.
     pub dwell: u64,
-    /// A session that lasted this long was no accident: the address begins without a record of failures after it.
+    /// The duration of a session after which the record of failures of its address is cleared.
     pub steady: u64,
-    /// A session shorter than this counts as a failure to connect.
+    /// The duration of a session below which its end counts as a failure to connect.
     pub short_lived: u64,
-    /// How long the cluster must have listed an address before it is dialled while there is another choice.
+    /// The time for which the cluster must have listed an address before it is used, if there is an alternative.
     pub debounce: u64,
-    /// Wait after the first network failure of an address, or answer that it is not ready; doubled with each further
-    /// one.
+    /// The waiting time after the first network failure of an address, or after a response that it is not ready. It
+    /// doubles for each further one.
     pub retry_first: u64,
-    /// Longest wait after that, jitter included.
+    /// The maximum of that waiting time, including jitter.
     pub retry_most: u64,
-    /// Wait after the first refusal (certificate, credentials, another cluster), doubled likewise.
+    /// The waiting time after the first refusal (certificate, credentials, another cluster). It doubles in the same
+    /// way.
     pub refused_first: u64,
-    /// Longest wait after a refusal, jitter included.
+    /// The maximum waiting time after a refusal, including jitter.
     pub refused_most: u64,
-    /// So long after an address was unreachable its refusals are those of a server that starts; and for so long one
-    /// that refuses everything, its readiness included, is only not ready.
+    /// The time after an outage of an address during which its refusals are attributed to a server that starts. For the
+    /// same time, an address that refuses all requests including the readiness check only counts as not ready.
     pub starting: u64,
-    /// The longest that a server with too many requests may ask to be left alone.
+    /// The longest pause that a server with too many requests may ask for.
     pub retry_after_most: u64,
-    /// A learned or remembered address that failed for this long while the cluster does not list it is forgotten.
+    /// The time after which a learned or remembered address that fails and is not listed is forgotten.
     pub forget: u64,
-    /// Between looks whether the credentials have changed.
+    /// The interval between checks of the credentials.
     pub credentials_every: u64,
-    /// For the state file to be read.
+    /// The timeout for reading the state file.
     pub load: u64,
-    /// Between writes of the state file while its set of addresses stays the same.
+    /// The interval between writes of the state file if its addresses do not change.
     pub save_every: u64,
-    /// Without a session for this long, the apiservers are lost: said once.
+    /// The time without a session after which the loss is logged, once.
     pub lost: u64,
-    /// Between two log lines about one address while its errors vary.
+    /// The minimum time between two log messages about one address if its errors differ.
     pub same_address_line: u64,
 }
 
@@ -67,7 +68,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// What the daemon uses.
+    /// The values for production.
     pub const PRODUCTION: Self = Self {
         resolve: 1_000,
         open: 5_000,
@@ -96,7 +97,7 @@ impl Timing {
         same_address_line: 60_000,
     };
 
-    /// One of the constants for a timer.
+    /// Converts a time constant for a timer.
     pub const fn duration(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }

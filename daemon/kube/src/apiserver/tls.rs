@@ -1,5 +1,5 @@
-//! TLS over a connection to an apiserver: the handshake, and why it failed in words that tell what to do. What is
-//! trusted and presented is the [`Login`](super::login::Login)'s.
+//! The TLS handshake with an apiserver, and error messages with a remedy. The [`Login`](super::login::Login) contains
+//! the trusted certificate authorities and the client certificate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use super::login::{NO_P521, is_p521};
 /// The end of the object identifier ecdsa-with-SHA512.
 const ECDSA_SHA512: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04];
 
-/// The most names of a certificate that a message lists.
+/// The maximum number of a certificate's names in a message.
 const MAX_NAMES: usize = 12;
 
-/// The name the certificate must carry.
+/// The name that the certificate must contain.
 ///
 /// # Errors
-/// When the configured name is none.
+/// The configured name is invalid.
 pub(super) fn server_name(server: &Server) -> Result<ServerName<'static>, LinkError> {
     match (&server.tls_server_name, &server.address.host) {
         (Some(name), _) => name_of(name),
@@ -40,7 +40,7 @@ fn name_of(name: &str) -> Result<ServerName<'static>, LinkError> {
     })
 }
 
-/// Shakes hands.
+/// Performs the handshake.
 pub(super) async fn handshake(
     config: &Arc<ClientConfig>,
     (stream, at): (TcpStream, SocketAddr),
@@ -89,7 +89,8 @@ fn refused_certificate(reason: &CertificateError, at: SocketAddr, name: &ServerN
                  {NO_P521}; not connected"
             )
         }
-        // An authority of the same name has another kind of key: kubeadm names all of them "kubernetes".
+        // The configured certificate authority has the same name but another kind of key: kubeadm names all of them
+        // "kubernetes".
         CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. }
         | CertificateError::UnknownIssuer
         | CertificateError::BadSignature => format!(
@@ -124,7 +125,7 @@ fn refused_certificate(reason: &CertificateError, at: SocketAddr, name: &ServerN
     }
 }
 
-/// `DnsName("api")` as `api`.
+/// Converts `DnsName("api")` to `api`.
 fn bare(entry: &str) -> String {
     let inner = entry.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(entry);
     inner.trim_matches('"').chars().filter(|c| !c.is_control()).take(100).collect()

@@ -1,13 +1,14 @@
-//! URLs in messages. A user name and a password in one are as secret as a token: whatever prints a URL, prints it as a
+//! URLs in messages. A user name and a password in a URL are as secret as a token, therefore all code prints URLs as
 //! [`Shown`].
 
 use std::fmt;
 
-/// A URL, or what stands in its place, without what comes before the host's `@`.
+/// A URL, or an invalid one, that is displayed without the part before the `@` of its host.
 #[derive(Clone, Copy)]
 pub struct Shown<'u>(pub &'u str);
 
-/// All of it up to the last `@` counts as secret: a password may hold any character, although a correct URL escapes some.
+/// Everything before the last `@` counts as secret: a password may contain any character, although a valid URL escapes
+/// some.
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = match self.0.split_once("://") {
@@ -29,7 +30,7 @@ fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.bytes().all(is_part)
 }
 
-/// As [`fmt::Display`]: a derived `Debug` of what holds it must not show more.
+/// Like [`fmt::Display`], so that a derived `Debug` of a containing type does not expose the secret.
 impl fmt::Debug for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,9 +1,9 @@
-//! One connection to one apiserver, for a command that asks by itself whether or not the daemon runs. Owns the order in
-//! which addresses are tried; holds no session, learns nothing and remembers nothing.
+//! A connection to an apiserver for a command that sends its own requests, whether the daemon runs or not. Decides in
+//! which order addresses are tried. Does not keep a session, and does not learn or remember addresses.
 //!
-//! Such a command is an ordinary process: its sockets are not registered as nodelb's own, so a connection to an address
-//! that nodelb balances goes wherever the load balancing leads. Addresses that the daemon knows to be an apiserver's own
-//! are therefore tried first, and balanced ones last; [`Visit::is_balanced`] says what it came to.
+//! Such a command is an ordinary process without registered sockets, so that nodelb translates a connection to a
+//! balanced address. Therefore, addresses that the daemon knows to belong to an apiserver are tried first, and balanced
+//! ones last. [`Visit::is_balanced`] contains the result.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,34 +27,34 @@ use super::remember;
 use super::session::Settings;
 use super::timing::Timing;
 
-/// How long one address may take, from the resolver to its answer.
+/// The time limit for one address, from the resolver to the response.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How long an answer to a question may take.
+/// The timeout for a response.
 pub const ANSWER: Duration = Duration::from_secs(15);
 
-/// The most bytes of an answer.
+/// The maximum size of a response in bytes.
 pub const MAX_ANSWER: usize = 32 << 20;
 
-/// What the daemon knows of the apiservers' addresses, if it runs.
+/// The daemon's knowledge about apiserver addresses, if it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tips {
-    /// The address in use, then others that work, none of them one that nodelb balances.
+    /// The address in use, then others that work, without the balanced ones.
     pub direct: Vec<Address>,
-    /// Addresses that nodelb balances.
+    /// The addresses that nodelb balances.
     pub balanced: BTreeSet<Address>,
 }
 
-/// Where an address is known from.
+/// The source of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
-    /// The daemon uses it, or could.
+    /// The daemon uses or could use the address.
     Daemon,
     /// `[[kubernetes.apiserver]]`
     Configured,
-    /// The kubeconfig's current context.
+    /// The current context of the kubeconfig.
     Kubeconfig,
-    /// It worked for the daemon once.
+    /// The address has worked for the daemon before.
     Remembered,
 }
 
@@ -69,29 +69,29 @@ impl fmt::Display for Whence {
     }
 }
 
-/// A connection that answers.
+/// A connection to a server that is ready.
 #[derive(Debug)]
 pub struct Visit {
     /// The connection.
     pub link: Link,
-    /// To whom.
+    /// The address of the server.
     pub address: Address,
-    /// Where that is known from.
+    /// The source of the address.
     pub whence: Whence,
-    /// Whether nodelb balances the address: what is seen over it depends on what is to be looked at.
+    /// Whether nodelb balances the address, so that the responses depend on the services under examination.
     pub is_balanced: bool,
-    /// As whom, for messages.
+    /// The identity, for messages.
     pub identity: String,
-    /// Addresses that were tried before, and why not they.
+    /// The addresses that failed before, with their errors.
     pub failed: Vec<(Address, String)>,
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nobody {
     /// The credentials cannot be used.
     Credentials(String),
-    /// No address answers; none at all if empty.
+    /// No address responds; empty if no address is known.
     Silent(Vec<(Address, String)>),
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for Nobody {
     }
 }
 
-/// Opens visits.
+/// Opens connections for commands.
 #[derive(Debug)]
 pub struct Visitor {
     settings: Settings,
@@ -118,20 +118,20 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// Reads and connects to nothing yet.
+    /// Reads no file and opens no connection yet.
     ///
     /// # Errors
-    /// When the settings name no credentials, or a proxy that is none.
+    /// The settings contain no credentials, or an invalid proxy.
     pub fn new(settings: Settings, tips: Tips) -> anyhow::Result<Self> {
         let dialer = Dialer::new(Arc::new(|_| Ok(())), dial::Timing::default(), settings.proxy.as_deref())?;
         let credentials = Arc::new(Credentials::new(&settings, credentials::Timing::default())?);
         Ok(Self { settings, tips, dialer, credentials })
     }
 
-    /// Connects to the first address that answers.
+    /// Connects to the first address that responds.
     ///
     /// # Errors
-    /// Every address that was tried, and why not it.
+    /// The problem with the credentials, or all addresses that were tried, with their errors.
     pub async fn open(&self) -> Result<Visit, Nobody> {
         let login = self.credentials.login().await.map_err(|error| Nobody::Credentials(error.to_string()))?;
         let mut failed = Vec::new();
@@ -160,7 +160,7 @@ impl Visitor {
         }
     }
 
-    /// Every address once, in the order they are tried in.
+    /// Each address once, in the order in which they are tried.
     async fn servers(&self, login: &Login) -> Vec<(Server, Whence)> {
         let remembered = remembered(self.settings.state_directory.clone(), &login.authority).await;
         let configured = self.settings.servers.iter().cloned().map(|server| (server, Whence::Configured));
@@ -171,7 +171,7 @@ impl Visitor {
     }
 }
 
-/// What worked before, of the same cluster.
+/// The addresses that worked before in the same cluster.
 async fn remembered(directory: PathBuf, authority: &Authorities) -> Vec<Server> {
     match remember::load_within(directory, Timing::duration(Timing::default().load)).await {
         Ok(Some(memory)) if memory.is_of(authority) => {
@@ -181,8 +181,8 @@ async fn remembered(directory: PathBuf, authority: &Authorities) -> Vec<Server> 
     }
 }
 
-/// The daemon's first, balanced ones last. The name a certificate must carry is the one that is known for the address,
-/// else that of the first configured server, as for the daemon.
+/// Puts the daemon's addresses first and balanced ones last. The name in the certificate is the known one for the
+/// address, otherwise that of the first configured server, as in the daemon.
 fn in_order(known: Vec<(Server, Whence)>, tips: &Tips) -> Vec<(Server, Whence)> {
     let servers: Vec<_> = known.iter().map(|(server, _)| server.clone()).collect();
     let learned = learned_name(&servers);
@@ -201,10 +201,10 @@ fn in_order(known: Vec<(Server, Whence)>, tips: &Tips) -> Vec<(Server, Whence)> 
     ordered
 }
 
-/// The answer to a question, whole and decoded.
+/// Sends a request, and decodes the whole response.
 ///
 /// # Errors
-/// As [`Link::get`]; also when the answer is longer than [`MAX_ANSWER`] or not what was asked for.
+/// Those of [`Link::get`]; also a response that exceeds [`MAX_ANSWER`] or cannot be decoded.
 pub async fn ask<T: DeserializeOwned>(link: &Link, path_and_query: &str) -> Result<T, LinkError> {
     let answer = link.get(path_and_query, ANSWER).await?;
     let broken = |why: String| LinkError::Broken(format!("the answer of {} to {path_and_query}: {why}", link.at()));
