@@ -10,7 +10,7 @@ fn timestamps() {
         ("2024-05-01T14:34:56+02:00", 1_714_566_896),
         ("2024-05-01T07:04:56-05:30", 1_714_566_896),
         ("2100-03-01T00:00:00Z", 4_107_542_400),
-        // A leap second is the second before it.
+        // A leap second has the same value as the second before it.
         ("2016-12-31T23:59:60Z", 1_483_228_799),
     ] {
         assert_eq!(seconds(text), Some(expected), "{text}");

@@ -72,7 +72,8 @@ fn a_deletion_needs_no_sense_but_a_name() {
     assert!(matches!(heard, Heard::Delete(_)));
 }
 
-/// An event is read at once, or its object after it; a field of another type makes the difference here.
+/// The decoder first tries to decode the whole event, and then only its object. A field of the wrong type triggers the
+/// second case.
 #[test]
 fn an_object_that_makes_no_sense_is_skipped_with_its_event() {
     let event = r#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"b"},"ports":7}}"#;

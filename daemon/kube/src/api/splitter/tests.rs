@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What comes out when the text arrives in pieces of `step` bytes.
+/// The pieces of a text that arrives in chunks of `step` bytes.
 fn cut(
     text: &str,
     step: usize,

@@ -12,7 +12,7 @@ fn slice_of(yaml: &str) -> Translation<Slice> {
     slice(&serde_saphyr::from_str(yaml).unwrap(), &reader())
 }
 
-/// `ClusterIP 10.96.7.7:80` for each frontend, by port.
+/// The frontends of each port as `ClusterIP 10.96.7.7:80`.
 fn frontends(service: &Service) -> Vec<Vec<String>> {
     let of_port = |port: &ServicePort| {
         let shown = port.frontends.iter().map(|f| format!("{} {}", f.kind, f.l4(port.protocol)));
@@ -117,7 +117,7 @@ fn a_proxying_load_balancer_and_a_hostname_are_no_addresses() {
     assert_eq!(frontends, [["ClusterIP 10.96.0.7:80/TCP", "LoadBalancer 198.51.100.2:80/TCP"]]);
 }
 
-/// With datapath.external-ips empty it was refused as an external address, and served as nothing.
+/// With an empty datapath.external-ips, such an address was rejected as an external IP and not served at all.
 #[test]
 fn a_load_balancers_address_among_the_external_ips_is_the_load_balancers() {
     let service = service_of(
@@ -301,7 +301,7 @@ fn unusable_endpoints_and_ports_are_ignored_alone() {
     assert_eq!(v4.value.unwrap().ports[0].backends.len(), 1);
 }
 
-/// As the apiserver's defaults do; a hand-written slice rarely names its only port.
+/// This matches the apiserver's defaulting; in a manually written slice, the only port often has no name.
 #[test]
 fn a_port_without_a_name_has_the_empty_one() {
     for ports in ["[{port: 80}]", "[{name: null, port: 80}]", "[{name: '', port: 80}]"] {
@@ -398,7 +398,7 @@ fn source_ranges_that_make_no_sense_never_become_no_ranges() {
     }
 }
 
-/// `diagnose` decodes slices by itself and must leave out those that the daemon does.
+/// `diagnose` decodes slices separately and must ignore the same ones as the daemon.
 #[test]
 fn diagnose_looks_at_the_slices_that_are_taken_and_no_others() {
     for labels in

@@ -17,7 +17,7 @@ fn bundles_that_share_a_certificate_authority_are_of_the_same_cluster() {
 
 #[test]
 fn the_names_that_an_earlier_version_remembers_are_understood() {
-    // As that version made them: the digest over the digests of the whole bundle, in their order.
+    // The name as the earlier version computes it: a digest of the bundle's sorted digests.
     let earlier = |certificates: &[&str]| {
         let mut each: Vec<_> = certificates.iter().map(|der| digest::digest(&digest::SHA256, der.as_bytes())).collect();
         each.sort_unstable_by(|a, b| a.as_ref().cmp(b.as_ref()));

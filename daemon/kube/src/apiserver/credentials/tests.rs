@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::apiserver::login::tests::Authority;
 
-/// A directory with a cluster's files in it.
+/// A directory with the files of a cluster.
 struct Files {
     directory: TempDir,
     authority: Authority,
@@ -24,7 +24,7 @@ impl Files {
         self.directory.path().join(name)
     }
 
-    /// In place of the file, as everybody should.
+    /// Replaces the file atomically, as recommended for such files.
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path(".new"), text).unwrap();
         fs::rename(self.path(".new"), self.path(name)).unwrap();
@@ -48,7 +48,7 @@ impl Files {
         Credentials::new(&Settings { token_file, ca_file, ..Settings::default() }, quick()).unwrap()
     }
 
-    /// A plugin that prints these words as a token, the number of its run, and when that ends.
+    /// A plugin that prints a token with the number of the run, and the fields in `expires`.
     fn plugin(&self, expires: &str) -> Credentials {
         let script = format!(
             "echo >> {runs}\n\
@@ -57,7 +57,8 @@ impl Files {
             runs = self.path("runs").display()
         );
         fs::write(self.path("login"), script).unwrap();
-        // Not started itself: whoever is forked meanwhile would hold it open for writing (ETXTBSY).
+        // The plugin is a shell that reads the script. The script is not executed directly: a process forked in the
+        // meantime would keep it open for writing (ETXTBSY).
         let login = self.path("login");
         let exec =
             format!("apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, args: [{}]", login.display());
@@ -188,7 +189,7 @@ async fn while_credentials_are_good_nobody_waits_for_a_plugin() {
     let files = Files::new();
     let credentials = files.plugin("");
     let first = credentials.login().await.unwrap();
-    // Hangs from now on; a rewritten kubeconfig asks for another run.
+    // From now on the plugin hangs. The rewritten kubeconfig triggers another run.
     fs::write(files.path("login"), "exec sleep 100\n").unwrap();
     let text = fs::read_to_string(files.path("kubeconfig")).unwrap();
     files.write("kubeconfig", &text.replace("login]", "login, again]"));

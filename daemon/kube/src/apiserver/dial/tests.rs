@@ -49,7 +49,7 @@ async fn nobody_there_and_a_black_hole_are_told_apart() {
     let error = dialer(|_| Ok(())).dial(at).await.unwrap_err().to_string();
     assert!(error.contains(&at.to_string()) && error.contains("Connection refused"), "{error}");
 
-    // With its queue full, a listening socket drops every further SYN.
+    // A listening socket with a full queue drops each further SYN.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     full.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
     full.listen(0).unwrap();

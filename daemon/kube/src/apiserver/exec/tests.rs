@@ -4,7 +4,7 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A plugin that is a shell script.
+/// A plugin that runs a shell script.
 fn script(text: &str) -> Plugin {
     Plugin {
         command: "/bin/sh".into(),

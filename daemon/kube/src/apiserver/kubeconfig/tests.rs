@@ -5,7 +5,7 @@ use super::*;
 
 const PATH: &str = "/etc/nodelb/kubeconfig";
 
-/// A kubeconfig whose cluster and user have these fields, one a line.
+/// A kubeconfig with these fields in its cluster and user, one per line.
 fn kubeconfig(cluster: &str, user: &str) -> String {
     let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
     format!(
@@ -120,7 +120,7 @@ fn impersonation_is_read_as_kubectl_reads_it() {
 }
 
 proptest! {
-    /// What kubectl takes is taken, and nothing else; whatever it is, the userinfo is shown nowhere.
+    /// Accepts the same URLs as kubectl, and never prints the userinfo.
     #[test]
     fn servers_are_taken_as_kubectl_takes_them(
         scheme in select(&["https://", "HTTPS://", "Https://", "http://", "HTTP://", ""][..]),

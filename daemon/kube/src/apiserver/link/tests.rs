@@ -1,4 +1,4 @@
-//! Over TLS on loopback, against a small hyper server that does as each test needs.
+//! Tests over TLS on loopback, with a small hyper server that each test configures.
 
 mod server;
 
@@ -92,12 +92,12 @@ async fn a_request_carries_what_an_apiserver_wants_to_know() {
         for _ in 0..3 {
             assert_eq!(text(link.get("/api?a=b", PATIENCE).await.unwrap()).await, expected);
         }
-        // HTTP/2 needs one connection for all, HTTP/1.1 one for each, of which `open` has opened the first.
+        // HTTP/2 needs one connection in total, HTTP/1.1 one per request; `open` has opened the first one.
         assert_eq!(serving.connections(), if protocol == "h2" { 1 } else { 3 });
     }
 }
 
-/// Every request, whatever it is for, is made by [`Link::get`] or [`Link::tell`].
+/// Every request is created by [`Link::get`] or [`Link::tell`].
 #[tokio::test]
 async fn every_request_is_made_in_the_other_users_name() {
     for protocol in ["h2", "http/1.1"] {
@@ -144,7 +144,7 @@ async fn a_server_signed_by_p521_is_named() {
             .with_single_cert(chain, key)
             .unwrap();
         let serving = Serving::with(config, |_| Served::Never);
-        // With a second authority, so that the login is accepted.
+        // A second authority is necessary, because a login needs one that the TLS library supports.
         let login = Login::new(&trusting(&format!("{}{}", p521::AUTHORITY, Authority::new().pem())), None).unwrap();
         let opened = Link::open(&dialer(), serving.at, &server_at(serving.at), &Arc::new(login)).await;
         let Err(LinkError::Certificate(why)) = opened else { panic!("{opened:?}") };
@@ -152,7 +152,7 @@ async fn a_server_signed_by_p521_is_named() {
     }
 }
 
-/// Every kubeadm names its authority "kubernetes", whatever kind of key it has.
+/// kubeadm always names the authority "kubernetes", whatever kind of key it has.
 #[tokio::test]
 async fn another_clusters_authority_of_the_same_name_and_another_kind_is_told_as_such() {
     let serving = Serving::start(&Authority::new(), &["h2"], |_| whole(200, ""));
@@ -228,7 +228,7 @@ async fn cutting_ends_every_body_and_every_wait_at_once() {
     }
 }
 
-/// As kube-apiserver does with `--goaway-chance`, and when it is about to stop.
+/// kube-apiserver does this with `--goaway-chance`, and before it stops.
 #[tokio::test]
 async fn a_connection_that_the_server_drains_goes_on_and_is_followed_by_another() {
     let authority = Authority::new();
@@ -241,7 +241,7 @@ async fn a_connection_that_the_server_drains_goes_on_and_is_followed_by_another(
     body.frame().await.unwrap().unwrap();
     for generation in 1..=3 {
         serving.go_away();
-        // At once, when the link may not know of it yet, and later.
+        // First immediately, when the link may not know about it yet, then later.
         for pause in [0, 50] {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             link.get("/another", PATIENCE).await.unwrap();
@@ -439,7 +439,7 @@ async fn who_speaks_no_tls_is_told_apart_from_who_says_nothing() {
             tokio::io::AsyncReadExt::read(&mut stream, &mut hello).await.unwrap();
             tokio::io::AsyncWriteExt::write_all(&mut stream, greeting).await.unwrap();
             let _ = tokio::io::AsyncWriteExt::shutdown(&mut stream).await;
-            // Until the other side has read it: closing with bytes unread resets the connection.
+            // Waits until the peer has read the data: closing a socket with unread bytes resets the connection.
             let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
         };
         let (opened, ()) = tokio::join!(Link::open(&dialer, at, &server, &login), accepting);

@@ -1,4 +1,4 @@
-//! Certificates as a cluster's authority would sign them, and what a login makes of them.
+//! Certificates signed by a cluster's authority, and the logins that result from them.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -9,7 +9,7 @@ use rustls::server::WebPkiClientVerifier;
 
 use super::*;
 
-/// A certificate authority with everything signed by it.
+/// A certificate authority that signs all other certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -39,7 +39,7 @@ impl Authority {
         CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
-    /// What a server with this certificate is configured with. Clients may show a certificate of the same authority.
+    /// The configuration of a server with this certificate. Clients may present a certificate of the same authority.
     pub(crate) fn server(&self, params: &CertificateParams, protocols: &[&str]) -> ServerConfig {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
@@ -76,7 +76,7 @@ fn material(authority: &Authority) -> Material {
     trusting(&authority.pem())
 }
 
-/// An anonymous client that trusts this authority.
+/// The material of an anonymous client that trusts this authority.
 pub(crate) fn trusting(authority: &str) -> Material {
     Material { authority: piece(authority.into(), "ca.crt"), certificate: None, token: None, impersonation: None }
 }
@@ -152,12 +152,12 @@ fn a_login_in_another_users_name_says_so() {
     assert_eq!(login.impersonation, wanted.headers().unwrap());
 }
 
-/// With keys of the curve P-521, made by openssl: the TLS library makes none.
+/// Keys of the curve P-521, generated with openssl, because the TLS library cannot generate them.
 pub(crate) mod p521 {
     pub(crate) const AUTHORITY: &str = include_str!("tests/p521-ca.pem");
     pub(crate) const KEY: &str = include_str!("tests/p521.key.pem");
     pub(crate) const SEC1_KEY: &str = include_str!("tests/p521-sec1.key.pem");
-    /// Certificates of a server with a key of another kind, for 127.0.0.1, signed by the authority.
+    /// Server certificates for 127.0.0.1 with a key of another kind, signed by the authority.
     pub(crate) const SIGNED: [&str; 2] =
         [include_str!("tests/signed-by-p521-sha256.pem"), include_str!("tests/signed-by-p521-sha512.pem")];
     pub(crate) const SIGNED_KEY: &str = include_str!("tests/signed-by-p521.key.pem");

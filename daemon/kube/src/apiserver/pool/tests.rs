@@ -70,7 +70,7 @@ fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
     other.note(Moment(12_010), &address(1), failed(&"x".repeat(100)));
     assert_eq!(why(&other, 2, Moment(12_010)), "192.0.2.1:6443, which is preferred, failed 0.0 s ago: see Error");
 
-    // It works again, and has to for the dwell time.
+    // It works again, and must do so for the dwell time.
     let up = Moment(13_000);
     pool.probed(up, &address(1), Outcome::Worked);
     assert_eq!(standing(&pool, 1, up), Standing::Recovering);
@@ -254,7 +254,7 @@ fn a_server_that_is_not_ready_is_left_for_a_better_one_and_kept_without() {
     assert_eq!(chosen(&pool, Moment(61_000)), Some(address(2)));
 }
 
-/// A rolling restart: the standby was down a moment ago, and now the one in use goes.
+/// A rolling restart: the standby has just been down, and now the address in use goes down.
 #[test]
 fn while_the_one_in_use_is_not_ready_the_others_are_probed_as_soon_as_they_may_be_back() {
     let mut pool = pool(&[1, 2]);
@@ -333,7 +333,7 @@ fn what_the_cluster_lists_is_added_debounced_and_never_taken_away() {
     pool.learn(&BTreeSet::new(), Moment(3_000));
     assert_eq!(pool.candidates().len(), 2);
 
-    // Something that may work is better than what was listed just now, and that is better than nothing.
+    // An address that may work is better than a recently listed one, which is better than none.
     pool.note(Moment(3_000), &address(1), failed("refused"));
     pool.closed(Moment(3_000), "refused");
     assert_eq!(chosen(&pool, Moment(3_000)), Some(address(2)));
@@ -390,7 +390,7 @@ fn what_was_remembered_is_no_news_when_the_cluster_lists_it() {
     let mut pool = pool(&[1]);
     pool.remember([Remembered { server: server(2), worked: 100 }], Moment(0));
     pool.opened(Moment(0), &address(1));
-    // Long before the clock has counted to the debounce time.
+    // Long before the debounce time has passed.
     pool.learn(&[socket(2), socket(3)].into(), Moment(5));
     assert_eq!(why(&pool, 2, Moment(6)), "not needed so far");
     assert_eq!(why(&pool, 3, Moment(6)), "listed only just now; it may be used in 9 s");
@@ -438,7 +438,7 @@ fn what_failed_for_very_long_is_forgotten_while_another_is_in_use_for_a_while() 
     assert_eq!(pool.forget_stale(later), [address(2)]);
 }
 
-/// When there is something to connect to.
+/// The time when an address can be opened.
 fn next_attempt(pool: &Pool, mut now: Moment) -> Moment {
     while pool.next(now).is_none() {
         now = pool.wake(now).expect("something to wait for");

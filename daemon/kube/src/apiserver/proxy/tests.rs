@@ -15,7 +15,7 @@ fn only_plain_proxies_are_taken() {
     }
 }
 
-/// What a client is told by a proxy that answers so, and what the proxy was asked.
+/// The result that a client gets from a proxy with this response, and the request that the proxy received.
 async fn asked(answer: &'static str) -> (io::Result<String>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy: Proxy = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();

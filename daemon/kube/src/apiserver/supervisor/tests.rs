@@ -1,4 +1,4 @@
-//! Over TLS on loopback, through a proxy that gives each server a documentation address.
+//! Tests over TLS on loopback, with a proxy that gives each server a documentation address.
 
 mod world;
 
@@ -39,7 +39,7 @@ const TIMING: Timing = Timing {
     same_address_line: 60_000,
 };
 
-/// Far more than anything here takes.
+/// Much more than any step needs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const NOW: u64 = 1_700_000_000;
@@ -118,7 +118,7 @@ impl World {
 }
 
 impl Running {
-    /// Waits for a session at this address, and says how long that took.
+    /// Waits for a session with this address, and returns it with the waiting time.
     async fn session_at(&mut self, n: u8) -> (Arc<Session>, Duration) {
         let start = Instant::now();
         let is_there = |session: &Option<Arc<Session>>| session.as_ref().is_some_and(|s| s.link.at() == at(n));
@@ -146,7 +146,7 @@ impl Running {
         self.apiservers.reports.send(report).await.unwrap();
     }
 
-    /// Every address the owner has been told of, in the end.
+    /// The last set of addresses that was sent to the owner task.
     fn announced(&mut self) -> BTreeSet<SocketAddr> {
         let mut last = BTreeSet::new();
         while let Ok(batch) = self.changes.try_recv() {
@@ -182,7 +182,7 @@ async fn a_server_that_goes_is_left_at_once_and_returned_to_when_it_has_worked_f
     let world = World::with(&[1, 2]).await;
     let mut running = world.start(&[1, 2]);
     let (session, _) = running.session_at(1).await;
-    // A session that hardly was would be a failure in itself.
+    // The end of a very short session would count as a failure by itself.
     tokio::time::sleep(Duration::from_millis(100)).await;
     world.way(1, Way::Down);
     let (second, took) = running.session_at(2).await;
@@ -262,7 +262,7 @@ async fn learned_addresses_take_over_when_every_configured_one_is_gone() {
     world.way(1, Way::Down);
     running.session_at(2).await;
 
-    // What the cluster says about its services counts from then on, but not against the one in use.
+    // The cluster's service CIDRs apply from now on, but not to the address in use.
     running.tell(Report::Endpoints([at(3)].into())).await;
     running.until("learned", |report, _| report.rows(Moment(0), 0).len() == 3).await;
     running.tell(Report::ServiceCidrs(vec!["192.0.2.0/24".parse().unwrap()])).await;
@@ -270,7 +270,7 @@ async fn learned_addresses_take_over_when_every_configured_one_is_gone() {
     assert!(is_in_use(&running.report.borrow(), 2));
 }
 
-/// A Service whose externalIPs are the addresses of the apiservers, and which is deleted again.
+/// A Service has the addresses of the apiservers as externalIPs, and is deleted later.
 #[tokio::test]
 async fn a_service_that_takes_the_addresses_of_apiservers_takes_them_from_nobody_for_good() {
     let world = World::with(&[1, 2]).await;
@@ -330,16 +330,18 @@ async fn another_cluster_behind_a_remembered_address_is_refused() {
     assert!(error.starts_with("another cluster answers there: ") && error.contains("cluster-2"), "{error}");
     assert!(running.apiservers.session.borrow().is_none());
 
-    // The operator's word counts more than what is remembered.
+    // The configuration takes precedence over remembered facts.
     world.manner(1, |manner| manner.cluster = "cluster-2");
     world.way(1, Way::Open);
     running.session_at(1).await;
-    // The same authority: it may be the same cluster, whose Service was made anew. Who shows its new uid is one of it.
+    // The authority is the same, so that it may be the same cluster with a recreated Service. A server with the new uid
+    // belongs to it.
     world.way(1, Way::Down);
     running.session_at(2).await;
 }
 
-/// The state directory also tells which endpoints the cluster had: they are no better than what it remembers.
+/// The state directory also contains the endpoints of the cluster, which are no more reliable than the other remembered
+/// facts.
 #[tokio::test]
 async fn another_cluster_behind_an_address_learned_before_the_start_is_refused() {
     let world = World::with(&[1, 2]).await;
@@ -365,7 +367,8 @@ async fn another_cluster_behind_an_address_learned_before_the_start_is_refused()
     assert_eq!(running.row(2).standing, Standing::Refused);
 }
 
-/// `default/kubernetes` was deleted and made again while nodelb ran; then the node reboots without what is configured.
+/// `default/kubernetes` is recreated while nodelb runs; then the node reboots, and the configured server is
+/// unavailable.
 #[tokio::test]
 async fn the_uid_that_the_session_in_use_tells_is_the_one_remembered() {
     let world = World::with(&[1, 2]).await;
@@ -431,7 +434,7 @@ async fn a_rotated_token_is_taken_over_without_another_session() {
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, 1);
 }
 
-/// The second token that the plugin prints is refused: a server may learn of its key a moment later than the plugin.
+/// The server rejects the second token of the plugin, because it may learn its key slightly later than the plugin.
 #[tokio::test]
 async fn an_exec_plugin_whose_new_token_is_refused_runs_again_soon() {
     let world = World::with(&[1]).await;
@@ -454,7 +457,7 @@ async fn an_exec_plugin_whose_new_token_is_refused_runs_again_soon() {
     let settings = Settings { kubeconfig, token_file: None, ca_file: None, ..world.settings(&[1]) };
     let mut running = world.start_with(settings);
     running.session_at(1).await;
-    // One request: a reason to run the plugin again, which now prints the bad one.
+    // A single failed request is a reason to run the plugin again, which now prints the bad token.
     running.tell(Report::Failed { session: 1, error: LinkError::Unauthorized("webhook".into()) }).await;
     let runs = || std::fs::read_to_string(world.path().join("runs")).unwrap_or_default().lines().count();
     let ran = async {
@@ -524,7 +527,7 @@ async fn readers_whose_requests_fail_move_the_session() {
     running.tell(Report::Progress { session: 1 }).await;
     for _ in 0..2 {
         running.tell(busy(1)).await;
-        // Nobody cares about what happened over a session that is no more.
+        // Reports about a previous session are ignored.
         running.tell(busy(0)).await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -584,7 +587,7 @@ async fn a_refusal_of_a_server_that_is_not_ready_is_no_verdict() {
     }
 }
 
-/// Where a permission is missing for good, `/readyz` included.
+/// The permission is missing permanently, even for `/readyz`.
 #[tokio::test]
 async fn a_server_that_refuses_everything_for_long_refuses() {
     let world = World::with(&[1]).await;
@@ -608,7 +611,8 @@ async fn the_retry_after_of_a_first_answer_is_honoured() {
     running.session_at(1).await;
 }
 
-/// As a load balancer answers whose apiservers are all away: it has no other idea than a number of its configuration.
+/// A load balancer responds like this while all its apiservers are unavailable; the number is part of its
+/// configuration.
 #[tokio::test]
 async fn the_retry_after_of_a_server_error_keeps_nodelb_away_no_longer_than_any_failure() {
     let world = World::with(&[1]).await;
@@ -654,7 +658,7 @@ async fn new_credentials_that_are_readable_and_wrong_do_not_end_a_session() {
         assert_eq!(running.row(1).standing, Standing::Healthy, "{file}: {:?}", running.row(1));
         session.link.get("/api", PATIENCE).await.unwrap_or_else(|error| panic!("{file}: {error}"));
         world.write(file, &right);
-        // A certificate authority that is read again is another one as far as connections go: a session may follow.
+        // Certificate authorities that were read again require new connections, so that a new session may follow.
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     running.session_at(1).await;

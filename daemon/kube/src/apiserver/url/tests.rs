@@ -21,7 +21,7 @@ fn a_url_is_shown_without_its_userinfo() {
 }
 
 proptest! {
-    /// Whatever characters the user name and the password have.
+    /// The user name and the password may contain any characters.
     #[test]
     fn no_part_of_the_userinfo_is_shown(user in "\\PC{0,8}", password in "[^\\x00]{0,8}", scheme in "(|http://|HTTPS://)") {
         let url = format!("{scheme}{user}:{password}QZSECRETQZ@proxy.example.com:3128/x");

@@ -5,7 +5,7 @@ use super::*;
 
 const AT: &str = "192.0.2.21:6443";
 
-/// The object as an apiserver sends it.
+/// The message for an object that an apiserver sends.
 fn heard(name: &str, version: u64, backends: &[&str]) -> Heard {
     let endpoints: Vec<String> = backends.iter().map(|ip| format!(r#"{{"addresses":["{ip}"]}}"#)).collect();
     let json = format!(
@@ -17,7 +17,7 @@ fn heard(name: &str, version: u64, backends: &[&str]) -> Heard {
     Decoder::new(Kind::EndpointSlice).item(json.as_bytes()).0
 }
 
-/// The table after these were told.
+/// The table after these messages.
 fn facts(told: impl IntoIterator<Item = Heard>) -> Facts {
     let mut table = Table::default();
     for heard in told {
@@ -28,7 +28,7 @@ fn facts(told: impl IntoIterator<Item = Heard>) -> Facts {
     table.facts()
 }
 
-/// `what | source | memory | cause` of a list as of this version, against the table before it and afterwards.
+/// The differences `what | source | memory | cause` for a list of this version, and the tables before and after it.
 fn compare(before: &Facts, list: Vec<Heard>, version: u64, after: &Facts) -> Vec<String> {
     let mut compared = List::new(Kind::EndpointSlice, before, None);
     list.into_iter().for_each(|heard| compared.take(heard));
@@ -66,9 +66,9 @@ fn what_no_connection_depends_on_and_what_is_told_in_time_is_no_difference() {
 fn what_was_told_meanwhile_and_is_newer_than_the_list_shows_that_the_watch_works() {
     let (before, later) = (facts([heard("a", 7, &["192.0.2.1"])]), facts([heard("a", 12, &["192.0.2.3"])]));
     assert_eq!(compare(&before, vec![heard("a", 9, &["192.0.2.2"])], 9, &later), Vec::<String>::new());
-    // Gone from the list, and made anew.
+    // The list lacks the object, and it was recreated in the meantime.
     assert_eq!(compare(&before, Vec::new(), 9, &later), Vec::<String>::new());
-    // Told meanwhile, but not yet what the list has.
+    // The watch has delivered a version since, but not that of the list.
     let between = facts([heard("a", 8, &["192.0.2.3"])]);
     let told = compare(&before, vec![heard("a", 9, &["192.0.2.2"])], 9, &between);
     assert!(told[0].ends_with("EndpointSlice shop/a at resourceVersion 9 has not arrived by watch"), "{told:?}");
@@ -87,7 +87,7 @@ fn objects_that_only_one_side_has() {
              Active | its removal, or the change that made it none of nodelb's, has not arrived by watch",
         ]
     );
-    // Newer than the list, and gone meanwhile.
+    // First the object is newer than the list; then it has been deleted since.
     assert_eq!(compare(&known, Vec::new(), 6, &known), Vec::<String>::new());
     assert_eq!(compare(&known, Vec::new(), 9, &facts([])), Vec::<String>::new());
 }

@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-/// Blocks until somebody writes to the pipe where the state should be.
+/// Blocks until a writer opens the named pipe at the path of the state file.
 fn blocking(path: &Path, _: &[String], _: &Snapshot) -> io::Result<()> {
     File::open(path).map(drop)
 }
@@ -122,7 +122,7 @@ async fn the_state_is_of_everyone_who_vouched_for_this_cluster() {
     (0..20).for_each(|number| world.saver.is_of(&[number.to_string()]));
     world.saver.end().await;
     assert!(world.written().contains(r#""clusters":["4","5","6","#), "{}", world.written());
-    // A bundle is all of its names, and stays so when another one of the same cluster follows.
+    // All names of a bundle are stored, also after another bundle of the same cluster follows.
     let both = ["a".to_owned(), "b".to_owned()];
     world.saver.is_of(&both);
     world.saver.is_another_cluster();

@@ -6,7 +6,7 @@ use super::Kind::{EndpointSlice, Service};
 use super::*;
 use crate::api::decode::{Decoder, Event};
 
-/// A store, and what its changes have told: which names exist, in which life.
+/// A store, and the result of its changes: the existing names with their UIDs.
 struct World {
     store: Store,
     told: BTreeMap<(Kind, String), String>,
@@ -268,8 +268,8 @@ fn a_service_that_becomes_headless_goes() {
 }
 
 proptest! {
-    /// Events that are repeated and come in any order of objects, between lists that may be cut short, end as the last list
-    /// and the events after it say.
+    /// Repeated events, in any order of objects, and lists that may be incomplete lead to the state of the last
+    /// complete list and the events after it.
     #[test]
     fn any_news_end_as_the_cluster_is(
         steps in proptest::collection::vec((0_usize..8, 0_u8..6, any::<bool>()), 1..60),
@@ -299,7 +299,7 @@ proptest! {
                     prop_assert_eq!(world.list(Service, &objects), Verdict::Fine);
                 }
                 _ => {
-                    // Half a list, and then a whole one after changes nobody told.
+                    // An incomplete list, and then a complete one after changes without events.
                     _ = world.hear(Service, Heard::ListBegins { is_rewound: false });
                     cluster.remove(&name);
                     lives += 1;
@@ -315,7 +315,7 @@ proptest! {
     }
 }
 
-/// A store that hears of the Node, and what it tells of it.
+/// A store that receives messages about the Node, and its results.
 struct NodeWorld(Store);
 
 impl NodeWorld {
@@ -377,7 +377,7 @@ fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the version of before");
 }
 
-/// It came back in a watch, and then a list lacks it again: that is a new absence.
+/// A watch delivers the Node again, and then a list lacks it: this is a new absence.
 #[test]
 fn a_node_that_came_back_can_be_missed_again() {
     let mut world = NodeWorld(Store::new(0));

@@ -10,7 +10,7 @@ fn what_fails_for_long_is_told_once_and_so_is_its_end() {
     let at = |seconds| begun + Duration::from_secs(seconds);
     for second in 0..5 {
         trouble.note(at(second), &failing());
-        // Accepted, and broken at once.
+        // The watch is accepted and fails immediately.
         trouble.note(at(second), &State::Watching);
         trouble.note(at(second), &failing());
         assert_eq!(trouble.beat(at(second), true), None);

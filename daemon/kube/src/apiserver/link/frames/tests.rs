@@ -14,7 +14,7 @@ fn goaway(code: u8, debug: &[u8]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// In whatever pieces they arrive, and whatever bytes other frames carry.
+    /// The result does not depend on the size of the chunks or the content of other frames.
     #[test]
     fn a_goaway_without_an_error_is_found_among_other_frames(
         before in proptest::collection::vec((0..10u8, proptest::collection::vec(any::<u8>(), 0..40)), 0..6),

@@ -1,4 +1,4 @@
-//! A server in a thread of its own, so that it can be frozen.
+//! A server in its own thread, so that it can be frozen.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use super::*;
 
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// A header in which the server tells its service what TLS has shown.
+/// A header with the TLS properties of the connection, which the server adds for its service.
 pub(super) const SEEN: &str = "x-seen";
 
 pub(super) enum Served {
@@ -30,7 +30,7 @@ pub(super) fn whole(status: u16, body: &str) -> Answer {
     Response::builder().status(status).body(UnsyncBoxBody::new(Full::from(body.to_owned()))).unwrap()
 }
 
-/// A body that begins and never ends.
+/// A body that never ends.
 pub(super) fn stream(first: &'static str) -> Answer {
     Response::new(UnsyncBoxBody::new(Endless(Some(first))))
 }
@@ -46,7 +46,7 @@ impl hyper::body::Body for Endless {
     }
 }
 
-/// Stops when dropped.
+/// A running server, which stops when this value is dropped.
 pub(super) struct Serving {
     pub(super) at: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -96,7 +96,7 @@ impl Serving {
                 ));
                 tokio::spawn(async move {
                     while let Some(thaw) = freezes.recv().await {
-                        // Blocks the only thread there is, until the other side is dropped.
+                        // Blocks the only thread of the runtime until the sender is dropped.
                         let _ = thaw.recv();
                     }
                 });
@@ -110,12 +110,12 @@ impl Serving {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Wants every connection closed once what runs over it is over.
+    /// Drains all connections: each closes after its last request.
     pub(super) fn go_away(&self) {
         self.leave.send_replace(());
     }
 
-    /// Until the result is dropped.
+    /// Freezes the server until the result is dropped.
     pub(super) fn freeze(&self) -> mpsc::Sender<()> {
         let (thaw, thawed) = mpsc::channel();
         self.freeze.send(thawed).unwrap();
@@ -161,7 +161,7 @@ async fn accept<A>(
                 _ = &mut serving => return,
                 _ = leave.changed() => serving.as_mut().graceful_shutdown(),
             }
-            // A GOAWAY is sent; what runs goes on.
+            // Sends a GOAWAY; pending requests continue.
             let _ = serving.await;
         });
     }

@@ -1,5 +1,5 @@
-//! Over random histories: nothing that happens empties the pool, changes what is configured or makes it flap, and whatever
-//! works is found.
+//! Properties of random histories: no event empties the pool, changes configured addresses or causes frequent switches,
+//! and nodelb finds an address that works.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Event {
     Wait(u64),
-    /// Dials what the pool chooses; whether it works.
+    /// Connects to the address that the pool chooses; contains whether this succeeds.
     Dial(bool),
     Note(u8, Kind),
     Probed(u8, Kind),
@@ -86,7 +86,7 @@ fn event() -> impl Strategy<Value = Event> {
 struct World {
     pool: Pool,
     now: Moment,
-    /// When another address was chosen although the one in use was good.
+    /// The times when another address was chosen although the one in use worked.
     voluntary: Vec<Moment>,
 }
 
@@ -174,7 +174,7 @@ proptest! {
     fn whatever_works_is_found(events in proptest::collection::vec(event(), 0..60), works in 0..12usize) {
         let mut world = World::new();
         events.into_iter().for_each(|event| world.take(event));
-        // From now on one of the known addresses works and no other.
+        // From now on exactly one of the known addresses works.
         let World { mut pool, mut now, .. } = world;
         if let Some(in_use) = pool.in_use().cloned() {
             pool.note(now, &in_use, failed("refused"));
@@ -201,8 +201,8 @@ proptest! {
     }
 }
 
-/// An apiserver that restarts: it is away, then refuses everything for a while, then works. Returns how long after that
-/// it came into use.
+/// Simulates an apiserver that restarts: it is unreachable, then refuses all requests, then works. Returns the time
+/// between its recovery and its use in milliseconds.
 fn restart(pool: &mut Pool, begun: Moment, away: u64, refuses: u64, refusal: Kind) -> u64 {
     let (answers, works) = (begun.plus(away), begun.plus(away + refuses));
     let mut now = begun;

@@ -1,5 +1,5 @@
-//! Apiservers at documentation addresses: a CONNECT proxy on loopback leads to small TLS servers, and can refuse, cut and
-//! swallow.
+//! Apiservers at documentation addresses. A CONNECT proxy on loopback forwards to small TLS servers, and can refuse,
+//! cut and silently drop connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -23,25 +23,25 @@ use tokio_rustls::TlsAcceptor;
 use crate::apiserver::login::tests::Authority;
 use crate::apiserver::supervisor::IsFrontend;
 
-/// How the way to a server is.
+/// The state of the path to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Open,
-    /// Connections are refused, and those that exist are cut.
+    /// New connections are refused, and existing ones are cut.
     Down,
-    /// Nothing arrives any more.
+    /// No data arrives any more.
     Hole,
 }
 
-/// How a server answers.
+/// The responses of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Manner {
     pub(super) readyz: u16,
     pub(super) list: u16,
-    /// `Retry-After` of a list that is not answered with 200, in seconds.
+    /// The `Retry-After` of a list response with another status than 200, in seconds.
     pub(super) retry_after: Option<u32>,
     pub(super) cluster: &'static str,
-    /// The token it accepts.
+    /// The accepted token.
     pub(super) token: &'static str,
 }
 
@@ -71,12 +71,12 @@ pub(super) struct World {
     tasks: JoinSet<()>,
     pub(super) proxy: SocketAddr,
     pub(super) directory: tempfile::TempDir,
-    /// What nodelb translates.
+    /// The addresses that nodelb translates.
     frontends: Arc<Mutex<BTreeSet<SocketAddr>>>,
 }
 
 impl World {
-    /// Servers at these addresses, with the credentials for them in files.
+    /// Servers with these numbers, and files with credentials for them.
     pub(super) async fn with(servers: &[u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
@@ -106,7 +106,7 @@ impl World {
         std::fs::write(self.path().join(name), content).unwrap();
     }
 
-    /// The addresses of services from now on.
+    /// Replaces the addresses of services.
     pub(super) fn balances(&self, frontends: &[SocketAddr]) {
         *self.frontends.lock().unwrap() = frontends.iter().copied().collect();
     }
@@ -141,12 +141,12 @@ impl World {
         self.place(n, |place| change(&mut place.manner.lock().unwrap()));
     }
 
-    /// How often it was asked whether it is ready.
+    /// The number of readiness checks that the server has received.
     pub(super) fn probes(&self, n: u8) -> usize {
         self.place(n, |place| place.probes.load(Ordering::SeqCst))
     }
 
-    /// How often it was asked for anything else.
+    /// The number of other requests that the server has received.
     pub(super) fn lists(&self, n: u8) -> usize {
         self.place(n, |place| place.lists.load(Ordering::SeqCst))
     }
