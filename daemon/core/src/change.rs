@@ -1,5 +1,5 @@
-//! The only way in: what a source or the node can tell the table. Serialisable, so that it can be logged, recorded and
-//! replayed.
+//! The only input of the table: what a source or the node can report. Changes are serialisable, so that they can be
+//! logged, recorded and replayed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,45 +11,46 @@ use crate::model::node::{NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::state::remembered::Remembered;
 
-/// One fact from outside.
+/// One reported fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// The service is as given, whatever it was before.
+    /// The service has exactly this content, which replaces any earlier one.
     UpsertService(Service),
     /// The source no longer has the service.
     RemoveService(ServiceName, Source),
-    /// The slice is as given, also if it belonged to another service before.
+    /// The slice has exactly this content, even if it belonged to another service before.
     UpsertSlice(Slice),
     /// The source no longer has the slice.
     RemoveSlice(SliceName, Source),
-    /// What is known about this node.
+    /// The facts about this node.
     Node(NodeFacts),
-    /// What Kubernetes says about this node; `None` where it has no such Node (any more). Not having heard is neither.
+    /// The Node object that Kubernetes has for this node; `None` if there is no such Node, or it was deleted. "Not yet
+    /// reported" is expressed by neither value.
     NodeObject(Option<NodeObject>),
-    /// The node has another name than before, so that what Kubernetes said about it was about another Node: nothing is
-    /// known, as at the start.
+    /// The node has been renamed. What Kubernetes reported was about another Node, so nothing is known about this one,
+    /// as at the start.
     NodeObjectUnknown,
-    /// What keeps load balancers from being answered, `None` where nothing does: at the health-check port of the service,
-    /// or, without a name, at the node's own health addresses.
+    /// The reason why load balancers get no answer; `None` if there is none. With a service name it concerns the
+    /// health-check port of that service, without one the node's own health addresses.
     EntryError(Option<ServiceName>, Option<Arc<str>>),
-    /// What nodelb's own checks found: the backends of the service that are not to be chosen, each with its last error.
-    /// Whatever was said about the service before is void.
+    /// The result of nodelb's own health checks: the backends of the service that must not be selected, each with its
+    /// last error. It replaces any earlier result for the service.
     Quarantine(ServiceName, BTreeMap<(Addr, u16), Arc<str>>),
-    /// The NodePorts that a process of this node has bound, under the unspecified address of their family, each with who
-    /// that is and what it means. Whatever was said about NodePorts before is void.
+    /// The NodePorts that a process of this node has bound, under the unspecified address of their family. The text
+    /// names the process and the consequence. This replaces any earlier list.
     Bound(BTreeMap<L4Addr, Arc<str>>),
-    /// Every address at which an apiserver is known to listen: configured, learned or remembered. The services that lead
-    /// to one of them are never emptied.
+    /// Every address where an apiserver is known to listen: configured, learned or remembered. Services that lead to
+    /// one of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),
-    /// What [`crate::snapshot::Snapshot::remembered`] said before a restart: what protected services go on with where the
-    /// kernel knows nothing and the source says that they are empty. For the start, before the sources tell anything.
+    /// What [`crate::snapshot::Snapshot::remembered`] returned before a restart. Protected services use these backends
+    /// if the maps contain none and the source reports none. Sent at the start, before any source reports.
     Remember(Vec<Remembered>),
-    /// The source has told everything it had at the start, except what it names. Until every source is synced, and for
-    /// as long as one is incomplete, nothing is pruned from the kernel.
+    /// The source has reported everything it had at the start, except what `incomplete` names. Until every source is
+    /// synced and none is incomplete, nothing is pruned from the maps.
     Synced {
-        /// Who is synced.
+        /// The source that is synced.
         source: Source,
-        /// What could not be read, so that what the kernel still holds may belong to it; `None` if nothing is missing.
+        /// What the source could not read, so that entries in the maps may belong to it; `None` if nothing is missing.
         incomplete: Option<Arc<str>>,
     },
 }

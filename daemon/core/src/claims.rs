@@ -1,5 +1,5 @@
-//! Who owns which frontend address. Several services may claim one; the oldest admissible claim owns it, the others
-//! wait in line and are shown as such.
+//! The owner of each frontend address. Several services may claim one address: the oldest admissible claim owns it, and
+//! the others wait and are shown as conflicts.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::state::status::Status;
 /// One service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Whose.
+    /// The service port that claims the address.
     pub(crate) key: Arc<PortKey>,
-    /// How the kernel keeps the owner's name.
+    /// The owner's tag as stored in the maps.
     pub(crate) tag: OwnerTag,
     /// The file that describes the service; empty for Kubernetes.
     pub(crate) file: Arc<str>,
@@ -28,9 +28,9 @@ pub(crate) struct Claim {
     pub(crate) kind: FrontendKind,
     pub(crate) inside_local: bool,
     pub(crate) outside_local: bool,
-    /// The port's entry in the kernel, or why the claim cannot own the address whoever else claims it.
+    /// The service id of the port, or the reason why the claim can never own the address, regardless of other claims.
     pub(crate) target: Result<ServiceId, Arc<Refusal>>,
-    /// Since when it has been claimed just so.
+    /// The time since which the claim has existed unchanged.
     pub(crate) since: Moment,
 }
 
@@ -59,7 +59,7 @@ impl Claim {
         }
     }
 
-    /// The smallest owns the address.
+    /// The claim with the smallest rank owns the address.
     fn rank(&self, incumbent: Incumbent) -> Rank<'_> {
         let (is_other, file) = match incumbent {
             Incumbent::None => (false, &*self.file),
@@ -69,7 +69,7 @@ impl Claim {
         (self.target.is_err(), self.created.unwrap_or(0), is_other, file, &self.key, self.kind)
     }
 
-    /// The service, and its file if it has one.
+    /// The name of the service, with its file if it has one.
     pub(crate) fn described(&self) -> String {
         match &*self.file {
             "" => self.key.service.to_string(),
@@ -82,15 +82,15 @@ impl Claim {
     }
 }
 
-/// Inadmissible, time of creation, not the current owner, file, port, kind.
+/// In this order: inadmissible, creation time, not the current owner, file, port, kind.
 type Rank<'a> = (bool, u64, bool, &'a str, &'a PortKey, FrontendKind);
 
-/// The owner of an address by what the kernel has: it keeps the address among claims of equal age.
+/// The current owner of an address according to the maps. Among claims of equal age it keeps the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Incumbent {
-    /// The kernel has no such address.
+    /// The maps do not contain the address.
     None,
-    /// An earlier nodelb wrote the entry, which then belongs to the first service by name.
+    /// An earlier nodelb wrote the entry without an owner. It then belongs to the first service by name.
     Unknown,
     /// The service with this hash, see [`OwnerTag::service`].
     Service(u32),
@@ -104,19 +104,19 @@ impl Incumbent {
     }
 }
 
-/// Why one description goes before another.
+/// Why one description of a service takes precedence over another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precedence {
-    /// Without a time of creation it counts as older than anything in Kubernetes.
+    /// It is in a local file without a creation time, and counts as older than anything in Kubernetes.
     LocalFile,
-    /// By its time of creation.
+    /// Its creation time is earlier.
     Older,
-    /// Not by age.
+    /// Their ages are equal, so something other than age decides.
     Equal,
 }
 
 impl Precedence {
-    /// Of two descriptions, each with its source and time of creation, the one that comes first and the other.
+    /// Compares two descriptions, each with its source and creation time; `first` is the one that takes precedence.
     pub(crate) fn of(first: (Source, Option<u64>), other: (Source, Option<u64>)) -> Self {
         let is_local = first == (Source::Files, None) && other.0 == Source::Kubernetes && other.1.is_some();
         match () {
@@ -127,7 +127,7 @@ impl Precedence {
     }
 }
 
-/// A frontend address: its claims in line, and how the kernel stands to the first.
+/// A frontend address: its claims in order of precedence, and the state of the first one in the maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     claims: SmallVec<[Claim; 1]>,
@@ -143,7 +143,7 @@ pub(crate) struct RowStatus {
 }
 
 impl RowStatus {
-    /// Where a claim starts from: what is planned is usually done within the round.
+    /// The initial status of a claim: usually the round that plans an operation also completes it.
     pub(crate) fn done(since: Moment) -> Self {
         Self { status: Status::Done, since, error: None }
     }
@@ -156,8 +156,7 @@ impl Default for RowStatus {
 }
 
 impl Row {
-    /// Puts these in place of the service's claims so far. An unchanged claim keeps its age unless another owns the
-    /// address now.
+    /// Replaces the service's claims. An unchanged claim keeps its age, unless another claim owns the address now.
     pub(crate) fn replace(
         &mut self,
         service: &ServiceName,
@@ -185,23 +184,23 @@ impl Row {
         }
     }
 
-    /// In line, the owner first.
+    /// The claims in order of precedence, the owner first.
     pub(crate) fn claims(&self) -> &[Claim] {
         &self.claims
     }
 
-    /// Those that could own the address and wait for whoever does.
+    /// The admissible claims that wait for the owner.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (usize, &Claim)> {
         self.claims.iter().enumerate().skip(1).filter(|(_, claim)| claim.target.is_ok())
     }
 
-    /// The claim that counts, if any may.
+    /// The claim that is in effect, if any claim is admissible.
     pub(crate) fn owner(&self) -> Option<(&Claim, ServiceId)> {
         let first = self.claims.first()?;
         first.target.as_ref().ok().map(|id| (first, *id))
     }
 
-    /// What the kernel should hold for the address.
+    /// The entry that the maps should contain for the address.
     pub(crate) fn entry(&self) -> Option<FrontendEntry> {
         self.owner().map(|(claim, service)| FrontendEntry {
             service,
@@ -210,7 +209,7 @@ impl Row {
         })
     }
 
-    /// What `/frontends` says of the claim at this place in line.
+    /// The status that `/frontends` shows for the claim at this position.
     pub(crate) fn status_of(&self, place: usize, address: L4Addr) -> RowStatus {
         let claim = &self.claims[place];
         let error = match (&claim.target, self.owner()) {

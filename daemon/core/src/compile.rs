@@ -1,5 +1,6 @@
-//! From one service and its slices to what the kernel should hold for it, before ids are given out. Pure; depends on
-//! nothing but its arguments, so compiling one service again is enough when one of its slices changes.
+//! Compiles one service and its slices into the content that the maps should have for it, before ids are assigned.
+//! Pure: the result depends only on the arguments, so after a change of one slice it is enough to compile its service
+//! again.
 
 use std::sync::Arc;
 
@@ -21,23 +22,23 @@ pub mod plan;
 pub mod select;
 mod weight;
 
-/// What a service is compiled against: everything that neither the service nor its slices say.
+/// The inputs of a compilation other than the service and its slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
-    /// The node it is compiled for.
+    /// The node for which the service is compiled.
     pub node: &'a NodeFacts,
     /// The addresses on which NodePorts are answered.
     pub node_addrs: &'a OrdSet<Addr>,
-    /// What no service may do.
+    /// The rules that no service may break.
     pub guard: &'a Guard,
-    /// Where apiservers are known to listen.
+    /// The addresses where apiservers are known to listen.
     pub apiservers: &'a Apiservers,
-    /// What the service's own checks found.
+    /// The results of the service's own health checks.
     pub checks: Checks<'a>,
 }
 
-/// Compiles every port of the service, in the order of its description. Ports of equal name and protocol are one: they
-/// have the same backends, so they share an entry in the kernel.
+/// Compiles every port of the service, in the order of its description. Ports with the same name and protocol have the
+/// same backends, so they are merged into one and share an entry in the maps.
 pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'_>) -> Vec<PortPlan> {
     let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
     for port in &service.ports {
@@ -66,8 +67,8 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'
     plans
 }
 
-/// See [`PortPlan::may_be_bound`]. The state of an endpoint does not matter: one that starts again has to bind its port
-/// before it is ready. Nor does its family: a socket of IPv6 takes both.
+/// Computes [`PortPlan::may_be_bound`]. The state of an endpoint does not matter, because a process that restarts has
+/// to bind its port before it is ready. Nor does the family, because an IPv6 socket accepts both.
 fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], around: &Surroundings<'_>) -> bool {
     let nodeports = plan.frontends.iter().filter(|f| f.kind == FrontendKind::NodePort && f.refusal.is_none());
     let numbers: SmallVec<[u16; 2]> = nodeports.map(|frontend| frontend.address.port).collect();
@@ -96,7 +97,7 @@ fn plan_frontends(
     port.frontends.iter().filter(|spec| spec.addr.family() == family).map(plan).collect()
 }
 
-/// The candidates of a port that a connection may be sent to.
+/// The candidates of a port to which a connection may be sent.
 fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, around: &Surroundings<'a>) -> Candidates<'a> {
     let Surroundings { guard, apiservers, checks, .. } = around;
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);

@@ -1,22 +1,22 @@
-//! What the core is told once, at the start.
+//! The configuration of the core, which is set once at the start.
 
 use std::collections::BTreeSet;
 
 use crate::compile::guard::Guard;
 use crate::model::service::Source;
 
-/// What the engine is told once.
+/// The configuration of the engine, which is set once.
 #[derive(Clone, Debug, Default)]
 pub struct EngineConfig {
-    /// What no service may do.
+    /// The restrictions on all services.
     pub guard: Guard,
-    /// The sources that will report. Nothing is pruned, and the engine is not ready, before all of them are synced.
+    /// The sources that will report. Nothing is pruned, and the engine is not ready, until all of them are synced.
     pub sources: BTreeSet<Source>,
-    /// The sources that were there before, by what is known without the kernel. What the kernel holds of one that is not
-    /// among `sources` is kept.
+    /// The sources that existed before this start, according to information outside the maps. Entries of a source that
+    /// is not in `sources` are kept.
     pub formerly: BTreeSet<Source>,
-    /// The sources that the operator has switched off: what the kernel holds of them goes.
+    /// The sources that the operator has disabled. Their entries are removed from the maps.
     pub switched_off: BTreeSet<Source>,
-    /// Entries of the `services` map.
+    /// The number of entries of the `services` map.
     pub max_services: u32,
 }

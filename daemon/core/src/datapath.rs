@@ -1,41 +1,41 @@
-//! What nodelb asks of whatever holds the maps: the kernel, or memory ([`crate::memory`]).
+//! The interface to the holder of the maps: the kernel, or memory ([`crate::memory`]).
 
 use crate::model::moment::Moment;
 use crate::state::entries::{MapOp, Realised};
 use crate::state::kernel_check::{Content, EntryKey};
 
-/// How many entries each map can hold, fixed when the maps are made.
+/// The sizes of the maps, which are fixed when the maps are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of `frontends`; config key `datapath.max-frontends`.
+    /// The size of `frontends` in entries; configuration key `datapath.max-frontends`.
     pub frontends: u32,
-    /// Entries of `services`; config key `datapath.max-services`.
+    /// The size of `services` in entries; configuration key `datapath.max-services`.
     pub services: u32,
-    /// Entries of `slots`; config key `datapath.max-slots`.
+    /// The size of `slots` in entries; configuration key `datapath.max-slots`.
     pub slots: u32,
-    /// Entries of `affinity`; config key `datapath.max-affinity`. When full, the client seen longest ago loses its
-    /// affinity.
+    /// The size of `affinity` in entries; configuration key `datapath.max-affinity`. When the map is full, the least
+    /// recently seen client loses its affinity.
     pub affinity: u32,
 }
 
-/// How many connections a service had.
+/// The number of connections of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count {
-    /// That were sent to a backend: each TCP connect, and each time a UDP socket was given a backend that it did not
-    /// have, be it by connect or by a datagram.
+    /// Connections that were sent to a backend. Each TCP connect counts, and each time that a UDP socket is assigned a
+    /// new backend, by a connect or by a datagram.
     pub translated: u64,
-    /// That were refused: each TCP connect, UDP connect and unconnected datagram.
+    /// Connections that were refused: each TCP connect, UDP connect and unconnected datagram.
     pub refused: u64,
 }
 
 impl Count {
-    /// Takes in more.
+    /// Adds the other count to this one.
     pub fn add(&mut self, more: Self) {
         self.translated += more.translated;
         self.refused += more.refused;
     }
 
-    /// What came since; everything, if the counting began anew in between.
+    /// The difference to an earlier count; the whole count if counting restarted in between.
     pub fn since(self, before: Self) -> Self {
         if self.translated < before.translated || self.refused < before.refused {
             return self;
@@ -44,62 +44,63 @@ impl Count {
     }
 }
 
-/// Why an operation was not carried out. The map is as it was before.
+/// Why an operation was not carried out. The map is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// No room. The operator's remedy is the named key.
+    /// The map is full. The operator can increase the key that the message names.
     #[error("map {map} is full ({limit} entries): raise datapath.max-{map} and restart nodelb")]
     Full {
-        /// Which map.
+        /// The name of the map.
         map: &'static str,
-        /// How many entries it can hold.
+        /// The size of the map in entries.
         limit: u32,
     },
-    /// More node addresses than the map can hold, whose size is not configured.
+    /// The node has more addresses than the map `node_addrs` can hold. The size of this map is not configurable.
     #[error(
         "map node_addrs is full ({limit} addresses): let node.nodeport-addresses mean fewer of the node's addresses"
     )]
     TooManyNodeAddrs {
-        /// How many it can hold.
+        /// The size of the map in entries.
         limit: u32,
     },
-    /// There is room for the list, but part of it was freed so recently that a program may still be reading it. It is
-    /// to be had within about a second.
+    /// There is room for the list, but part of it was freed so recently that a program may still be reading it. It
+    /// becomes available within about a second.
     #[error("map slots has no room for this list yet: nodelb uses slots again one second after they were freed")]
     Resting,
-    /// Anything else; the text names the map and what the kernel said.
+    /// Any other failure. The text contains the name of the map and the error of the kernel.
     #[error("map {map}: {reason}")]
     Failed {
-        /// Which map.
+        /// The name of the map.
         map: &'static str,
-        /// What went wrong.
+        /// The description of the failure.
         reason: String,
     },
 }
 
-/// The holder of the maps. One owner calls it; operations are idempotent, and deleting what is absent succeeds.
+/// The holder of the maps. It has a single caller, the owner task. Operations are idempotent: deleting an absent entry
+/// succeeds.
 pub trait Datapath {
     /// The sizes of the maps.
     fn limits(&self) -> Limits;
 
-    /// Carries the operations out in order and tells how each went; the result has the length of `ops`. A failed
-    /// operation does not keep later ones from being tried.
+    /// Carries out the operations in order and returns the result of each, so the result has the length of `ops`. After
+    /// a failed operation the following ones are still tried.
     fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>>;
 
-    /// The operations since the last call are all done, and it is now this late: whatever they took out of use rests from
-    /// now on.
+    /// Ends the round: all operations since the last call are complete at this time. Everything that they freed rests
+    /// from now on.
     fn end_round(&mut self, ended: Moment);
 
-    /// What the maps hold, read back from them.
+    /// The content of the maps, read back from them.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// If a map cannot be read.
     fn dump(&self) -> Result<Realised, MapError>;
 
-    /// What the maps hold under these keys, and possibly under others.
+    /// The content of the maps under these keys, and possibly under others.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// If a map cannot be read.
     fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
         let _ = keys;
         Ok(Content { state: self.dump()?, ..Content::default() })

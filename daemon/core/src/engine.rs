@@ -1,9 +1,10 @@
-//! The owner's state machine, without the owner: takes changes, knows what the kernel has, says what to do next, takes
-//! note of how it went. Everything a node does follows from the calls made here, so tests replay them without a task,
-//! a clock or a kernel.
+//! The state machine of the owner task, without the task: it accepts changes, knows the content of the maps, decides on
+//! the next operations and records their results. All behaviour of a node follows from the calls made here, so tests
+//! replay them without a task, a clock or a kernel.
 //!
-//! One round: any number of [`Engine::change`], then [`Engine::reconcile`], which plans operations
-//! ([`crate::state::map_ops`]), hands them to the datapath and commits what succeeded. What failed is tried again.
+//! A round consists of any number of calls of [`Engine::change`] followed by [`Engine::reconcile`], which plans
+//! operations ([`crate::state::map_ops`]), passes them to the datapath and commits those that succeeded. Failed
+//! operations are retried.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -56,47 +57,49 @@ mod tell;
 pub use absent::{Kept, KeptBecause};
 pub use contest::{Outranked, Takeover};
 
-/// What one round did, for the journal.
+/// The results of one round, for the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Operations the datapath carried out.
+    /// The number of operations that the datapath carried out.
     pub done: usize,
-    /// Operations it did not.
+    /// The number of operations that failed.
     pub failed: usize,
-    /// Services compiled again, by name.
+    /// The names of the services that were compiled again.
     pub compiled: Vec<ServiceName>,
-    /// How many of them only because nodelb's own checks found other backends unhealthy than before.
+    /// The number of these services that were compiled only because nodelb's own health checks reported a different set
+    /// of unhealthy backends.
     pub by_checks: usize,
     /// Service ports that lost their last usable backend.
     pub emptied: Vec<Emptied>,
-    /// Service ports whose last known backends are held from now on.
+    /// Service ports that started to be held in this round.
     pub held: Vec<Arc<HeldPort>>,
-    /// Service ports that were held and are not any more.
+    /// Service ports that are no longer held since this round.
     pub released: Vec<Release>,
-    /// Frontends that went into the status Error, each with its error.
+    /// Frontends that changed to the status Error, each with its error.
     pub errors: Vec<(L4Addr, Arc<str>)>,
-    /// Frontends that came out of it.
+    /// Frontends that left the status Error.
     pub healed: Vec<L4Addr>,
-    /// Addresses of the node that the kernel did not take, each with the error: NodePorts are not answered on them.
+    /// Addresses of the node that the maps did not accept, each with the error. NodePorts are not answered on them.
     pub unanswered: Vec<(Addr, Arc<str>)>,
-    /// Those of the rounds before that it has taken since.
+    /// Addresses from `unanswered` of earlier rounds that have been accepted since.
     pub answered: Vec<Addr>,
-    /// Claims that wait for another service's since this round.
+    /// Claims that started to wait for another service's claim in this round.
     pub outranked: Vec<Outranked>,
-    /// Claims that do not wait any more: the address is theirs.
+    /// Claims that no longer wait because they own the address now.
     pub takeovers: Vec<Takeover>,
-    /// Entries the kernel held and nobody wanted: removed now that every source has told all it has.
+    /// The number of entries that were in the maps although no source asks for them, and that were removed because
+    /// every source has now reported everything.
     pub pruned: usize,
-    /// The same for the flight recorder.
+    /// The events of the round for the flight recorder.
     pub events: Vec<Event>,
-    /// When what the round has brought to the kernel happened, in milliseconds since 1970, as far as slices say so and
-    /// since their source has told all it had at the start.
+    /// The times of the changes that this round wrote to the maps, in milliseconds since 1970, as far as slices contain
+    /// them. Only changes that were reported after their source had synced are included.
     pub triggers: Vec<u64>,
-    /// Entries that somebody else had deleted, overwritten or added, and that are as they should be again.
+    /// Entries that another program had deleted, overwritten or added, and that are correct again.
     pub repaired: Vec<Drift>,
 }
 
-/// See the module.
+/// The state machine of the owner task; see the module.
 pub struct Engine {
     config: Arc<EngineConfig>,
     table: Table,
@@ -108,27 +111,27 @@ pub struct Engine {
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
-    /// How many realised frontends point at each service entry.
+    /// The number of realised frontends that point at each service entry.
     references: HashMap<ServiceId, u32, RandomState>,
-    /// In the order they became dirty, which is the order they lie in memory at a start.
+    /// The dirty services in the order in which they became dirty. At a start this is their order in memory.
     dirty: IndexMap<ServiceName, Dirt, RandomState>,
     holds: Holds,
     contests: Contests,
-    /// Services that found no free id.
+    /// Services for which no id was free.
     waiting: BTreeSet<ServiceName>,
     touched: Touched,
-    /// Touched, but not to be changed before their source has synced.
+    /// Touched entries that must not change before their source has synced.
     deferred: Deferred,
-    /// Owned frontends whose status is not Done.
+    /// Owned frontends with a status other than Done.
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
     gathering: Gathering,
-    /// What somebody else did to the maps and is not put right yet.
+    /// Changes to the maps by other programs that are not repaired yet.
     drift: BTreeMap<EntryKey, Drift>,
     retry: Option<Retry>,
-    /// Sources that were there before, are not among the configured ones and were not switched off.
+    /// Sources that existed before, but are neither configured nor disabled by the operator.
     absent: BTreeSet<Source>,
-    /// Whether a source has said that it is synced, or how, since the kernel was last looked through.
+    /// Whether a source has reported that it is synced, or changed that report, since the last prune.
     is_prune_due: bool,
     is_pruned: bool,
     is_ready: bool,
@@ -144,7 +147,7 @@ struct Retry {
 }
 
 impl Engine {
-    /// An engine beside a kernel with this content.
+    /// Creates an engine for maps with this content.
     pub fn new(config: EngineConfig, realised: Realised) -> Self {
         let mut references = HashMap::default();
         for entry in realised.frontends.values() {
@@ -184,7 +187,7 @@ impl Engine {
             round: Round::default(),
         };
         engine.want_canary();
-        // No source can want these: a listener of nodelb's own waits for them to go.
+        // No source can ask for these, and one of nodelb's own listeners waits for their removal.
         let (realised, guard) = (&engine.realised, &engine.config.guard);
         let taken = realised.frontends.keys().filter(|address| guard.own_port(**address).is_some()).copied();
         engine.touched.frontends.extend(taken);
@@ -201,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// Takes in one change. Nothing reaches the kernel before the next round.
+    /// Accepts one change. The maps do not change before the next round.
     pub fn change(&mut self, change: Change) {
         match self.table.apply(change) {
             Effect::None => {}
@@ -239,7 +242,7 @@ impl Engine {
         }
     }
 
-    /// Notes that the services must be compiled again, and why.
+    /// Marks the services dirty, with the reason.
     fn soil(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
         self.teller.note_trigger(trigger);
         for name in names {
@@ -252,21 +255,21 @@ impl Engine {
         }
     }
 
-    /// The services that claim one of the addresses: whether they may have it hangs on whether the node has it.
+    /// The services that claim one of the addresses. Whether they may own it depends on whether the node has it.
     fn claimants(&self, addresses: &BTreeSet<Addr>) -> Vec<ServiceName> {
         let rows = addresses.iter().flat_map(|addr| self.rows.range(L4Addr::all_at(*addr)));
         rows.flat_map(|(_, row)| row.claims()).map(|claim| claim.key.service.clone()).collect()
     }
 
-    /// The services that claim a NodePort, as far as they are meant.
+    /// The services that claim a NodePort and satisfy the condition.
     fn nodeport_services(&self, is_meant: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
         let mut names = self.claimants(&[Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into());
         names.retain(is_meant);
         names
     }
 
-    /// Whether a slice of the service names one of the addresses: whether its NodePorts may be bound hangs on whether the
-    /// node has it.
+    /// Whether a slice of the service contains one of the addresses. Whether its NodePorts may be bound depends on
+    /// whether the node has that address.
     fn has_endpoint_at(&self, name: &ServiceName, addresses: &BTreeSet<Addr>) -> bool {
         let slices = self.table.owner(name).map_or(&[][..], |(_, slices)| slices);
         let mut backends = slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends);
@@ -298,7 +301,7 @@ impl Engine {
         self.touched.node_addrs.extend(more.node_addrs);
     }
 
-    /// One round: brings the datapath as near to what the sources ask for as it lets itself be brought.
+    /// Runs one round, which brings the maps as close to the desired state as the datapath allows.
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
         self.begin(now);
         for ops in map_ops::puts(&self.desired, &self.realised, &self.touched) {
@@ -316,13 +319,13 @@ impl Engine {
         self.finish(now)
     }
 
-    /// The round before is over, and it is now this late: see [`Datapath::end_round`].
+    /// Ends the previous round at this time; see [`Datapath::end_round`].
     pub fn end_round(&mut self, datapath: &mut impl Datapath, ended: Moment) {
         self.ids.end_round(ended);
         datapath.end_round(ended);
     }
 
-    /// Hands on what still makes sense after what the operations before really achieved.
+    /// Passes on the operations that are still valid, given the results of the previous operations.
     fn carry_out(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
         if !self.is_calm() {
             ops.retain(|op| match op {
@@ -342,24 +345,24 @@ impl Engine {
         }
     }
 
-    /// When a round is due although no change came in: something failed, waits for an id to come free or for the rest of
-    /// its list, or has waited for what this round did.
+    /// The time at which a round is due without a change: an operation failed, a service waits for a free id or for the
+    /// rest of its list, or an entry waited for the result of this round.
     pub fn next_round(&self) -> Option<Moment> {
         let retry = self.retry.map(|retry| retry.at);
         [retry, self.gathering.due(), self.deferred.due()].into_iter().flatten().min()
     }
 
-    /// Whether every source has synced and the first full reconcile after that is done.
+    /// Whether every source is synced and the first full reconcile after that is complete.
     pub fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// The sources that have not told all they had at the start.
+    /// The sources that have not reported everything they had at the start.
     pub fn unsynced(&self) -> Vec<Source> {
         self.config.sources.iter().copied().filter(|source| !self.table.is_synced(*source)).collect()
     }
 
-    /// A picture for readers; costs a few reference counts, not a copy.
+    /// A snapshot for readers. It costs a few reference counts and copies nothing.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         Snapshot {
             at: now,
@@ -378,7 +381,8 @@ impl Engine {
         }
     }
 
-    /// What the engine holds, in numbers: all 0 but for the canary's once every service is gone, or something leaks.
+    /// The sizes of the engine's collections. When every service is gone, all are 0 except for the canary's; otherwise
+    /// something leaks.
     pub fn holdings(&self) -> Holdings {
         Holdings {
             services: self.compiled.len(),
@@ -395,28 +399,28 @@ impl Engine {
     }
 }
 
-/// See [`Engine::holdings`].
+/// The sizes of the engine's collections; see [`Engine::holdings`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Services compiled.
+    /// The number of compiled services.
     pub services: usize,
-    /// Slices in the table.
+    /// The number of slices in the table.
     pub slices: usize,
-    /// Services with backends in quarantine.
+    /// The number of services with quarantined backends.
     pub quarantined: usize,
-    /// Frontend addresses somebody claims.
+    /// The number of frontend addresses with a claim.
     pub rows: usize,
-    /// Service ids in use.
+    /// The number of service ids in use.
     pub service_ids: usize,
-    /// Service ids with a name.
+    /// The number of service ids with an owner.
     pub id_owners: usize,
-    /// Backend addresses with a number.
+    /// The number of backend addresses with an id.
     pub backend_ids: usize,
-    /// Service ids a realised frontend points at; the canary's is one.
+    /// The number of service ids that a realised frontend points at, including the canary's.
     pub references: usize,
-    /// Services that wait to be compiled.
+    /// The number of services that wait to be compiled.
     pub waiting: usize,
-    /// Entries whose last operation failed.
+    /// The number of entries with a failed last operation.
     pub failed: usize,
 }
 

@@ -1,4 +1,5 @@
-//! What no service may do on this node, whatever the sources say: which frontends are refused, and which backends.
+//! The restrictions that apply to every service on this node, regardless of its source: which frontends and which
+//! backends are refused.
 
 use std::ops::RangeInclusive;
 
@@ -10,18 +11,19 @@ use crate::model::service::{FrontendKind, FrontendSpec, Source};
 use crate::state::entries::CANARIES;
 use crate::table::apiservers::Apiservers;
 
-/// What no service may do on this node, whatever the sources say.
+/// The restrictions that apply to every service on this node, regardless of its source.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// nodelb's own admin addresses: never a backend, so that no translated connection ends at nodelb itself.
+    /// nodelb's own admin addresses. They are never backends, so that no translated connection reaches nodelb itself.
     pub admin: Vec<(Addr, u16)>,
-    /// The TCP ports on which nodelb itself listens, each with the config key that says so: never a NodePort.
+    /// The TCP ports on which nodelb itself listens, each with the configuration key that sets it. They are never
+    /// NodePorts.
     pub own_ports: Vec<(u16, &'static str)>,
-    /// Destinations that are never translated; config key `datapath.bypass`.
+    /// Destinations that are never translated; configuration key `datapath.bypass`.
     pub bypass: Vec<IpNet>,
-    /// Ports a NodePort may have; config key `datapath.nodeport-range`.
+    /// The range of valid NodePorts; configuration key `datapath.nodeport-range`.
     pub nodeport_range: RangeInclusive<u16>,
-    /// Where Kubernetes' `externalIPs` are served; config key `datapath.external-ips`.
+    /// The networks in which Kubernetes' `externalIPs` are served; configuration key `datapath.external-ips`.
     pub external_ips: Vec<IpNet>,
 }
 
@@ -37,36 +39,36 @@ impl Default for Guard {
     }
 }
 
-/// Why a frontend address is not translated. The text is what `/frontends` shows.
+/// Why a frontend address is not translated. `/frontends` shows the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Not an address a client dials as a service.
+    /// The address is not unicast, so no client can use it as a service address.
     #[error("{0} address: a service address must be a unicast address other than loopback and link-local")]
     NotUnicast(&'static str),
-    /// In the bypass list.
+    /// The address is in the bypass list.
     #[error("inside {0} of datapath.bypass: never translated")]
     Bypassed(IpNet),
-    /// A NodePort nodelb would never look up.
+    /// The programs never look up a NodePort outside the range.
     #[error("NodePort outside {start}-{end}: change the port, or widen datapath.nodeport-range and restart nodelb", start = .0.start(), end = .0.end())]
     NodePortOutsideRange(RangeInclusive<u16>),
-    /// A NodePort that would take nodelb's own listener away.
+    /// The NodePort would take connections away from nodelb's own listener.
     #[error(
         "reserved: nodelb itself listens on port {port}, which {key} says; change the NodePort, or change {key} and \
          restart nodelb"
     )]
     OwnPort {
-        /// The port.
+        /// The port number.
         port: u16,
-        /// The config key.
+        /// The configuration key that sets the port.
         key: &'static str,
     },
-    /// Whoever may write Services could take over any address with it.
+    /// A user who may write Services could take over any address with `externalIPs`.
     #[error(
         "externalIPs let whoever writes a Service take over any address (CVE-2020-8554): if {0} is meant, list it or its \
          network in datapath.external-ips and restart nodelb"
     )]
     ExternalIpNotAllowed(Addr),
-    /// What is sent there is for a process on this node, or for whoever put the address here.
+    /// Traffic to this address is meant for a process on this node, or for the program that assigned the address to it.
     #[error(
         "{0} is an address of this node: connections go to whatever listens on it here; to have the service answer, \
          take the address off this node's interfaces"
@@ -75,36 +77,36 @@ pub enum Refusal {
     /// SCTP has no connect() hook that could rewrite every address of an association.
     #[error("SCTP is not translated for sockets on this node")]
     UnsupportedProtocol,
-    /// The canary's.
+    /// The address is a canary.
     #[error("reserved for nodelb's proof of life")]
     Reserved,
-    /// Whoever dials it is looking for an apiserver: the address itself may still lead there.
+    /// A client of this address is looking for an apiserver, and without translation the address may still lead to one.
     #[error("no backend is known, and this is an apiserver's address: passes through untranslated until one is")]
     NoBackendKnown,
-    /// No free service id.
+    /// No service id is free.
     #[error("map services is full ({0} entries): raise datapath.max-services and restart nodelb")]
     NoServiceId(u32),
 }
 
-/// Why no connection is sent to a backend. The text is what `/backends` shows.
+/// Why no connection is sent to a backend. `/backends` shows the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendRefusal {
-    /// Cannot be dialled.
+    /// No client can connect to port 0.
     #[error("port 0, which cannot be dialled")]
     PortZero,
-    /// Names no host.
+    /// The unspecified address, which identifies no host.
     #[error("an unspecified address, which names no host")]
     Unspecified,
-    /// Names many.
+    /// A multicast address, which identifies many hosts.
     #[error("a multicast or broadcast address, which names no single host")]
     Multicast,
-    /// No translated connection may end at nodelb itself.
+    /// An admin address: no translated connection may reach nodelb itself.
     #[error("nodelb's own admin address")]
     Admin,
-    /// It would be another process on every node.
+    /// A loopback address, which would reach a different process on every node.
     #[error("a loopback address: a Kubernetes endpoint must be reachable from other hosts too")]
     Loopback,
-    /// It may be the platform's metadata service.
+    /// A link-local address, which may belong to the platform's metadata service.
     #[error(
         "a link-local address, and no known apiserver's: a Kubernetes endpoint must be reachable from other links too"
     )]
@@ -112,7 +114,7 @@ pub enum BackendRefusal {
 }
 
 impl Guard {
-    /// Whether the address may be translated, and why not.
+    /// Checks whether the address may be translated.
     ///
     /// # Errors
     /// The first reason that applies.
@@ -143,14 +145,15 @@ impl Guard {
         }
     }
 
-    /// The listener of nodelb's own that a NodePort under this address would take connections from, if any.
+    /// nodelb's own listener from which a NodePort under this address would take connections, if there is one.
     pub(crate) fn own_port(&self, nodeport: L4Addr) -> Option<&(u16, &'static str)> {
         let is_nodeport = nodeport.addr.is_unspecified() && nodeport.protocol == Protocol::Tcp;
         self.own_ports.iter().find(|(port, _)| is_nodeport && *port == nodeport.port)
     }
 
-    /// Whether a connection may be sent to the backend. A cluster has no business with what is only on this host or on
-    /// this link, unless it is an apiserver: some platforms reach theirs at 169.254.x.y. The operator, in a file, has.
+    /// Checks whether a connection may be sent to the backend. A cluster must not use addresses that are valid only on
+    /// this host or this link, except for apiservers: some platforms serve theirs at 169.254.x.y. An operator may use
+    /// them in a file.
     ///
     /// # Errors
     /// The first reason that applies.
@@ -171,12 +174,12 @@ impl Guard {
         }
     }
 
-    /// See [`Guard::check_backend`].
+    /// Whether [`Guard::check_backend`] allows the backend.
     pub fn admits_backend(&self, backend: L4Addr, source: Source, apiservers: &Apiservers) -> bool {
         self.check_backend(backend, source, apiservers).is_ok()
     }
 
-    /// Whether the backend could be anybody's.
+    /// Whether the address is one that a client can connect to at all.
     pub(crate) fn is_dialable(&self, backend: L4Addr) -> bool {
         self.check_dialable(backend).is_ok()
     }

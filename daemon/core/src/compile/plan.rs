@@ -1,14 +1,14 @@
-//! What a service port is compiled to, before ids are given out.
+//! The result of compiling a service port, before ids are assigned.
 
 use crate::compile::guard::Refusal;
 use crate::model::addr::L4Addr;
 use crate::model::service::{FrontendKind, PortKey};
 use crate::state::entries::View;
 
-/// A service port in one family, compiled.
+/// A compiled service port of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlan {
-    /// What it is.
+    /// The service port.
     pub key: PortKey,
     /// The cluster view.
     pub cluster: View,
@@ -16,25 +16,25 @@ pub struct PortPlan {
     pub local: View,
     /// See [`super::select::Selection::has_backends`].
     pub has_backends: bool,
-    /// 0 without affinity.
+    /// The session affinity timeout in seconds; 0 without affinity.
     pub affinity_seconds: u32,
     /// See [`crate::state::entries::ServiceEntry::may_be_bound`].
     pub may_be_bound: bool,
-    /// The addresses the port is dialled at.
+    /// The frontend addresses of the port.
     pub frontends: Vec<FrontendPlan>,
 }
 
-/// One address of a port.
+/// One frontend address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendPlan {
-    /// What a client dials.
+    /// The address that clients connect to.
     pub address: L4Addr,
-    /// Which kind of address.
+    /// The kind of the address.
     pub kind: FrontendKind,
     /// See [`super::select::is_inside_local`].
     pub inside_local: bool,
     /// See [`super::select::is_outside_local`].
     pub outside_local: bool,
-    /// Why it is not translated.
+    /// The reason why the address is not translated; `None` if it is.
     pub refusal: Option<Refusal>,
 }

@@ -1,6 +1,6 @@
-//! Which backends of a service port new connections may get on this node: Kubernetes' rules (`CategorizeEndpoints` in
-//! kube-proxy's `topology.go`, KEP-1669, KEP-2433, KEP-3015), and what nodelb's own checks add to them, as one pure
-//! function. Owns no state.
+//! Selects the backends of a service port that may receive new connections on this node: the rules of Kubernetes
+//! (`CategorizeEndpoints` in kube-proxy's `topology.go`, KEP-1669, KEP-2433, KEP-3015) and the results of nodelb's own
+//! health checks, as one pure function without state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,24 +13,25 @@ use crate::model::health_check::Quarantine;
 use crate::model::node::NodeFacts;
 use crate::model::service::{Backend, BackendState, FrontendKind, Hints, Service, Slice, TrafficPolicy};
 
-/// A backend of one service port, and the slice that says so.
+/// A backend of one service port, and the slice that contains it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// The backend.
     pub backend: &'a Backend,
-    /// Who says so; where several do, the one whose word counts.
+    /// The slice that contains the backend; if several do, the one that takes precedence.
     pub slice: &'a Arc<Slice>,
-    /// With which error it failed nodelb's own checks, if it did.
+    /// The error of nodelb's own health check; `None` if the backend did not fail it.
     pub failure: Option<&'a Arc<str>>,
 }
 
 impl Candidate<'_> {
-    /// Where it listens, for a port of this protocol.
+    /// The transport address of the backend, for a port of this protocol.
     pub fn address(&self, protocol: Protocol) -> L4Addr {
         L4Addr::new(self.backend.addr, self.backend.port, protocol)
     }
 
-    /// What its state amounts to: checks take a backend out that its source would use, and nothing else.
+    /// The resulting state. A failed check only turns a backend that its source considers usable into a quarantined
+    /// one.
     pub fn state(&self) -> BackendState {
         match effective_state(self.backend) {
             BackendState::Active | BackendState::Terminating if self.failure.is_some() => BackendState::Quarantined,
@@ -39,17 +40,17 @@ impl Candidate<'_> {
     }
 }
 
-/// What a service's own checks have to say about which of its backends are chosen.
+/// The results of a service's own health checks, as far as they affect selection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checks<'a> {
-    /// The backends that failed them; `None` where none did, or the service has no checks.
+    /// The backends that failed; `None` if none did or the service has no checks.
     pub failed: Option<&'a Quarantine>,
-    /// Whether backends that failed are used where there are no others.
+    /// Whether backends that failed are used if there are no others.
     pub last_resort: bool,
 }
 
 impl<'a> Checks<'a> {
-    /// What is known for this service. What was found by checks that it does not have any more counts for nothing.
+    /// The results that apply to this service. Results of checks that the service no longer has are ignored.
     pub fn of(service: &Service, quarantine: Option<&'a Quarantine>) -> Self {
         match &service.health_check {
             None => Self::default(),
@@ -57,7 +58,7 @@ impl<'a> Checks<'a> {
         }
     }
 
-    /// Notes at each candidate whether it failed.
+    /// Records in each candidate whether it failed.
     pub fn mark(&self, candidates: &mut [Candidate<'a>]) {
         let Some(failed) = self.failed else { return };
         for candidate in candidates {
@@ -66,15 +67,15 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Most service ports have a handful of backends.
+/// The candidates of one service port. Most service ports have only a few backends.
 pub type Candidates<'a> = SmallVec<[Candidate<'a>; 4]>;
 
-/// Places in a list of candidates.
+/// Indexes into a list of candidates.
 pub type Places = SmallVec<[usize; 4]>;
 
-/// The union of the slices for one service port and family: each address once, in address order. Where slices disagree
-/// the best state counts (so a non-terminating entry wins), then the first slice by name. What checks found is not in
-/// it yet: it is the same whichever slice says so.
+/// The union of the slices for one service port and family: each address once, in address order. If slices disagree,
+/// the best state takes precedence (so a non-terminating entry wins), then the first slice by name. The results of
+/// health checks are not included yet; they do not depend on the slice.
 pub fn merge<'a>(
     slices: impl Iterator<Item = &'a Arc<Slice>>,
     port: &str,
@@ -88,13 +89,13 @@ pub fn merge<'a>(
         merged.extend(backends.map(|backend| Candidate { backend, slice, failure: None }));
     }
     let address = |candidate: &Candidate<'_>| (candidate.backend.addr, candidate.backend.port);
-    // Stable: of equals the first slice stays first.
+    // The sort is stable: among equal entries the first slice stays first.
     merged.sort_by_key(|candidate| (address(candidate), effective_state(candidate.backend)));
     merged.dedup_by_key(|candidate| address(candidate));
     merged
 }
 
-/// The backend's state, with a weight of 0 read as what it is: a drained backend.
+/// The state of the backend. Weight 0 means that the backend is drained.
 pub fn effective_state(backend: &Backend) -> BackendState {
     match backend.state {
         BackendState::Active | BackendState::Terminating if backend.weight == 0 => BackendState::Maintenance,
@@ -102,22 +103,23 @@ pub fn effective_state(backend: &Backend) -> BackendState {
     }
 }
 
-/// What [`select`] decides: indexes into the candidates, ascending.
+/// The result of [`select`]: ascending indexes into the candidates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// For clients that may go anywhere.
+    /// The backends for clients that may use any node.
     pub cluster: Places,
-    /// For clients that must stay on this node.
+    /// The backends for clients that must stay on this node.
     pub local: Places,
-    /// Whether the service has any usable backend, here or elsewhere.
+    /// Whether the service has any usable backend, on this node or elsewhere.
     pub has_backends: bool,
 }
 
 /// Selects among the candidates.
 ///
-/// The cluster view is the active backends that hints leave to this node; without an active one, every terminating
-/// backend that still serves; without one of those either, and if `last_resort` allows it, every quarantined one. Hints
-/// apply to active backends only. The local view is the same of the backends on this node, without hints.
+/// The cluster view contains the active backends that topology hints allow for this node. If no backend is active, it
+/// contains every terminating backend that still serves. If there is none of those either, and `last_resort` allows it,
+/// it contains every quarantined backend. Hints apply to active backends only. The local view follows the same rules
+/// for the backends on this node, without hints.
 pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Selection {
     let in_state = |state: BackendState| -> Places {
         let all = candidates.iter().enumerate();
@@ -145,30 +147,31 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
     Selection { cluster, local: local.unwrap_or_default(), has_backends: first.is_some() }
 }
 
-/// Whether a backend may get a new connection, and if not, the reason.
+/// Whether a backend may receive new connections, and if not, the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Choice {
     /// In the cluster view.
     Selected,
-    /// In the cluster view although its source has taken it away: the service leads to an apiserver.
+    /// In the cluster view although its source removed it, because the service leads to an apiserver.
     Held,
-    /// Not ready and not serving.
+    /// Neither ready nor serving.
     NotReady,
-    /// Terminating, and an active backend exists.
+    /// Terminating, while an active backend exists.
     Terminating,
-    /// It failed nodelb's own checks, and the service has others or does not allow it; the row's reason is the last error.
+    /// The backend failed nodelb's own health checks, and the service has other backends or does not allow a last
+    /// resort. The row's reason is the last error.
     Quarantined,
     /// Drained by the operator, or of weight 0.
     Maintenance,
-    /// Hints keep the clients of this node in other zones or on other nodes.
+    /// Topology hints send the clients of this node to other zones or nodes.
     NotHinted,
-    /// It is one of nodelb's own admin addresses, not an address a connection can reach, or an address of this host or
-    /// link only that Kubernetes has no business with: the row's reason says which.
+    /// The backend is one of nodelb's own admin addresses, an address that no connection can reach, or an address that
+    /// is valid only on this host or link and that Kubernetes must not use. The row's reason names the case.
     Refused,
 }
 
 impl Choice {
-    /// How they print, in the order of their definition.
+    /// The names in output, in the order of the variants.
     pub const NAMES: [&'static str; 8] =
         ["Selected", "Held", "NotReady", "Terminating", "Quarantined", "Maintenance", "NotHinted", "Refused"];
 }
@@ -179,7 +182,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Why each candidate is in the cluster view, or is not.
+/// The reason for each candidate why it is or is not in the cluster view.
 pub fn explain(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Vec<Choice> {
     let selection = select(candidates, node, last_resort);
     let reason = |(index, candidate): (usize, &Candidate<'_>)| {
@@ -197,7 +200,7 @@ pub fn explain(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool
     candidates.iter().enumerate().map(reason).collect()
 }
 
-/// How hints narrow the cluster view.
+/// How hints restrict the cluster view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Topology {
     SameNode,
@@ -205,8 +208,8 @@ enum Topology {
     Anywhere,
 }
 
-/// One active backend without a hint switches the filter off, and so does a hint set that leaves this node nothing:
-/// both are signs that the controller has not caught up.
+/// One active backend without a hint disables the filter, and so does a set of hints that leaves no backend for this
+/// node. Both indicate that the controller has not caught up yet.
 fn topology(active: &[&Backend], node: &NodeFacts) -> Topology {
     let all_hinted = |of: fn(&Hints) -> &Vec<Arc<str>>| {
         !active.is_empty() && active.iter().all(|b| b.hints.as_deref().is_some_and(|hints| !of(hints).is_empty()))
@@ -234,14 +237,15 @@ impl Topology {
     }
 }
 
-/// Which view a client on this node gets: the local one only where the internal policy says so, and only at addresses
-/// of the cluster's inside. At an external address a client on the node takes the short cut to every backend, whatever
-/// the external policy: that policy keeps the source address of clients from outside, which this client is not.
+/// Whether a client on this node gets the local view. This is so only if the internal policy requires it, and only at
+/// addresses inside the cluster. At an external address, a client on the node uses every backend regardless of the
+/// external policy: that policy preserves the source addresses of clients outside the cluster, and this client is not
+/// one of them.
 pub fn is_inside_local(service: &Service, kind: FrontendKind) -> bool {
     !kind.is_external() && service.internal_policy == TrafficPolicy::Local
 }
 
-/// Which view a client from outside gets.
+/// Whether a client from outside gets the local view.
 pub fn is_outside_local(service: &Service, kind: FrontendKind) -> bool {
     let policy = if kind == FrontendKind::ClusterIP { service.internal_policy } else { service.external_policy };
     policy == TrafficPolicy::Local

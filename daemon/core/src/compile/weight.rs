@@ -1,15 +1,16 @@
-//! From weights to slots: a backend of twice the weight has twice the slots, so that choosing a slot at random honours
-//! weights without a word about them in the kernel.
+//! Converts weights to slots. A backend with twice the weight gets twice the slots, so the programs honour weights by
+//! choosing a slot at random and need no code for weights.
 
 use smallvec::SmallVec;
 
 use crate::state::entries::MAX_VIEW_SLOTS;
 
-/// Resolution where weights have no small common form: the shares are then right to about one part in this many.
+/// The resolution for weights without a small common ratio: the shares are then accurate to about one part in this
+/// number.
 const RESOLUTION: u64 = 1_024;
 
-/// How many slots each backend gets, at least one each, at most [`MAX_VIEW_SLOTS`] in all; backends beyond that many
-/// get none. Weights must not be 0.
+/// The number of slots for each backend: at least one each, at most [`MAX_VIEW_SLOTS`] in total. Backends beyond that
+/// limit get none. Weights must not be 0.
 pub(crate) fn slot_counts(weights: &[u16]) -> SmallVec<[u16; 8]> {
     let divisor = weights.iter().fold(0, |a, &b| gcd(a, b)).max(1);
     let mut counts: SmallVec<[u16; 8]> = weights.iter().map(|weight| weight / divisor).collect();
@@ -26,7 +27,7 @@ pub(crate) fn slot_counts(weights: &[u16]) -> SmallVec<[u16; 8]> {
     counts
 }
 
-/// More backends than slots can only be refused, and by address order: every node drops the same ones.
+/// Drops backends beyond the number of slots, in address order, so that every node drops the same ones.
 fn truncate(counts: &mut [u16]) {
     let mut left = MAX_VIEW_SLOTS;
     for count in counts {
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(*slot_counts(&[1, 1000]), [1, 1000]);
     }
 
-    /// Large coprime weights must not eat the slots map.
+    /// Large coprime weights must not use up the slots map.
     #[test]
     fn shares_are_close_where_they_have_not() {
         let counts = slot_counts(&[65_535, 65_534, 1]);
