@@ -1,5 +1,5 @@
-//! What readers are shown of a snapshot: rows, what happens to a connection and on what grounds, and where source, memory
-//! and kernel differ.
+//! The views of a snapshot for readers: rows, the result of a connection with its reasons, and the differences between
+//! source, memory and kernel.
 
 pub mod differences;
 pub mod rendezvous;

@@ -1,6 +1,7 @@
-//! Absence is not evidence. What the kernel held at the start and no source has described since goes only when its own
-//! source has told everything, or the operator has switched that source off. One rule for all sources; owns it, and what
-//! there is to report of what is kept by it.
+//! The rule that a missing report is no evidence of removal. An entry that was in the maps at the start, and that no
+//! source has described since, is removed only when its own source has reported everything or the operator has disabled
+//! that source. The rule is the same for all sources. This module also provides the report about entries that are kept
+//! because of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,28 +13,28 @@ use crate::model::service::Source;
 use crate::state::entries::{FrontendEntry, Realised, ServiceId};
 use crate::state::owner::OwnerTag;
 
-/// Service ports that the kernel held at the start and that are kept, although no source describes them now.
+/// Service ports that were in the maps at the start and are kept although no source describes them now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The source that described them.
     pub source: Source,
-    /// Their number.
+    /// The number of service ports.
     pub ports: usize,
-    /// Why they are kept.
+    /// The reason why they are kept.
     pub because: KeptBecause,
 }
 
-/// Why a source's silence says nothing.
+/// Why a missing report of a source does not count as removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptBecause {
-    /// It was there before, and the configuration does not name it.
+    /// The source was used before, and the configuration does not name it.
     NotConfigured,
-    /// It could not read everything; what.
+    /// The source could not read everything. The text says what is missing.
     Incomplete(Arc<str>),
 }
 
-/// The sources that were there before, by the kernel's entries or by what else is known, and that are neither configured
-/// nor switched off.
+/// The sources that were used before, according to the entries in the maps or other information, and that are neither
+/// configured nor disabled by the operator.
 pub(super) fn absent(config: &EngineConfig, realised: &Realised) -> BTreeSet<Source> {
     let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
     let before = in_kernel.chain(config.formerly.iter().copied());
@@ -41,8 +42,8 @@ pub(super) fn absent(config: &EngineConfig, realised: &Realised) -> BTreeSet<Sou
 }
 
 impl Engine {
-    /// The sources, as entries name them, of which nothing is missing: an entry of one of them that no source describes
-    /// may go. `None`, an entry that does not say its source, is among them only if all are.
+    /// The sources that have reported everything, as entries record them: an entry of such a source may be removed if
+    /// no source describes it. `None` stands for entries without a source and is included only if all sources are.
     pub(super) fn told_sources(&self) -> BTreeSet<Option<Source>> {
         let mut told: BTreeSet<Option<Source>> =
             Source::ALL.into_iter().filter(|it| self.has_told_all(*it)).map(Some).collect();
@@ -59,7 +60,8 @@ impl Engine {
         !self.absent.contains(&source)
     }
 
-    /// The entry is this source's from now on, and was another source's if `was_owned`.
+    /// Records that the entry now belongs to this source. `was_owned` says whether it belonged to another source
+    /// before.
     pub(super) fn note_other_source(&mut self, id: ServiceId, was_owned: bool, source: Source) {
         self.deferred.note_change(id);
         if self.unsynced().is_empty() && self.has_told_all(source) {
@@ -69,14 +71,14 @@ impl Engine {
         }
     }
 
-    /// Whether the source that describes the service has told everything it had at the start, but for what it could not
-    /// read.
+    /// Whether the source that describes the service has reported everything it had at the start, except what it could
+    /// not read.
     pub(super) fn is_told(&self, id: ServiceId) -> bool {
         self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source))
     }
 
-    /// Whether an entry that the kernel held at the start, and that has not been wanted since all sources are synced, may
-    /// be removed: nothing is missing of its source, or of the one that describes its service now.
+    /// Whether an entry may be removed that was in the maps at the start and has not been desired since all sources are
+    /// synced. This requires that its source, or the source that describes its service now, has reported everything.
     pub(super) fn may_go(&self, id: ServiceId) -> bool {
         if !self.unsynced().is_empty() {
             return false;
@@ -86,8 +88,8 @@ impl Engine {
         source.is_none_or(|source| self.told_sources().contains(&source))
     }
 
-    /// Whether the kernel leads from the address to a service that no source has described since the start, and that may
-    /// still own it before the one which is to get it now.
+    /// Whether the address still leads to a service that no source has described since the start, and that may take
+    /// precedence over the service that would get the address now.
     pub(super) fn is_reserved(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
         let Some(held) = self.realised.frontends.get(address).filter(|held| held.service != entry.service) else {
             return false;
@@ -101,8 +103,8 @@ impl Engine {
         !is_outranked && !self.told_sources().contains(&Some(source))
     }
 
-    /// Whether the kernel's entry is a port, which no source describes now, of the service that owns the address now. A
-    /// source reports a service with all its ports: nothing that is still missing describes this one.
+    /// Whether the entry in the maps belongs to a port that no source describes now, of the same service that owns the
+    /// address now. A source reports a service with all its ports, so no missing report can describe this port.
     fn is_earlier_port(&self, address: &L4Addr, held: &FrontendEntry) -> bool {
         let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| claim);
         let since = claim.map(|claim| OwnerTag::new(&claim.key, claim.source));
@@ -110,8 +112,8 @@ impl Engine {
         before.zip(since).is_some_and(|(before, since)| before.is_of_service(since))
     }
 
-    /// Whether an address that leads to a backend must not refuse connections yet: what is not known yet may be what it
-    /// leads to.
+    /// Whether an address that leads to a backend must not start to refuse connections yet, because its backends may be
+    /// among what has not been reported.
     pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
         let Some(held) = self.realised.frontends.get(address) else { return false };
         let source = self.owners.get(&entry.service).map(|owner| owner.source);
@@ -120,18 +122,19 @@ impl Engine {
             return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
         }
         if is_incomplete && self.desired.services.contains_key(&held.service) {
-            // The service that it leads to is still described, and the new owner's backends may be in what is unread.
+            // The service that the address leads to is still described, and the new owner's backends may be in what its
+            // source could not read.
             return true;
         }
         if is_incomplete && self.ids.orphan(held.service).is_some() {
             return true;
         }
         let is_own = held.service == entry.service && self.at_start.inherited.contains(&held.service);
-        // An entry of an earlier nodelb: nothing says whose it is.
+        // An entry of an earlier nodelb, which does not record its source.
         is_own || self.ids.orphan(held.service) == Some(None) && !self.may_go(held.service)
     }
 
-    /// Why the kernel does not have what the owner of the address asks for, where nodelb waits on purpose.
+    /// Why the maps deliberately do not contain yet what the owner of the address asks for.
     pub(super) fn why_pending(&self, address: L4Addr, entry: &FrontendEntry) -> Option<Arc<str>> {
         if self.is_pruned {
             return None;
@@ -156,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// What is kept although every configured source has synced, by source.
+    /// The service ports that are kept although every configured source is synced, by source.
     pub fn kept(&self) -> Vec<Kept> {
         if self.is_pruned || !self.unsynced().is_empty() {
             return Vec::new();
@@ -164,7 +167,7 @@ impl Engine {
         let is_in_doubt = |source: &Source| !self.has_told_all(*source);
         let doubted: Vec<Source> = Source::ALL.into_iter().filter(is_in_doubt).collect();
         let mut ports: BTreeMap<Source, usize> = doubted.iter().map(|source| (*source, 0)).collect();
-        // An entry that does not say its source is counted with what is most likely its own.
+        // An entry without a source is counted with the source that most likely owns it.
         let likeliest = doubted.iter().copied().max_by_key(|source| self.absent.contains(source));
         for source in self.ids.orphans().filter_map(|(_, source)| source.or(likeliest)) {
             *ports.entry(source).or_default() += 1;

@@ -1,5 +1,5 @@
-//! What the kernel held when the engine came, as far as it still matters: none of it is deleted, or emptied, before it is
-//! known that it may be. Which of it that is, is decided in `absent.rs`.
+//! The content of the maps at the start, as far as it is still relevant. Nothing of it is deleted or emptied until that
+//! is known to be safe; `absent.rs` contains the rule.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,24 @@ use crate::model::addr::{Addr, L4Addr};
 use crate::state::entries::{Desired, Realised, ServiceId};
 use crate::state::ids::ServiceIds;
 
-/// Shrinks as sources describe what is in it, and is empty from the first prune on that leaves nothing in doubt.
+/// The relevant content of the maps at the start. It shrinks as sources describe it, and is empty after the first prune
+/// that leaves nothing in doubt.
 #[derive(Debug, Default)]
 pub(super) struct AtStart {
     pub(super) realised: Realised,
-    /// The frontends of it by the entry to which the kernel leads them now.
+    /// The frontends of that content, by the entry to which they lead now.
     leading: BTreeSet<(ServiceId, L4Addr)>,
-    /// Node addresses: NodePorts go on being answered on those of them that the node still has until Kubernetes has said
-    /// which are the node's. Empty from then on.
+    /// The node addresses at the start. NodePorts are still answered on those of them that the node has until
+    /// Kubernetes has reported the addresses of the node; from then on the set is empty.
     pub(super) node_addrs: OrdSet<Addr>,
-    /// Entries of it, and of another source, that no source which has synced has made its own: they are not emptied either.
+    /// Entries of that content that belonged to another source and that no synced source has taken over yet. They are
+    /// not emptied either.
     pub(super) inherited: BTreeSet<ServiceId>,
 }
 
 impl AtStart {
-    /// Beside a kernel with this content. The node addresses count only if Kubernetes is asked for the node's.
+    /// Creates the record for maps with this content. The node addresses are kept only if Kubernetes is asked for the
+    /// addresses of the node.
     pub(super) fn new(realised: &Realised, is_kubernetes_asked: bool) -> Self {
         Self {
             realised: realised.clone(),
@@ -33,7 +36,7 @@ impl AtStart {
         }
     }
 
-    /// The kernel leads the address to another entry than before, or to none.
+    /// Records that the address leads to a different entry than before, or to none.
     pub(super) fn note_lead(&mut self, address: L4Addr, before: Option<ServiceId>, now_at: Option<ServiceId>) {
         if self.realised.frontends.contains_key(&address) {
             before.map(|id| self.leading.remove(&(id, address)));
@@ -41,13 +44,13 @@ impl AtStart {
         }
     }
 
-    /// The frontends of the start that the kernel leads to the entry now.
+    /// The frontends from the start that lead to this entry now.
     pub(super) fn leading_to(&self, id: ServiceId) -> impl Iterator<Item = &L4Addr> {
         self.leading.range((id, L4Addr::FIRST)..=(id, L4Addr::LAST)).map(|(_, address)| address)
     }
 
-    /// Every source has told what it can. Of what is wanted now, and leads to no undescribed service, the source reports
-    /// the end.
+    /// Drops what is described now, after every source has reported everything it can. If an address is desired and
+    /// does not lead to an undescribed service, its source will report its removal.
     pub(super) fn forget_described(&mut self, desired: &Desired, realised: &Realised, ids: &ServiceIds) {
         let is_described = |address: &&L4Addr| {
             let held = realised.frontends.get(*address);
@@ -65,7 +68,7 @@ impl AtStart {
         }
     }
 
-    /// Nothing of it is in doubt any more.
+    /// Drops everything: nothing is in doubt any more.
     pub(super) fn clear(&mut self) {
         self.inherited.clear();
         self.realised = Realised::default();

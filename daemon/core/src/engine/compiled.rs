@@ -1,4 +1,4 @@
-//! A service before and while it is compiled.
+//! A service before and during its compilation.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::model::moment::Moment;
 use crate::model::service::{PortKey, Service};
 use crate::state::entries::ServiceId;
 
-/// A service as the kernel knows it: its ports' ids and the addresses it claims.
+/// A compiled service: the ids of its ports and the addresses it claims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compiled {
     pub(super) ports: SmallVec<[CompiledPort; 1]>,
@@ -23,12 +23,13 @@ pub(super) struct CompiledPort {
     pub(super) frontends: SmallVec<[L4Addr; 2]>,
 }
 
-/// What is being compiled, and why.
+/// The service that is being compiled, and the reason.
 pub(super) struct Subject<'a> {
     pub(super) service: &'a Service,
-    /// As it was compiled before.
+    /// The previous result of the compilation.
     pub(super) old: &'a Compiled,
-    /// Whether the service leads to an apiserver by its name, its addresses or what its slices say now.
+    /// Whether the service leads to an apiserver according to its name, its addresses or the current content of its
+    /// slices.
     pub(super) is_protected: bool,
     pub(super) dirt: &'a Dirt,
     pub(super) now: Moment,

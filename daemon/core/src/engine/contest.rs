@@ -1,5 +1,5 @@
-//! Addresses that several services claim: who has lost one in a round and who has taken one over, for the journal. Who
-//! owns an address is decided in `claims.rs`; an address that one service claims never comes here.
+//! Addresses that several services claim: which claims lost or took over an address in a round, for the journal.
+//! `claims.rs` decides on the owner. Addresses with a single claim do not appear here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use crate::claims::Row;
 use crate::model::addr::L4Addr;
 use crate::model::service::PortKey;
 
-/// A claim that must wait since this round, or for somebody else than before.
+/// A claim that has to wait since this round, or that waits for a different owner than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outranked {
-    /// What is claimed.
+    /// The claimed address.
     pub address: L4Addr,
-    /// Who has to wait.
+    /// The service port that has to wait.
     pub claimant: Arc<PortKey>,
-    /// For whom.
+    /// The service port that owns the address.
     pub owner: Arc<PortKey>,
-    /// Why, as `/frontends` says it.
+    /// The reason, in the words of `/frontends`.
     pub text: Arc<str>,
     /// The claimant, with its file if it has one.
     pub described: String,
@@ -28,15 +28,15 @@ pub struct Outranked {
 /// A claim that waited and owns its address since this round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Takeover {
-    /// What is claimed.
+    /// The claimed address.
     pub address: L4Addr,
-    /// Who owns it now.
+    /// The service port that owns the address now.
     pub owner: Arc<PortKey>,
-    /// Who owned it before.
+    /// The service port that owned the address before.
     pub before: Arc<PortKey>,
 }
 
-/// The claims to an address before the round, as far as a round can change how they stand to each other.
+/// The claims to an address before the round, as far as a round can change their order.
 #[derive(Clone, Debug, Default)]
 struct Line {
     owner: Option<Arc<PortKey>>,
@@ -56,28 +56,28 @@ impl Line {
     }
 }
 
-/// Addresses with several claims whose line this round has touched, each as it was before.
+/// Addresses with several claims that this round has touched, each with its claims before the round.
 #[derive(Debug, Default)]
 pub(super) struct Contests(BTreeMap<L4Addr, Line>);
 
 impl Contests {
-    /// The claims to the address are about to change.
+    /// Records the claims to the address before they change.
     pub(super) fn note_before(&mut self, address: L4Addr, row: &Row) {
         if row.claims().len() > 1 {
             self.0.entry(address).or_insert_with(|| Line::of(row));
         }
     }
 
-    /// The claims to the address have changed.
+    /// Records the claims to the address after they changed.
     pub(super) fn note_after(&mut self, address: L4Addr, row: &Row) {
         if row.claims().len() > 1 {
-            // One claim before: nobody waited.
+            // At most one claim existed before, so none waited.
             self.0.entry(address).or_default();
         }
     }
 
-    /// Compares how the contested addresses stand now with how they stood before the round: what happened in between is
-    /// no news.
+    /// Compares the contested addresses with their state before the round. Intermediate states within the round are not
+    /// reported.
     pub(super) fn finish(&mut self, rows: &OrdMap<L4Addr, Arc<Row>>) -> (Vec<Outranked>, Vec<Takeover>) {
         let (mut outranked, mut takeovers) = (Vec::new(), Vec::new());
         for (address, before) in std::mem::take(&mut self.0) {

@@ -1,6 +1,7 @@
-//! Operations that wait until more is known. Owns which entries they are about, each once however often its operation is
-//! planned, and when they are planned again: all of them when a source says that it is synced, and those that have to do
-//! with a service when something about that service has changed. See [`Engine::is_premature`] for what they wait for.
+//! Operations that must wait for further reports. This module keeps the entries that they concern, each once however
+//! often its operation is planned, and decides when they are planned again: all of them when a source reports that it
+//! is synced, and those related to a service when something about that service has changed. [`Engine::is_premature`]
+//! defines what they wait for.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +11,15 @@ use crate::model::moment::Moment;
 use crate::state::entries::{MapOp, ServiceId};
 use crate::state::map_ops::Touched;
 
-/// The entries that differ from what is desired, and that are not to be changed yet.
+/// The entries that differ from the desired state and must not be changed yet.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     services: BTreeSet<ServiceId>,
-    /// Each behind the service to which the kernel led from it.
+    /// The frontends, each after the service that it led to in the maps.
     frontends: BTreeSet<(Option<ServiceId>, L4Addr)>,
-    /// Services of which something has changed that an entry may have waited for.
+    /// Services with a change that a deferred entry may have waited for.
     changed: BTreeSet<ServiceId>,
-    /// When the entries that have to do with those are planned again.
+    /// The time at which the entries related to these services are planned again.
     due: Option<Moment>,
 }
 
@@ -27,34 +28,34 @@ impl Deferred {
         self.services.is_empty() && self.frontends.is_empty()
     }
 
-    /// When entries are planned again although no change came in.
+    /// The time at which entries are planned again without a change.
     pub(super) fn due(&self) -> Option<Moment> {
         self.due
     }
 
-    /// What an entry may wait for has changed: who describes the service, what the kernel has of it, or whether it is
-    /// wanted.
+    /// Records a change that an entry may wait for: the source of the service, its entry in the maps, or whether it is
+    /// desired.
     pub(super) fn note_change(&mut self, id: ServiceId) {
         if !self.is_empty() {
             self.changed.insert(id);
         }
     }
 
-    /// The round is over: if something waits that may go on now, the next one is due at once.
+    /// Ends the round. If an entry waits that may be written now, the next round is due immediately.
     pub(super) fn end_round(&mut self, now: Moment) {
         let Self { services, frontends, changed, .. } = self;
         changed.retain(|id| services.contains(id) || frontends.range(led_to(*id)).next().is_some());
         self.due = (!self.changed.is_empty()).then_some(now);
     }
 
-    /// How many entries wait.
+    /// The number of entries that wait.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.services.len() + self.frontends.len()
     }
 }
 
-/// The frontends that lead to the service.
+/// The range of the frontends that lead to the service.
 fn led_to(id: ServiceId) -> std::ops::RangeInclusive<(Option<ServiceId>, L4Addr)> {
     (Some(id), L4Addr::FIRST)..=(Some(id), L4Addr::LAST)
 }
@@ -69,7 +70,7 @@ impl Engine {
         });
     }
 
-    /// The same for the entries that have to do with a service of which something has changed.
+    /// Plans the deferred entries again that are related to a changed service.
     pub(super) fn look_at_changed_again(&mut self) {
         self.deferred.due = None;
         for id in std::mem::take(&mut self.deferred.changed) {
@@ -84,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// The same for an address whose claims have changed.
+    /// Plans a deferred address again after its claims have changed.
     pub(super) fn look_at_address_again(&mut self, address: L4Addr) {
         if self.deferred.frontends.remove(&self.led_from(address)) {
             self.touched.frontends.push(address);
@@ -95,7 +96,7 @@ impl Engine {
         (self.realised.frontends.get(&address).map(|held| held.service), address)
     }
 
-    /// Takes out what must wait until more is known.
+    /// Removes the operations that must wait for further reports.
     pub(super) fn defer(&mut self, ops: &mut Vec<MapOp>) {
         if self.is_pruned {
             return;

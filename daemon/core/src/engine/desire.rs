@@ -1,4 +1,5 @@
-//! The first half of a round: from dirty services to the desired state, with ids given out and addresses claimed.
+//! The first half of a round: from dirty services to the desired state, including the assignment of ids and the claims
+//! to addresses.
 
 use std::sync::Arc;
 
@@ -22,21 +23,21 @@ use crate::state::entries::{ServiceEntry, ServiceId, Slot};
 use crate::state::owner::IdOwner;
 use crate::state::owner::OwnerTag;
 
-/// Whether nothing differs that a connection depends on.
+/// Whether the entries are equal in everything that affects connections.
 fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
     before.may_be_bound != after.may_be_bound
         && ServiceEntry { may_be_bound: after.may_be_bound, ..before.clone() } == *after
 }
 
 impl Engine {
-    /// Compiles the services that changed. While the kernel holds ids that nobody has claimed, the oldest service comes
-    /// first: of several that claim one address, the owner finds its id again.
+    /// Compiles the dirty services. While the maps contain ids that no service has claimed, the oldest service is
+    /// compiled first, so that the owner of an address that several services claim gets its previous id.
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let newly_protected = self.table.take_newly_protected();
         self.soil(newly_protected, &Trigger::Other);
         let mut dirty = std::mem::take(&mut self.dirty);
         if self.ids.has_orphans() {
-            // Matters for ids that have no tag.
+            // The order only matters for ids without a tag.
             let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
             dirty.sort_by_cached_key(|name, _| (created(name).unwrap_or(0), name.clone()));
         }
@@ -48,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// Compiles one service again and notes which entries that touches.
+    /// Compiles one service again and records which entries that touches.
     fn recompile(&mut self, name: &ServiceName, dirt: &Dirt, now: Moment) {
         let old = self.compiled.remove(name).unwrap_or_default();
         let mut new = Compiled::default();
@@ -66,7 +67,7 @@ impl Engine {
         let is_described = owner.is_some();
         if let Some((service, mut plans, is_protected)) = owner {
             let subject = Subject { service: &service, old: &old, is_protected, dirt, now };
-            // In line of ownership: of two ports that claim one address, the owner finds its id again.
+            // In order of precedence, so that the owner of an address that two ports claim gets its previous id.
             plans.sort_by(|a, b| a.key.cmp(&b.key));
             for mut plan in plans {
                 let port = self.adopt_port(&subject, &mut plan);
@@ -78,7 +79,7 @@ impl Engine {
             }
         }
         self.retire_ports(&old, &new, dirt);
-        // A slice may have lost what no list of the kernel has had for a while: a backend that was terminating.
+        // A slice may have lost a terminating backend, which had not been in any list of the maps for some time.
         old.ports.iter().for_each(|port| self.moves.note(port.key.protocol));
         for port in &old.ports {
             claims.extend(port.frontends.iter().map(|address| (*address, None)));
@@ -93,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// The port with its id, old or new, and its entry in the desired state.
+    /// Assigns the port its id, old or new, and stores its entry in the desired state.
     fn adopt_port(&mut self, subject: &Subject<'_>, plan: &mut PortPlan) -> CompiledPort {
         let Subject { service, old, now, .. } = *subject;
         if subject.is_protected {
@@ -133,7 +134,7 @@ impl Engine {
             may_be_bound: plan.may_be_bound,
             tag: Some(OwnerTag::new(key, subject.service.source)),
         };
-        // A new port has no entry yet: not looking for one is felt at a start.
+        // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
         let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
         let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
         if let Some(before) = &before {
@@ -161,7 +162,7 @@ impl Engine {
 
     fn slots(&mut self, view: &[(L4Addr, u16)]) -> Arc<[Slot]> {
         if view.is_empty() {
-            // Shared: most services have no backend on this node.
+            // Shared, because most services have no backend on this node.
             return Arc::default();
         }
         let mut slots = Vec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
@@ -193,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// Puts the service's claims in line for the address; whoever owns it then is desired.
+    /// Replaces the service's claims to the address and makes the resulting owner the desired one.
     fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
         let row = Arc::make_mut(self.rows.entry(address).or_default());
         let was_owned = row.owner().is_some();
@@ -229,7 +230,7 @@ impl Engine {
         }
     }
 
-    /// Compares what was refused of the service's claims to the address with what is refused now.
+    /// Compares the service's refused claims to the address before and after the compilation.
     fn note_refusals(&mut self, name: &ServiceName, address: L4Addr, before: Refusals) {
         if self.table.owner(name).is_some_and(|(service, _)| self.teller.is_recorded(service.source)) {
             let now = self.rows.get(&address).map(|row| refusals(row, name)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Entries of the maps that somebody else deleted, overwrote or added: what the engine then believes the kernel holds.
-//! Putting them right is the ordinary business of a round.
+//! Entries of the maps that another program deleted, overwrote or added. This module updates the engine's record of the
+//! maps; the next round then repairs the entries as ordinary differences.
 
 use super::Engine;
 use crate::datapath::Datapath;
@@ -8,9 +8,10 @@ use crate::state::entries::{MapOp, ServiceEntry, ServiceId};
 use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, NOBODYS, judge};
 
 impl Engine {
-    /// Takes over what the maps really hold under these keys; the next round puts right what nobody wants so. Whoever
-    /// calls this has read the maps just now, and is the one who writes them: nothing of this may be in flight. How many
-    /// entries were not as they were left; 0 before every source has told what it has, when nothing is taken over.
+    /// Accepts the actual content of the maps under these keys as realised, so that the next round repairs the
+    /// differences. The caller must have read the maps just now, and must be the only writer without any operation in
+    /// progress. Returns the number of entries that another program changed. Before every source has reported
+    /// everything, nothing is accepted and the result is 0.
     pub fn found(&mut self, content: &Content, keys: &[EntryKey]) -> usize {
         if !self.is_ready {
             return 0;
@@ -40,8 +41,8 @@ impl Engine {
         count
     }
 
-    /// The operation that would have led to what the maps hold. A broken entry counts as absent where it will be written
-    /// over, and as present where it must be deleted.
+    /// The operation that would have led to the content of the maps. A broken entry counts as absent if it will be
+    /// overwritten, and as present if it must be deleted.
     fn truth(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
         let held = &content.state;
         match key {
@@ -64,8 +65,8 @@ impl Engine {
         }
     }
 
-    /// Service entries that somebody else deleted and nobody wants any more: the datapath gives up what it keeps about
-    /// them, such as the room of their lists, before their ids go to others.
+    /// Handles service entries that another program deleted and that are not desired any more: the datapath frees what
+    /// it keeps for them, such as the slots of their lists, before their ids are assigned to other services.
     pub(super) fn give_up_lost(&mut self, datapath: &mut impl Datapath, now: Moment) {
         let is_lost = |id: &ServiceId| {
             let is_anywhere = self.desired.services.contains_key(id) || self.realised.services.contains_key(id);
@@ -83,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Tells which of them are right again.
+    /// Reports the entries that are correct again.
     pub(super) fn tell_repaired(&mut self) {
         if self.drift.is_empty() {
             return;
@@ -92,7 +93,7 @@ impl Engine {
         let is_left = |id: &ServiceId| references.get(id).is_none_or(|count| *count == 0);
         let is_right = |key: &EntryKey| match key {
             EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
-            // One that nobody wants is not done with while something points at it: see `give_up_lost`.
+            // An entry that is not desired is not complete while a frontend points at it: see `give_up_lost`.
             EntryKey::Service(id) => {
                 let wanted = desired.services.get(id);
                 wanted == realised.services.get(id) && (wanted.is_some() || is_left(id))

@@ -1,5 +1,4 @@
-//! Operations that the datapath did not carry out, by the entry they are about. When they are tried again is the round's
-//! business.
+//! Operations that the datapath did not carry out, by the entry they concern. The round decides when to retry them.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +9,12 @@ use crate::model::addr::{Addr, L4Addr};
 use crate::state::entries::{Desired, MapOp, Realised, ServiceId};
 use crate::state::map_ops::Touched;
 
-/// The last error of each entry whose last operation failed.
+/// The last error of each entry with a failed last operation.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     pub(super) services: BTreeMap<ServiceId, MapError>,
     frontends: BTreeMap<L4Addr, MapError>,
-    /// For readers.
+    /// A persistent map, because readers get copies of it.
     pub(super) node_addrs: OrdMap<Addr, MapError>,
 }
 
@@ -28,12 +27,12 @@ impl Failures {
         self.services.len() + self.frontends.len() + self.node_addrs.len()
     }
 
-    /// What the frontend at the address, which leads to the service, waits for.
+    /// The error that delays the frontend at the address, which leads to the service.
     pub(super) fn of_frontend(&self, address: L4Addr, service: ServiceId) -> Option<&MapError> {
         self.services.get(&service).or_else(|| self.frontends.get(&address))
     }
 
-    /// The operation went like this.
+    /// Records the result of the operation.
     pub(super) fn note(&mut self, op: &MapOp, error: Option<MapError>) {
         match op {
             MapOp::PutService(id, _) | MapOp::DeleteService(id) => note(&mut self.services, *id, error),
@@ -42,15 +41,15 @@ impl Failures {
             }
             MapOp::PutNodeAddr(addr) | MapOp::DeleteNodeAddr(addr) => match error {
                 Some(error) => drop(self.node_addrs.insert(*addr, error)),
-                // A removal makes a copy of what readers have.
+                // A removal copies the part that is shared with readers, so it must not be done without need.
                 None if self.node_addrs.contains_key(addr) => drop(self.node_addrs.remove(addr)),
                 None => {}
             },
         }
     }
 
-    /// The entries to try again in a kernel that answers NodePorts on so many addresses: a map that is as full as it was
-    /// takes none of them.
+    /// The entries to retry while the `node_addrs` map has this number of entries. If the map is as full as before, it
+    /// accepts none of the failed node addresses.
     pub(super) fn to_retry(&self, node_addr_count: usize) -> Touched {
         let has_hope = |(_, error): &(&Addr, &MapError)| match error {
             MapError::TooManyNodeAddrs { limit } => node_addr_count < *limit as usize,
@@ -63,7 +62,7 @@ impl Failures {
         }
     }
 
-    /// Forgets those of them in which the kernel is as it should be.
+    /// Forgets the touched entries that are equal in the desired and the realised state.
     pub(super) fn settle(&mut self, touched: &Touched, desired: &Desired, realised: &Realised) {
         for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
             self.services.remove(id);

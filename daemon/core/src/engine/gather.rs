@@ -1,8 +1,8 @@
-//! Lists that arrive in pieces. A source that has not reported all it has sends the slices of one service one after the
-//! other. To write each longer list at once would take a run of slots for each of them, while the shorter ones rest: in
-//! sum many times the room that the service needs. So a list that only grows is written at most every five seconds until
-//! its source has synced, which is seldom longer than that. What a connection could not reach before, and what it must not
-//! reach any more, is written at once.
+//! Backend lists that arrive in parts. A source that is not synced yet sends the slices of one service one after
+//! another. If every longer list were written immediately, each would need its own run of slots while the shorter ones
+//! rest: in total many times the space that the service needs. Therefore a list that only grows is written at most
+//! every five seconds until its source is synced, which seldom takes longer. New services and removed backends are
+//! written immediately.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,15 +11,15 @@ use foldhash::fast::RandomState;
 use crate::model::moment::Moment;
 use crate::state::entries::{MapOp, Realised, ServiceEntry, ServiceId, Slot};
 
-/// How long a list waits for the rest of its source, in milliseconds from when it was written last.
+/// How long a list waits for the rest of its source, in milliseconds since it was last written.
 const GATHER_MILLIS: u64 = 5_000;
 
-/// The lists whose source has not synced.
+/// The lists of sources that are not synced.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
-    /// When each was written last.
+    /// The time at which each list was last written.
     written: HashMap<ServiceId, Moment, RandomState>,
-    /// Those that have grown since, each with the time at which it is written.
+    /// The lists that have grown since, each with the time at which it will be written.
     waiting: BTreeSet<(Moment, ServiceId)>,
 }
 
@@ -28,12 +28,12 @@ impl Gathering {
         self.waiting.is_empty()
     }
 
-    /// When the first of them is written.
+    /// The time at which the first list will be written.
     pub(super) fn due(&self) -> Option<Moment> {
         self.waiting.first().map(|(due, _)| *due)
     }
 
-    /// Those whose time has come; they wait no longer.
+    /// Removes and returns the lists that are due.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<ServiceId> {
         let mut due = Vec::new();
         while let Some(&(at, id)) = self.waiting.first().filter(|(at, _)| *at <= now) {
@@ -43,13 +43,14 @@ impl Gathering {
         due
     }
 
-    /// All of them: a source has synced.
+    /// Removes and returns all lists, because a source is synced.
     pub(super) fn take(&mut self) -> Vec<ServiceId> {
         std::mem::take(self).waiting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Takes out the lists that wait for more of their kind. Which may is said of each: its source has not synced, and what
-    /// failed has a time of its own at which it is tried again.
+    /// Removes the operations on lists that wait for further slices. The functions say for each service whether its
+    /// source is synced, in which case its list never waits, and whether its last operation failed, in which case it is
+    /// retried on a separate schedule.
     pub(super) fn take_out(
         &mut self,
         ops: &mut Vec<MapOp>,
@@ -79,7 +80,7 @@ impl Gathering {
     }
 }
 
-/// Whether the entry only has more of what both its lists had.
+/// Whether the new entry differs from the old one only by additional backends in lists that had some.
 fn is_longer(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
     let grows = |held: &[Slot], wanted: &[Slot]| {
         let mut rest = wanted.iter();

@@ -1,5 +1,5 @@
-//! What a protected service port goes on with when its source leaves it without a backend: promise 3. Owns the
-//! decision, which is made where a port is compiled, so that it cannot depend on the way there.
+//! Promise 3: a protected service port keeps its last known backends when its source leaves it without any. The
+//! decision is made where the port is compiled, so that it cannot depend on the sequence of changes.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::state::entries::{ServiceEntry, ServiceId};
 use crate::state::remembered::Known;
 
 impl Engine {
-    /// Fills in the plan what a port without a usable backend goes on with, if its service is protected.
+    /// Adds the last known backends to the plan of a port without a usable backend, if its service is protected.
     pub(super) fn keep_last_known(
         &mut self,
         id: ServiceId,
@@ -54,10 +54,12 @@ impl Engine {
         }
     }
 
-    /// What the port had: as desired; else, right after a start, as the kernel has it; else as it was remembered.
+    /// The last known backends of the port: the desired ones; otherwise, right after a start, those in the maps;
+    /// otherwise the remembered ones.
     fn last_known(&self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) -> Option<Known> {
         let admits = |addr| self.config.guard.admits_backend(addr, subject.service.source, self.table.apiservers());
-        // The kernel was given no backend on this link but an apiserver's: one that nobody has told of since the start.
+        // The maps contain no link-local backends except for apiservers. No source has reported this one as an
+        // apiserver since the start.
         let was_admitted = |addr: L4Addr| {
             admits(addr) || subject.is_protected && addr.addr.is_link_local() && self.config.guard.is_dialable(addr)
         };
@@ -70,8 +72,8 @@ impl Engine {
         desired.or_else(realised).or_else(elsewhere).or_else(remembered)
     }
 
-    /// The apiservers' backends to which the kernel led one of the port's addresses at start, under an id that could not
-    /// be taken over because other addresses point at it too.
+    /// The apiservers among the backends to which one of the port's addresses led at the start, under an id that could
+    /// not be taken over because other addresses point at it too.
     fn known_elsewhere(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Known>) -> Option<Known> {
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let at_start = |address: &L4Addr| {
@@ -112,7 +114,7 @@ impl Engine {
         }
         let was_in_use = self.desired.services.get(&id).is_some_and(|entry| entry.has_backends);
         let cause = match self.holds.record(key).and_then(|record| record.cause.clone()) {
-            // Held before the start, and still without a backend: the first cause is the cause.
+            // The port was held before the start and still has no backend, so the first cause remains the cause.
             Some(cause) => cause,
             None if is_slice || was_in_use => subject.dirt.trigger_of(key).cause(),
             None => Cause::default(),
@@ -122,9 +124,9 @@ impl Engine {
     }
 }
 
-/// Whoever dials a ClusterIP has nobody behind it but the service: it is served even if the node has the address, so that
-/// one wrong line in its network configuration cannot take the apiserver from it. A load balancer's or external address
-/// may be on the node for good reason, and leads on.
+/// Serves ClusterIPs even if the node has the same address. Only the service answers at a ClusterIP, so this protects
+/// the access to the apiserver from a mistake in the node's network configuration. The node may have a load balancer's
+/// or external address for a good reason, so these stay untranslated.
 pub(super) fn spare_cluster_ips(plan: &mut PortPlan) {
     for frontend in &mut plan.frontends {
         if frontend.kind == FrontendKind::ClusterIP && matches!(frontend.refusal, Some(Refusal::OwnAddress(_))) {
@@ -133,7 +135,8 @@ pub(super) fn spare_cluster_ips(plan: &mut PortPlan) {
     }
 }
 
-/// Where nothing is known at all, an address that may lead to an apiserver without nodelb is left alone.
+/// Stops the translation of an address that may lead to an apiserver without nodelb. Used if no backends are known at
+/// all.
 fn pass_through(plan: &mut PortPlan) {
     for frontend in &mut plan.frontends {
         let is_external = matches!(frontend.kind, FrontendKind::LoadBalancer | FrontendKind::ExternalIP);

@@ -1,4 +1,4 @@
-//! The second half of a round: operations planned, handed to the datapath, and committed as far as they succeeded.
+//! The second half of a round: operations are planned, passed to the datapath, and committed if they succeeded.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::state::map_ops::Touched;
 use crate::state::owner::IdOwner;
 use crate::state::status::Status;
 
-/// First and longest wait before failed operations are tried again, in milliseconds.
+/// The first and the longest delay before failed operations are retried, in milliseconds.
 const RETRY_MILLIS: (u64, u64) = (100, 5_000);
 
 impl Engine {
@@ -39,8 +39,8 @@ impl Engine {
         self.touched.settle();
     }
 
-    /// A frontend whose service entry could not be written, or has no backend yet, waits for it: it must come along when
-    /// the entry does.
+    /// Touches the frontends that wait for their service entry, because it could not be written or has no backend yet.
+    /// They must be written together with the entry.
     fn touch_waiting_frontends(&mut self) {
         if self.is_pruned && self.failures.services.is_empty() {
             return;
@@ -51,8 +51,8 @@ impl Engine {
         self.touched.frontends.extend(waiting);
     }
 
-    /// Every source has told what it can: what the kernel holds beyond it goes, unless its source has not told everything
-    /// or is not configured.
+    /// Removes the entries that no source asks for, after every source has reported what it can. Entries of sources
+    /// that are incomplete or not configured stay.
     fn prune(&mut self) {
         let may_go = self.told_sources();
         self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
@@ -77,8 +77,9 @@ impl Engine {
         self.references.get(&id).is_some_and(|count| *count > 0)
     }
 
-    /// Whether the operation would take away, on the word of a source that has not told everything, what the kernel held
-    /// at start; or would refuse connections to an address only because its backends have not been told yet.
+    /// Whether the operation is too early: it would remove something that was in the maps at the start, based on a
+    /// source that has not reported everything; or it would refuse connections to an address only because its backends
+    /// have not been reported yet.
     pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
             MapOp::PutService(id, entry) => {
@@ -110,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// Whether a frontend that the kernel held at start still points at the entry, only because it is not known yet
-    /// that it may go.
+    /// Whether a frontend from the start still points at the entry only because it is not known yet whether the
+    /// frontend may be removed.
     fn is_kept_for_another(&self, id: ServiceId) -> bool {
         let is_wanted = |address| self.desired.frontends.get(address).is_some_and(|entry| entry.service == id);
         self.at_start.leading_to(id).any(|address| !is_wanted(address))
@@ -145,8 +146,8 @@ impl Engine {
         }
     }
 
-    /// The kernel's list of the id is about to become this one. Tells of lists found at the start that a source which has
-    /// not told everything changes: nobody was there to see when they were.
+    /// Records a change to a list that was found at the start and that a source changes before it has reported
+    /// everything. The daemon did not run when the backends changed.
     fn note_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
         if !self.teller.is_news_of_found(id) {
             return;
@@ -168,7 +169,7 @@ impl Engine {
         self.teller.note(|| draft, entry.cluster.is_empty());
     }
 
-    /// What became of an address on which NodePorts are to be answered; said only when it is another thing than before.
+    /// Reports the result for an address on which NodePorts are to be answered, if it differs from the previous result.
     fn report_node_addr(&mut self, addr: Addr, error: Option<&MapError>) {
         match (error, self.failures.node_addrs.contains_key(&addr)) {
             (Some(error), false) => self.round.unanswered.push((addr, error.to_string().into())),
@@ -177,11 +178,11 @@ impl Engine {
         }
     }
 
-    /// Sockets may have to move on for what the kernel does from now on.
+    /// Records that sockets may have to be closed because of this change to the maps.
     fn note_move(&mut self, op: &MapOp) {
         match op {
             MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.moves.note(address.protocol),
-            // What is tried again; anything else has been noted when its service was compiled.
+            // Only retries count here. Every other change was recorded when its service was compiled.
             MapOp::PutService(id, _) if self.failures.services.contains_key(id) => {
                 if let Some(owner) = self.owners.get(id) {
                     self.moves.note(owner.key.protocol);
@@ -192,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// Keeps the count; an entry nobody wants may go once the last frontend has left it.
+    /// Updates the reference count. An entry that is not desired may be deleted once no frontend points at it.
     pub(super) fn count_references(&mut self, op: &MapOp) {
         let (address, now_at) = match op {
             MapOp::PutFrontend(address, entry) => (address, Some(entry.service)),
@@ -253,8 +254,8 @@ impl Engine {
         std::mem::take(&mut self.round)
     }
 
-    /// Whether there may be something to delete. Once everything that is wanted is there, it is there and nothing else
-    /// exactly if the numbers agree.
+    /// Whether there may be entries to delete. Once every desired entry is present, the maps contain nothing else
+    /// exactly if the numbers of entries are equal.
     pub(super) fn has_surplus(&self) -> bool {
         let (desired, realised) = (&self.desired, &self.realised);
         let is_equal = desired.frontends.len() == realised.frontends.len()
@@ -263,8 +264,8 @@ impl Engine {
         !(self.is_calm() && is_equal)
     }
 
-    /// Whether everything that was planned is done: then every frontend that was touched is Done, which is what a claim
-    /// starts from, and only those that were not need a look.
+    /// Whether every planned operation is done. Then all touched frontends are Done, which is the initial status of a
+    /// claim, and only untouched frontends need a check.
     pub(super) fn is_calm(&self) -> bool {
         let waits = !(self.deferred.is_empty() && self.gathering.is_empty());
         self.round.failed == 0 && self.failures.is_empty() && self.at_start.inherited.is_empty() && !waits
@@ -283,7 +284,8 @@ impl Engine {
         }
     }
 
-    /// Where the kernel is as it should be, nothing has failed, and what it held at start is what a source says.
+    /// Clears the errors of touched entries that are equal in the desired and the realised state. Inherited entries
+    /// among them now belong to a synced source.
     fn settle(&mut self, touched: &Touched) {
         let (desired, realised) = (&self.desired, &self.realised);
         self.failures.settle(touched, desired, realised);
@@ -295,7 +297,7 @@ impl Engine {
         }
     }
 
-    /// Gives the id back once the kernel has nothing under it and nothing points at it.
+    /// Releases the id once the maps have no entry under it and no frontend points at it.
     fn forget_service(&mut self, id: ServiceId, now: Moment) {
         if self.realised.services.contains_key(&id) || self.is_referenced(id) {
             return;
@@ -308,7 +310,7 @@ impl Engine {
     fn schedule_retry(&mut self, now: Moment) {
         let is_wanted = !self.failures.is_empty() || !self.waiting.is_empty();
         let (first, longest) = RETRY_MILLIS;
-        // What rests is over within a second: to wait longer and longer for it would only add to that.
+        // Resting slots become available within a second, so a growing retry delay would only add to that time.
         let is_resting = self.failures.services.values().any(|error| *error == MapError::Resting);
         self.retry = match self.retry {
             _ if !is_wanted => None,

@@ -1,9 +1,9 @@
-//! What a round did, as an operator wants to read it later: events for the flight recorder ([`crate::history`]). Owns what
-//! is worth one and what stands in it; when that was, and where it is kept, is the caller's business.
+//! The events of a round for the flight recorder ([`crate::history`]), as an operator reads them later. This module
+//! decides which changes are worth an event and what it contains. The caller adds the time and stores the event.
 //!
-//! While a source tells what it has at the start, its services are one event together. From then on a changed list is
-//! noted where it is compiled, for only there is known what it was and who changed it, and compared when the round is
-//! over. What stays the same costs nothing.
+//! While a source reports what it has at the start, its services are combined into one event. After that, a changed
+//! list is recorded when its service is compiled, because only then the earlier content and the origin of the change
+//! are known. The lists are compared at the end of the round. Unchanged services cost nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,27 +28,27 @@ mod context;
 mod draft;
 mod events;
 
-/// The most entries that are waited for, to tell when the kernel has them.
+/// The maximum number of entries that are tracked until the maps contain them.
 const MAX_OWED: usize = 4_096;
 
-/// The most times of slices that one round is told, and the most services that the oldest one waits for.
+/// The maximum number of slice times accepted in one round, and of services for which the oldest time is kept.
 const MAX_TRIGGERS: usize = 4_096;
 
-/// What the engine keeps in order to tell.
+/// The state that the engine keeps for its events.
 #[derive(Debug, Default)]
 pub(super) struct Teller {
-    /// The sources that have told everything once: what they say from then on is news.
+    /// The sources that have reported everything once. Their later reports are news.
     recorded: BTreeSet<Source>,
-    /// Lists found in the kernel at the start, until every source has told everything.
+    /// The lists found in the maps at the start, until every source has reported everything.
     found: OrdMap<ServiceId, Arc<ServiceEntry>>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     untold: usize,
-    /// Entries of which it was told that the kernel does not have them yet.
+    /// Entries with an event that says that the maps do not contain them yet.
     owed: BTreeMap<ServiceId, Arc<PortKey>>,
-    /// When what a slice told in this round happened, by the slice's service.
+    /// The times of the changes that slices reported in this round, with the slice's service.
     triggers: Vec<(ServiceName, u64)>,
-    /// The oldest of them for each service that the kernel does not have as it should be yet.
+    /// The oldest such time for each service that is not correct in the maps yet.
     waiting: BTreeMap<ServiceName, u64>,
 }
 
@@ -61,7 +61,7 @@ impl Teller {
         self.recorded.contains(&source)
     }
 
-    /// Notes a list that changes. Most matters who is left with nothing, so there is always room for some of those.
+    /// Records a list that changes. Lists that become empty matter most, so some room is reserved for them.
     pub(super) fn note(&mut self, draft: impl FnOnce() -> Draft, empties: bool) {
         let room = if empties { 2 * MAX_EVENTS } else { MAX_EVENTS };
         if self.drafts.len() < room {
@@ -71,12 +71,12 @@ impl Teller {
         }
     }
 
-    /// Whether the list was found at the start, and nothing has been noted of it in this round.
+    /// Whether the list was found at the start and has no recorded change in this round.
     pub(super) fn is_news_of_found(&self, id: ServiceId) -> bool {
         self.found.contains_key(&id) && self.drafts.iter().all(|draft| draft.id != id)
     }
 
-    /// Notes what was refused of a service's claims to the address, and what is refused now.
+    /// Records the difference between the service's refused claims to the address before and now.
     pub(super) fn note_refusals(&mut self, address: L4Addr, before: Refusals, now: &Refusals) {
         if *now == before || self.refusals.len() >= MAX_EVENTS {
             return;
@@ -86,7 +86,7 @@ impl Teller {
         self.refusals.extend(ended.chain(now.iter().cloned().map(|(key, why)| (address, key, Some(why)))));
     }
 
-    /// Notes when what the slice tells happened, if that is known.
+    /// Records the time of the change that the slice reports, if it is known.
     pub(super) fn note_trigger(&mut self, trigger: &Trigger) {
         if let Trigger::Slice(slice) = trigger
             && let Some(triggered) = slice.origin.triggered
@@ -104,17 +104,17 @@ impl Teller {
     }
 }
 
-/// Why the service's claims to an address cannot own it; almost always empty.
+/// The service's claims that can never own the address, with the reasons. Almost always empty.
 pub(super) type Refusals = SmallVec<[(Arc<PortKey>, Arc<Refusal>); 1]>;
 
-/// See [`Refusals`].
+/// The current [`Refusals`] of the service at this address.
 pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
     let own = row.claims().iter().filter(|claim| claim.key.service == *name);
     own.filter_map(|claim| Some((Arc::clone(&claim.key), Arc::clone(claim.target.as_ref().err()?)))).collect()
 }
 
 impl Teller {
-    /// Puts the events of the round together.
+    /// Assembles the events of the round.
     pub(super) fn tell(&mut self, context: &Context<'_>) -> Vec<Event> {
         let mut events = Events::default();
         self.tell_lists(context, &mut events);
@@ -135,7 +135,7 @@ impl Teller {
 
     fn tell_lists(&mut self, context: &Context<'_>, events: &mut Events) {
         let mut drafts = std::mem::take(&mut self.drafts);
-        // A stable order: what was emptied comes first, for there may not be room for all.
+        // The sort is stable. Emptied ports come first, because there may not be room for all events.
         drafts.sort_by_key(|draft| draft.what() != What::Emptied);
         for draft in &drafts {
             let kernel = context.kernel_of(draft.id);
@@ -195,7 +195,7 @@ impl Teller {
         }
     }
 
-    /// What the kernel would not take, and what it takes at last.
+    /// Adds events about entries that the maps did not accept, and about those that they have accepted since.
     fn tell_kernel(&mut self, context: &Context<'_>, events: &mut Events) {
         for (address, error) in &context.round.errors {
             let Some(key) = context.owner_of(*address) else { continue };
@@ -221,7 +221,7 @@ impl Teller {
         }
     }
 
-    /// What somebody else had done to the maps.
+    /// Adds events about changes to the maps that another program made.
     fn tell_repairs(context: &Context<'_>, events: &mut Events) {
         for drift in &context.round.repaired {
             let frontend = match drift.key {
@@ -261,7 +261,7 @@ impl Teller {
         }
     }
 
-    /// The times of slices whose service the kernel has by now.
+    /// The times of the slice changes that the maps contain now.
     pub(super) fn tell_triggers(&mut self) -> Vec<u64> {
         let Teller { owed, triggers, waiting, .. } = self;
         let mut done = Vec::new();

@@ -1,6 +1,5 @@
-//! Where source, memory and kernel say different things, with the likely cause and what nodelb does about it: the rows
-//! of `/diff`. Source here is what the sources have told; what they would say if they were asked now is the daemon's to
-//! find out.
+//! The rows of `/diff`: where source, memory and kernel disagree, with the likely cause and nodelb's action. Source
+//! means what the sources have reported. The daemon checks separately what they would report now.
 
 use crate::compile::select::Choice;
 use crate::explain::reports;
@@ -18,11 +17,11 @@ mod kernel;
 
 pub use kernel::{CHECKS_AT_ONCE, NextCheck};
 
-/// What a source says that was there before and is not configured.
+/// What a row shows for a source that was used before and is not configured.
 pub const NOT_CONFIGURED: &str = "not configured";
 
-/// Every difference between source and memory, and between memory and what the maps hold now, in this order, by
-/// address and name.
+/// Every difference between source and memory, then every difference between memory and the current content of the
+/// maps, by address and name.
 pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter: &Filter) -> Vec<Difference> {
     let mut rows = Vec::new();
     add_sources(snapshot, filter, &mut rows);
@@ -51,7 +50,7 @@ pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter:
     rows
 }
 
-/// Sources that have not told all they have.
+/// Adds the sources that have not reported everything.
 fn add_sources(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
     if *filter != Filter::default() {
         return;
@@ -93,7 +92,7 @@ fn add_sources(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>)
     }
 }
 
-/// Services that more than one source describes.
+/// Adds the services that more than one source describes.
 fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
     if filter.address.is_some() {
         return;
@@ -101,7 +100,7 @@ fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differe
     let told_twice = |name: &&ServiceName| snapshot.facts.claims(name).len() > 1;
     for name in snapshot.names(filter).into_iter().filter(told_twice) {
         let narrow = Filter { service: Some(name.clone()), ..Filter::default() };
-        // The first one counts.
+        // The first description takes precedence.
         for report in reports::services(snapshot, &narrow).into_iter().skip(1) {
             let Some(error) = report.error else { continue };
             rows.push(Difference {
@@ -144,7 +143,7 @@ fn add_held_ports(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differenc
     }
 }
 
-/// Addresses that a source wants served and nodelb does not serve, or nobody can dial.
+/// Adds the addresses that a source asks for and that nodelb does not serve or no client can reach.
 fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
     for report in reports::frontends(snapshot, filter) {
         let Some(error) = report.error else { continue };
@@ -175,7 +174,7 @@ fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference
     }
 }
 
-/// Backends that a source offers and nodelb does not use for a reason of its own.
+/// Adds the backends that a source offers and nodelb does not use for a reason of its own.
 fn add_backends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
     for report in reports::backends(snapshot, filter) {
         let action = match report.choice {
@@ -197,7 +196,7 @@ fn add_backends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>
     }
 }
 
-/// Whether a NodePort that is as it should be is answered by somebody else, or nowhere.
+/// Whether a correctly written NodePort is answered by another process, or on no address.
 fn is_out_of_reach(snapshot: &Snapshot, address: L4Addr, kind: FrontendKind) -> bool {
     let is_answered = || snapshot.answers_nodeports(address.addr.family());
     snapshot.facts.bound(address).is_some() || (kind == FrontendKind::NodePort && !is_answered())

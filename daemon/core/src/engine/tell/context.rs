@@ -1,4 +1,4 @@
-//! What an event is put together from: the engine as it is at the end of a round.
+//! The information from which events are assembled: the engine at the end of a round.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::model::service::{PortKey, Service, Source};
 use crate::state::entries::{Desired, Realised, ServiceId};
 use crate::table::Table;
 
-/// See the module.
+/// The engine at the end of a round.
 pub(in crate::engine) struct Context<'a> {
     pub(in crate::engine) config: &'a EngineConfig,
     pub(in crate::engine) table: &'a Table,
@@ -29,7 +29,7 @@ pub(in crate::engine) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Whether the kernel has what is wanted of the entry.
+    /// Whether the maps contain the desired content of the entry.
     pub(super) fn kernel_of(&self, id: ServiceId) -> Kernel {
         match self.failures.services.get(&id) {
             Some(MapError::Resting) => Kernel::Deferred,
@@ -43,7 +43,7 @@ impl Context<'_> {
         self.realised.services.get(&id) == self.desired.services.get(&id)
     }
 
-    /// The backends that the port's slices name and no connection may be sent to.
+    /// The backends in the port's slices to which no connection may be sent.
     pub(super) fn refused_backends(&self, key: &PortKey) -> Addresses {
         let Some((service, slices)) = self.table.owner(&key.service) else { return Addresses::default() };
         let is_of_port = |name: &str, protocol| *name == *key.port && protocol == key.protocol;
@@ -77,7 +77,7 @@ impl Context<'_> {
         self.described(key).map(|service| service.source)
     }
 
-    /// Who says that there is such a service at such addresses.
+    /// The object that describes the service and its addresses.
     pub(super) fn cause_of(&self, key: &PortKey) -> Cause {
         self.described(key).map(|service| Trigger::Service(Arc::clone(service)).cause()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A changed list before the round is over, and the event it becomes: the lists before and after, compared.
+//! A changed list before the end of the round, and the event that follows from comparing the lists before and after.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ pub(in crate::engine) struct Draft {
     pub(in crate::engine) id: ServiceId,
     pub(in crate::engine) key: Arc<PortKey>,
     pub(in crate::engine) source: Source,
-    /// `None` for a new port.
+    /// The entry before the round; `None` for a new port.
     pub(in crate::engine) before: Option<Arc<ServiceEntry>>,
-    /// `None` for a port that goes.
+    /// The entry after the round; `None` for a removed port.
     pub(in crate::engine) after: Option<Arc<ServiceEntry>>,
     pub(in crate::engine) trigger: Trigger,
 }
@@ -43,7 +43,7 @@ impl Draft {
     }
 }
 
-/// What is different besides which backends there are.
+/// A description of the differences other than the set of backends.
 fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) -> Option<Arc<str>> {
     if before.affinity_seconds != after.affinity_seconds {
         return Some(match after.affinity_seconds {
@@ -60,7 +60,7 @@ fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) 
     }
 }
 
-/// Which backends the one list has and the other has not. Both are in address order.
+/// The backends that only the new list has, and those that only the old one had. Both lists are in address order.
 fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
     let (mut added, mut removed) = (Addresses::default(), Addresses::default());
     let mut before = backends_of(before).map(|(addr, _)| addr).peekable();

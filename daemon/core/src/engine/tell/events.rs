@@ -1,5 +1,5 @@
-//! The events of a round while they are put together: one for each port as far as they are about its list, and no more
-//! than there is room for.
+//! The events of a round during assembly: one for each port for changes of its list, and at most [`MAX_EVENTS`] in
+//! total.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use crate::history::Event;
 use crate::model::service::PortKey;
 
-/// The most events of one round, and the most changed lists it compares; what is beyond them is counted.
+/// The maximum number of events in one round, and of changed lists that it compares. Further ones are only counted.
 pub(super) const MAX_EVENTS: usize = 512;
 
-/// The events of a round while they are put together, each port's findable.
+/// The events of a round during assembly, indexed by port.
 #[derive(Default)]
 pub(super) struct Events {
     pub(super) events: Vec<Event>,
     of_port: BTreeMap<Arc<PortKey>, usize>,
-    /// How many found no room.
+    /// The number of events that exceeded the limit.
     pub(super) untold: usize,
 }
 
@@ -37,7 +37,7 @@ impl Events {
         self.events.get_mut(place)
     }
 
-    /// One more, whatever else happened to its port.
+    /// Adds an event, regardless of other events of the same port.
     pub(super) fn push(&mut self, event: Event) {
         if self.events.len() < MAX_EVENTS {
             self.events.push(event);

@@ -1,4 +1,4 @@
-//! The half of the rows that compares what is wanted with what the maps hold.
+//! The rows that compare the desired state with the content of the maps.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Sl
 use crate::state::kernel_check::{Content, EntryKey, Fault, judge};
 use crate::state::status::Status;
 
-/// What whoever does not want to wait for the next check can do.
+/// What an operator can do who does not want to wait for the next check.
 pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks at once";
 
 /// What the rows say of drift hangs on when it is looked for next.
