@@ -1,6 +1,6 @@
-//! The flight recorder: what became of backend lists, when, by whose hand, and when the kernel had it. Bounded, per
-//! service and altogether; a reader's copy costs a few reference counts. What is worth an [`Event`] is the engine's
-//! business (`engine/tell.rs`), keeping records over a restart the daemon's.
+//! The flight recorder: the changes of backend lists, with the time, the author, and the time when the maps contained
+//! them. It is bounded for each service and in total. A reader's copy costs a few reference counts. The engine decides
+//! what is worth an [`Event`] (`engine/tell.rs`); the daemon preserves records over a restart.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,13 +14,14 @@ mod event;
 
 pub use event::{Addresses, Event, Kernel, MAX_SHOWN, Record, What};
 
-/// The most records kept of one service.
+/// The maximum number of records of one service.
 pub const MAX_OF_SERVICE: usize = 32;
 
-/// The most records kept.
+/// The maximum number of records in total.
 pub const MAX_RECORDS: usize = 4_096;
 
-/// Records by number. A service's oldest goes when it has more than [`MAX_OF_SERVICE`], else the oldest of all.
+/// Records by number. A service with more than [`MAX_OF_SERVICE`] records loses its oldest; otherwise the oldest record
+/// of all is dropped.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     records: OrdMap<u64, Arc<Record>>,
@@ -28,7 +29,7 @@ pub struct History {
     last: u64,
 }
 
-/// When an event was taken notice of, and how long its steps took: see [`Record`].
+/// When an event was received, and how long its steps took: see [`Record`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// See [`Record::at`].
@@ -38,7 +39,7 @@ pub struct Stamp {
 }
 
 impl History {
-    /// Takes in what has just happened.
+    /// Adds an event that has just happened.
     pub fn add(&mut self, event: Event, stamp: Stamp) -> Arc<Record> {
         let to_owner = event.cause.origin.triggered.map(|triggered| stamp.at.saturating_sub(triggered));
         let to_kernel = match event.kernel {
@@ -56,7 +57,7 @@ impl History {
         record
     }
 
-    /// Takes in a record of an earlier run, unless it is implausible or out of order.
+    /// Adds a record of an earlier run, unless it is implausible or out of order.
     pub fn restore(&mut self, mut record: Record) {
         if record.sequence > self.last && record.is_plausible() {
             record.is_from_before = true;
@@ -64,7 +65,7 @@ impl History {
         }
     }
 
-    /// Leaves out so many numbers: those of records that earlier runs have told of and not kept.
+    /// Skips this number of sequence numbers, which earlier runs reported but did not store.
     pub fn skip(&mut self, numbers: u64) {
         self.last = self.last.saturating_add(numbers);
     }
@@ -88,7 +89,7 @@ impl History {
         }
     }
 
-    /// Of one service, the oldest record of all is its first.
+    /// Drops the oldest record of all, which is also the first of its service.
     fn forget(&mut self, sequence: u64) {
         let Some(record) = self.records.remove(&sequence) else { return };
         let Some(name) = record.event.port.as_ref().map(|port| &port.service) else { return };
@@ -101,7 +102,7 @@ impl History {
         }
     }
 
-    /// When the kernel was first asked for what it has taken only now.
+    /// The time of the first attempt to write an entry that the maps accepted only now.
     fn tried_at(&self, event: &Event) -> Option<u64> {
         let port = event.port.as_ref()?;
         let sequences = self.by_service.get(&port.service)?;
@@ -111,14 +112,14 @@ impl History {
         waiting.take_while(waits).last().map(|record| record.at)
     }
 
-    /// Every record after that of this number, oldest first. A reader that comes back with the number of the last one it
-    /// has read misses nothing but what had to be forgotten meanwhile.
+    /// Every record after the one with this number, oldest first. A reader that passes the number of the last record it
+    /// has read misses nothing except records that have been dropped since.
     pub fn after(&self, sequence: u64) -> impl Iterator<Item = &Arc<Record>> {
         self.records.range((std::ops::Bound::Excluded(sequence), std::ops::Bound::Unbounded)).map(|(_, record)| record)
     }
 
-    /// The records the filter lets through, oldest first. An address lets through records that name it, and those of the
-    /// services in `behind`: who can be reached at it.
+    /// The records that the filter accepts, oldest first. A filter with an address accepts records that contain the
+    /// address, and the records of the services in `behind`, which are reachable at the address.
     pub fn select(&self, filter: &Filter, behind: &BTreeSet<ServiceName>) -> Vec<Arc<Record>> {
         let is_meant = |record: &Arc<Record>| {
             let service = record.event.port.as_ref().map(|port| &port.service);
@@ -137,17 +138,17 @@ impl History {
         }
     }
 
-    /// The number of the latest record there ever was, as far as is known; 0 before the first.
+    /// The highest known record number, including dropped records; 0 before the first.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Backends that stay in use although their source emptied the service port: what is held and why, and which ports are
-//! protected. Where a port is held is decided by the engine (`engine/hold.rs`).
+//! Backends that stay in use although their source emptied the service port: the held backends with their causes, and
+//! the protected ports. The engine decides when a port is held (`engine/hold.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::state::entries::{Desired, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::remembered::{Known, MAX_REMEMBERED, Remembered};
 
-/// A service port whose last known backends are held.
+/// A service port with held backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldPort {
-    /// Which.
+    /// The service port.
     pub key: Arc<PortKey>,
-    /// What is held, each backend once, in address order.
+    /// The held backends, each once, in address order.
     pub backends: Vec<L4Addr>,
-    /// What emptied the port.
+    /// The object that emptied the port.
     pub cause: Cause,
-    /// Since when.
+    /// The time since which the port is held.
     pub since: Moment,
-    /// All of it as `/frontends` says it.
+    /// The text about the hold that `/frontends` shows.
     pub text: Arc<str>,
 }
 
@@ -46,9 +46,9 @@ impl HeldPort {
 /// A hold that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// What was held.
+    /// The port as it was held.
     pub port: Arc<HeldPort>,
-    /// What gave it backends again; nothing in particular if it was deleted.
+    /// The object that gave the port backends again; empty if the port was deleted.
     pub cause: Cause,
     /// Whether the service or the port was deleted; otherwise it has backends again.
     pub is_deleted: bool,
@@ -57,27 +57,27 @@ pub struct Release {
 /// A service port that lost its last usable backend and is not held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emptied {
-    /// Which.
+    /// The service port.
     pub key: Arc<PortKey>,
-    /// What emptied it.
+    /// The object that emptied the port.
     pub cause: Cause,
 }
 
-/// Ports of protected services. Cloning is cheap.
+/// The ports of protected services. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
-    /// The ports whose last known backends are held.
+    /// The ports that are held.
     held: OrdMap<ServiceId, Arc<HeldPort>>,
-    /// Those of them that the journal has not been told of, for their source has not told everything.
+    /// Held ports that have not been reported in the journal, because their source has not reported everything.
     unannounced: OrdSet<ServiceId>,
     /// Every port of a protected service.
     protected: OrdSet<ServiceId>,
-    /// What was known before the start, until a source tells of the port.
+    /// The backends from before the start, until a source reports the port.
     remembered: Arc<BTreeMap<PortKey, Remembered>>,
 }
 
 impl Holds {
-    /// Takes in what the engine before this one knew. Returns the services it is about.
+    /// Accepts the records of the previous engine. Returns the services they concern.
     pub(crate) fn remember(&mut self, records: Vec<Remembered>) -> BTreeSet<ServiceName> {
         let remembered = Arc::make_mut(&mut self.remembered);
         let mut names = BTreeSet::new();
@@ -88,7 +88,7 @@ impl Holds {
         names
     }
 
-    /// See `Snapshot::remembered`.
+    /// The records that `Snapshot::remembered` returns.
     pub(crate) fn remembered(&self, owners: &OrdMap<ServiceId, IdOwner>, desired: &Desired) -> Vec<Remembered> {
         let record = |id: &ServiceId| {
             let (owner, entry) = (owners.get(id)?, desired.services.get(id)?);
@@ -103,17 +103,18 @@ impl Holds {
         records
     }
 
-    /// The hold on the entry, if anybody has been told of it.
+    /// The hold on the entry, if it has been reported.
     pub(crate) fn announced(&self, id: ServiceId) -> Option<&Arc<HeldPort>> {
         self.held.get(&id).filter(|_| !self.unannounced.contains(&id))
     }
 
-    /// Every hold that anybody has been told of.
+    /// Every hold that has been reported.
     pub(crate) fn all_announced(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
         self.held.keys().filter_map(|id| self.announced(*id))
     }
 
-    /// Whether no port is held or protected and nothing is remembered: the usual state of a port's world at a bulk start.
+    /// Whether no port is held or protected and nothing is remembered. This is the usual state for a port during the
+    /// bulk of a start.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.protected.is_empty() && self.remembered.is_empty()
     }
@@ -136,26 +137,26 @@ impl Holds {
         }
     }
 
-    /// What was known of the port before the start.
+    /// The record of the port from before the start.
     pub(crate) fn record(&self, key: &PortKey) -> Option<&Remembered> {
         self.remembered.get(key)
     }
 
-    /// What was known before the start of the service's ports.
+    /// The records of the service's ports from before the start.
     pub(crate) fn records_of(&self, service: &ServiceName) -> impl Iterator<Item = &Remembered> {
         self.remembered.values().filter(move |record| record.port.service == *service)
     }
 
-    /// Whether nobody has been told of the hold yet, and it has no cause.
+    /// Whether the hold has not been reported yet and has no cause.
     pub(crate) fn lacks_cause(&self, id: ServiceId) -> bool {
         let is_unknown = self.held.get(&id).is_some_and(|port| port.cause == Cause::default());
         is_unknown && self.unannounced.contains(&id)
     }
 
-    /// The port is held from now on. Returned is what the journal is to be told of at once.
+    /// Starts to hold the port. Returns the hold if the journal must report it now.
     pub(crate) fn begin(&mut self, id: ServiceId, port: HeldPort) -> Option<Arc<HeldPort>> {
-        // Held before the start, and still without a backend. It does not matter whether its source has told everything:
-        // this is no news of its.
+        // The port was held before the start and still has no backend. This does not depend on whether its source has
+        // reported everything, because it is not news from the source.
         let was_held = self.remembered.get(&port.key).is_some_and(|record| record.cause.is_some());
         let port = Arc::new(port);
         self.held.insert(id, Arc::clone(&port));
@@ -166,8 +167,8 @@ impl Holds {
         None
     }
 
-    /// The hold is over, if there is one: the port has backends since this happened, or is gone. Returned is what the
-    /// journal is to be told of.
+    /// Ends the hold, if there is one, because the port has backends since this change, or was removed. Returns the
+    /// release if the journal must report it.
     pub(crate) fn end(&mut self, id: ServiceId, has_backends: Option<&Dirt>) -> Option<Release> {
         if !self.is_held(id) {
             return None;
@@ -180,7 +181,7 @@ impl Holds {
         Some(Release { port, cause, is_deleted: has_backends.is_none() })
     }
 
-    /// Nothing of the port is to be kept: it is gone, or what has its name now is another.
+    /// Forgets everything about the port: it was removed, or the port that has its name now is a different one.
     pub(crate) fn forget_port(&mut self, key: &PortKey, id: Option<ServiceId>) -> Option<Release> {
         self.forget(key);
         let id = id?;
@@ -189,15 +190,15 @@ impl Holds {
         release
     }
 
-    /// Everything has been told: what was remembered of services that do not exist is of no use.
+    /// Forgets the records of services that do not exist, because every source has reported everything.
     pub(crate) fn forget_unheard(&mut self, is_known: impl Fn(&ServiceName) -> bool) {
         if !self.remembered.is_empty() {
             Arc::make_mut(&mut self.remembered).retain(|key, _| is_known(&key.service));
         }
     }
 
-    /// The holds whose source has told everything, which the journal is to be told of now. Before that, an empty port may
-    /// only not have been told yet.
+    /// The holds that the journal must report now, because their source has reported everything. Before that, an empty
+    /// port may only be one with backends that have not been reported yet.
     pub(crate) fn announce(&mut self, is_told: impl Fn(ServiceId) -> bool, now: Moment) -> Vec<Arc<HeldPort>> {
         let told: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_told(*id)).collect();
         let announce = |id: ServiceId| {

@@ -1,17 +1,18 @@
-//! Which backend a UDP socket gets from a service that it has no backend of: rendezvous hashing. Each slot of the list has
-//! a score that follows from the socket, the service and the slot; the highest wins. `rendezvous()` of `bpf/service.h` is
-//! the same function.
+//! The choice of a backend for a UDP socket that has no backend of the service yet: rendezvous hashing. Each slot of
+//! the list has a score that is computed from the socket, the service and the slot; the slot with the highest score
+//! wins. `rendezvous()` of `bpf/service.h` is the same function.
 //!
-//! Nothing is remembered for it. A list that loses a backend moves only the sockets of that backend, a list that gets one
-//! moves only sockets to that one, and the order of the list means nothing.
+//! The choice needs no stored state. If a list loses a backend, only the sockets of that backend move; if it gets a new
+//! one, sockets move only to that one. The order of the list does not matter.
 
 use crate::state::entries::{ServiceId, Slot};
 
-/// How many slots have a score. Of a longer list that many in a row have one, from a place that follows from the socket, so
-/// that no choice costs more. A change of such a list may move a few other sockets, about two in this many.
+/// The maximum number of slots that get a score, which bounds the cost of a choice. In a longer list only this number
+/// of consecutive slots are scored, starting at a position that is computed from the socket. A change of such a list
+/// may move a few other sockets, about two in this number.
 pub const MOST_SCORED: usize = 1_024;
 
-/// Every bit of the result depends on every bit of the number.
+/// Mixes the number so that every bit of the result depends on every bit of the input.
 const fn scramble(mut number: u64) -> u64 {
     const ODD: u64 = 0xd6e8_feb8_6659_fd93;
     number ^= number >> 32;
@@ -21,13 +22,13 @@ const fn scramble(mut number: u64) -> u64 {
     number ^ number >> 32
 }
 
-/// What a socket and a service make of the scores; the socket is its cookie.
+/// The part of the score that depends on the socket and the service. The socket is identified by its cookie.
 const fn seed(socket: u64, service: ServiceId) -> u64 {
     scramble(socket.wrapping_add(scramble(service.0 as u64 + 1)))
 }
 
-/// The place in the list of the slot that the socket gets; `None` if the list is empty. The slots of a backend that has
-/// several must lie one after another, as [`crate::compile`] places them.
+/// The index of the slot in the list that the socket gets; `None` if the list is empty. Several slots of one backend
+/// must be consecutive, as [`crate::compile`] places them.
 pub fn choose(socket: u64, service: ServiceId, list: &[Slot]) -> Option<usize> {
     let seed = seed(socket, service);
     let start = if list.len() > MOST_SCORED { scaled(seed, list.len()) } else { 0 };
@@ -46,7 +47,7 @@ pub fn choose(socket: u64, service: ServiceId, list: &[Slot]) -> Option<usize> {
     best.map(|(_, place)| place)
 }
 
-/// A place below `len`, which follows from the upper half of the number.
+/// An index below `len`, computed from the upper half of the number.
 fn scaled(number: u64, len: usize) -> usize {
     let scaled = (number >> 32).saturating_mul(len as u64) >> 32;
     usize::try_from(scaled).unwrap_or(0)

@@ -15,7 +15,7 @@ use crate::snapshot::Snapshot;
 use crate::state::entries::{Slot, backends_of};
 use crate::state::status::Status;
 
-/// The rows of `/frontends`, by address, then in line of ownership.
+/// The rows of `/frontends`, by address, then in order of precedence.
 pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
     let mut reports = Vec::new();
     let mut add = |address: L4Addr, row: &Row| {
@@ -44,7 +44,7 @@ pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
     reports
 }
 
-/// How many rows there are, and how they stand. Looks at everything once, and makes no row.
+/// The number of rows by status. Reads everything once and builds no row.
 pub fn counts(snapshot: &Snapshot) -> Counts {
     let mut counts = Counts::default();
     count_services(snapshot, &mut counts);
@@ -143,7 +143,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     }
 }
 
-/// How many networks clients from outside may come from, where the claim's service names any.
+/// The number of networks from which outside clients may connect; `None` if the claim's service does not restrict them.
 fn source_ranges(snapshot: &Snapshot, claim: &Claim) -> Option<usize> {
     if claim.kind != FrontendKind::LoadBalancer {
         return None;
@@ -152,7 +152,7 @@ fn source_ranges(snapshot: &Snapshot, claim: &Claim) -> Option<usize> {
     service.source_ranges.as_ref().map(Vec::len)
 }
 
-/// Why no client, or not every client, reaches a NodePort that is as it should be.
+/// Why a correctly written NodePort does not reach all clients, or any.
 fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<String> {
     let family = claim.key.family;
     if claim.kind != FrontendKind::NodePort || status != Status::Done {
@@ -169,7 +169,8 @@ fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<Stri
     Some(format!("not answered on {first}{more}: {error}"))
 }
 
-/// Why a port without backends has none, if nodelb does not use those that its slices name.
+/// Why a port without backends has none; `None` if the reason is not that nodelb refuses those in its slices or that
+/// they failed their checks.
 fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
     let mut rows = Vec::new();
     let (_, slices) = snapshot.facts.owner(&key.service)?;
@@ -177,7 +178,7 @@ fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
     unused_text(&rows)
 }
 
-/// What the service's own checks have to say; `None` where it has none.
+/// The results of the service's own health checks; `None` if no such service is described.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
     let (service, _) = snapshot.facts.owner(name)?;
     service.health_check.is_some().then(|| Checks::of(service, snapshot.facts.quarantine(&service.name)))
@@ -291,7 +292,8 @@ fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey, repo
     reports[start..].sort_by_key(|report| report.address);
 }
 
-/// Says of the port's rows from `start` on which of them are held, and adds those that no slice names any more.
+/// Marks the held backends among the port's rows from `start` on, and adds rows for held backends that no slice
+/// contains any more.
 fn add_held(snapshot: &Snapshot, key: &PortKey, start: usize, reports: &mut Vec<BackendReport>) {
     let Some(port) = snapshot.holds.all_announced().find(|port| *port.key == *key) else { return };
     for address in &port.backends {
@@ -317,8 +319,8 @@ fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport 
     }
 }
 
-/// `2 backends refused: 127.0.0.1:8080/TCP is a loopback address: ...`, else the same of those that failed their checks;
-/// `None` if neither is the case.
+/// Formats as `2 backends refused: 127.0.0.1:8080/TCP is a loopback address: ...`, or similarly for backends that
+/// failed their checks; `None` if there are neither.
 fn unused_text(rows: &[BackendReport]) -> Option<String> {
     let refused = rows.iter().filter(|row| row.choice == Choice::Refused);
     let failed = rows.iter().filter(|row| row.state == BackendState::Quarantined);
@@ -337,7 +339,7 @@ fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], 
     })
 }
 
-/// Whether there are backends, and only such as failed their checks.
+/// Whether there are backends and all of them failed their checks.
 fn all_failed(backends: &[L4Addr], failed: &Quarantine) -> bool {
     !backends.is_empty() && backends.iter().all(|backend| failed.contains_key(&(backend.addr, backend.port)))
 }
@@ -351,7 +353,7 @@ fn severity(status: Status) -> u8 {
     }
 }
 
-/// The service's ports by family, as the compiler makes them.
+/// The service's ports by family, as the compiler creates them.
 fn port_keys(service: &Service) -> BTreeSet<PortKey> {
     let mut keys = BTreeSet::new();
     for port in &service.ports {
@@ -373,7 +375,7 @@ fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
     backends_of(slots).map(|(addr, _)| addr).collect()
 }
 
-/// `http=80/TCP` for each port and port number; without the name where there is none.
+/// Formats each port as `http=80/TCP` for each port number, without the name if the port has none.
 fn port_texts(service: &Service) -> Vec<String> {
     let mut texts = BTreeSet::new();
     for port in &service.ports {

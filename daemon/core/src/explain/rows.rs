@@ -1,5 +1,5 @@
-//! What readers see: one row type per question, built from a [`crate::snapshot::Snapshot`]. The admin API, the command
-//! line and the scenario tests print these rows and nothing else, so they cannot disagree.
+//! The row types that readers see, one for each kind of question, built from a [`crate::snapshot::Snapshot`]. The admin
+//! API, the command line and the scenario tests print exactly these rows, so they cannot disagree.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,117 +11,120 @@ use crate::model::moment::Moment;
 use crate::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
 use crate::state::status::Status;
 
-/// A row of `/frontends`: one claim of one service to one address.
+/// A row of `/frontends`: one service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendReport {
-    /// What a client dials.
+    /// The address that clients connect to.
     pub address: L4Addr,
-    /// Which kind of address.
+    /// The kind of the address.
     pub kind: FrontendKind,
-    /// Whose.
+    /// The service that claims the address.
     pub service: ServiceName,
-    /// Port name, empty for an unnamed port.
+    /// The port name, empty for an unnamed port.
     pub port: Arc<str>,
-    /// Whom a client on this node reaches, each backend once, in address order.
+    /// The backends that a client on this node can reach, each once, in address order.
     pub backends: Vec<L4Addr>,
-    /// What is special about it, such as `Affinity=10800s` or `Local`; in alphabetical order.
+    /// Special properties, such as `Affinity=10800s` or `Local`, in alphabetical order.
     pub flags: Vec<String>,
-    /// Whether the kernel has it.
+    /// Whether the maps contain the frontend.
     pub status: Status,
-    /// Since when it has this status.
+    /// The time since which it has this status.
     pub since: Moment,
-    /// Why not, with the remedy; of a NodePort also which process has bound it, of a frontend without backends also which
-    /// backends nodelb refuses to use or found unhealthy.
+    /// Why the status is not Done, with the remedy. For a NodePort also the process that has bound it; for a frontend
+    /// without backends also the backends that nodelb refuses to use or found unhealthy.
     pub error: Option<String>,
 }
 
 /// A row of `/services`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReport {
-    /// Full name.
+    /// The full name.
     pub service: ServiceName,
-    /// Who describes it.
+    /// The source that describes the service.
     pub source: Source,
-    /// Which file or object.
+    /// The file or object that describes the service.
     pub origin: Arc<str>,
-    /// `http=80/TCP` for each port; a port of an unnamed port is `80/TCP`.
+    /// Formatted as `http=80/TCP` for each port, or `80/TCP` for an unnamed port.
     pub ports: Vec<String>,
-    /// For clients inside the cluster.
+    /// The traffic policy for clients inside the cluster.
     pub internal_policy: TrafficPolicy,
-    /// For clients outside the cluster.
+    /// The traffic policy for clients outside the cluster.
     pub external_policy: TrafficPolicy,
-    /// Session affinity in seconds.
+    /// The session affinity timeout in seconds.
     pub affinity_seconds: Option<u32>,
-    /// How many addresses it claims.
+    /// The number of addresses that the service claims.
     pub frontends: usize,
-    /// How many different backends its slices name, and how many of them new connections can reach.
+    /// The number of distinct backends in its slices.
     pub backends: usize,
-    /// See `backends`.
+    /// The number of those backends that new connections can reach.
     pub selectable: usize,
     /// The worst status of its frontends.
     pub status: Status,
-    /// The first error of its frontends, or why the whole service is not served, or which backends nodelb refuses to use
-    /// or found unhealthy.
+    /// The first error of its frontends, the reason why the whole service is not served, or the backends that nodelb
+    /// refuses to use or found unhealthy.
     pub error: Option<String>,
 }
 
 /// A row of `/backends`: one backend of one service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendReport {
-    /// Where it listens.
+    /// The transport address of the backend.
     pub address: L4Addr,
-    /// Whose.
+    /// The service that has the backend.
     pub service: ServiceName,
-    /// Port name, empty for an unnamed port.
+    /// The port name, empty for an unnamed port.
     pub port: Arc<str>,
-    /// As the source says, or `Quarantined` if it failed nodelb's own checks; of a held backend that the source does
-    /// not name any more, `NotReady`.
+    /// The state as reported by the source, or `Quarantined` if the backend failed nodelb's own health checks.
+    /// `NotReady` for a held backend that the source no longer reports.
     pub state: BackendState,
-    /// Share of new connections.
+    /// The share of new connections relative to the other backends.
     pub weight: u16,
-    /// Node, empty where unknown.
+    /// The name of the node, empty if unknown.
     pub node: Arc<str>,
-    /// Zone, empty where unknown.
+    /// The zone, empty if unknown.
     pub zone: Arc<str>,
-    /// Whether new connections can reach it; if not, why.
+    /// Whether new connections can reach the backend, and if not, the reason.
     pub choice: Choice,
-    /// Which file or object says so; of a held backend that none names any more, the one that took it away.
+    /// The file or object that contains the backend. For a held backend that none contains any more, the one that
+    /// removed it.
     pub origin: Arc<str>,
-    /// Why it is refused, or the last error of its checks.
+    /// Why the backend is refused, or the last error of its health checks.
     pub reason: Option<String>,
 }
 
-/// How much there is, counted without building a row.
+/// Numbers of objects, counted without building a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Services, each name once.
+    /// The number of services, each name counted once.
     pub services: usize,
-    /// Services one of whose frontends is held.
+    /// The number of services with a held frontend.
     pub held: usize,
-    /// Services of which a port has no backend that a new connection can reach.
+    /// The number of services with a port that has no backend for new connections.
     pub without_backends: usize,
-    /// Services that wait for a load balancer's address, see [`crate::model::service::Service::awaits_load_balancer`].
+    /// The number of services that wait for a load balancer's address, see
+    /// [`crate::model::service::Service::awaits_load_balancer`].
     pub awaiting_load_balancer: usize,
-    /// Rows of `/frontends` by status; a status that none has is missing.
+    /// The number of rows of `/frontends` by status. A status without rows is absent.
     pub frontends: BTreeMap<Status, usize>,
-    /// Of those in error: what cannot own its address whoever else claims it.
+    /// The number of rows in the status Error that can never own their address.
     pub refused: usize,
-    /// Of those in error: what waits for the claim that owns its address.
+    /// The number of rows in the status Error that wait for the owner of their address.
     pub outranked: usize,
-    /// Backends that the slices of the services name, once for each port; in quarantine those that failed their checks.
+    /// The number of backends in the slices of the services by state, counted once for each port. Those that failed
+    /// their checks count as quarantined.
     pub backends: BTreeMap<BackendState, usize>,
-    /// Backends that a new connection can reach, once for each port and family.
+    /// The number of backends that new connections can reach, counted once for each port and family.
     pub selectable: usize,
 }
 
-/// Which two disagree.
+/// The two sides that disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Between {
-    /// What a source says, and what nodelb makes of it.
+    /// The report of a source, and nodelb's state in memory.
     SourceMemory,
-    /// What nodelb wants, and what the maps hold.
+    /// The desired state, and the content of the maps.
     MemoryKernel,
-    /// What the maps hold, and what a connection meets.
+    /// The content of the maps, and the result of a connection.
     KernelConnect,
 }
 
@@ -132,27 +135,27 @@ impl fmt::Display for Between {
 }
 
 impl Between {
-    /// How they print, in the order of their definition.
+    /// The names in output, in the order of the variants.
     pub const NAMES: [&'static str; 3] = ["source/memory", "memory/kernel", "kernel/connect"];
 }
 
 /// A row of `/diff`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Which two disagree.
+    /// The two sides that disagree.
     pub between: Between,
-    /// About what: an address, a service port, a hook.
+    /// The subject: an address, a service port or a hook.
     pub what: String,
-    /// Whose it is, if any service's.
+    /// The service concerned, if any.
     pub service: Option<ServiceName>,
-    /// What the source says, where that is one of the two.
+    /// The value according to the source, if it is one of the two sides.
     pub source: Option<String>,
-    /// What nodelb wants.
+    /// The desired value.
     pub memory: Option<String>,
-    /// What the maps hold, or a connection met.
+    /// The value in the maps, or the result of a connection.
     pub kernel: Option<String>,
-    /// Why, most likely.
+    /// The most likely cause.
     pub cause: String,
-    /// What nodelb does about it, or whoever reads this could.
+    /// nodelb's action, or what the reader can do.
     pub action: String,
 }

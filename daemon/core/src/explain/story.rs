@@ -1,6 +1,6 @@
-//! What happens to a connection, told in full: who sees it, which frontend it meets or just misses, which view and why,
-//! what becomes of each backend, and how it ends. [`crate::explain::trace`] decides; this says on what grounds. Facts only, no
-//! prose: the words are whoever's that shows them.
+//! The full account of a connection: the programs that see it, the frontend that matches or almost matches, the view
+//! and the reason for it, the result for each backend, and the end. [`crate::explain::trace`] decides; this module
+//! gives the reasons. It contains facts only; the callers that display a story provide the texts.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ use crate::model::service::{FrontendKind, ServiceName, TrafficPolicy};
 use crate::snapshot::Snapshot;
 use crate::state::entries::{FrontendEntry, backends_of};
 
-/// Who dials.
+/// The place of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// A process in the node's own network namespace.
     Host,
     /// A process of this node in another network namespace.
     Pod,
-    /// A host elsewhere: its packets come in over a device.
+    /// Another host: its packets arrive on a network device.
     Outside,
 }
 
@@ -36,53 +36,53 @@ impl fmt::Display for Client {
     }
 }
 
-/// The whole story.
+/// The full account of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
-    /// What is dialled.
+    /// The address that the client connects to.
     pub to: L4Addr,
-    /// By whom.
+    /// The place of the client.
     pub from: Client,
-    /// The address that the client was named by, if it was.
+    /// The client's address, if the client was given as an address.
     pub caller: Option<Caller>,
-    /// The programs that see the client dial; none for packets from outside and for SCTP.
+    /// The programs that see the client connect; none for packets from outside and for SCTP.
     pub hooks: &'static [&'static str],
-    /// The frontend that answers, or would answer.
+    /// The frontend that matches, even if it has no backend or is not in the maps yet.
     pub found: Option<Found>,
-    /// Every claim to the address, also of those that wait or were refused, in line.
+    /// Every claim to the address in order of precedence, including those that wait or were refused.
     pub claims: Vec<FrontendReport>,
-    /// What comes close, if no frontend answers.
+    /// The facts that almost match, if no frontend matches.
     pub near: Vec<Near>,
     /// Every backend of the frontend's service port, by address.
     pub backends: Vec<Candidate>,
-    /// How it ends.
+    /// The end of the connection attempt.
     pub end: End,
 }
 
-/// A client that is named by its address.
+/// A client that was given as an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its address.
+    /// The client's address.
     pub addr: Addr,
-    /// Whether nodelb knows where it is. One that it does not know counts as a host elsewhere, and may be a pod of this
-    /// node that is no backend.
+    /// Whether nodelb knows the location of the address. An unknown one counts as another host, but may be a pod of
+    /// this node that is no backend.
     pub is_known: bool,
-    /// Whether the service takes connections from there; `None` where it does not restrict who may connect.
+    /// Whether the service accepts connections from the address; `None` if it does not restrict its clients.
     pub is_in_source_ranges: Option<bool>,
 }
 
-/// The frontend an address leads to.
+/// The frontend that an address leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The address it is kept under: the one dialled, or the unspecified one of a NodePort.
+    /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
     pub at: L4Addr,
-    /// Which view the client gets.
+    /// The view that the client gets.
     pub view: View,
-    /// Why that one.
+    /// The reason for this view.
     pub why: Why,
-    /// Seconds for which a client keeps its backend; 0 for none.
+    /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
-    /// Whether the kernel has, as far as successful operations tell, what the sources ask for.
+    /// Whether the realised state contains what the sources ask for.
     pub is_in_kernel: bool,
 }
 
@@ -91,62 +91,64 @@ pub struct Found {
 pub enum View {
     /// Every selected backend.
     Cluster,
-    /// Those on this node.
+    /// The selected backends on this node.
     Local,
 }
 
 /// Why a client gets a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The internal traffic policy, which holds at addresses of the cluster's inside.
+    /// The internal traffic policy, which applies to addresses inside the cluster.
     InternalPolicy(TrafficPolicy),
-    /// At an external address, a client on the node takes the short cut to every backend, whatever the external policy.
+    /// A client on the node uses every backend at an external address, regardless of the external policy.
     ShortCut,
-    /// The external traffic policy, which holds for clients from outside.
+    /// The external traffic policy, which applies to clients outside the cluster.
     ExternalPolicy(TrafficPolicy),
 }
 
-/// A backend, and what the view the client gets makes of it.
+/// A backend, and its role in the client's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// As `/backends` shows it.
+    /// The row of the backend in `/backends`.
     pub row: BackendReport,
-    /// Its places in the view, and how many there are; each is as likely as any other.
+    /// The number of its slots in the view, and the total number of slots. Each slot has the same probability.
     pub share: (usize, usize),
-    /// Whether it would be chosen if it were on this node.
+    /// Whether the backend is excluded only because it is not on this node.
     pub is_elsewhere: bool,
-    /// Whether it is a loopback address, which the client takes for its own network namespace's and not for the node's.
+    /// Whether the address is a loopback address. The client reaches it in its own network namespace, not in the
+    /// node's.
     pub is_clients_own: bool,
 }
 
-/// What comes close to an address that no frontend answers.
+/// A fact that almost matches an address without a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Near {
     /// The address is served, but at these ports and protocols.
     OtherPorts(Vec<L4Addr>),
     /// The port is a NodePort of this service, but NodePorts are not answered on the address.
     NotAnsweredOn(ServiceName),
-    /// NodePorts are answered at this loopback address for the node's own processes only, and the client is none.
+    /// NodePorts are answered at this loopback address only for the node's own processes, and the client is none.
     NodesLoopback(ServiceName),
-    /// The port is a NodePort of this service, and to be answered on the address, but the kernel does not have the
-    /// address. With the error if it did not take it.
+    /// The port is a NodePort of this service and should be answered on the address, but the maps do not contain the
+    /// address. Includes the error if the maps did not accept it.
     NotInKernel(ServiceName, Option<MapError>),
-    /// NodePorts are answered on the address, and there is none of this number.
+    /// NodePorts are answered on the address, but no NodePort has this number.
     NoSuchNodePort,
-    /// It lies between these two ClusterIPs, which begin alike: it looks like a service's that is not known.
+    /// The address lies between these two ClusterIPs, which share its prefix. It is probably a ClusterIP of an unknown
+    /// service.
     Between(L4Addr, L4Addr),
     /// SCTP is not translated.
     Sctp,
 }
 
-/// How a connection ends.
+/// How a connection attempt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Goes to one of so many backends.
+    /// The connection goes to one of this number of backends.
     Forwarded(usize),
-    /// Fails at once.
+    /// The connection fails immediately.
     Refused(Errno),
-    /// Goes where the address says.
+    /// The connection is not translated.
     PassedThrough,
 }
 
@@ -161,12 +163,12 @@ impl fmt::Display for End {
 }
 
 impl End {
-    /// How they print.
+    /// The names in output.
     pub const NAMES: [&'static str; 3] = ["Forwarded", "Refused", "PassedThrough"];
 }
 
 impl View {
-    /// How they print.
+    /// The names in output.
     pub const NAMES: [&'static str; 2] = ["cluster", "local"];
 }
 
@@ -176,8 +178,9 @@ impl fmt::Display for View {
     }
 }
 
-/// Who an address stands for: this node, a pod of this node that is some service's backend, or a backend elsewhere.
-/// `None` for everybody else: pods of this node that are no backends look like somebody elsewhere.
+/// The kind of client that has the address: this node, a pod of this node that is a backend of some service, or a
+/// backend on another node. `None` for every other address, because a pod of this node that is no backend cannot be
+/// distinguished from a remote host.
 pub fn client_at(snapshot: &Snapshot, addr: Addr) -> Option<Client> {
     let node = snapshot.facts.node();
     if addr.is_loopback() || node.addresses.contains(&addr) {
@@ -192,7 +195,7 @@ pub fn client_at(snapshot: &Snapshot, addr: Addr) -> Option<Client> {
     }
 }
 
-/// What happens when the client with this address connects, and why.
+/// The account of a connection from the client with this address.
 pub fn story_of(snapshot: &Snapshot, to: L4Addr, addr: Addr) -> Story {
     let known = client_at(snapshot, addr);
     let story = story(snapshot, to, known.unwrap_or(Client::Outside));
@@ -203,7 +206,7 @@ pub fn story_of(snapshot: &Snapshot, to: L4Addr, addr: Addr) -> Story {
     Story { caller: Some(Caller { addr, is_known: known.is_some(), is_in_source_ranges }), ..story }
 }
 
-/// What happens when this client dials this address, and why.
+/// The account of a connection from this kind of client to the address.
 pub fn story(snapshot: &Snapshot, named: L4Addr, from: Client) -> Story {
     let to = destination(named);
     let answering = lookup_frontend(&snapshot.answering, &snapshot.config.guard.nodeport_range, to);
@@ -327,7 +330,7 @@ fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<Near>
     }
 }
 
-/// The ClusterIPs before and after the address, if all three begin alike: 16 bits of IPv4, 64 of IPv6.
+/// The ClusterIPs before and after the address, if all three share a prefix: 16 bits of IPv4, 64 bits of IPv6.
 fn neighbours(snapshot: &Snapshot, to: L4Addr) -> Option<Near> {
     let prefix = |addr: Addr| match addr.family() {
         Family::Ipv4 => addr.octets()[..14].to_vec(),
@@ -343,7 +346,7 @@ fn neighbours(snapshot: &Snapshot, to: L4Addr) -> Option<Near> {
     Some(Near::Between(before, after))
 }
 
-/// A UDP socket dials by connect() or names its peer at each sendmsg().
+/// The hooks that see the client. A UDP socket chooses its destination by connect() or at each sendmsg().
 fn hooks(to: L4Addr, from: Client) -> &'static [&'static str] {
     match (from, to.protocol, to.addr.family()) {
         (Client::Outside, ..) | (_, Protocol::Sctp, _) => &[],

@@ -1,5 +1,5 @@
-//! What happens to a connection, read off the state alone. Answers the operator's question, and is the oracle the BPF
-//! programs are tested against: `bpf/service.h` is the same decision in C.
+//! The result of a connection, derived from the state alone. It answers the operator's question, and the BPF programs
+//! are tested against it: `bpf/service.h` makes the same decision in C.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -8,23 +8,24 @@ use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::snapshot::Snapshot;
 use crate::state::entries::{FrontendEntry, MapState, ServiceId, Slot};
 
-/// What becomes of a connection from a process on this node.
+/// The result of a connection from a process on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Goes to one of these slots, each equally likely. Of a UDP socket without a backend, [`crate::explain::rendezvous`] says which.
+    /// The connection goes to one of these slots with equal probability. For a UDP socket without a backend,
+    /// [`crate::explain::rendezvous`] determines the slot.
     Forwarded(ServiceId, &'a [Slot]),
-    /// Fails at once.
+    /// The connection fails immediately.
     Refused(ServiceId, Errno),
-    /// Left alone.
+    /// The connection is not translated.
     PassedThrough,
 }
 
-/// The errors a refused connection sees. Never EPERM.
+/// The errors of refused connections. EPERM is never used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errno {
     /// The service has no usable backend at all.
     ConnectionRefused,
-    /// Policy keeps the client on this node, and no backend is here.
+    /// The policy restricts the client to this node, and no backend is here.
     HostUnreachable,
 }
 
@@ -37,8 +38,8 @@ impl fmt::Display for Errno {
     }
 }
 
-/// What happens to a connection to this address. The affinity and the sticky choice of a UDP socket may narrow a
-/// forwarded connection to one of the slots; they never widen it.
+/// The result of a connection to this address. Affinity, and a UDP socket's earlier backend, may restrict a forwarded
+/// connection to one of the slots but never add others.
 pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Verdict<'a> {
     let Some((_, frontend)) = lookup_frontend(state, nodeport_range, to) else { return Verdict::PassedThrough };
     let service = frontend.service;
@@ -55,13 +56,14 @@ pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: 
     }
 }
 
-/// What happens to a connection to this address from a process on this node.
+/// The result of a connection from a process on this node to this address.
 pub fn verdict(snapshot: &Snapshot, to: L4Addr) -> Verdict<'_> {
     trace(&snapshot.answering, &snapshot.config.guard.nodeport_range, to)
 }
 
-/// Where the kernel sends what is addressed to this address: the unspecified address means the loopback address of its
-/// family. NodePorts are kept under the unspecified address, so it is never looked up as a client names it.
+/// The destination that the kernel uses for this address: the unspecified address means the loopback address of its
+/// family. NodePorts are stored under the unspecified address, which is therefore never looked up as the client's
+/// destination.
 pub fn destination(to: L4Addr) -> L4Addr {
     match to.addr {
         Addr::UNSPECIFIED_V4 => L4Addr { addr: Addr::LOOPBACK_V4, ..to },
@@ -70,9 +72,9 @@ pub fn destination(to: L4Addr) -> L4Addr {
     }
 }
 
-/// Whether what a process in the node's own network namespace sends to this address is an answer to a UDP socket of that
-/// namespace that has the port, `is_bound` says at which addresses; then it passes through. A sender without a port, as at
-/// its first connect(), answers to no socket. `bpf/answers.h` is the same decision.
+/// Whether a packet that a process in the node's own network namespace sends to this address is a response to a UDP
+/// socket of that namespace that has bound the port; `is_bound` says at which addresses. A response is not translated.
+/// A sender without a port, as at its first connect(), cannot send a response. `bpf/answers.h` makes the same decision.
 pub fn is_answer(
     state: &MapState,
     nodeport_range: &RangeInclusive<u16>,
@@ -86,7 +88,7 @@ pub fn is_answer(
     to.protocol == Protocol::Udp && has_port && is_nodeport && (is_bound(to) || is_bound(to.wildcard()))
 }
 
-/// The frontend that answers, and the address it is kept under: the one dialled, or the unspecified one of a NodePort.
+/// The frontend that matches, and its key: the address of the connection, or the unspecified address of a NodePort.
 pub(crate) fn lookup_frontend<'a>(
     state: &'a MapState,
     nodeport_range: &RangeInclusive<u16>,
@@ -105,17 +107,17 @@ pub(crate) fn lookup_frontend<'a>(
     })
 }
 
-/// Whether a process on this node is kept from binding this address: it would take a NodePort from its service, for
-/// clients outside the node. `bpf/bind.h` is the same decision.
+/// Whether a process on this node is prevented from binding this address, because it would take a NodePort away from
+/// its service for clients outside the node. `bpf/bind.h` makes the same decision.
 pub fn refuses_bind(state: &MapState, nodeport_range: &RangeInclusive<u16>, bound: L4Addr) -> bool {
     if !nodeport_range.contains(&bound.port) || bound.protocol == Protocol::Sctp {
         return false;
     }
-    // The kernel does not tell the program whether a socket of IPv6 takes IPv6 only.
+    // The kernel does not show the program whether an IPv6 socket accepts only IPv6.
     taken_nodeports(state, bound, false).next().is_some()
 }
 
-/// The NodePorts that are served, under the unspecified address of their family, that a socket takes from their services
+/// The served NodePorts, under the unspecified address of their family, that a socket takes away from their services
 /// when it is bound to this address.
 pub fn taken_nodeports(state: &MapState, bound: L4Addr, only_v6: bool) -> impl Iterator<Item = L4Addr> {
     let is_here = bound.addr.is_unspecified() || state.node_addrs.contains(&bound.addr);

@@ -1,5 +1,5 @@
-//! One thing that happened, as an operator wants to read it: to which service port, what, by which object and writer, and
-//! whether the kernel has it.
+//! One event in the form that an operator reads: the service port, the change, the object and the author that caused
+//! it, and whether the maps contain it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,53 +10,54 @@ use crate::model::addr::{Addr, L4Addr};
 use crate::model::cause::Cause;
 use crate::model::service::{PortKey, Source};
 
-/// The most addresses a list of an event names.
+/// The maximum number of addresses in one list of an event.
 pub const MAX_SHOWN: usize = 32;
 
-/// The most bytes of a text that is believed of a file.
+/// The maximum length of a text from a file, in bytes.
 const MAX_TEXT: usize = 2_048;
 
-/// What happened. A word for each, the same in text, JSON and the state file.
+/// The kind of an event. The same word is used in text, JSON and the state file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum What {
     /// nodelb started.
     Started,
-    /// A source has told everything for the first time since the start: one record in place of one for each service.
+    /// A source has reported everything for the first time since the start. This one record replaces a record for each
+    /// service.
     Synced,
     /// The service port is new.
     Added,
-    /// Its backend list, or how a backend is chosen from it, is another.
+    /// Its backend list changed, or the way a backend is chosen from it.
     Changed,
-    /// It lost its last usable backend: connections are refused.
+    /// It lost its last usable backend, so connections are refused.
     Emptied,
     /// Its source emptied it; its last known backends stay in use.
     Held,
-    /// It is not held any more.
+    /// It is no longer held.
     Released,
-    /// It is gone.
+    /// It was removed.
     Removed,
-    /// Another service owns an address it claims.
+    /// Another service owns an address that it claims.
     Conflict,
-    /// An address it claimed, and another service owned, is its own now.
+    /// It now owns an address that another service owned.
     TakenOver,
-    /// nodelb will not serve an address it claims.
+    /// nodelb refuses to serve an address that it claims.
     Refused,
-    /// An address that was refused is served.
+    /// An address that was refused is now served.
     Admitted,
-    /// The kernel would not take it.
+    /// The maps did not accept it.
     Failed,
-    /// The kernel has what it would not take, or what had to wait, before.
+    /// The maps now contain an entry that had failed or had been deferred.
     Healed,
-    /// The kernel held something else than nodelb had put there, and holds the right thing again.
+    /// The maps contained something other than what nodelb had written, and are correct again.
     Repaired,
-    /// What the kernel held at the start, and no source asks for, is removed.
+    /// Entries that were in the maps at the start and that no source asks for were removed.
     Pruned,
-    /// More happened at once than is recorded one by one.
+    /// More events happened at once than are recorded individually.
     More,
 }
 
 impl What {
-    /// In the order of the variants.
+    /// The names in the order of the variants.
     pub const NAMES: [&'static str; 17] = [
         "Started",
         "Synced",
@@ -84,31 +85,32 @@ impl fmt::Display for What {
     }
 }
 
-/// Whether the kernel has it.
+/// Whether the maps contain the change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kernel {
-    /// There was nothing to do for it.
+    /// The maps did not have to change.
     #[default]
     Untouched,
-    /// It has.
+    /// The maps contain the change.
     Done,
-    /// It waits: nothing that the kernel held at the start is taken away before the sources have told everything.
+    /// The change waits: nothing that was in the maps at the start is removed before the sources have reported
+    /// everything.
     Deferred,
-    /// It would not take it, for this reason. It is tried again; a later record says when it took it.
+    /// The maps did not accept the change, for this reason. It is retried, and a later record reports success.
     Failed(Arc<str>),
 }
 
-/// Some addresses of a list, and how many more there are.
+/// A list of addresses, shortened to a maximum length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Addresses {
-    /// At most [`MAX_SHOWN`].
+    /// The first addresses, at most [`MAX_SHOWN`].
     pub shown: Vec<L4Addr>,
-    /// How many are not shown.
+    /// The number of further addresses that are not shown.
     pub more: usize,
 }
 
 impl Addresses {
-    /// Notes one more.
+    /// Adds an address.
     pub fn push(&mut self, address: L4Addr) {
         if self.shown.len() < MAX_SHOWN {
             self.shown.push(address);
@@ -117,7 +119,7 @@ impl Addresses {
         }
     }
 
-    /// Whether there are none at all.
+    /// Whether the list has no addresses.
     pub fn is_empty(&self) -> bool {
         self.shown.is_empty() && self.more == 0
     }
@@ -131,45 +133,45 @@ impl FromIterator<L4Addr> for Addresses {
     }
 }
 
-/// What happened to one service port, or to nodelb itself.
+/// An event about one service port, or about nodelb itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// To which; `None` where it is about no service.
+    /// The service port; `None` if the event is not about a service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<Arc<PortKey>>,
-    /// Whose word it is.
+    /// The source that reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// What.
+    /// The kind of the event.
     pub what: What,
-    /// Which object brought it about, and who wrote that.
+    /// The object that caused the event, and its author.
     #[serde(default)]
     pub cause: Cause,
-    /// Backends that can be chosen now and could not before.
+    /// The backends that can be selected now and could not before.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub added: Addresses,
-    /// Backends that cannot be chosen any more.
+    /// The backends that can no longer be selected.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub removed: Addresses,
-    /// Backends that stay in use although the source took them away.
+    /// The backends that stay in use although the source removed them.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub held: Addresses,
-    /// Backends that the source names and nodelb will not use, whoever asks for them.
+    /// The backends that the source reports and nodelb always refuses to use.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub refused: Addresses,
-    /// Addresses clients dial, where the event is about those.
+    /// The frontend addresses, if the event is about those.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub frontends: Addresses,
-    /// Whether the kernel has it.
+    /// Whether the maps contain the change.
     #[serde(default)]
     pub kernel: Kernel,
-    /// Anything else there is to say.
+    /// Further information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Arc<str>>,
 }
 
 impl Event {
-    /// Something that happened to nodelb itself.
+    /// An event about nodelb itself.
     pub fn of_daemon(what: What, detail: impl Into<Arc<str>>) -> Self {
         Self {
             port: None,
@@ -186,19 +188,19 @@ impl Event {
         }
     }
 
-    /// Something that happened to a service port; there is nothing to say of it yet.
+    /// An event about a service port, without details yet.
     pub fn of_port(port: &Arc<PortKey>, source: Option<Source>, what: What, cause: Cause) -> Self {
         let event = Self::of_daemon(what, "");
         Self { port: Some(Arc::clone(port)), source, cause, detail: None, ..event }
     }
 
-    /// Whether the address is among those it names, whatever the port.
+    /// Whether the event contains the address, at any port.
     pub fn names(&self, addr: Addr) -> bool {
         let lists = [&self.added, &self.removed, &self.held, &self.refused, &self.frontends];
         lists.iter().any(|list| list.shown.iter().any(|address| address.addr == addr))
     }
 
-    /// Whether it can have been written by a nodelb: it was read from a file.
+    /// Whether a nodelb can have written the event. Events are read from a file, which may be damaged.
     pub(super) fn is_plausible(&self) -> bool {
         let Self { port, source: _, what: _, cause, added, removed, held, refused, frontends, kernel, detail } = self;
         let origin = &cause.origin;
@@ -214,28 +216,30 @@ impl Event {
     }
 }
 
-/// An event with its number and its times.
+/// An event with its number and times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Counts up by one, over restarts too; the first is 1.
+    /// The sequence number. It increases by one, also over restarts; the first is 1.
     pub sequence: u64,
-    /// When nodelb took notice, in milliseconds since 1970.
+    /// The time when nodelb received the change, in milliseconds since 1970.
     pub at: u64,
-    /// From when it happened, as its object says ([`crate::model::service::Origin::triggered`]), until `at`, in milliseconds.
+    /// The time from the change, according to its object ([`crate::model::service::Origin::triggered`]), to `at`, in
+    /// milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_owner: Option<u64>,
-    /// From `at` until the kernel had it, in microseconds; of [`What::Healed`] from when it was first tried.
+    /// The time from `at` until the maps contained the change, in microseconds; for [`What::Healed`] from the first
+    /// attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_kernel: Option<u64>,
-    /// Whether an earlier run of nodelb wrote it.
+    /// Whether an earlier run of nodelb wrote the record.
     #[serde(skip)]
     pub is_from_before: bool,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
 impl Record {
-    /// Whether it can have been written by a nodelb: it was read from a file.
+    /// Whether a nodelb can have written the record. Records are read from a file, which may be damaged.
     pub fn is_plausible(&self) -> bool {
         self.sequence > 0 && self.sequence < u64::MAX / 2 && self.event.is_plausible()
     }

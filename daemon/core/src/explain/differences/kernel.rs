@@ -11,13 +11,13 @@ use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Sl
 use crate::state::kernel_check::{Content, EntryKey, Fault, judge};
 use crate::state::status::Status;
 
-/// What an operator can do who does not want to wait for the next check.
+/// What an operator can do to avoid waiting for the next check.
 pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks at once";
 
-/// What the rows say of drift hangs on when it is looked for next.
+/// The time of the next drift check, which determines the text of the rows about drift.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextCheck {
-    /// In how many seconds; `None` where nobody knows.
+    /// The time until the check in seconds; `None` if unknown.
     pub seconds: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for NextCheck {
 
 pub(super) const ABSENT: &str = "absent";
 
-/// Whether the filter lets the entry through.
+/// Whether the filter accepts the entry.
 pub(super) fn shows(snapshot: &Snapshot, held: &Content, key: EntryKey, filter: &Filter) -> bool {
     let is_named = |id: ServiceId| {
         filter.service.as_ref().is_none_or(|name| snapshot.owners.get(&id).is_some_and(|o| o.key.service == *name))
@@ -60,7 +60,7 @@ pub(super) fn shows(snapshot: &Snapshot, held: &Content, key: EntryKey, filter: 
     }
 }
 
-/// The row of an entry that is not in the maps as it is wanted.
+/// The row of an entry that differs in the maps from the desired state.
 pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> Difference {
     let broken = held.broken.entries.get(&key).cloned();
     let (what, memory, kernel) = match key {
@@ -91,7 +91,7 @@ pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: Ne
     }
 }
 
-/// Why an entry differs, and what is done about it.
+/// The likely cause of a difference, and nodelb's action.
 fn likely_cause(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
     if let Some((_, fault)) = judge(held, &snapshot.realised, key) {
         let what = match fault {
@@ -118,13 +118,13 @@ fn likely_cause(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCh
     (format!("{waiting} has not told all it has yet"), "waits for that: nothing is taken away before".into())
 }
 
-/// The sources that keep things from being removed.
+/// The sources that prevent removals because they have not reported everything.
 fn unfinished(snapshot: &Snapshot) -> impl Iterator<Item = Source> {
     let is_whole = |source: &Source| snapshot.facts.is_synced(*source) && snapshot.facts.incomplete(*source).is_none();
     snapshot.config.sources.iter().copied().filter(move |source| !is_whole(source))
 }
 
-/// What the last operation on the entry failed with.
+/// The error of the last operation on the entry.
 fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
     let error = |address: &L4Addr| {
         let status = &snapshot.rows.get(address)?.status;
@@ -179,7 +179,7 @@ fn service_text(entry: &ServiceEntry) -> String {
     text
 }
 
-/// `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP]`, at most five.
+/// Formats as `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP]`, with at most five addresses.
 pub(super) fn addresses(backends: impl Iterator<Item = L4Addr>) -> String {
     const SHOWN: usize = 5;
     let all: Vec<L4Addr> = backends.collect();
