@@ -1,5 +1,5 @@
-//! Maps held in memory: `--datapath=memory`, and what the scenarios run against. Limited as the kernel is, with the same
-//! placement of backend lists; faults are a parameter.
+//! Maps in memory, for `--datapath=memory` and the scenario tests. They have the same limits and the same placement of
+//! backend lists as the kernel's maps. Faults can be injected.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use crate::model::moment::Moment;
 use crate::state::entries::{MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
 use crate::state::runs::{Run, Runs};
 
-/// Decides before each operation whether it fails: a test's dice.
+/// Decides before each operation whether it fails. Tests use it to inject faults.
 pub type Fault = Box<dyn FnMut(&MapOp) -> bool + Send>;
 
 /// The in-memory holder of the maps.
 pub struct MemoryDatapath {
     limits: Limits,
     max_node_addrs: u32,
-    /// Everything but the backend lists, which live in `slots`.
+    /// The content except the backend lists, which are in `slots`.
     state: MapState,
     runs: Runs,
     views: BTreeMap<ServiceId, [Run; 2]>,
@@ -24,7 +24,7 @@ pub struct MemoryDatapath {
 }
 
 impl MemoryDatapath {
-    /// Empty maps of these sizes.
+    /// Creates empty maps of these sizes.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -44,34 +44,35 @@ impl MemoryDatapath {
         self
     }
 
-    /// With room for so many node addresses.
+    /// Sets the maximum number of node addresses.
     #[must_use]
     pub fn with_node_addrs(self, max_node_addrs: u32) -> Self {
         Self { max_node_addrs, ..self }
     }
 
-    /// Empty again, as after a reboot; what fails stays the same.
+    /// Empties the maps, as a reboot does. The injected faults stay.
     pub fn wipe(&mut self) {
         let max_node_addrs = self.max_node_addrs;
         *self = Self { fault: self.fault.take(), max_node_addrs, ..Self::new(self.limits) };
     }
 
-    /// No operation fails any more, but for full maps.
+    /// Removes the injected faults. Operations still fail if a map is full.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }
 
-    /// How many slots are in use and how many rest: 0 and a falling number once every service is gone.
+    /// The number of slots in use and the number that rest. Once every service is gone, the first is 0 and the second
+    /// decreases.
     pub fn slots_used(&self) -> (u32, u32) {
         (self.runs.used(), self.runs.resting())
     }
 
-    /// Where each service's two lists lie, the cluster's first: what a program reads before it reads the slots.
+    /// The runs of each service's two lists, the cluster view first. A program reads them before it reads the slots.
     pub fn views(&self) -> impl Iterator<Item = (ServiceId, [Run; 2])> {
         self.views.iter().map(|(id, runs)| (*id, *runs))
     }
 
-    /// What a program reads there, whether or not any view points there.
+    /// The slots that a program would read at this run, whether or not any view refers to it.
     pub fn slots_at(&self, run: Run) -> Vec<Slot> {
         (run.first..run.first + run.len).filter_map(|index| self.slots.get(&index).copied()).collect()
     }

@@ -1,13 +1,15 @@
-//! The only list of what the journal is told: each message has an id of its own (`MESSAGE_ID=`), by which it can be found
-//! whatever its words, and an explanation that `journalctl -x` shows. The systemd catalogue
-//! (`contrib/systemd/nodelb.catalog`) and `docs/journal.md` are generated from it. One id for what means the same to an
-//! operator, not one for each line of code; a test sees that every line has one.
+//! The only list of messages in the journal. Each message has its own id (`MESSAGE_ID=`), by which it can be found
+//! regardless of its text, and an explanation that `journalctl -x` shows. The systemd catalogue
+//! (`contrib/systemd/nodelb.catalog`) and `docs/journal.md` are generated from this list. Messages with the same
+//! meaning for an operator share one id, even if several lines of code log them. A test checks that every logged line
+//! has an id.
 //!
-//! A new message: a row here with a new random id (`systemd-id128 new`), then `UPDATE=1 cargo test -p nodelb --lib log`.
+//! To add a message, add a row here with a new random id (`systemd-id128 new`), then run `UPDATE=1 cargo test -p nodelb
+//! --lib log`.
 
 use std::fmt;
 
-/// Identifies a message for ever: it is never given to another. Prints as the journal wants it.
+/// The id of a message. It is permanent and never assigned to another message. Displayed in the format of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u128);
 
@@ -17,22 +19,22 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// A message, whatever its words are this time.
+/// A message, independent of the text of a particular line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// As the code calls it.
+    /// The name of the constant in the code.
     pub name: &'static str,
-    /// Its `MESSAGE_ID=`.
+    /// The value of `MESSAGE_ID=`.
     pub id: MessageId,
     /// What has happened, in one line.
     pub subject: &'static str,
-    /// What it means. `@FIELD@` stands for a field of the line.
+    /// The meaning. `@FIELD@` stands for a field of the line.
     pub explanation: &'static str,
-    /// What to do about it.
+    /// The action for the operator.
     pub remedy: &'static str,
 }
 
-/// Each id as a constant, and all messages as the table.
+/// Defines each id as a constant, and the table of all messages.
 macro_rules! messages {
     ($($name:ident = $id:literal, $subject:literal, $explanation:literal, $remedy:literal;)*) => {
         $(#[doc = concat!($subject, ".")]
@@ -392,7 +394,7 @@ messages! {
         "Nothing.";
 }
 
-/// Every field that lines have beside their text, and what it says. In the journal its name is in capitals.
+/// Every field that lines have in addition to their text, with its meaning. The journal shows the names in capitals.
 pub static FIELDS: &[(&str, &str)] = &[
     ("message_id", "Which message it is, see the table"),
     ("service", "The service, as NAMESPACE/NAME"),

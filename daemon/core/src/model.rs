@@ -1,4 +1,4 @@
-//! What sources and the node say, and the words for it: addresses, services, slices, health checks, causes, time.
+//! The types for the reports of sources and of the node: addresses, services, slices, health checks, causes, time.
 
 pub mod addr;
 pub mod calendar;

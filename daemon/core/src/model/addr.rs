@@ -1,4 +1,4 @@
-//! Addresses: the typed keys everything else is looked up by. Owns their order, their text form and their validation.
+//! Addresses, the keys of most maps and tables: their order, text form and validation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,14 +9,14 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// An IPv4 or IPv6 address in one 16-byte form: IPv4 is kept as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), exactly as
-/// the kernel maps hold it. Prints canonically (`10.0.0.1`, `2001:db8::1`).
+/// An IPv4 or IPv6 address in one 16-byte form. IPv4 is stored as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), exactly
+/// as in the kernel maps. Displayed in canonical form (`10.0.0.1`, `2001:db8::1`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "IpAddr", into = "IpAddr")]
 pub struct Addr([u8; 16]);
 
 impl Ord for Addr {
-    /// As bytes in network order, compared as one number: addresses are the keys of the largest maps.
+    /// Compares the bytes in network order as a single number, because addresses are the keys of the largest maps.
     fn cmp(&self, other: &Self) -> Ordering {
         #[cfg(test)]
         work::count();
@@ -30,7 +30,7 @@ impl PartialOrd for Addr {
     }
 }
 
-/// How much work a test's thread has done: comparisons of addresses, of which every look into a map of them takes some.
+/// Counts the work of a test's thread in comparisons of addresses. Every lookup in a map with address keys makes some.
 #[cfg(test)]
 pub(crate) mod work {
     use std::cell::Cell;
@@ -41,7 +41,7 @@ pub(crate) mod work {
         COMPARISONS.set(COMPARISONS.get() + 1);
     }
 
-    /// How many it took to do this.
+    /// The number of comparisons made by this closure, and its result.
     pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
         let before = COMPARISONS.get();
         let result = work();
@@ -52,20 +52,20 @@ pub(crate) mod work {
 /// The address family of an [`Addr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Family {
-    /// IPv4, also when it travels as IPv4-mapped IPv6.
+    /// IPv4, including IPv4 in IPv4-mapped IPv6 form.
     Ipv4,
     /// IPv6.
     Ipv6,
 }
 
 impl Addr {
-    /// The IPv4 wildcard: the address part of an IPv4 NodePort frontend.
+    /// The unspecified IPv4 address: the address part of an IPv4 NodePort frontend.
     pub const UNSPECIFIED_V4: Self = Self::from_v4(Ipv4Addr::UNSPECIFIED);
-    /// The IPv6 wildcard: the address part of an IPv6 NodePort frontend.
+    /// The unspecified IPv6 address: the address part of an IPv6 NodePort frontend.
     pub const UNSPECIFIED_V6: Self = Self([0; 16]);
-    /// 127.0.0.1.
+    /// The IPv4 loopback address, 127.0.0.1.
     pub const LOOPBACK_V4: Self = Self::from_v4(Ipv4Addr::LOCALHOST);
-    /// `::1`.
+    /// The IPv6 loopback address, `::1`.
     pub const LOOPBACK_V6: Self = Self(Ipv6Addr::LOCALHOST.octets());
 
     /// The address with these 16 bytes, in network order.
@@ -77,37 +77,37 @@ impl Addr {
         Self(v4.to_ipv6_mapped().octets())
     }
 
-    /// The 16 bytes in network order, as the kernel maps hold them.
+    /// The 16 bytes in network order, as in the kernel maps.
     pub const fn octets(self) -> [u8; 16] {
         self.0
     }
 
-    /// The standard library's form, IPv4 as IPv4.
+    /// The address in the type of the standard library, IPv4 as IPv4.
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }
 
-    /// Which family the address belongs to.
+    /// The address family.
     pub fn family(self) -> Family {
         if self.ip().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
     }
 
-    /// `0.0.0.0` or `::`.
+    /// Whether the address is `0.0.0.0` or `::`.
     pub fn is_unspecified(self) -> bool {
         self.ip().is_unspecified()
     }
 
-    /// Inside 127.0.0.0/8, or `::1`.
+    /// Whether the address is in 127.0.0.0/8 or is `::1`.
     pub fn is_loopback(self) -> bool {
         self.ip().is_loopback()
     }
 
-    /// Inside 224.0.0.0/4, ff00::/8, or the IPv4 limited broadcast address.
+    /// Whether the address is in 224.0.0.0/4 or ff00::/8, or is the IPv4 limited broadcast address.
     pub fn is_multicast(self) -> bool {
         self.ip().is_multicast() || self.ip() == IpAddr::V4(Ipv4Addr::BROADCAST)
     }
 
-    /// Inside 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291).
+    /// Whether the address is in 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291).
     pub fn is_link_local(self) -> bool {
         match self.ip() {
             IpAddr::V4(v4) => v4.is_link_local(),
@@ -134,7 +134,7 @@ impl From<Addr> for IpAddr {
 impl FromStr for Addr {
     type Err = AddrError;
 
-    /// Accepts what `std::net` accepts: leading zeros and zone ids (`fe80::1%eth0`) are refused.
+    /// Accepts the same texts as `std::net`: leading zeros and zone ids (`fe80::1%eth0`) are refused.
     fn from_str(text: &str) -> Result<Self, AddrError> {
         let parsed = text.parse::<IpAddr>().map(Self::from);
         parsed
@@ -163,7 +163,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A transport protocol a frontend can have; the value is the IANA protocol number.
+/// A transport protocol of a frontend. The value is the IANA protocol number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[repr(u8)]
@@ -172,17 +172,17 @@ pub enum Protocol {
     Tcp = 6,
     /// RFC 768.
     Udp = 17,
-    /// RFC 9260. Kept in the table; the socket path does not translate it.
+    /// RFC 9260. The table contains it, but the socket path does not translate it.
     Sctp = 132,
 }
 
 impl Protocol {
-    /// The IANA protocol number, as the kernel maps hold it.
+    /// The IANA protocol number, as in the kernel maps.
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// The protocol with this IANA number, if nodelb knows it.
+    /// The protocol with this IANA number, if nodelb supports it.
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
             6 => Some(Self::Tcp),
@@ -216,16 +216,16 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A transport address: what a client dials (a frontend) or reaches (a backend). Written `10.96.7.7:80/TCP` or
+/// A transport address: the address of a frontend or a backend. Written as `10.96.7.7:80/TCP` or
 /// `[2001:db8::7]:80/TCP`. Ordered by address, port, protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct L4Addr {
-    /// Where.
+    /// The IP address.
     pub addr: Addr,
-    /// Port in host byte order; never 0 in a value that came through a source.
+    /// The port in host byte order. A source never reports port 0.
     pub port: u16,
-    /// Over what.
+    /// The transport protocol.
     pub protocol: Protocol,
 }
 
@@ -235,17 +235,17 @@ impl L4Addr {
         Self { addr, port, protocol }
     }
 
-    /// The one before all others.
+    /// The smallest transport address.
     pub(crate) const FIRST: Self = Self::new(Addr([0; 16]), 0, Protocol::Tcp);
-    /// The one after all others.
+    /// The largest transport address.
     pub(crate) const LAST: Self = Self::new(Addr([0xff; 16]), u16::MAX, Protocol::Sctp);
 
-    /// From the first to the last of those with this address, whatever port and protocol.
+    /// The range of all transport addresses with this address, at any port and protocol.
     pub const fn all_at(addr: Addr) -> RangeInclusive<Self> {
         Self::new(addr, 0, Protocol::Tcp)..=Self::new(addr, u16::MAX, Protocol::Sctp)
     }
 
-    /// The address under which a NodePort of this number is kept.
+    /// The key of the NodePort frontend with this number.
     #[must_use]
     pub(crate) fn wildcard(self) -> Self {
         let addr = match self.addr.family() {
@@ -306,10 +306,10 @@ impl fmt::Debug for L4Addr {
     }
 }
 
-/// A network, or an address as the network that holds nothing else.
+/// Parses a network, or an address as the network that contains only this address.
 ///
 /// # Errors
-/// When the text is neither, or has bits set beyond its prefix length: a slip more often than not.
+/// If the text is neither, or has bits set beyond its prefix length, which is usually a mistake.
 pub fn parse_net(text: &str) -> Result<IpNet, AddrError> {
     if let Ok(addr) = text.parse::<IpAddr>() {
         return Ok(addr.to_canonical().into());
@@ -320,7 +320,8 @@ pub fn parse_net(text: &str) -> Result<IpNet, AddrError> {
     if net == net.trunc() { Ok(net) } else { Err(AddrError::HostBits(text.into(), net.trunc())) }
 }
 
-/// What is wrong with an IPv4 address, alone or with what follows it, that would be one without its leading zeros.
+/// The error for a text with an IPv4 address that is valid only without its leading zeros, alone or with a port or
+/// prefix length.
 fn leading_zeros<T: FromStr>(text: &str) -> Option<AddrError> {
     let (octets, rest) = text.split_at(text.find([':', '/']).unwrap_or(text.len()));
     let plain = |octet: &str| match octet.trim_start_matches('0') {
@@ -335,25 +336,25 @@ fn leading_zeros<T: FromStr>(text: &str) -> Option<AddrError> {
 /// Why a text is not an address. Each message quotes the text and shows the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddrError {
-    /// Not an IP address.
+    /// The text is not an IP address.
     #[error("`{0}` is not an IP address (expected like 192.0.2.7 or 2001:db8::7)")]
     Address(String),
-    /// `010` is 10 to some programs and 8 to others.
+    /// The text has leading zeros: `010` is 10 to some programs and 8 to others.
     #[error("`{0}` has leading zeros, which some programs read as octal: write {1} if decimal numbers are meant")]
     LeadingZeros(String, String),
-    /// Not ADDRESS:PORT.
+    /// The text does not have the form ADDRESS:PORT.
     #[error("`{0}` is not an address with a port (expected like 192.0.2.7:80 or [2001:db8::7]:80)")]
     Socket(String),
-    /// Port 0 cannot be dialled.
+    /// No client can connect to port 0.
     #[error("`{0}` has port 0, which cannot be dialled")]
     PortZero(String),
-    /// Neither an address nor a network.
+    /// The text is neither an address nor a network.
     #[error("`{0}` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)")]
     Net(String),
-    /// More than a network.
+    /// The text has bits set beyond the prefix length of the network.
     #[error("`{0}` has bits set beyond its prefix length; write {1}")]
     HostBits(String, IpNet),
-    /// Not a protocol nodelb knows.
+    /// The text is not a protocol that nodelb supports.
     #[error("`{0}` is not a protocol (expected TCP, UDP or SCTP)")]
     Protocol(String),
 }

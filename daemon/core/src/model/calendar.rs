@@ -1,14 +1,14 @@
-//! Seconds since 1970 as dates and times people read (RFC 3339), in UTC.
+//! Converts seconds since 1970 to dates and times in readable form (RFC 3339), in UTC.
 
 use jiff::Timestamp;
 
-/// `2026-11-20T12:03:04Z` of seconds since 1970; `None` from the last day of the year 9999 on.
+/// Formats seconds since 1970 as `2026-11-20T12:03:04Z`; `None` from the last day of the year 9999 on.
 pub fn utc(seconds: u64) -> Option<String> {
     let time = Timestamp::from_second(i64::try_from(seconds).ok()?);
     Some(time.ok()?.to_string())
 }
 
-/// `2026-11-20T12:03:04.123Z` of milliseconds since 1970.
+/// Formats milliseconds since 1970 as `2026-11-20T12:03:04.123Z`.
 pub fn utc_millis(millis: u64) -> Option<String> {
     let time = Timestamp::from_millisecond(i64::try_from(millis).ok()?);
     Some(format!("{:.3}", time.ok()?))

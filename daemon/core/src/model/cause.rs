@@ -1,5 +1,5 @@
-//! Why a service was compiled again: which object said something else than before, and who wrote it. For people; no
-//! decision hangs on it.
+//! The reason why a service was compiled again: the object that changed, and its author. This information is for
+//! display only; no decision depends on it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,25 +11,26 @@ use crate::model::addr::Addr;
 use crate::model::calendar::utc;
 use crate::model::service::{Backend, Origin, PortKey, Service, Slice, SlicePort};
 
-/// What made a service dirty. Costs a reference count.
+/// The change that made a service dirty. It costs one reference count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// The slice is new, says something else, or moved to or from the service.
+    /// The slice is new, its content changed, or it moved to or from the service.
     Slice(Arc<Slice>),
-    /// The slice is gone; this is what it last said.
+    /// The slice was removed; this is its last content.
     SliceRemoved(Arc<Slice>),
-    /// The service is new or described differently.
+    /// The service is new or its description changed.
     Service(Arc<Service>),
-    /// A description of the service is gone; this is what it last said.
+    /// A description of the service was removed; this is its last content.
     ServiceRemoved(Arc<Service>),
-    /// nodelb's own checks found other backends unhealthy than before; one of the failures, if there are any.
+    /// nodelb's own health checks reported a different set of unhealthy backends. Contains one of the failures, if
+    /// there are any.
     Checks(Option<((Addr, u16), Arc<str>)>),
-    /// Nothing that was said of the service: the node, the known apiservers, a retry.
+    /// A reason outside the service's own objects: the node, the known apiservers, a retry.
     Other,
 }
 
 impl Trigger {
-    /// Whether this says more about a change of the service's backends than what was noted in the same round before.
+    /// Whether this change explains a change of the service's backends better than the earlier one in the same round.
     fn outranks(&self, before: &Self) -> bool {
         let rank = |trigger: &Self| match trigger {
             Self::Slice(_) | Self::SliceRemoved(_) => 2,
@@ -39,7 +40,7 @@ impl Trigger {
         rank(self) >= rank(before)
     }
 
-    /// The same in words that can be kept, shown and stored.
+    /// The same information in a form that can be stored and displayed.
     pub fn cause(&self) -> Cause {
         let (origin, is_removed) = match self {
             Self::Slice(slice) => (&slice.origin, false),
@@ -51,13 +52,14 @@ impl Trigger {
         };
         let mut origin = origin.clone();
         if is_removed {
-            // Who wrote it last need not be who removed it; that is not told.
+            // The last author is not necessarily the one who removed the object, and the source does not report the
+            // latter.
             (origin.writer, origin.written, origin.triggered) = (Arc::default(), None, None);
         }
         Cause { origin, is_removed }
     }
 
-    /// Whether a slice of the service is what changed.
+    /// Whether the change concerns a slice of the service.
     pub(crate) fn is_slice(&self) -> bool {
         self.slice().is_some()
     }
@@ -69,8 +71,8 @@ impl Trigger {
         }
     }
 
-    /// How likely it is that this changed the backends of the port: a slice has some for it, has none at all (any more), or
-    /// has only others'.
+    /// A measure of how likely this change affects the backends of the port: highest for a slice with backends of this
+    /// port, lower for a slice without any backends, lowest for a slice with backends of other ports only.
     fn concern(&self, key: &PortKey) -> u8 {
         let Some(slice) = self.slice() else { return 0 };
         let mut backends = slice.ports.iter().flat_map(|port| port.backends.iter().map(move |backend| (port, backend)));
@@ -86,17 +88,18 @@ impl Trigger {
     }
 }
 
-/// How many slices that change in one round are told apart.
+/// The maximum number of slices that are distinguished in one round.
 const MAX_SLICES: usize = 16;
 
-/// All that happened to a service since it was last compiled.
+/// All changes of a service since it was last compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct Dirt {
-    /// What most likely changed its backends: the last slice, else the last of anything.
+    /// The change that most likely affected the backends: the last slice; without a slice, the last change of any kind.
     pub(crate) trigger: Trigger,
-    /// The slices that changed before it; the latest [`MAX_SLICES`].
+    /// The slices that changed before it, at most the latest [`MAX_SLICES`].
     slices: Vec<Trigger>,
-    /// Whether every description of it was gone for a moment. What comes after is another service of the same name.
+    /// Whether all descriptions of the service were removed in between. A later one then describes a new service of the
+    /// same name.
     pub(crate) is_deleted: bool,
 }
 
@@ -105,7 +108,7 @@ impl Dirt {
         Self { trigger, slices: Vec::new(), is_deleted: false }
     }
 
-    /// And then this happened too.
+    /// Adds a change.
     pub(crate) fn add(&mut self, trigger: Trigger) {
         if !trigger.outranks(&self.trigger) {
             return;
@@ -119,24 +122,25 @@ impl Dirt {
         }
     }
 
-    /// What most likely changed the backends of this port: of several slices the last that is about it.
+    /// The change that most likely affected the backends of this port: among several slices, the last one that concerns
+    /// it.
     pub(crate) fn trigger_of(&self, key: &PortKey) -> &Trigger {
         let triggers = self.slices.iter().chain([&self.trigger]);
         triggers.max_by_key(|trigger| trigger.concern(key)).unwrap_or(&self.trigger)
     }
 }
 
-/// The object whose change had an effect, and who wrote it.
+/// The object that caused an effect, and its author.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// Which object; an empty one stands for nothing in particular, such as the state found at a start.
+    /// The object. An empty one means that there is no particular cause, as for the state found at a start.
     pub origin: Origin,
-    /// Whether the object was removed. The origin is then what it last said of itself, without its writer.
+    /// Whether the object was removed. Then the origin is its last content, without the author.
     pub is_removed: bool,
 }
 
 impl Cause {
-    /// `health checks (192.0.2.11:8080: connection refused)`
+    /// The cause of a change by health checks, such as `health checks (192.0.2.11:8080: connection refused)`.
     fn of_checks(failure: Option<&((Addr, u16), Arc<str>)>) -> Self {
         let object = match failure {
             Some(((addr, port), error)) => format!("health checks ({}: {error})", SocketAddr::new(addr.ip(), *port)),
@@ -147,8 +151,8 @@ impl Cause {
 }
 
 impl fmt::Display for Cause {
-    /// `EndpointSlice default/kubernetes at resourceVersion 7, written by kube-apiserver 2026-11-20T12:03:04Z,`: made to
-    /// be followed by what it did.
+    /// Formats as `EndpointSlice default/kubernetes at resourceVersion 7, written by kube-apiserver
+    /// 2026-11-20T12:03:04Z,`. The text is to be followed by the effect.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Origin { object, resource_version, writer, written, .. } = &self.origin;
         if object.is_empty() {

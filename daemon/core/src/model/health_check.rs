@@ -1,5 +1,5 @@
-//! How the backends of a service are checked by nodelb itself: what is asked, how often, and what the answers mean. The
-//! asking is the daemon's; what it found comes back as [`crate::change::Change::Quarantine`].
+//! nodelb's own health checks of a service's backends: the request, the schedule and the evaluation of responses. The
+//! daemon makes the checks and reports the results as [`crate::change::Change::Quarantine`].
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -10,29 +10,29 @@ use serde::{Deserialize, Serialize};
 
 use super::addr::Addr;
 
-/// The checks of one service. Every backend is asked on its own address, directly.
+/// The health checks of one service. Every backend is checked directly at its own address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthCheck {
-    /// What is asked.
+    /// The kind of request.
     pub method: Method,
-    /// The port that is asked; `None` for the backend's own.
+    /// The port to check; `None` for the backend's own.
     pub port: Option<u16>,
-    /// From one question to the next.
+    /// The time from one check to the next.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// The time limit for a response.
     pub timeout: Duration,
-    /// How many good answers in a row make a quarantined backend healthy.
+    /// The number of successive successful checks after which a quarantined backend is healthy.
     pub rise: u8,
-    /// How many bad ones make a healthy backend quarantined.
+    /// The number of successive failed checks after which a healthy backend is quarantined.
     pub fall: u8,
-    /// Whether a backend counts as healthy before its first answer.
+    /// Whether a backend is healthy before its first check.
     pub starts_healthy: bool,
-    /// Whether quarantined backends are used when there are no others.
+    /// Whether quarantined backends are used if there are no others.
     pub last_resort: bool,
 }
 
 impl Default for HealthCheck {
-    /// What a service file gets that says `type = "tcp"` and nothing else.
+    /// The settings of a service file that contains only `type = "tcp"`.
     fn default() -> Self {
         Self {
             method: Method::Tcp,
@@ -47,21 +47,21 @@ impl Default for HealthCheck {
     }
 }
 
-/// What a backend is asked.
+/// The kind of request that checks a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Method {
-    /// Whether it accepts a connection.
+    /// A connection, which succeeds if the backend accepts it.
     Tcp,
-    /// An HTTP GET.
+    /// An HTTP GET request.
     Http {
-        /// The path, with its leading slash.
+        /// The path with its leading slash.
         path: Arc<str>,
-        /// The Host header; `None` for the address that is asked.
+        /// The Host header; `None` for the address of the backend.
         host: Option<Arc<str>>,
-        /// Which status codes are good.
+        /// The status codes that count as success.
         status: RangeInclusive<u16>,
     },
 }
 
-/// Backends that nodelb's own checks found unhealthy, with the last error of each.
+/// The backends that nodelb's own health checks found unhealthy, each with its last error.
 pub type Quarantine = BTreeMap<(Addr, u16), Arc<str>>;

@@ -1,11 +1,11 @@
-//! Time, as the core knows it: it is passed in, and never read.
+//! The time, which the core always receives as an argument and never reads.
 
-/// Milliseconds on a clock that never goes back. The caller's clock: the core reads none.
+/// A time in milliseconds on a monotonic clock of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub u64);
 
 impl Moment {
-    /// The moment `millis` later.
+    /// The time `millis` milliseconds later.
     pub const fn plus(self, millis: u64) -> Self {
         Self(self.0 + millis)
     }

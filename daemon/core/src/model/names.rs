@@ -1,14 +1,14 @@
-//! Words that stand for one of a few values: how such a word is read, and what is said about one that is none. The form in
-//! which names of nodes are compared.
+//! Words from a fixed set of values: parsing, and the error for an unknown word. Also the form in which node names are
+//! compared.
 
-/// A node's name as it is compared: without the white space around it, in lower case. So the kubelet registers its Node,
-/// and so kube-proxy reads `--hostname-override`.
+/// A node name in the form for comparison: without surrounding white space, in lower case. The kubelet registers its
+/// Node in this form, and kube-proxy reads `--hostname-override` the same way.
 #[must_use]
 pub fn node_name(text: &str) -> String {
     text.trim().to_lowercase()
 }
 
-/// A word that is none of the few that are meant.
+/// A text that is none of the permitted words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{word}` is not a {what} (expected {})", expected.join(", "))]
 pub struct NoSuchName {
@@ -18,9 +18,10 @@ pub struct NoSuchName {
 }
 
 impl NoSuchName {
-    /// The value whose name the text is. Case does not matter.
+    /// The value with this name, ignoring case.
+    ///
     /// # Errors
-    /// When it is the name of none.
+    /// If no value has this name.
     pub fn or<T, const N: usize>(
         text: &str,
         what: &'static str,

@@ -1,5 +1,5 @@
-//! The node: what it says of itself, what Kubernetes says of it, and on which of its own addresses it answers NodePorts. Owns the choice, which is a function of what the node says of
-//! itself and what Kubernetes says of it; knows neither interfaces nor routes.
+//! The node: its own facts, the Node object in Kubernetes, and the choice of its addresses on which NodePorts are
+//! answered, which is a function of both. This module has no access to interfaces or routes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,41 +11,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::addr::{Addr, AddrError, Family, parse_net};
 
-/// What selection and compilation need to know about the node they run on.
+/// The facts about the node that selection and compilation need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
-    /// Node name, compared with [`crate::model::service::Backend::node`].
+    /// The node name, which is compared with [`crate::model::service::Backend::node`].
     pub name: Arc<str>,
-    /// Zone; empty where unknown.
+    /// The zone; empty if unknown.
     pub zone: Arc<str>,
-    /// Every address of its interfaces, loopback and link-local ones included. No service may have one of them.
+    /// Every address of its interfaces, including loopback and link-local ones. No service may have one of them.
     pub addresses: BTreeSet<Addr>,
-    /// Of each family the one it uses towards others, by its routes; counts where Kubernetes does not say.
+    /// The source address of each family that the node uses towards other hosts, according to its routes. Used if
+    /// Kubernetes does not report one.
     pub primary: BTreeSet<Addr>,
-    /// Which of `addresses` NodePorts are answered on; none if empty. Config key `node.nodeport-addresses`.
+    /// The selection of `addresses` on which NodePorts are answered; none if empty. Configuration key
+    /// `node.nodeport-addresses`.
     pub nodeport_addresses: Vec<NodePortAddress>,
 }
 
-/// A Kubernetes Node, as far as it matters to the node itself.
+/// The parts of a Kubernetes Node object that matter to the node itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeObject {
-    /// Its zone, empty where it has none; counts where [`NodeFacts::zone`] is empty.
+    /// The zone, empty if the object has none. Used if [`NodeFacts::zone`] is empty.
     pub zone: Arc<str>,
-    /// `status.addresses`: the first InternalIP of each family, or the first ExternalIP of a family without one.
+    /// From `status.addresses`: the first InternalIP of each family, or the first ExternalIP of a family without one.
     pub addresses: BTreeSet<Addr>,
-    /// Why load balancers should stop sending to it, if they should: it is being deleted, or tainted to be.
+    /// Why load balancers should stop sending traffic to the node; `None` if they should not. The Node is being
+    /// deleted, or has a taint that announces its deletion.
     pub leaving: Option<Arc<str>>,
 }
 
-/// One entry of the list that says where NodePorts are answered; an address that any of them means is chosen.
+/// One entry of the list of addresses on which NodePorts are answered. An address is selected if any entry matches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodePortAddress {
-    /// What Kubernetes says are the node's addresses, as far as this machine has them; of a family without one, the
-    /// address that the machine itself uses towards others.
+    /// The node's addresses according to Kubernetes, as far as this machine has them. For a family without one, the
+    /// source address that the machine uses towards other hosts.
     Primary,
-    /// Every loopback address that is on an interface: usually 127.0.0.1 and ::1, and not all of 127.0.0.0/8.
+    /// Every loopback address that is assigned to an interface: usually 127.0.0.1 and ::1, and not all of 127.0.0.0/8.
     Loopback,
-    /// Every address inside. Loopback and link-local ones are meant only by a network that holds nothing else.
+    /// Every address in the network. Loopback and link-local addresses match only a network that contains no others.
     Net(IpNet),
 }
 
@@ -88,15 +91,15 @@ impl fmt::Display for NodePortAddress {
     }
 }
 
-/// The addresses on which NodePorts are answered: some of the node's own, never others.
+/// The addresses on which NodePorts are answered. All of them are addresses of the node.
 pub(crate) fn answering(node: &NodeFacts, object: Option<&NodeObject>) -> BTreeSet<Addr> {
     let primary = primary(node, object);
     let is_chosen = |addr: &Addr| node.nodeport_addresses.iter().any(|entry| entry.means(*addr, &primary));
     node.addresses.iter().copied().filter(is_chosen).collect()
 }
 
-/// What [`NodePortAddress::Primary`] means. Kubernetes may name addresses that are somewhere else, such as those a cloud
-/// translates to the node's.
+/// The addresses that [`NodePortAddress::Primary`] matches. Kubernetes may report addresses that this machine does not
+/// have, such as public addresses that a cloud translates to the node's.
 fn primary(node: &NodeFacts, object: Option<&NodeObject>) -> BTreeSet<Addr> {
     let mut primary = BTreeSet::new();
     for family in [Family::Ipv4, Family::Ipv6] {

@@ -1,5 +1,5 @@
-//! What a service is, in nodelb's words: frontends, backends and the policies between them. No Kubernetes types, no
-//! kernel types. Sources build these; nothing below the table changes them.
+//! The service model of nodelb: frontends, backends and the policies between them, without Kubernetes or kernel types.
+//! Sources create these objects; nothing below the table changes them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::health_check::HealthCheck;
 use crate::model::names::NoSuchName;
 
-/// A service's full name. A tuple of two strings, compared as such: never joined into one, never used as a prefix.
+/// The full name of a service. Always compared as a pair of strings, never joined into one string or used as a prefix.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ServiceName {
-    /// Kubernetes namespace, or any grouping the operator likes in files.
+    /// The Kubernetes namespace, or any grouping that the operator chooses in files.
     pub namespace: Arc<str>,
-    /// Name, unique in the namespace.
+    /// The name, unique in the namespace.
     pub name: Arc<str>,
 }
 
 impl ServiceName {
-    /// The name of these two parts, unchecked: for callers that got them as two fields.
+    /// Creates a name from these two parts without validation, for callers that received them as two fields.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -44,7 +44,7 @@ impl fmt::Debug for ServiceName {
     }
 }
 
-/// A text is not `namespace/name`.
+/// The text is not of the form `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a service name (expected namespace/name, each of letters, digits, `-`, `_` and `.`)")]
 pub struct ServiceNameError(String);
@@ -60,7 +60,7 @@ impl FromStr for ServiceName {
     }
 }
 
-/// Whether the text can be a namespace or a name.
+/// Whether the text is a valid namespace or name.
 pub fn is_name_part(text: &str) -> bool {
     let is_part_of_names = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     !text.is_empty() && text.len() <= 253 && text.bytes().all(is_part_of_names)
@@ -80,8 +80,8 @@ impl From<ServiceName> for String {
     }
 }
 
-/// Where a service or slice was read from. The order is the order of precedence between two sources that claim the
-/// same service with equal creation times.
+/// The source of a service or slice. The order is the order of precedence between two sources that claim the same
+/// service with equal creation times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -105,62 +105,64 @@ impl fmt::Display for Source {
     }
 }
 
-/// Which object a service or slice came from, for people. Only its file decides anything: of services in files that claim
-/// one address which none of them has yet, the first file by name gets it.
+/// The object from which a service or slice was read, for display. Only a file name affects decisions: if services in
+/// files claim one address that none of them has yet, the first file by name gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// A file path, or an object's kind and name.
+    /// A file path, or the kind and name of an object.
     pub object: Arc<str>,
     /// Kubernetes `metadata.resourceVersion`; empty elsewhere.
     pub resource_version: Arc<str>,
-    /// Kubernetes `metadata.generation`; 0 where it has none.
+    /// Kubernetes `metadata.generation`; 0 if the object has none.
     #[serde(default)]
     pub generation: u64,
-    /// Who wrote it last: a field manager of `metadata.managedFields`; empty where unknown.
+    /// The author of the last change: a field manager of `metadata.managedFields`; empty if unknown.
     pub writer: Arc<str>,
-    /// When that was, in seconds since 1970.
+    /// The time of the last change in seconds since 1970.
     pub written: Option<u64>,
-    /// When what the object tells happened, in milliseconds since 1970: the annotation
+    /// The time of the event that led to the object's content, in milliseconds since 1970: the annotation
     /// `endpoints.kubernetes.io/last-change-trigger-time` of an EndpointSlice.
     #[serde(default)]
     pub triggered: Option<u64>,
 }
 
-/// A service as one source describes it. Its backends arrive separately, in [`Slice`]s.
+/// A service as one source describes it. Its backends are reported separately, in [`Slice`]s.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Full name.
+    /// The full name.
     pub name: ServiceName,
-    /// Who says so.
+    /// The source that describes the service.
     pub source: Source,
-    /// Where exactly.
+    /// The object that describes the service.
     pub origin: Origin,
-    /// Creation time in seconds since 1970, the first rank in a conflict over an address. A service without one (a
-    /// local file) counts as older than any with one: what the operator wrote on this host wins.
+    /// The creation time in seconds since 1970, the first criterion in a conflict over an address. A service without
+    /// one (from a local file) counts as older than any with one, so that the operator's configuration on this host
+    /// wins.
     pub created: Option<u64>,
-    /// What it offers, each port by name and protocol.
+    /// The ports of the service, each identified by name and protocol.
     pub ports: Vec<ServicePort>,
-    /// For clients inside the cluster.
+    /// The traffic policy for clients inside the cluster.
     pub internal_policy: TrafficPolicy,
-    /// For clients outside the cluster.
+    /// The traffic policy for clients outside the cluster.
     pub external_policy: TrafficPolicy,
-    /// Seconds for which a client keeps its backend after its last new connection; `None` without affinity.
+    /// The time in seconds for which a client keeps its backend after its last new connection; `None` without affinity.
     pub affinity_seconds: Option<u32>,
-    /// Kubernetes `loadBalancerSourceRanges`: which clients from outside may dial its LoadBalancer addresses, whatever the
-    /// family: an IPv6 client is in no IPv4 range. `None` for all; an empty list, where none of those given makes sense,
-    /// is for nobody. Read by the packet path only: a client on this node is not from outside.
+    /// Kubernetes `loadBalancerSourceRanges`: the outside clients that may connect to its LoadBalancer addresses. The
+    /// ranges apply to both families, so an IPv6 client is in no IPv4 range. `None` permits all clients; an empty list,
+    /// which results if none of the given ranges is valid, permits none. Only the packet path reads it, because a
+    /// client on this node is not outside.
     pub source_ranges: Option<Vec<IpNet>>,
-    /// Kubernetes `healthCheckNodePort`, where load balancers ask whether this node has a backend of its own.
+    /// Kubernetes `healthCheckNodePort`, the port where load balancers ask whether this node has local backends.
     pub health_check_port: Option<u16>,
-    /// Whether it is of type LoadBalancer and has been given no address yet.
+    /// Whether the service is of type LoadBalancer and has no address yet.
     #[serde(default)]
     pub awaits_load_balancer: bool,
-    /// How nodelb itself checks the backends; `None` where it believes the source.
+    /// nodelb's own health checks of the backends; `None` if it relies on the source.
     pub health_check: Option<Arc<HealthCheck>>,
 }
 
 impl Service {
-    /// A service that offers nothing yet and asks for nothing special.
+    /// A service without ports and with default settings.
     pub fn new(name: ServiceName, source: Source) -> Self {
         Self {
             name,
@@ -179,30 +181,30 @@ impl Service {
     }
 }
 
-/// One port of a service: the addresses it is dialled at. Its backends are those slices offer under the same port name
-/// and protocol.
+/// One port of a service with its frontend addresses. Its backends are those in slices under the same port name and
+/// protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
-    /// Kubernetes `ports[].name`; empty where a service has one unnamed port.
+    /// Kubernetes `ports[].name`; empty if the service has one unnamed port.
     pub name: Arc<str>,
-    /// Protocol of every frontend of the port.
+    /// The protocol of every frontend of the port.
     pub protocol: Protocol,
     /// The addresses of the port, without the protocol.
     pub frontends: Vec<FrontendSpec>,
 }
 
-/// An address a client may dial.
+/// An address that clients can connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrontendSpec {
-    /// The address; unspecified for a NodePort, which stands for every address of the node.
+    /// The address. A NodePort has the unspecified address, which stands for every address of the node.
     pub addr: Addr,
-    /// The port, in host byte order.
+    /// The port in host byte order.
     pub port: u16,
-    /// What kind of address it is.
+    /// The kind of address.
     pub kind: FrontendKind,
 }
 
-/// The kinds of frontend. Which traffic policy applies follows from it.
+/// The kind of a frontend, which determines the traffic policy that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FrontendKind {
     /// Kubernetes `spec.clusterIPs`.
@@ -218,14 +220,14 @@ pub enum FrontendKind {
 }
 
 impl FrontendKind {
-    /// Whether clients outside the cluster may dial this kind, so that `external_policy` applies to them.
+    /// Whether clients outside the cluster may connect to this kind, so that `external_policy` applies to them.
     pub const fn is_external(self) -> bool {
         matches!(self, Self::NodePort | Self::ExternalIP | Self::LoadBalancer)
     }
 
-    /// All of them, in the order of [`Self::NAMES`].
+    /// Every kind, in the order of [`Self::NAMES`].
     pub const ALL: [Self; 5] = [Self::ClusterIP, Self::NodePort, Self::ExternalIP, Self::LoadBalancer, Self::Static];
-    /// How they print.
+    /// The names in output.
     pub const NAMES: [&'static str; 5] = ["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "Static"];
 }
 
@@ -254,17 +256,17 @@ pub enum TrafficPolicy {
     Local,
 }
 
-/// A slice's full name. Two slices of one name in two namespaces are two slices.
+/// The full name of a slice. Slices with the same name in different namespaces are different slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SliceName {
-    /// Namespace, also the namespace of the service it belongs to.
+    /// The namespace, which is also the namespace of its service.
     pub namespace: Arc<str>,
-    /// Name, unique in the namespace and source.
+    /// The name, unique in the namespace and source.
     pub name: Arc<str>,
 }
 
 impl SliceName {
-    /// The name of these two parts.
+    /// Creates a name from these two parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -276,60 +278,60 @@ impl fmt::Display for SliceName {
     }
 }
 
-/// Some of a service's backends: one Kubernetes EndpointSlice, or one service entry of a file. The backends of a
-/// service are the union of its slices.
+/// Some backends of a service: one Kubernetes EndpointSlice, or one service entry of a file. The backends of a service
+/// are the union of its slices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// Own name.
+    /// The name of the slice.
     pub name: SliceName,
-    /// The service the backends belong to, by its full name and nothing else.
+    /// The full name of the service to which the backends belong. Nothing else determines the service.
     pub service: ServiceName,
-    /// Who says so. Slices join only services of the same source.
+    /// The source of the slice. Slices belong only to services of the same source.
     pub source: Source,
-    /// Where exactly.
+    /// The object that contains the backends.
     pub origin: Origin,
-    /// Backends by port.
+    /// The backends by port.
     pub ports: Vec<SlicePort>,
 }
 
-/// The backends a slice offers under one port name and protocol.
+/// The backends that a slice has for one port name and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlicePort {
-    /// Matches [`ServicePort::name`].
+    /// The port name, which matches [`ServicePort::name`].
     pub name: Arc<str>,
-    /// Matches [`ServicePort::protocol`].
+    /// The protocol, which matches [`ServicePort::protocol`].
     pub protocol: Protocol,
-    /// In the source's order.
+    /// The backends in the order of the source.
     pub backends: Vec<Backend>,
 }
 
 /// A backend as a source describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
-    /// Where it listens.
+    /// The IP address.
     pub addr: Addr,
-    /// On which port, in host byte order.
+    /// The port in host byte order.
     pub port: u16,
-    /// Whether it may be chosen.
+    /// Whether the backend may be selected.
     pub state: BackendState,
-    /// Share of new connections relative to the other backends; 1 where nothing is said. 0 means none.
+    /// The share of new connections relative to the other backends; 1 if not specified, 0 for none.
     pub weight: u16,
-    /// Node it runs on; `None` where unknown, which counts as another node.
+    /// The node of the backend; `None` if unknown, which counts as another node.
     pub node: Option<Arc<str>>,
-    /// Zone it runs in.
+    /// The zone of the backend.
     pub zone: Option<Arc<str>>,
-    /// Which clients it is meant for (KEP-2433, KEP-3015); `None` without hints.
+    /// The topology hints (KEP-2433, KEP-3015); `None` without hints.
     pub hints: Option<Arc<Hints>>,
 }
 
 impl Backend {
-    /// An active backend of weight 1 with nothing else said about it.
+    /// An active backend of weight 1 without further attributes.
     pub fn new(addr: Addr, port: u16) -> Self {
         Self { addr, port, state: BackendState::Active, weight: 1, node: None, zone: None, hints: None }
     }
 }
 
-/// Kubernetes `endpoints[].hints`: the zones and nodes whose clients should use the backend.
+/// Kubernetes `endpoints[].hints`: the zones and nodes with clients that should use the backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hints {
     /// `forZones[].name`.
@@ -338,26 +340,27 @@ pub struct Hints {
     pub nodes: Vec<Arc<str>>,
 }
 
-/// Whether a backend may be chosen. The order is the order of preference when two slices disagree about one address.
+/// Whether a backend may be selected. If two slices disagree about one address, the first state in this order takes
+/// precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum BackendState {
-    /// Takes new connections.
+    /// Receives new connections.
     Active,
-    /// Serving, about to go: chosen only where no active backend is left (KEP-1669).
+    /// Still serves but is about to stop. Selected only if no active backend is left (KEP-1669).
     Terminating,
-    /// Failed nodelb's own checks: chosen only where no other backend is left, and the service allows that.
+    /// Failed nodelb's own health checks. Selected only if no other backend is left and the service allows it.
     Quarantined,
-    /// Drained by the operator: keeps its connections, gets no new ones.
+    /// Drained by the operator: keeps its connections and gets no new ones.
     Maintenance,
-    /// Not ready, and not serving either: never chosen.
+    /// Neither ready nor serving. Never selected.
     NotReady,
 }
 
 impl BackendState {
-    /// How they print, in the order of their definition.
+    /// The names in output, in the order of the variants.
     pub const NAMES: [&'static str; 5] = ["Active", "Terminating", "Quarantined", "Maintenance", "NotReady"];
 
-    /// Every one of them.
+    /// Every state.
     pub const ALL: [Self; 5] = [Self::Active, Self::Terminating, Self::Quarantined, Self::Maintenance, Self::NotReady];
 }
 
@@ -367,17 +370,17 @@ impl fmt::Display for BackendState {
     }
 }
 
-/// What one kernel service entry stands for: a service port in one family. Shared by all frontends of that port and
-/// family, whatever their kind.
+/// The service port and family that one service entry in the maps represents. All frontends of that port and family
+/// share the entry, regardless of their kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PortKey {
-    /// Owner.
+    /// The service that owns the port.
     pub service: ServiceName,
-    /// [`ServicePort::name`].
+    /// The port name, see [`ServicePort::name`].
     pub port: Arc<str>,
-    /// [`ServicePort::protocol`].
+    /// The protocol, see [`ServicePort::protocol`].
     pub protocol: Protocol,
-    /// A frontend reaches only backends of its own family.
+    /// The family. A frontend leads only to backends of its own family.
     pub family: Family,
 }
 
