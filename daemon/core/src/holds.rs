@@ -113,8 +113,8 @@ impl Holds {
         self.held.keys().filter_map(|id| self.announced(*id))
     }
 
-    /// Whether no port is held or protected and nothing is remembered. This is the usual state for a port during the
-    /// bulk of a start.
+    /// Whether no port is held or protected and nothing is remembered. This is usual while a start compiles many
+    /// services.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.protected.is_empty() && self.remembered.is_empty()
     }

@@ -1,5 +1,5 @@
-//! The form of every answer, for the admin API and the command line alike: tables of typed cells ([`table`]) under known
-//! columns ([`shape`]), as text or as JSON. Pure: the width of a terminal and the time are arguments.
+//! The format of all responses of the admin API and the command line: tables of typed cells ([`table`]) with known
+//! columns ([`shape`]), as text or JSON. Pure: the width of the terminal and the time are arguments.
 
 pub mod age;
 mod cell;

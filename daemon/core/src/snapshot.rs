@@ -1,5 +1,5 @@
-//! The readers' side: an immutable picture of the engine. Taking one stalls nobody, keeping one keeps nobody else from
-//! going on. The rows that are built from it are in [`crate::explain`].
+//! Snapshots, which are immutable views of the engine for readers. Taking or keeping a snapshot blocks no other task.
+//! [`crate::explain`] builds rows from them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,20 +23,21 @@ use crate::state::owner::IdOwner;
 use crate::state::remembered::Remembered;
 use crate::table::{Facts, key_of};
 
-/// An immutable picture of everything the owner knows, cheap to take and to keep.
+/// An immutable view of the whole state of the owner task. It is cheap to take and to keep.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When it was taken.
+    /// The time of the snapshot.
     pub at: Moment,
-    /// What the kernel should hold.
+    /// What the maps should contain.
     pub desired: Desired,
-    /// What the kernel holds, as far as successful operations tell.
+    /// What the maps contain according to the successful operations.
     pub realised: Realised,
-    /// Whether every source had synced, and the first full reconcile after that was done.
+    /// Whether every source had synced and the first full reconcile after that was complete.
     pub is_ready: bool,
-    /// What tells whether sockets may have to move on.
+    /// The counters that show whether sockets may have become stale.
     pub moves: Moves,
-    /// What is desired, answered on those of the node's addresses that the kernel has: what a client meets.
+    /// The desired state, except that NodePorts are answered only on those node addresses that the maps contain. This
+    /// is the state that clients see.
     pub(crate) answering: Desired,
     pub(crate) failed_node_addrs: OrdMap<Addr, MapError>,
     pub(crate) config: Arc<EngineConfig>,
@@ -44,26 +45,26 @@ pub struct Snapshot {
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
     pub(crate) owners: OrdMap<ServiceId, IdOwner>,
     pub(crate) holds: Holds,
-    /// Sources that were there before the start and are not configured.
+    /// Sources that were used before the start and are not configured.
     pub(crate) absent: BTreeSet<Source>,
 }
 
-/// Whose rows of `/frontends` may differ between two snapshots.
+/// The services with rows of `/frontends` that may differ between two snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Differs {
-    /// Something changed that every row may depend on.
+    /// Every service, because something changed on which all rows may depend.
     All,
-    /// These services' rows and nobody else's.
+    /// Only these services.
     Services(BTreeSet<ServiceName>),
 }
 
 impl Snapshot {
-    /// What the sources say.
+    /// The facts that the sources reported.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Whether the kernel holds any frontend but the canaries.
+    /// Whether the maps contain any frontend except the canaries.
     pub fn serves_anything(&self) -> bool {
         self.realised.frontends.len() > CANARIES.len()
     }
@@ -73,7 +74,7 @@ impl Snapshot {
         self.config.guard.own_port(nodeport).is_some()
     }
 
-    /// What a service id stands for, as `shop/web:http/TCP/IPv4`; `None` for an id nobody owns.
+    /// The service port with this id, as `shop/web:http/TCP/IPv4`; `None` for an id without an owner.
     pub fn service_of(&self, id: ServiceId) -> Option<String> {
         if id == ServiceId::CANARY {
             return Some("canary".into());
@@ -81,38 +82,37 @@ impl Snapshot {
         self.owners.get(&id).map(|owner| owner.key.to_string())
     }
 
-    /// Every service port that has an id, in the order of the ids.
+    /// Every service port with an id, in the order of the ids.
     pub fn ports(&self) -> impl Iterator<Item = (ServiceId, &Arc<PortKey>)> {
         self.owners.iter().map(|(id, owner)| (*id, &owner.key))
     }
 
-    /// The service ports whose last known backends are held although their source emptied them, by id.
+    /// The service ports with backends that are held although their source emptied them, by id.
     pub fn held(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
         self.holds.all_announced()
     }
 
-    /// What to keep for the time after a reboot: the backends of every port of a protected service, held or not, and of
-    /// those that were remembered before and that no source has told of yet. In no particular order, but in the same
-    /// order for the same content as long as ids stay. To be told to the next engine by
-    /// [`crate::change::Change::Remember`].
+    /// The records to preserve over a reboot: the backends of every port of a protected service, held or not, and the
+    /// records of an earlier run for ports that no source has reported yet. The order is unspecified, but it is the
+    /// same for the same content and ids. The next engine receives them as [`crate::change::Change::Remember`].
     pub fn remembered(&self) -> Vec<Remembered> {
         self.holds.remembered(&self.owners, &self.desired)
     }
 
-    /// The service ports without a backend that a new connection can reach, on this node or elsewhere. In the order of
+    /// The service ports without a backend that new connections can reach, on this node or elsewhere, in the order of
     /// their ids.
     pub fn empty_ports(&self) -> impl Iterator<Item = &Arc<PortKey>> {
         let empty = self.desired.services.iter().filter(|(_, entry)| !entry.has_backends);
         empty.filter_map(|(id, _)| Some(&self.owners.get(id)?.key))
     }
 
-    /// The addresses the service claims, by whichever source's description counts.
+    /// The addresses that the service claims, according to the description that takes precedence.
     pub(crate) fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
         let ports = self.facts.owner(name).into_iter().flat_map(|(service, _)| &service.ports);
         ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
     }
 
-    /// The names a report is about, in order.
+    /// The names of the services in a report, in order.
     pub(crate) fn names(&self, filter: &Filter) -> Vec<&ServiceName> {
         match &filter.service {
             Some(name) => self.facts.claims(name).first().map(|service| &service.name).into_iter().collect(),
@@ -120,7 +120,7 @@ impl Snapshot {
         }
     }
 
-    /// Whether NodePorts of the family are answered on any address.
+    /// Whether NodePorts of the family are to be answered on any address.
     pub(crate) fn answers_nodeports(&self, family: Family) -> bool {
         self.desired.node_addrs.iter().any(|addr| addr.family() == family)
     }
@@ -129,21 +129,23 @@ impl Snapshot {
         self.config.guard.check_backend(backend, source, self.facts.apiservers())
     }
 
-    /// The addresses of the node that NodePorts are not answered on because the kernel did not take them, each with why.
+    /// The node addresses on which NodePorts are not answered because the maps did not accept them, each with the
+    /// error.
     pub fn unanswered_node_addrs(&self) -> impl Iterator<Item = (Addr, &MapError)> {
         let failed = self.failed_node_addrs.iter().map(|(addr, error)| (*addr, error));
         failed.filter(|(addr, _)| self.desired.node_addrs.contains(addr))
     }
 
-    /// Whether every source has told all it has. Before that nothing that is missing is known to be gone.
+    /// Whether every source has reported everything. Until then, a missing object does not count as removed.
     pub fn is_complete(&self) -> bool {
         let is_told = |source: &Source| self.facts.is_synced(*source) && self.facts.incomplete(*source).is_none();
         self.config.sources.iter().all(is_told)
     }
 
-    /// How many addresses on this node the service can answer from: those of its ready backends of the family, each once
-    /// whatever its ports (kube-proxy's `LocalReadyEndpoints`). Terminating backends do not count even while they are
-    /// used, so that load balancers turn away in time; nor do those that nodelb refuses to use.
+    /// The number of addresses on this node from which the service can serve: those of its ready backends of the
+    /// family, each counted once regardless of its ports (kube-proxy's `LocalReadyEndpoints`). Terminating backends do
+    /// not count even while they are used, so that load balancers redirect traffic in time. Backends that nodelb
+    /// refuses to use do not count either.
     pub fn local_ready(&self, name: &ServiceName, family: Family) -> usize {
         let Some((service, slices)) = self.facts.owner(name) else { return 0 };
         let node = &*self.facts.node().name;
@@ -162,8 +164,8 @@ impl Snapshot {
         found.len()
     }
 
-    /// Whose rows may read differently now than they did in `before`. May name services whose rows are the same, never
-    /// leaves one out whose rows are not.
+    /// The services with rows that may differ from those in `before`. May include services with unchanged rows, but
+    /// never omits one with changed rows.
     pub fn differs_since(&self, before: &Self) -> Differs {
         let is_everybodys = !Arc::ptr_eq(&self.config, &before.config)
             || self.desired.node_addrs != before.desired.node_addrs

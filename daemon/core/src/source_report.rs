@@ -1,45 +1,45 @@
-//! What every source says of itself: one row for each place that it reads.
+//! The status report of each source: one row for each place that it reads.
 
 use serde::Serialize;
 
 use crate::model::service::Source;
 
-/// A row of `/sources`: one place a source reads, and what it made of it.
+/// A row of `/sources`: one place that a source reads, and the result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceReport {
-    /// Which source.
+    /// The source.
     pub source: Source,
     /// A file, or the directory as a whole.
     pub path: String,
-    /// What it stands for as a whole: `directory`, or the kind of objects that is watched; `None` for a single file.
+    /// The kind of the place: `directory`, or the kind of objects that is watched; `None` for a single file.
     #[serde(skip)]
     pub kind: Option<&'static str>,
-    /// Whether what is served from it is what it says.
+    /// Whether nodelb serves the current content of the place.
     pub state: SourceState,
-    /// How many services it contributes.
+    /// The number of services read from it.
     pub services: usize,
-    /// How many slices it contributes.
+    /// The number of slices read from it.
     pub slices: usize,
-    /// What was left out on purpose, such as `3 objects of other kinds`.
+    /// The content that was ignored on purpose, such as `3 objects of other kinds`.
     pub notices: Vec<String>,
-    /// What is wrong, with line and remedy.
+    /// The problems, each with line and remedy.
     pub problems: Vec<String>,
-    /// Since when it is in this state with these problems, in seconds since 1970.
+    /// The time since which it has been in this state with these problems, in seconds since 1970.
     pub since: u64,
-    /// When the directory was last looked at, or anything was last heard of the kind, in seconds since 1970; `None` before,
-    /// and for a single file.
+    /// The time when the directory was last read, or when any response about the kind was last received, in seconds
+    /// since 1970; `None` before that, and for a single file.
     #[serde(skip)]
     pub heard: Option<u64>,
 }
 
-/// The states of a [`SourceReport`].
+/// The state of a [`SourceReport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum SourceState {
-    /// What it says is what is served. Problems that remain concern single objects in it.
+    /// The current content is served. Any problems concern single objects in it.
     Ok,
-    /// It has problems; what it said before is still served.
+    /// There are problems, and the earlier content is still served.
     LastGood,
-    /// It has problems, and nothing of it is served.
+    /// There are problems, and nothing from it is served.
     Error,
 }
 

@@ -1,9 +1,9 @@
-//! Which connections have outlived what they were made for: sockets that still talk to a backend their service no longer
-//! has, and sockets that dialled an address before it became a service's. Owns the rule; finding the sockets and ending
-//! them are the daemon's.
+//! Stale sockets: sockets that are connected to a backend that their service no longer has, and sockets that were
+//! connected to an address before it became a service's. This module contains the rule. The daemon finds the sockets
+//! and closes them.
 //!
-//! A socket is judged by what it dialled and whom it reached, never by the backend alone: a backend that one service
-//! loses may be another's, or be talked to directly.
+//! The rule considers both the frontend and the backend of a socket, never the backend alone: a backend that one
+//! service loses may belong to another, or clients may connect to it directly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,51 +15,52 @@ use crate::snapshot::Snapshot;
 use crate::state::entries::FrontendEntry;
 use crate::state::entries::is_answered;
 
-/// A connected socket, as sock_diag(7) knows it.
+/// A connected socket as reported by sock_diag(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Socket {
-    /// Inode number of its network namespace.
+    /// The inode number of its network namespace.
     pub netns: u32,
-    /// The kernel's own number for it, never given twice.
+    /// The kernel's cookie for the socket, which is never reused.
     pub cookie: u64,
-    /// Its family; an IPv6 socket may be connected to an IPv4 address.
+    /// The family of the socket. An IPv6 socket may be connected to an IPv4 address.
     pub family: Family,
-    /// The interface it is bound to; 0 for none.
+    /// The index of the interface that it is bound to; 0 for none.
     pub ifindex: u32,
-    /// Its own address.
+    /// The local address.
     pub source: L4Addr,
 }
 
 /// A connection through a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
-    /// Whose.
+    /// The socket.
     pub socket: Socket,
-    /// What it dialled; a node's own address where that was a NodePort.
+    /// The address that the client connected to; for a NodePort the address of a node.
     pub frontend: L4Addr,
-    /// Whom it is connected to.
+    /// The backend that it is connected to.
     pub backend: L4Addr,
 }
 
-/// Why a connection has nothing to wait for.
+/// Why a socket is stale.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stale {
-    /// The service port that has the frontend no longer has the backend.
+    /// The service port of the frontend no longer has the backend.
     Backend(Arc<PortKey>),
     /// No service has the frontend any more.
     Frontend(L4Addr),
 }
 
-/// Why a socket that dialled the frontend and reached the backend should move on; `None` if all is well, or if that
-/// cannot be told.
+/// Why a socket that connected to the frontend and reached the backend is stale; `None` if it is not, or if that cannot
+/// be determined.
 ///
-/// A backend may go on with the connections it has while its service names it as active, terminating or drained, and
-/// whatever its state while new connections may get it: held, or quarantined like all others. Over TCP it may for
-/// as long as it is named at all. Traffic policies and hints do not matter, as in kube-proxy.
+/// A backend keeps its existing connections while its service contains it as active, terminating or drained. In any
+/// state, it keeps them while new connections may use it: if it is held, or quarantined together with all others. TCP
+/// connections are kept while the service contains the backend in any state. Traffic policies and hints do not matter,
+/// as in kube-proxy.
 ///
-/// A backend is gone when the source of its service has told all it could read: what another source lacks, or a file
-/// that never could be read, is of other services, and what the kernel still offers for it is not taken away. A
-/// frontend is gone only when every source has told all.
+/// A backend is gone once the source of its service has reported everything that it could read. What another source has
+/// not reported, or a file that could never be read, concerns other services, and backends that the maps still offer
+/// are not taken away. A frontend is gone only once every source has reported everything.
 pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<Stale> {
     if is_offered(snapshot, frontend, backend) {
         return None;
@@ -84,22 +85,22 @@ pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<S
     (!keeps).then(|| Stale::Backend(Arc::clone(key)))
 }
 
-/// Whether the kernel may choose the backend for a new connection to the frontend, whatever is desired: a socket that
-/// moved on could come back to it.
+/// Whether the maps still offer the backend for new connections to the frontend, regardless of the desired state: a
+/// socket that reconnects could get it again.
 fn is_offered(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> bool {
     let entries = keys(snapshot, frontend).filter_map(|key| snapshot.realised.frontends.get(&key));
     let mut services = entries.filter_map(|entry| snapshot.realised.services.get(&entry.service));
     services.any(|entry| entry.cluster.iter().chain(&*entry.local).any(|slot| slot.addr == backend))
 }
 
-/// Under which addresses the kernel may have found the frontend: its own, or a NodePort's. The node address of a
-/// NodePort may be gone by now.
+/// The keys under which the programs may have found the frontend: its own address, or that of a NodePort. The node may
+/// have lost the node address of a NodePort in the meantime.
 fn keys(snapshot: &Snapshot, frontend: L4Addr) -> impl Iterator<Item = L4Addr> {
     let is_nodeport = snapshot.config.guard.nodeport_range.contains(&frontend.port);
     std::iter::once(frontend).chain(is_nodeport.then(|| frontend.wildcard()))
 }
 
-/// The UDP addresses that a client on this node gets a backend at.
+/// The UDP addresses at which a client on this node gets a backend.
 pub fn answered(snapshot: &Snapshot) -> Answered {
     let is_answered = |(address, entry): &(&L4Addr, &FrontendEntry)| {
         address.protocol == Protocol::Udp && is_answered(&snapshot.realised, entry)
@@ -112,18 +113,19 @@ pub fn answered(snapshot: &Snapshot) -> Answered {
     Answered(answered.map(|(address, _)| (*address, is_cluster_ip(address))).collect())
 }
 
-/// See [`answered`]. Each address with whether it is a ClusterIP.
+/// The result of [`answered`]: the addresses, each with whether it is a ClusterIP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answered(BTreeMap<L4Addr, bool>);
 
 impl Answered {
-    /// Whether nothing is.
+    /// Whether no address is answered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The ClusterIPs that were not answered before: a socket connected to one of them since then goes nowhere, for nobody
-    /// but its service ever answers there. At any other address somebody else may have, and still do.
+    /// The ClusterIPs that were not answered before. A socket that was connected to one of them before it was answered
+    /// reaches no destination, because only the service ever answers there. At any other address, another host may have
+    /// answered and may still do so.
     pub fn since(&self, before: &Self) -> Vec<L4Addr> {
         let is_new = |address: &L4Addr| !before.0.contains_key(address);
         let cluster_ips = self.0.iter().filter(|(_, is_cluster_ip)| **is_cluster_ip);

@@ -1,4 +1,5 @@
-//! What the maps should hold and what they do hold; how the one becomes the other, under which numbers, and for whom.
+//! The desired and the realised content of the maps, the operations that lead from one to the other, the ids, and the
+//! owners.
 
 pub mod dump;
 pub mod entries;

@@ -1,5 +1,5 @@
-//! The current truth, as the sources tell it. Owns services, slices and node facts; decides which services a change
-//! makes dirty. Knows nothing of the kernel.
+//! The current objects of all sources: services, slices and node facts. The table decides which services a change makes
+//! dirty. It does not depend on the content of the maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,24 +25,25 @@ use health_check_ports::HealthCheckPorts;
 pub mod apiservers;
 pub mod health_check_ports;
 
-/// What the sources say now: the writer's side. Reads as the [`Facts`] it holds.
+/// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
 #[derive(Debug, Default)]
 pub struct Table {
     facts: Facts,
-    /// Which service a slice belongs to: a slice may move to another service, and is removed by its own name only.
+    /// The service of each slice. A slice may move to another service, and its removal is reported only by its own
+    /// name.
     service_of: HashMap<(Source, SliceName), ServiceName, RandomState>,
-    /// The node's zone as [`Change::Node`] told it; counts unless it is empty.
+    /// The zone from [`Change::Node`], which takes precedence unless it is empty.
     own_zone: Arc<str>,
-    /// Addresses of apiservers whose services have not been looked for yet.
+    /// The addresses of apiservers that have not been compared with the services yet.
     newly_known: BTreeSet<(Addr, u16)>,
 }
 
-/// What the sources say now: the readers' side. Cloning is cheap.
+/// The current reports of the sources, for readers. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     records: OrdMap<ServiceName, Arc<Record>>,
     node: Arc<NodeFacts>,
-    /// As Kubernetes last told it; kept when the Node goes.
+    /// The last report of Kubernetes. It is kept when the Node is removed.
     node_object: Option<Arc<NodeObject>>,
     is_node_missing: bool,
     health_check_ports: HealthCheckPorts,
@@ -61,12 +62,12 @@ impl Deref for Table {
     }
 }
 
-/// All that the sources say under one service name, the slices of a service nobody describes included.
+/// All reports of the sources under one service name. It may contain slices of a service that no source describes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Record {
-    /// One description per source, the one that counts first.
+    /// One description per source, in order of precedence.
     claims: SmallVec<[Arc<Service>; 1]>,
-    /// By source, then name.
+    /// The slices by source, then name.
     slices: SmallVec<[Arc<Slice>; 1]>,
 }
 
@@ -80,27 +81,28 @@ impl Record {
     }
 }
 
-/// What a change makes necessary.
+/// The consequence of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: it said what was known, or something no connection depends on.
+    /// Nothing. The content was already known, or does not affect connections.
     None,
     /// These services must be compiled again.
     Services(SmallVec<[ServiceName; 2]>, Trigger),
-    /// The service is no longer described by anybody.
+    /// No source describes the service any more.
     Deleted(ServiceName, Trigger),
-    /// What selection knows about the node changed: every service must be compiled again.
+    /// The facts that selection uses about the node changed, so every service must be compiled again.
     AllServices,
-    /// These addresses have come to the node or gone from it, or NodePorts are answered on others of them; nothing else.
+    /// The node gained or lost these addresses, or the set of addresses on which NodePorts are answered changed.
+    /// Nothing else changed.
     NodeAddresses(BTreeSet<Addr>),
-    /// A source is synced, or became complete.
+    /// A source is synced, or has become complete.
     Synced,
-    /// What the engine may fall back on.
+    /// Records that the engine may use as a fallback.
     Remember(Vec<Remembered>),
 }
 
 impl Table {
-    /// Takes in one change.
+    /// Applies one change.
     pub fn apply(&mut self, change: Change) -> Effect {
         match change {
             Change::UpsertService(service) => self.upsert_service(service),
@@ -113,7 +115,7 @@ impl Table {
             }
             Change::NodeObject(object) => self.change_node(|facts| {
                 facts.is_node_missing = object.is_none();
-                // What it said of the machine goes on to hold: that has not moved.
+                // The earlier facts about the machine remain valid, because the machine has not moved.
                 facts.node_object = object.map(Arc::new).or_else(|| facts.node_object.take());
             }),
             Change::NodeObjectUnknown => self.change_node(|facts| {
@@ -219,7 +221,8 @@ impl Table {
         let key = (source, name);
         let Some(service) = self.service_of.remove(&key) else { return Effect::None };
         let Some(slice) = self.take_slice(&service, source, &key.1) else { return Effect::None };
-        // An entry of a file without backends has no slice: it was changed, as long as that file still has the service.
+        // A service entry of a file has no slice if it has no backends. If that file still has the service, the entry
+        // was changed, not removed.
         let is_entry = |it: &&Arc<Service>| {
             source == Source::Files && it.source == source && it.origin.object == slice.origin.object
         };
@@ -228,7 +231,8 @@ impl Table {
         Effect::Services(smallvec![service], trigger)
     }
 
-    /// Another text for a backend that is known to be unhealthy is kept, but makes nothing dirty.
+    /// Stores the result of health checks. A new text for a backend that is already known to be unhealthy is stored,
+    /// but makes nothing dirty.
     fn set_quarantine(&mut self, name: ServiceName, backends: Quarantine) -> Effect {
         let before = self.facts.quarantine.get(&name).cloned().unwrap_or_default();
         let is_same = before.keys().eq(backends.keys());
@@ -252,8 +256,8 @@ impl Table {
         Some(slice)
     }
 
-    /// The services that lead to an apiserver which was not known, or not known to be reached there, when this was last
-    /// called.
+    /// The services that lead to an apiserver at an address that became known since the last call, or that may lead to
+    /// one since the addresses of the node changed.
     pub fn take_newly_protected(&mut self) -> Vec<ServiceName> {
         let new = std::mem::take(&mut self.newly_known);
         if new.is_empty() {
@@ -292,23 +296,23 @@ impl Table {
         }
     }
 
-    /// How many slices there are.
+    /// The number of slices.
     pub fn slice_count(&self) -> usize {
         self.service_of.len()
     }
 
-    /// Of how many services backends are in quarantine.
+    /// The number of services with quarantined backends.
     pub fn quarantine_count(&self) -> usize {
         self.facts.quarantine.len()
     }
 
-    /// For readers.
+    /// A copy of the facts for readers.
     pub fn facts(&self) -> Facts {
         self.facts.clone()
     }
 }
 
-/// What an entry is kept under that two maps do not both have the same.
+/// The key of a difference between two maps.
 pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     match item {
         DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
@@ -316,7 +320,7 @@ pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
 }
 
 impl Facts {
-    /// The description of the service that counts, and the slices of the same source in name order.
+    /// The description of the service that takes precedence, and the slices of the same source in name order.
     pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
         let record = self.records.get(name)?;
         let owner = record.claims.first()?;
@@ -325,41 +329,41 @@ impl Facts {
         Some((owner, &record.slices[first..end]))
     }
 
-    /// Every description of the service, one per source, the one that counts first.
+    /// Every description of the service, one per source, in order of precedence.
     pub fn claims(&self, name: &ServiceName) -> &[Arc<Service>] {
         self.records.get(name).map_or(&[], |record| &record.claims)
     }
 
-    /// The names under which there is a description, in order.
+    /// The names of all described services, in order.
     pub fn names(&self) -> impl Iterator<Item = &ServiceName> {
         self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
     }
 
-    /// Every service the source describes, in order.
+    /// Every service that the source describes, in order.
     pub fn services_of(&self, source: Source) -> impl Iterator<Item = &Service> {
         let claims = self.records.values().flat_map(|record| &record.claims);
         claims.map(Arc::as_ref).filter(move |service| service.source == source)
     }
 
-    /// Every slice of the source, by the service it belongs to.
+    /// Every slice of the source, ordered by service.
     pub fn slices_of(&self, source: Source) -> impl Iterator<Item = &Slice> {
         let slices = self.records.values().flat_map(|record| &record.slices);
         slices.map(Arc::as_ref).filter(move |slice| slice.source == source)
     }
 
-    /// What is known about this node.
+    /// The facts about this node.
     pub fn node(&self) -> &NodeFacts {
         &self.node
     }
 
-    /// What Kubernetes last said about this node, also where it has no such Node any more; `None` where it has not said
-    /// anything.
+    /// The last report of Kubernetes about this node, even if the Node has been removed since; `None` if Kubernetes has
+    /// reported none.
     pub fn node_object(&self) -> Option<&NodeObject> {
         self.node_object.as_deref()
     }
 
-    /// Why load balancers should stop sending to this node, if Kubernetes has said so: the Node is missing, or on its
-    /// way out (KEP-3836).
+    /// Why load balancers should stop sending traffic to this node according to Kubernetes, if they should: the Node is
+    /// missing or about to be removed (KEP-3836).
     pub fn leaving(&self) -> Option<&str> {
         if self.is_node_missing {
             return Some("Kubernetes has no such Node");
@@ -367,27 +371,27 @@ impl Facts {
         self.node_object().and_then(|object| object.leaving.as_deref())
     }
 
-    /// Whether Kubernetes has said that it has no such Node.
+    /// Whether Kubernetes has reported that there is no such Node.
     pub fn is_node_missing(&self) -> bool {
         self.is_node_missing
     }
 
-    /// The services with a port where load balancers ask after this node's own backends.
+    /// The services with a port where load balancers ask for local backends of this node.
     pub fn health_check_ports(&self) -> &HealthCheckPorts {
         &self.health_check_ports
     }
 
-    /// What keeps load balancers from being answered, see [`Change::EntryError`].
+    /// The reason why load balancers get no answer, see [`Change::EntryError`].
     pub fn entry_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
         self.entry_errors.get(&of.cloned())
     }
 
-    /// How many services cannot answer at their health-check port.
+    /// The number of services that cannot answer at their health-check port.
     pub fn entry_errors(&self) -> usize {
         self.entry_errors.keys().flatten().count()
     }
 
-    /// Whether Kubernetes has said anything about this node, if only that it has no such Node.
+    /// Whether Kubernetes has reported anything about this node, including that there is no such Node.
     pub fn is_node_object_told(&self) -> bool {
         self.node_object.is_some() || self.is_node_missing
     }
@@ -397,57 +401,60 @@ impl Facts {
         node::answering(&self.node, self.node_object())
     }
 
-    /// The backends of the service that nodelb's own checks found unhealthy, as far as anybody has said so: also of a
-    /// service that is not described, or has no checks. Whoever says it takes it back.
+    /// The backends of the service that nodelb's own health checks reported as unhealthy. A report stays, even if the
+    /// service is not described or has no checks, until the reporter withdraws it.
     pub fn quarantine(&self, name: &ServiceName) -> Option<&Quarantine> {
         self.quarantine.get(name).map(|backends| &**backends)
     }
 
-    /// Who has bound the NodePort with this frontend address, if a process of this node has.
+    /// The process of this node that has bound the NodePort with this frontend address, if any.
     pub fn bound(&self, nodeport: L4Addr) -> Option<&Arc<str>> {
         self.bound.get(&nodeport)
     }
 
-    /// How many NodePorts processes of this node have bound.
+    /// The number of NodePorts that processes of this node have bound.
     pub fn bound_len(&self) -> usize {
         self.bound.len()
     }
 
-    /// Where apiservers are known to listen.
+    /// The addresses where apiservers are known to listen.
     pub fn apiservers(&self) -> &Apiservers {
         &self.apiservers
     }
 
-    /// Whether the service leads to an apiserver, or is theirs by name. Its last backends are not to be taken from it.
+    /// Whether the service leads to an apiserver or is the apiservers' own service by name. Such a service must keep
+    /// its last backends.
     pub fn is_protected(&self, service: &Service, slices: &[Arc<Slice>]) -> bool {
         let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
         is_default_kubernetes(&service.name)
             || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
     }
 
-    /// The services of which the sources, or nodelb's own checks, say something else than they did in `before`.
+    /// The services for which the reports of the sources, or of nodelb's own health checks, differ from those in
+    /// `before`.
     pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
         let records = before.records.diff(&self.records).map(|item| key_of(&item));
         records.chain(before.quarantine.diff(&self.quarantine).map(|item| key_of(&item))).cloned().collect()
     }
 
-    /// Whether anything differs from `before` that every service's frontends may depend on.
+    /// Whether anything differs from `before` that may affect every service's frontends.
     pub(crate) fn differs_for_all(&self, before: &Self) -> bool {
         self.node != before.node || self.bound != before.bound || self.apiservers != before.apiservers
     }
 
-    /// Whether the source has told everything it had at the start.
+    /// Whether the source has reported everything it had at the start.
     pub fn is_synced(&self, source: Source) -> bool {
         self.synced.contains_key(&source)
     }
 
-    /// What the source could not read, if it is synced but for that.
+    /// What the source could not read, if it is otherwise synced.
     pub fn incomplete(&self, source: Source) -> Option<&Arc<str>> {
         self.synced.get(&source).and_then(Option::as_ref)
     }
 }
 
-/// Lets the slice use the names that are held already: at scale they are a good part of what a service takes.
+/// Lets the slice share the strings of names that the record already contains. On a large cluster, names are a
+/// considerable part of a service's memory.
 fn share_names(record: &Record, slice: &mut Slice) {
     if let Some(claim) = record.claims.first() {
         slice.service = claim.name.clone();
@@ -457,7 +464,8 @@ fn share_names(record: &Record, slice: &mut Slice) {
     }
 }
 
-/// Equal in everything a connection depends on. Written out so that a new field must be thought about here.
+/// Whether the services are equal in everything that affects connections. All fields are listed, so that a new field
+/// needs a decision here.
 pub fn same_service(a: &Service, b: &Service) -> bool {
     let Service { name, source, origin, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
     let Service { source_ranges: _, health_check_port: _, health_check, .. } = a;
@@ -467,7 +475,7 @@ pub fn same_service(a: &Service, b: &Service) -> bool {
         && origin.object == b.origin.object
 }
 
-/// As [`same_service`].
+/// Whether the slices are equal in everything that affects connections, as [`same_service`].
 pub fn same_slice(a: &Slice, b: &Slice) -> bool {
     let Slice { name, service, source, origin: _, ports } = a;
     (name, service, source, ports) == (&b.name, &b.service, &b.source, &b.ports)

@@ -1,8 +1,8 @@
 //! Backend lists that arrive in parts. A source that is not synced yet sends the slices of one service one after
 //! another. If every longer list were written immediately, each would need its own run of slots while the shorter ones
 //! rest: in total many times the space that the service needs. Therefore a list that only grows is written at most
-//! every five seconds until its source is synced, which seldom takes longer. New services and removed backends are
-//! written immediately.
+//! every five seconds until its source is synced, which seldom takes longer. Addresses that had no backend before, and
+//! backends that must not be used any more, are written immediately.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -72,8 +72,8 @@ impl Engine {
         desired.or_else(realised).or_else(elsewhere).or_else(remembered)
     }
 
-    /// The apiservers among the backends to which one of the port's addresses led at the start, under an id that could
-    /// not be taken over because other addresses point at it too.
+    /// The backends to which one of the port's addresses led at the start, if an apiserver is among them and their id
+    /// could not be taken over because other addresses point at it too.
     fn known_elsewhere(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Known>) -> Option<Known> {
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let at_start = |address: &L4Addr| {

@@ -178,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Records that sockets may have to be closed because of this change to the maps.
+    /// Records that sockets may have become stale because of this change to the maps.
     fn note_move(&mut self, op: &MapOp) {
         match op {
             MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.moves.note(address.protocol),

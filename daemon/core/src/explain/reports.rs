@@ -178,7 +178,7 @@ fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
     unused_text(&rows)
 }
 
-/// The results of the service's own health checks; `None` if no such service is described.
+/// The results of the service's own health checks; `None` if it has no checks.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
     let (service, _) = snapshot.facts.owner(name)?;
     service.health_check.is_some().then(|| Checks::of(service, snapshot.facts.quarantine(&service.name)))

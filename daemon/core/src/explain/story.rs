@@ -47,7 +47,7 @@ pub struct Story {
     pub caller: Option<Caller>,
     /// The programs that see the client connect; none for packets from outside and for SCTP.
     pub hooks: &'static [&'static str],
-    /// The frontend that matches, even if it has no backend or is not in the maps yet.
+    /// The frontend that matches, even if the maps do not contain it yet.
     pub found: Option<Found>,
     /// Every claim to the address in order of precedence, including those that wait or were refused.
     pub claims: Vec<FrontendReport>,

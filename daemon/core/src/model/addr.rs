@@ -41,7 +41,7 @@ pub(crate) mod work {
         COMPARISONS.set(COMPARISONS.get() + 1);
     }
 
-    /// The number of comparisons made by this closure, and its result.
+    /// The number of comparisons that the closure makes, and its result.
     pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
         let before = COMPARISONS.get();
         let result = work();

@@ -71,8 +71,8 @@ impl Trigger {
         }
     }
 
-    /// A measure of how likely this change affects the backends of the port: highest for a slice with backends of this
-    /// port, lower for a slice without any backends, lowest for a slice with backends of other ports only.
+    /// How likely the change affects the backends of the port: 2 for a slice with backends of this port, 1 for a slice
+    /// without any backends, 0 for a slice with backends of other ports only, or for any other object.
     fn concern(&self, key: &PortKey) -> u8 {
         let Some(slice) = self.slice() else { return 0 };
         let mut backends = slice.ports.iter().flat_map(|port| port.backends.iter().map(move |backend| (port, backend)));

@@ -1,12 +1,12 @@
-//! How long something has lasted, as people read it: the form `kubectl get` uses in its AGE column, so that the two
-//! can be compared at a glance.
+//! Durations in readable form. The form is that of the AGE column of `kubectl get`, so that the two are easy to
+//! compare.
 
 const SECONDS_PER_MINUTE: u64 = 60;
 const MINUTES_PER_HOUR: u64 = 60;
 const HOURS_PER_DAY: u64 = 24;
 const DAYS_PER_YEAR: u64 = 365;
 
-/// `4m20s`, `3h12m`, `5d`: the larger unit, and the smaller one while it still says something.
+/// Formats as `4m20s`, `3h12m` or `5d`: the larger unit, and the smaller one while it is significant.
 pub fn human(millis: u64) -> String {
     let seconds = millis / 1000;
     let minutes = seconds / SECONDS_PER_MINUTE;
@@ -31,7 +31,7 @@ pub fn human(millis: u64) -> String {
     }
 }
 
-/// `350us`, `12.3ms`, `4.2s`; beyond two minutes as [`human`] has it.
+/// Formats as `350us`, `12.3ms` or `4.2s`; more than two minutes as [`human`] does.
 pub fn short(micros: u64) -> String {
     match micros {
         ..1_000 => format!("{micros}us"),

@@ -1,4 +1,4 @@
-//! One value of a table, as JSON shows it; `table/text` owns how text shows it.
+//! One value of a table and its form in JSON. `table/text` defines its form in text.
 
 use std::sync::Arc;
 
@@ -10,59 +10,59 @@ use crate::model::moment::Moment;
 /// One value of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
-    /// Nothing to say: `-` in text, `null` in JSON.
+    /// No value: `-` in text, `null` in JSON.
     None,
-    /// Words; an empty one prints `-` in text.
+    /// A text. An empty one is `-` in text output.
     Text(String),
-    /// Words somebody else owns too.
+    /// A shared text.
     Shared(Arc<str>),
-    /// A count.
+    /// A number.
     Number(u64),
-    /// `yes` or `no` in text.
+    /// A boolean, `yes` or `no` in text.
     Flag(bool),
-    /// Several values; at most five of them in text, then how many more there are.
+    /// Several texts. Text output shows at most five of them and the number of the others.
     List(Vec<String>),
-    /// The same of addresses, of which there may be thousands.
+    /// Several addresses, possibly thousands, shown like a list.
     Addresses(Vec<L4Addr>),
-    /// How long something has lasted, in milliseconds: `4m20s` in text, seconds in JSON.
+    /// The time since an event, in milliseconds: `4m20s` in text, seconds in JSON.
     Age(u64),
-    /// How long something took, in microseconds: `350us` in text, seconds in JSON.
+    /// The duration of an operation, in microseconds: `350us` in text, seconds in JSON.
     Took(u64),
 }
 
 impl Cell {
-    /// The cell of anything that prints.
+    /// A cell with the displayed form of the value.
     pub fn text(value: &(impl ToString + ?Sized)) -> Self {
         Self::Text(value.to_string())
     }
 
-    /// The cell of something that may be missing.
+    /// A cell with the displayed form of an optional value.
     pub fn optional(value: Option<impl ToString>) -> Self {
         value.map_or(Self::None, |value| Self::text(&value))
     }
 
-    /// The cell of a count.
+    /// A cell with a count.
     pub fn count(value: usize) -> Self {
         Self::Number(value as u64)
     }
 
-    /// The cell of a number that may be missing.
+    /// A cell with an optional number.
     pub fn optional_number(value: Option<impl Into<u64>>) -> Self {
         value.map_or(Self::None, |number| Self::Number(number.into()))
     }
 
-    /// The cell of a list, in the order given.
+    /// A cell with a list, in the given order.
     pub fn list(values: impl IntoIterator<Item = impl ToString>) -> Self {
         Self::List(values.into_iter().map(|value| value.to_string()).collect())
     }
 
-    /// The cell of the time from `since` to `now`; a `since` in the future counts as now.
+    /// A cell with the time from `since` to `now`. A `since` in the future counts as now.
     pub fn age(since: Moment, now: Moment) -> Self {
         Self::Age(now.0.saturating_sub(since.0))
     }
 }
 
-/// An address as JSON shows it.
+/// An address in its JSON form.
 struct Printed<'a>(&'a L4Addr);
 
 impl Serialize for Printed<'_> {

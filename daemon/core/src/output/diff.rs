@@ -1,10 +1,10 @@
-//! Differences as rows: their columns, which the admin API and the command line fill.
+//! Differences as rows. The admin API and the command line both use these columns.
 
 use super::shape::{Column, Shape};
 use super::table::{Cell, Table};
 use crate::explain::rows::{Between, Difference};
 
-/// The differences, also those that the command line finds.
+/// The table of differences, including those that the command line finds.
 pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
     name: "differences",
     columns: [
@@ -19,19 +19,19 @@ pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
     ],
 };
 
-/// What was compared; text says it only where there is no difference.
+/// The table of what was compared. Text output shows it only if there are no differences.
 pub static COMPARED: Shape<[Column; 2]> =
     Shape { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
 
-/// What becomes of hooks that are not in effect.
+/// What happens to hooks that are not in effect.
 pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may pass through untranslated";
 
-/// The rows.
+/// The table with these rows.
 pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {
     Table::new(&DIFFERENCES, rows.into_iter().map(cells))
 }
 
-/// One row.
+/// The cells of one row.
 pub fn cells(row: Difference) -> [Cell; 8] {
     [
         Cell::text(&row.between),
@@ -45,7 +45,7 @@ pub fn cells(row: Difference) -> [Cell; 8] {
     ]
 }
 
-/// What there is to say where nothing differs.
+/// The text for the case that there are no differences.
 pub fn agreement(is_whole: bool, services: u64, frontends: u64) -> String {
     let about = if is_whole { "" } else { " about what was asked for" };
     let [services, frontends] = [(services, "service"), (frontends, "frontend")]

@@ -1,43 +1,43 @@
-//! What tables are made of: each table's name and columns, once, known without a row of it. Owns the words for them;
-//! [`super::table`] fills them, `/openapi.json` describes them.
+//! The names and columns of the tables, defined once and known without any row. This module contains their texts;
+//! [`super::table`] adds the rows, and `/openapi.json` describes them.
 
-/// A table's name and columns. `C` is an array where rows are made, so that the compiler counts their cells, and a slice
-/// everywhere else.
+/// A table's name and columns. `C` is an array where rows are created, so that the compiler checks the number of cells,
+/// and a slice everywhere else.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shape<C: ?Sized = [Column]> {
-    /// Its key in JSON, and its heading where an answer has several tables.
+    /// The key of the table in JSON, and its heading in a response with several tables.
     pub name: &'static str,
-    /// In the order shown.
+    /// The columns in the order of display.
     pub columns: C,
 }
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// As text shows it.
+    /// The heading in text.
     pub heading: &'static str,
-    /// What its cells are, unless there is nothing to say.
+    /// The kind of its cells, apart from empty ones.
     pub kind: Kind,
 }
 
-/// What the cells of a column are.
+/// The kind of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A name or an address: never shortened.
+    /// A name or an address, which is never shortened.
     Name,
-    /// Words.
+    /// A text.
     Text,
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// A count.
+    /// A number.
     Number,
     /// Yes or no.
     Flag,
-    /// Several words.
+    /// Several texts.
     List,
-    /// How long something has lasted; seconds in JSON.
+    /// The time since an event; seconds in JSON.
     Age,
-    /// How long something took; seconds in JSON, not only whole ones.
+    /// The duration of an operation; seconds in JSON, with a fraction.
     Took,
 }
 
@@ -47,22 +47,22 @@ impl Column {
         Self { heading, kind: Kind::Name }
     }
 
-    /// A column of words.
+    /// A column of texts.
     pub const fn text(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Text }
     }
 
-    /// A column of a few known words.
+    /// A column of words from a fixed set.
     pub const fn one_of(heading: &'static str, words: &'static [&'static str]) -> Self {
         Self { heading, kind: Kind::OneOf(words) }
     }
 
-    /// A column of counts.
+    /// A column of numbers.
     pub const fn number(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Number }
     }
 
-    /// A column of yes and no.
+    /// A column of booleans.
     pub const fn flag(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Flag }
     }
@@ -72,17 +72,17 @@ impl Column {
         Self { heading, kind: Kind::List }
     }
 
-    /// A column of times that have passed.
+    /// A column of times since an event.
     pub const fn age(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Age }
     }
 
-    /// A column of times that something took.
+    /// A column of durations of operations.
     pub const fn took(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Took }
     }
 
-    /// Its key in JSON: the heading in lower case with `_` for `-`.
+    /// The key in JSON: the heading in lower case with `_` instead of `-`.
     pub fn key(&self) -> String {
         self.heading.to_ascii_lowercase().replace('-', "_")
     }

@@ -1,5 +1,5 @@
-//! The one form every answer takes: named tables of typed cells, rendered as text for people ([`text`]) or as JSON for
-//! programs. What the columns are is said in the table's [`Shape`], once for both forms.
+//! The common form of all responses: named tables of typed cells, rendered as text for people ([`text`]) or as JSON for
+//! programs. The table's [`Shape`] defines the columns for both forms.
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
@@ -9,60 +9,60 @@ pub use text::{COLOURS, Lines, Style};
 
 mod text;
 
-/// Rows of equal length under one set of columns.
+/// Rows of equal length with one set of columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     shape: &'static Shape,
     cells: Vec<Cell>,
-    /// What text says in place of the headings where there is no row.
+    /// The text that replaces the headings if the table has no rows.
     instead: Option<String>,
-    /// Whether text leaves it out.
+    /// Whether text output omits the table.
     is_for_programs: bool,
 }
 
 impl Table {
-    /// A table of the rows in the order given.
+    /// A table of the rows in the given order.
     pub fn new<const N: usize>(shape: &'static Shape<[Column; N]>, rows: impl IntoIterator<Item = [Cell; N]>) -> Self {
         const { assert!(N > 0, "a table has columns") };
         let cells = rows.into_iter().flatten().collect();
         Self { shape, cells, instead: None, is_for_programs: false }
     }
 
-    /// Says this, and nothing else, where text would be headings without a row.
+    /// Sets the text that replaces the headings in text output if there are no rows.
     #[must_use]
     pub fn or_say(mut self, text: String) -> Self {
         self.instead = Some(text);
         self
     }
 
-    /// Leaves it out of text.
+    /// Omits the table from text output.
     #[must_use]
     pub fn for_programs(mut self) -> Self {
         self.is_for_programs = true;
         self
     }
 
-    /// How many rows.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.cells.len() / self.shape.columns.len()
     }
 
-    /// The table as aligned columns, the headings first, one line per row.
+    /// Writes the table as aligned columns, the headings first, one line per row.
     pub fn write_text(&self, out: &mut String) {
         self.write_lines(&Style::default(), out);
     }
 
-    /// The same in this style; what is returned writes further rows into the same columns.
+    /// Writes the table in this style. The result can write further rows in the same columns.
     pub fn write_lines(&self, style: &Style, out: &mut String) -> Lines {
         text::write(self.shape, &self.cells, (style, self.instead.as_deref()), out)
     }
 
-    /// The columns.
+    /// The name and columns.
     pub fn shape(&self) -> &'static Shape {
         self.shape
     }
 
-    /// Whether there is no row.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
@@ -83,7 +83,7 @@ impl Serialize for Table {
     }
 }
 
-/// A row of these columns as an object on one line.
+/// Formats a row of these columns as a JSON object on one line.
 ///
 /// # Errors
 /// As [`Page::to_json`].
@@ -103,17 +103,17 @@ impl Serialize for Row<'_> {
     }
 }
 
-/// An answer: one table, or several under headings.
+/// A response: one table, or several with headings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page(pub Vec<Table>);
 
 impl Page {
-    /// For people, as wide as it is and without colour.
+    /// The text form without a width limit and without colour.
     pub fn to_text(&self) -> String {
         self.to_styled_text(&Style::default())
     }
 
-    /// For people. A single table stands alone; of several, each has its name as a heading.
+    /// The text form. With several tables, each has its name as a heading; a single table has none.
     pub fn to_styled_text(&self, style: &Style) -> String {
         let mut out = String::new();
         let shown: Vec<&Table> = self.0.iter().filter(|table| !table.is_for_programs).collect();
@@ -130,10 +130,10 @@ impl Page {
         out
     }
 
-    /// For programs: an object with one list of objects per table, on one line.
+    /// The JSON form: an object with one list of objects per table, on one line.
     ///
     /// # Errors
-    /// When a table cannot be written as JSON, which no cell of today can cause.
+    /// If a table cannot be written as JSON, which no existing kind of cell can cause.
     pub fn to_json(&self) -> serde_json::Result<String> {
         let mut json = serde_json::to_string(self)?;
         json.push('\n');

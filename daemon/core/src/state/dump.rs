@@ -1,11 +1,12 @@
-//! The maps as text, one line an entry: what an operator reads, what the scenarios compare. Names instead of ids, so
-//! that two states which mean the same read the same.
+//! The maps as text with one line per entry, for operators and for comparisons in the scenario tests. It contains names
+//! instead of ids, so that two equivalent states have the same text.
 
 use std::fmt::Write as _;
 
 use crate::state::entries::{MapState, ServiceId, Slot, backends_of};
 
-/// Every entry, in address order. `name_of` names a service id; an id without a name prints as `service 7`.
+/// Every entry, in address order. `name_of` returns the name of a service id; an id without a name is shown as `service
+/// 7`.
 pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> String {
     let name = |id: ServiceId| name_of(id).unwrap_or_else(|| format!("service {id}"));
     let mut services: Vec<String> = Vec::with_capacity(state.services.len());
@@ -42,7 +43,8 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
     text
 }
 
-/// `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP*3]`: each backend once, with its slots if more than one.
+/// Formats as `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP*3]`: each backend once, with its number of slots if it has more than
+/// one.
 fn list(slots: &[Slot]) -> String {
     let mut text = String::from("[");
     for (index, (addr, count)) in backends_of(slots).enumerate() {

@@ -1,5 +1,5 @@
-//! Stable numbers for services and backends. They survive a restart: the kernel's own content seeds them, so that a
-//! client's affinity and a socket's state mean the same before and after.
+//! Stable numbers for services and backends. They survive a restart because they are initialised from the content of
+//! the maps, so that a client's affinity and a socket's state keep their meaning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -11,31 +11,31 @@ use crate::model::service::Source;
 use crate::state::entries::{BackendId, Realised, ServiceId, Slot};
 use crate::state::owner::OwnerTag;
 
-/// How long a released service id rests, in milliseconds from the end of the round that released it, before another
-/// service gets it: longer than a program run that may still hold it.
+/// The rest of a released service id, in milliseconds from the end of the round that released it until another service
+/// may get it. This is longer than a program run that may still use the id.
 const REST_MILLIS: u64 = 1_000;
 
-/// Gives out indexes of the `services` map.
+/// Assigns indexes of the `services` map.
 #[derive(Clone, Debug)]
 pub struct ServiceIds {
     limit: u32,
     next: u32,
     in_use: BTreeSet<ServiceId>,
     released: VecDeque<(Moment, ServiceId)>,
-    /// How many of the last of them were released in the round that has not ended yet.
+    /// The number of the last entries in `released` that the current round has released.
     fresh: usize,
-    /// Ids the kernel held at start: they come back through `released`, never as new.
+    /// The ids in the maps at the start. They are assigned again only through `released`, never as new ones.
     seeded: BTreeSet<ServiceId>,
-    /// Those of them that nobody has claimed yet, with the addresses that point at each.
+    /// The ids among them that no service has claimed yet, with the addresses that point at each.
     orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>>,
-    /// The same the other way round: how a service finds its id again.
+    /// The same as a map from addresses to ids, by which a service finds its previous id.
     orphan_of: BTreeMap<L4Addr, ServiceId>,
-    /// The owners of those that say so. The others are of an earlier nodelb.
+    /// The owners of the orphans whose entries record one. The others were written by an earlier nodelb.
     tags: BTreeMap<ServiceId, OwnerTag>,
 }
 
 impl ServiceIds {
-    /// For a `services` map of `limit` entries with this content; id 0 is the canary's.
+    /// Creates the ids for a `services` map of `limit` entries with this content. Id 0 is the canary's.
     pub fn new(limit: u32, realised: &Realised) -> Self {
         let mut orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>> =
             realised.services.keys().map(|id| (*id, BTreeSet::new())).collect();
@@ -50,17 +50,17 @@ impl ServiceIds {
         Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, tags }
     }
 
-    /// An id for the service port of this tag with these addresses: the one the kernel already has for it, else one never
-    /// used, else the one released longest ago. `None` while every id is in use or at rest.
+    /// Assigns an id to the service port with this tag and these addresses: the id that the maps already have for it,
+    /// otherwise an unused one, otherwise the one that was released first. `None` while every id is in use or resting.
     pub fn allocate(&mut self, tag: OwnerTag, addresses: &[L4Addr], now: Moment) -> Option<ServiceId> {
         let id = self.adopt(tag, addresses).or_else(|| self.never_used()).or_else(|| self.rested(now))?;
         self.in_use.insert(id);
         Some(id)
     }
 
-    /// Only an id at which one of the addresses points. If the id has a tag, it must be this port's. If it has none, no
-    /// other address may point at it: that one may be of a service that no source has described yet, and would lead to
-    /// this one's backends.
+    /// Finds the previous id of the service port. One of the addresses must point at it. If the id has a tag, it must
+    /// be this port's. If it has none, no other address may point at it: that address may belong to a service that no
+    /// source has described yet, and would then lead to this one's backends.
     fn adopt(&mut self, tag: OwnerTag, addresses: &[L4Addr]) -> Option<ServiceId> {
         if self.orphans.is_empty() {
             return None;
@@ -95,8 +95,8 @@ impl ServiceIds {
         Some(id)
     }
 
-    /// Gives the id back, after the kernel's entry and everything that pointed at it is gone. An id that is not in use
-    /// stays as it is.
+    /// Releases the id after its entry in the maps and everything that pointed at it are gone. An id that is not in use
+    /// does not change.
     pub fn release(&mut self, id: ServiceId, now: Moment) {
         if self.in_use.remove(&id) {
             self.released.push_back((now, id));
@@ -104,36 +104,37 @@ impl ServiceIds {
         }
     }
 
-    /// What was released since the last call may have been in use until now: its rest begins.
+    /// Starts the rest of the ids that were released since the last call, which may have been in use until now.
     pub fn end_round(&mut self, ended: Moment) {
         let first = self.released.len() - self.fresh.min(self.released.len());
         self.released.range_mut(first..).for_each(|(released, _)| *released = ended.max(*released));
         self.fresh = 0;
     }
 
-    /// Whether the kernel held ids at start that nobody has claimed yet.
+    /// Whether the maps had ids at the start that no service has claimed yet.
     pub fn has_orphans(&self) -> bool {
         !self.orphans.is_empty()
     }
 
-    /// The ids that the kernel held at start and that no service has claimed, each with the source of its owner if the
-    /// entry says so.
+    /// The ids that were in the maps at the start and that no service has claimed, each with the source of its owner if
+    /// the entry records it.
     pub fn orphans(&self) -> impl Iterator<Item = (ServiceId, Option<Source>)> {
         self.orphans.keys().map(|id| (*id, self.tags.get(id).map(|tag| tag.source)))
     }
 
-    /// The source of the owner of an id that the kernel held at start and that no service has claimed; the inner one is
-    /// `None` where the entry does not say so.
+    /// The source of the owner of such an unclaimed id. The outer `None` means that the id is none of them, the inner
+    /// one that the entry does not record its source.
     pub fn orphan(&self, id: ServiceId) -> Option<Option<Source>> {
         self.orphans.contains_key(&id).then(|| self.tags.get(&id).map(|tag| tag.source))
     }
 
-    /// The owner of an id that the kernel held at start and that no service has claimed, if the entry says so.
+    /// The owner of such an unclaimed id, if the entry records it.
     pub fn orphan_tag(&self, id: ServiceId) -> Option<OwnerTag> {
         self.tags.get(&id).copied().filter(|_| self.orphans.contains_key(&id))
     }
 
-    /// Takes those orphans that are to go: they are in use, by no service, until they are released.
+    /// Removes and returns the orphans that are to be deleted. They stay in use, without a service, until they are
+    /// released.
     pub fn take_orphans(&mut self, is_to_go: impl Fn(Option<Source>) -> bool) -> BTreeSet<ServiceId> {
         let gone: BTreeSet<ServiceId> =
             self.orphans().filter(|(_, source)| is_to_go(*source)).map(|(id, _)| id).collect();
@@ -146,18 +147,18 @@ impl ServiceIds {
         gone
     }
 
-    /// How many ids are in use, the canary's and orphans not counted.
+    /// The number of ids in use, without the canary's and the orphans.
     pub fn used(&self) -> usize {
         self.in_use.len()
     }
 
-    /// How many ids there are, the canary's included.
+    /// The number of ids, including the canary's.
     pub fn limit(&self) -> u32 {
         self.limit
     }
 }
 
-/// Gives every backend address its number, and keeps it for as long as a service has the backend.
+/// Assigns every backend address a number, and keeps it as long as any service has the backend.
 #[derive(Clone, Debug, Default)]
 pub struct BackendIds {
     by_address: HashMap<L4Addr, (BackendId, u32), RandomState>,
@@ -165,7 +166,7 @@ pub struct BackendIds {
 }
 
 impl BackendIds {
-    /// Seeded with the kernel's content.
+    /// Creates the numbers from the content of the maps.
     pub fn new(realised: &Realised) -> Self {
         let mut ids = Self::default();
         for slot in realised.services.values().flat_map(|entry| entry.cluster.iter().chain(entry.local.iter())) {
@@ -175,11 +176,11 @@ impl BackendIds {
         ids
     }
 
-    /// The backend's number; counts one more user of it.
+    /// The number of the backend, with one more user.
     pub fn acquire(&mut self, address: L4Addr) -> BackendId {
         let next = &mut self.next;
         let (id, users) = self.by_address.entry(address).or_insert_with(|| {
-            // Wraps after four thousand million new backends; 0 is no backend.
+            // The number wraps after about four billion new backends; 0 means no backend.
             *next = next.checked_add(1).unwrap_or(1);
             (BackendId(*next), 0)
         });
@@ -187,7 +188,7 @@ impl BackendIds {
         *id
     }
 
-    /// One user less of each backend in these slots, each address counted once however many slots it has in a row.
+    /// Removes one user of each backend in these slots. An address with several consecutive slots counts once.
     pub fn release(&mut self, slots: &[Slot]) {
         let mut last = None;
         for slot in slots {
@@ -203,12 +204,12 @@ impl BackendIds {
         }
     }
 
-    /// Forgets the numbers the kernel's content brought along and no service took up.
+    /// Forgets the numbers from the maps that no service has used.
     pub fn forget_unused(&mut self) {
         self.by_address.retain(|_, (_, users)| *users > 0);
     }
 
-    /// How many backends have a number.
+    /// The number of backends with a number.
     pub fn used(&self) -> usize {
         self.by_address.len()
     }

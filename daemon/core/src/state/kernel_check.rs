@@ -1,5 +1,6 @@
-//! What the maps really hold beside what they should: which entries differ, and how. Reads nothing itself, repairs
-//! nothing itself: [`crate::engine::Engine::found`] takes over what is true, and the next round does the rest.
+//! Compares the actual content of the maps with the expected one: the entries that differ, and how. This module neither
+//! reads the maps nor repairs them: [`crate::engine::Engine::found`] accepts the actual content, and the next round
+//! repairs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,65 +10,65 @@ use crate::model::addr::{Addr, L4Addr};
 use crate::model::service::PortKey;
 use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId};
 
-/// Names one entry of the maps.
+/// The key of one entry in the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKey {
-    /// Of `services`, with its slots.
+    /// An entry of `services`, including its slots.
     Service(ServiceId),
-    /// Of `frontends`.
+    /// An entry of `frontends`.
     Frontend(L4Addr),
-    /// Of `node_addrs`.
+    /// An entry of `node_addrs`.
     NodeAddress(Addr),
 }
 
-/// What the maps hold, or a part of it.
+/// The content of the maps, or a part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// Everything that could have been written by nodelb.
+    /// The entries that nodelb can have written.
     pub state: MapState,
-    /// Everything else.
+    /// The other entries.
     pub broken: Broken,
 }
 
-/// Entries that nodelb cannot have written, with what is wrong with each, the entry named.
+/// Entries that nodelb cannot have written, each with a description that includes the entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Broken {
-    /// By where they are.
+    /// The descriptions by key.
     pub entries: BTreeMap<EntryKey, String>,
-    /// Those whose key means nothing.
+    /// The descriptions of entries with an invalid key.
     pub nameless: Vec<String>,
 }
 
 impl Broken {
-    /// Whether there is none.
+    /// Whether there are no such entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.nameless.is_empty()
     }
 
-    /// What is wrong with all of them.
+    /// The descriptions of all entries.
     pub fn into_texts(self) -> impl Iterator<Item = String> {
         self.entries.into_values().chain(self.nameless)
     }
 }
 
-/// What somebody else did to the maps, by the kind of entry.
+/// The kind of an entry that another program changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DriftKind {
     /// An entry of `frontends`.
     Frontend,
     /// An entry of `services`.
     Service,
-    /// Backends in `slots` under an entry of `services` that is as it was.
+    /// Backends in `slots`, while their entry of `services` is unchanged.
     Slots,
     /// An entry of `node_addrs`.
     NodeAddress,
 }
 
 impl DriftKind {
-    /// All, in the order they are told.
+    /// Every kind, in the order of reports.
     pub const ALL: [Self; 4] = [Self::Frontend, Self::Service, Self::Slots, Self::NodeAddress];
 
-    /// As the metric's label has it.
+    /// The label of the metric.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Frontend => "frontend",
@@ -78,14 +79,14 @@ impl DriftKind {
     }
 }
 
-/// How an entry differs from what nodelb left there.
+/// How an entry differs from what nodelb wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// It is gone.
+    /// The entry is gone.
     Missing,
-    /// It says something else.
+    /// The entry has a different value.
     Changed,
-    /// nodelb never put it there.
+    /// nodelb did not write the entry.
     Foreign,
 }
 
@@ -99,16 +100,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One entry that somebody else deleted, overwrote or added.
+/// One entry that another program deleted, overwrote or added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// Which.
+    /// The key of the entry.
     pub key: EntryKey,
-    /// In which map.
+    /// The kind of the entry.
     pub kind: DriftKind,
-    /// What was done to it.
+    /// The change to the entry.
     pub fault: Fault,
-    /// Whose it is, if any service's.
+    /// The service port that the entry belongs to, if any.
     pub owner: Option<Arc<PortKey>>,
 }
 
@@ -123,7 +124,7 @@ impl fmt::Display for Drift {
     }
 }
 
-/// The entries in which the maps differ from the state, in order: services, frontends, node addresses.
+/// The entries that differ between the maps and the state, in this order: services, frontends, node addresses.
 pub fn differing(content: &Content, state: &MapState) -> Vec<EntryKey> {
     let held = &content.state;
     let mut keys = BTreeSet::new();
@@ -151,7 +152,7 @@ fn surplus<'a, K: Ord, V>(held: &'a imbl::OrdMap<K, V>, wanted: &'a imbl::OrdMap
     held.keys().filter(|key| !wanted.contains_key(*key))
 }
 
-/// What was done to the entry, if the maps and what nodelb left there differ in it. The kind and the fault alone.
+/// The kind and the fault of the entry, if the maps differ from what nodelb wrote there.
 pub(crate) fn judge(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
     let is_broken = content.broken.entries.contains_key(&key);
     let held = &content.state;
@@ -186,14 +187,14 @@ fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Op
     }
 }
 
-/// Whether nothing but the backends themselves differs: then the slots were written over, not the entry.
+/// Whether only the backends can differ, which means that the slots were overwritten and not the entry.
 fn is_same_shape(a: &ServiceEntry, b: &ServiceEntry) -> bool {
     (a.cluster.len(), a.local.len()) == (b.cluster.len(), b.local.len())
         && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.tag)
             == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.tag)
 }
 
-/// What to believe of a broken frontend that nobody wants, so that it is deleted.
+/// The assumed value of a broken frontend that is not desired, so that it is deleted.
 pub(crate) const NOBODYS: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
 

@@ -1,6 +1,6 @@
-//! From what the kernel has to what it should have, as operations in an order that leaves no gap: first the lists, then
-//! what points at them; first what stops pointing, then what it pointed at. After every prefix of the operations (a crash
-//! may follow) a frontend that stays leads to its list of before or to its list of after, and to no other.
+//! Computes the operations from the realised to the desired state, in an order without gaps. Lists are written before
+//! the frontends that point at them, and frontends are deleted before their lists. After every prefix of the operations
+//! (the daemon may crash at any point), a frontend that stays leads either to its old list or to its new one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::model::addr::{Addr, L4Addr};
 use crate::state::entries::{Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 
-/// The entries in which desired and realised may differ. Gathered in any order and any number of times;
-/// [`Touched::settle`] makes sets of them, which is what every function here expects.
+/// The entries that may differ between the desired and the realised state. They are collected in any order and may
+/// repeat. [`Touched::settle`] sorts and deduplicates them, which every function here requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Entries of `services`.
@@ -30,12 +30,12 @@ impl Touched {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.services.is_empty() && self.frontends.is_empty() && self.node_addrs.is_empty()
     }
 
-    /// Brings the entries in order, each once.
+    /// Sorts the entries and removes duplicates.
     pub fn settle(&mut self) {
         settle(&mut self.services);
         settle(&mut self.frontends);
@@ -48,11 +48,11 @@ fn settle<T: Ord>(entries: &mut Vec<T>) {
     entries.dedup();
 }
 
-/// What must be put, in batches to be carried out one after the other.
+/// The put operations, in batches that must be carried out one after another.
 ///
-/// A frontend moves to another service entry only once that entry is as it should be, and an entry changes only once the
-/// frontends that leave it have moved. Services that swap addresses and change their lists in one round wait for each
-/// other in a circle: there the lists go first.
+/// A frontend moves to another service entry only after that entry is correct, and an entry changes only after the
+/// frontends that leave it have moved. Services that exchange addresses and change their lists in the same round form a
+/// cycle of dependencies; then the lists are written first.
 pub fn puts(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<Vec<MapOp>> {
     let mut pending = Pending::new(desired, realised, touched);
     let mut batches = vec![put_node_addrs(desired, realised, touched)];
@@ -69,12 +69,12 @@ pub fn puts(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<Ve
     batches
 }
 
-/// What [`puts`] has not yet put in order.
+/// The operations that [`puts`] has not ordered yet.
 struct Pending<'a> {
     services: BTreeMap<ServiceId, Arc<ServiceEntry>>,
     frontends: BTreeMap<L4Addr, FrontendEntry>,
     realised: &'a Realised,
-    /// How many pending frontends leave each entry.
+    /// The number of pending frontends that leave each entry.
     leaving: BTreeMap<ServiceId, u32>,
 }
 
@@ -106,14 +106,14 @@ impl<'a> Pending<'a> {
         self.services.is_empty() && self.frontends.is_empty()
     }
 
-    /// The entry whose old list the frontend needs until it has moved. Whoever goes from the local view to the cluster
-    /// view of one entry leaves it too: the new local list may be empty.
+    /// The entry with the old list that the frontend needs until it has moved. A change from the local view to the
+    /// cluster view of the same entry counts as leaving it, because the new local list may be empty.
     fn left_by(&self, address: &L4Addr, wanted: &FrontendEntry) -> Option<ServiceId> {
         let held = self.realised.frontends.get(address)?;
         (held.service != wanted.service || (held.inside_local && !wanted.inside_local)).then_some(held.service)
     }
 
-    /// The entries nobody has yet to leave.
+    /// Removes and returns the entries that no frontend has yet to leave.
     fn take_services(&mut self) -> BTreeMap<ServiceId, Arc<ServiceEntry>> {
         let services = std::mem::take(&mut self.services);
         if self.leaving.is_empty() {
@@ -124,7 +124,8 @@ impl<'a> Pending<'a> {
         ready
     }
 
-    /// The frontends whose entry is as it should be, or which only change to another view of the entry they are at.
+    /// Removes and returns the frontends that can move: their new entry is correct, or they only change to another view
+    /// of the same entry.
     fn take_frontends(&mut self) -> BTreeMap<L4Addr, FrontendEntry> {
         let frontends = std::mem::take(&mut self.frontends);
         if self.leaving.is_empty() && self.services.is_empty() {
@@ -156,7 +157,7 @@ fn put_node_addrs(desired: &Desired, realised: &Realised, touched: &Touched) -> 
     touched.node_addrs.iter().filter(is_new).map(|addr| MapOp::PutNodeAddr(*addr)).collect()
 }
 
-/// Frontends and node addresses nobody wants.
+/// The delete operations for frontends and node addresses that are not desired.
 pub fn delete_frontends(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<MapOp> {
     let frontends = touched
         .frontends
@@ -171,8 +172,8 @@ pub fn delete_frontends(desired: &Desired, realised: &Realised, touched: &Touche
     frontends.chain(node_addrs).collect()
 }
 
-/// Service entries nobody wants and nothing points at. `is_referenced` tells whether a realised frontend still points at
-/// a service entry.
+/// The delete operations for service entries that are not desired and not referenced. `is_referenced` returns whether a
+/// realised frontend still points at a service entry.
 pub fn delete_services(
     desired: &Desired,
     realised: &Realised,

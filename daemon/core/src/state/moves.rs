@@ -1,14 +1,14 @@
-//! Whether sockets may have to move on since somebody last looked.
+//! Counters that show whether sockets may have become stale since the last check.
 
 use crate::model::addr::Protocol;
 
-/// How often something has changed so that sockets may have to move on; wraps never. Only whether a number is another
-/// than before means anything.
+/// The number of changes after which sockets may be stale. It never wraps. Only inequality with an earlier value has a
+/// meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// For UDP sockets.
+    /// The number of changes for UDP sockets.
     pub udp: u64,
-    /// For TCP sockets.
+    /// The number of changes for TCP sockets.
     pub tcp: u64,
 }
 

@@ -1,23 +1,23 @@
-//! What the kernel keeps about the owner of a `services` entry, so that the next start knows it again: its source, and its
-//! name as two short hashes. Owns the hashes; they lie in pinned maps, so they never change.
+//! The owner of a `services` entry as stored in the maps, so that it is recognised after a restart: its source, and its
+//! name as two short hashes. The hash function never changes, because the hashes are in pinned maps.
 
 use crate::model::addr::Family;
 use crate::model::service::{PortKey, Source};
 use std::sync::Arc;
 
-/// The owner of a `services` entry, as the kernel keeps it over a restart. A hash may be equal for two names: a tag alone
-/// never gives a service an entry that none of its addresses points at.
+/// The owner of a `services` entry as stored in the maps over a restart. Two names may have equal hashes, so a tag
+/// alone never gives a service an entry that none of its addresses points at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerTag {
     /// The source that describes the service.
     pub source: Source,
-    /// Hash of the service's namespace and name.
+    /// The hash of the service's namespace and name.
     pub service: u32,
-    /// Hash of the port's name, protocol and family.
+    /// The hash of the port's name, protocol and family.
     pub port: u32,
 }
 
-/// Whose a service id is.
+/// The service port that owns a service id.
 #[derive(Clone, Debug)]
 pub(crate) struct IdOwner {
     pub(crate) key: Arc<PortKey>,
@@ -35,18 +35,18 @@ impl OwnerTag {
         Self { source, service: hash(&[key.service.namespace.as_bytes(), key.service.name.as_bytes()]), port }
     }
 
-    /// Whether both are of ports of one service, as one source describes it.
+    /// Whether both tags are of ports of the same service and the same source.
     pub fn is_of_service(self, other: Self) -> bool {
         (self.source, self.service) == (other.source, other.service)
     }
 
-    /// Whether it is of this port, whatever source describes it.
+    /// Whether both tags are of the same port, regardless of the source.
     pub fn is_of_port(self, other: Self) -> bool {
         (self.service, self.port) == (other.service, other.port)
     }
 }
 
-/// FNV-1a of the words, each ended by a byte that no name has; folded to 32 bits.
+/// The FNV-1a hash of the words, each terminated by a byte that no name contains, folded to 32 bits.
 fn hash(words: &[&[u8]]) -> u32 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -66,7 +66,8 @@ mod tests {
         PortKey { service, port: port.into(), protocol: Protocol::Tcp, family: Family::Ipv4 }
     }
 
-    /// The hashes lie in maps of nodes that run: another function would not know their owners again.
+    /// Running nodes have these hashes in their maps. With a different hash function, the entries would lose their
+    /// owners.
     #[test]
     fn tags_are_what_they_always_were() {
         let tag = OwnerTag::new(&key("shop/web", "http"), Source::Files);

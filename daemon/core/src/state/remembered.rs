@@ -1,4 +1,4 @@
-//! What of the backends that stay in use although their source emptied the service port outlives a reboot.
+//! Records that preserve held backends over a reboot.
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -8,20 +8,20 @@ use crate::model::cause::Cause;
 use crate::model::service::PortKey;
 use crate::state::entries::{MAX_VIEW_SLOTS, ServiceEntry, Slot, View, backends_of};
 
-/// The most records a start takes in: many times the protected service ports of any cluster.
+/// The maximum number of records accepted at a start: many times the number of protected service ports in any cluster.
 pub const MAX_REMEMBERED: usize = 1_024;
 
-/// The backends of a protected service port, for the time after a reboot, when the maps are gone. A fallback: what a
-/// source tells always wins.
+/// The backends of a protected service port, preserved over a reboot, when the maps are gone. Only a fallback: the
+/// reports of a source always take precedence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
-    /// Which port.
+    /// The service port.
     pub port: PortKey,
     /// The cluster view: each backend once with its number of slots, in address order; not empty.
     pub cluster: Vec<(L4Addr, u16)>,
-    /// The local view.
+    /// The local view, in the same form.
     pub local: Vec<(L4Addr, u16)>,
-    /// What emptied the port, if these backends were held.
+    /// The object that emptied the port, if these backends were held.
     pub cause: Option<Cause>,
 }
 
@@ -31,7 +31,7 @@ impl Remembered {
         Self { port: key.clone(), cluster: cluster.into_vec(), local: local.into_vec(), cause }
     }
 
-    /// Whether the record can be true of its port: it was read from a file.
+    /// Whether the record is valid for its port. Records are read from a file, which may be damaged.
     pub(crate) fn is_plausible(&self) -> bool {
         let fits = |view: &[(L4Addr, u16)]| {
             let is_of_port = |(addr, count): &(L4Addr, u16)| {
@@ -49,7 +49,7 @@ impl Remembered {
     }
 }
 
-/// Two views that some entry has or had.
+/// The two views that an entry has or had.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) cluster: View,
@@ -61,7 +61,7 @@ impl Known {
         Self { cluster: view(&entry.cluster), local: view(&entry.local) }
     }
 
-    /// Without the backends that no connection may be sent to; `None` if that leaves nothing.
+    /// The views without the backends to which no connection may be sent; `None` if no backend is left.
     pub(crate) fn admitted(mut self, admits: impl Fn(L4Addr) -> bool) -> Option<Self> {
         self.cluster.retain(|(addr, _)| admits(*addr));
         self.local.retain(|(addr, _)| admits(*addr));

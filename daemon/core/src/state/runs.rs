@@ -1,26 +1,26 @@
-//! Where in the `slots` map each backend list lives. A list is a run: consecutive slots. A changed list gets a fresh
-//! run; the old one rests until no BPF program can still be reading it, then is reused. Pure bookkeeping: whoever owns
-//! the map owns one of these.
+//! The placement of backend lists in the `slots` map. A list is a run of consecutive slots. A changed list gets a new
+//! run; the old one rests until no BPF program can still be reading it, and is then reused. This is bookkeeping only:
+//! the owner of a map has one of these.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::model::moment::Moment;
 
-/// How long a freed run rests, in milliseconds from the end of the round that freed it. A program that read the old view
+/// The rest of a freed run, in milliseconds from the end of the round that freed it. A program that read the old view
 /// word finishes within microseconds, so this is a margin of several orders of magnitude. It is no proof: a preempted
-/// process may be off its CPU for longer, which is what [`Runs::wait_for_release`] is for.
+/// process may be off its CPU for longer, which [`Runs::wait_for_release`] takes into account.
 pub const REST_MILLIS: u64 = 1_000;
 
 /// Consecutive slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
-    /// First slot.
+    /// The index of the first slot.
     pub first: u32,
-    /// How many; 0 is the empty run, which takes no room.
+    /// The number of slots; 0 is the empty run, which needs no space.
     pub len: u32,
 }
 
-/// A run that may still be read.
+/// A run that programs may still read.
 #[derive(Clone, Copy, Debug)]
 struct Resting {
     run: Run,
@@ -32,22 +32,22 @@ struct Resting {
 /// The free, used and resting parts of the `slots` map.
 #[derive(Clone, Debug)]
 pub struct Runs {
-    /// What can be given out now.
+    /// The parts that can be assigned now.
     free: Extents,
-    /// The same, and what rests: what can be given out once everything has rested.
+    /// The free and the resting parts, which can be assigned once everything has rested.
     unused: Extents,
-    /// Freed runs that may still be read, oldest first.
+    /// The freed runs that programs may still read, oldest first.
     resting: VecDeque<Resting>,
-    /// How many rounds have ended.
+    /// The number of completed rounds.
     rounds: u64,
-    /// In how many of them the owner knows that no program reads what they freed any more.
+    /// The number of rounds for which it is known that no program still reads what they freed.
     released: u64,
     used: u32,
     resting_slots: u32,
 }
 
 impl Runs {
-    /// An empty map of `limit` slots, whose freed runs rest by time alone: see [`Self::wait_for_release`].
+    /// An empty map of `limit` slots. Its freed runs rest by time alone: see [`Self::wait_for_release`].
     pub fn new(limit: u32) -> Self {
         let mut extents = Extents { limit, ..Extents::default() };
         extents.insert(Run { first: 0, len: limit });
@@ -62,48 +62,48 @@ impl Runs {
         }
     }
 
-    /// From now on a freed run is not reused before [`Self::release`] has named its round either, however long it rests.
+    /// From now on, a freed run is additionally not reused before [`Self::release`] has included its round.
     pub fn wait_for_release(&mut self) {
         self.released = 0;
     }
 
-    /// Takes [`Self::wait_for_release`] back.
+    /// Reverts [`Self::wait_for_release`].
     pub fn rest_by_time_alone(&mut self) {
         self.released = u64::MAX;
     }
 
-    /// No program reads anything any more that was freed in the first `rounds` rounds.
+    /// Records that no program still reads anything that was freed in the first `rounds` rounds.
     pub fn release(&mut self, rounds: u64) {
         self.released = self.released.max(rounds);
     }
 
-    /// How many rounds have ended: what [`Self::release`] counts.
+    /// The number of completed rounds, to be passed to [`Self::release`] later.
     pub fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// Whether what was freed after so many rounds may be reused as far as [`Self::release`] goes.
+    /// Whether [`Self::release`] permits the reuse of what was freed in this round.
     pub fn is_released(&self, round: u64) -> bool {
         round < self.released
     }
 
-    /// Whether the round freed anything that rests.
+    /// Whether anything that was freed in this round or later still rests.
     pub fn has_freed(&self, round: u64) -> bool {
         self.resting.back().is_some_and(|resting| resting.round >= round)
     }
 
-    /// How many slots are in use, resting ones not counted.
+    /// The number of slots in use, without resting ones.
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// How many slots are resting.
+    /// The number of resting slots.
     pub fn resting(&self) -> u32 {
         self.resting_slots
     }
 
-    /// Takes the part of a map that is already in use, at start. False if it overlaps a used part or leaves the map:
-    /// then the map's content is not to be trusted.
+    /// Reserves a part of the map that is already in use at the start. Returns false if it overlaps a used part or
+    /// exceeds the map, in which case the content of the map cannot be trusted.
     #[must_use]
     pub fn reserve(&mut self, run: Run) -> bool {
         let is_free = run.len == 0 || self.free.cut(run) && self.unused.cut(run);
@@ -113,7 +113,7 @@ impl Runs {
         is_free
     }
 
-    /// A fresh run of `len` slots, or `None` if there is no room now (there may be after a rest).
+    /// A new run of `len` slots; `None` if there is no space now. There may be space after a rest.
     pub fn allocate(&mut self, len: u32, now: Moment) -> Option<Run> {
         if len == 0 {
             return Some(Run { first: 0, len: 0 });
@@ -126,12 +126,12 @@ impl Runs {
         Some(run)
     }
 
-    /// Whether there would be room for a run of `len` slots if everything had rested.
+    /// Whether there would be space for a run of `len` slots if everything had rested.
     pub fn has_room_after_rest(&self, len: u32) -> bool {
         self.unused.best_fit(len).is_some()
     }
 
-    /// Gives the run back; it rests before it is reused.
+    /// Frees the run, which rests before it is reused.
     pub fn free(&mut self, run: Run, now: Moment) {
         if run.len > 0 {
             self.used -= run.len;
@@ -141,14 +141,14 @@ impl Runs {
         }
     }
 
-    /// What was freed since the last call was in use until now: its rest begins.
+    /// Starts the rest of the runs that were freed since the last call, because they were in use until now.
     pub fn end_round(&mut self, ended: Moment) {
         let fresh = self.resting.iter_mut().rev().take_while(|resting| resting.round == self.rounds);
         fresh.for_each(|resting| resting.since = ended.max(resting.since));
         self.rounds += 1;
     }
 
-    /// Gives back a run that no reader ever saw: it needs no rest.
+    /// Frees a run that was never published. It needs no rest.
     pub fn free_unpublished(&mut self, run: Run) {
         if run.len > 0 {
             self.used -= run.len;
@@ -169,23 +169,23 @@ impl Runs {
     }
 }
 
-/// Parts of the map, never adjacent to each other.
+/// Parts of the map that are never adjacent to each other.
 #[derive(Clone, Debug, Default)]
 struct Extents {
     limit: u32,
-    /// By start.
+    /// The parts by first slot.
     by_first: BTreeMap<u32, u32>,
-    /// By length, for the best fit.
+    /// The parts by length, to find the best fit.
     by_len: BTreeSet<(u32, u32)>,
 }
 
 impl Extents {
-    /// The first `len` slots of the shortest part that has so many.
+    /// The first `len` slots of the shortest part that is long enough.
     fn best_fit(&self, len: u32) -> Option<Run> {
         self.by_len.range((len, 0)..).next().map(|&(_, first)| Run { first, len })
     }
 
-    /// Takes the run out; false if not all of it is there.
+    /// Removes the run. Returns false if not all of it is present.
     fn cut(&mut self, run: Run) -> bool {
         let Some((&first, &len)) = self.by_first.range(..=run.first).next_back() else { return false };
         let (Some(end), Some(whole_end)) = (run.first.checked_add(run.len), first.checked_add(len)) else {
@@ -200,7 +200,7 @@ impl Extents {
         true
     }
 
-    /// Puts the run in, in one piece with its neighbours.
+    /// Adds the run and merges it with adjacent parts.
     fn merge(&mut self, mut run: Run) {
         if let Some((&first, &len)) = self.by_first.range(..run.first).next_back()
             && first + len == run.first

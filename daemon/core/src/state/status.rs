@@ -1,4 +1,4 @@
-//! How what the kernel has stands to what the sources ask for.
+//! The status of frontends: the relation of the maps to what the sources ask for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use crate::model::names::NoSuchName;
 
-/// Where a frontend stands between what the sources ask for and what the kernel has.
+/// The status of a frontend: the relation of the maps to what the sources ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Status {
-    /// Not yet in the kernel.
+    /// The maps do not contain it yet.
     Pending,
-    /// The kernel has exactly what the sources ask for.
+    /// The maps contain exactly what the sources ask for.
     Done,
-    /// Kept although the source emptied it.
+    /// Kept in use although the source emptied it.
     Held,
-    /// Refused, or the kernel would not take it; the row's error says why.
+    /// Refused, or not accepted by the maps. The row's error gives the reason.
     Error,
 }
 
 impl Status {
-    /// All of them, in the order of [`Self::NAMES`].
+    /// Every status, in the order of [`Self::NAMES`].
     pub const ALL: [Self; 4] = [Self::Pending, Self::Done, Self::Held, Self::Error];
-    /// How they print.
+    /// The names in output.
     pub const NAMES: [&'static str; 4] = ["Pending", "Done", "Held", "Error"];
 }
 

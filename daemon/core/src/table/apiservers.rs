@@ -1,5 +1,5 @@
-//! At which addresses an apiserver is known to listen, and which services lead there: those are protected, their last
-//! backends are never taken from them. Owns the set and the judgement; what follows from it is the engine's.
+//! The addresses where apiservers are known to listen, and the decision whether a service leads to one of them. Such a
+//! service is protected: it always keeps its last backends. The engine applies the protection.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use crate::model::node::NodeFacts;
 use crate::model::service::{FrontendKind, Service, ServiceName, Slice, Source};
 use crate::state::remembered::Remembered;
 
-/// The most addresses kept that were read from slices or are no longer told. Memory must not depend on what a slice
-/// says; a cluster has a handful of apiservers.
+/// The maximum number of addresses that were read from slices or are no longer reported. It bounds the memory
+/// regardless of the slices; a cluster has only a few apiservers.
 pub const MAX_SEEN: usize = 256;
 
-/// The addresses of apiservers. An address once known stays known for as long as the engine lives: forgetting one could
-/// only take protection away.
+/// The addresses of apiservers. A known address stays known for the lifetime of the engine, because removing one could
+/// only remove protection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Apiservers {
-    /// As [`crate::change::Change::Apiservers`] says now.
+    /// The addresses in the last [`crate::change::Change::Apiservers`].
     told: BTreeSet<(Addr, u16)>,
-    /// Backends of `default/kubernetes`, gone ones too, and what was told before.
+    /// The backends of `default/kubernetes`, including removed ones, and the addresses that were reported earlier.
     seen: BTreeSet<(Addr, u16)>,
-    /// A bit for each known port modulo 64: every backend of every service is asked about, and hardly any has such a
-    /// port.
+    /// One bit for each known port modulo 64. It makes lookups cheap: they are made for every backend of every service,
+    /// and hardly any has such a port.
     ports: u64,
 }
 
 impl Apiservers {
-    /// Whether an apiserver is known to listen there.
+    /// Whether an apiserver is known to listen at this address and port.
     pub fn contains(&self, addr: Addr, port: u16) -> bool {
         self.ports & port_bit(port) != 0 && (self.told.contains(&(addr, port)) || self.seen.contains(&(addr, port)))
     }
 
-    /// Whether the transport address is one of theirs: they listen on TCP.
+    /// Whether the transport address is an apiserver's. Apiservers listen on TCP.
     pub fn has(&self, at: L4Addr) -> bool {
         at.protocol == Protocol::Tcp && self.contains(at.addr, at.port)
     }
 
-    /// Whether none is known.
+    /// Whether no address is known.
     pub fn is_empty(&self) -> bool {
         self.told.is_empty() && self.seen.is_empty()
     }
@@ -47,7 +47,7 @@ impl Apiservers {
         self.told.union(&self.seen).copied()
     }
 
-    /// Takes in what the address pool says. Returns what was not known.
+    /// Accepts the current addresses of the address pool. Returns those that were not known.
     pub(crate) fn tell(&mut self, addresses: BTreeSet<(Addr, u16)>) -> BTreeSet<(Addr, u16)> {
         let new = addresses.iter().filter(|(addr, port)| !self.contains(*addr, *port)).copied().collect();
         self.ports |= addresses.iter().fold(0, |ports, (_, port)| ports | port_bit(*port));
@@ -56,13 +56,13 @@ impl Apiservers {
         new
     }
 
-    /// Takes in the backends of a slice of `default/kubernetes`. Returns what was not known.
+    /// Accepts the backends in a slice of `default/kubernetes`. Returns those that were not known.
     pub(crate) fn learn(&mut self, slice: &Slice) -> BTreeSet<(Addr, u16)> {
         let ports = slice.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
         self.see_new(ports.flat_map(|port| &port.backends).map(|backend| (backend.addr, backend.port)))
     }
 
-    /// Takes in the backends that `default/kubernetes` had before the start. Returns what was not known.
+    /// Accepts the backends that `default/kubernetes` had before the start. Returns those that were not known.
     pub(crate) fn recall(&mut self, records: &[Remembered]) -> BTreeSet<(Addr, u16)> {
         let records = records.iter().filter(|it| is_default_kubernetes(&it.port.service) && it.is_plausible());
         let backends = records.flat_map(|record| &record.cluster).map(|(at, _)| *at);
@@ -91,23 +91,22 @@ fn port_bit(port: u16) -> u64 {
     1 << (port % 64)
 }
 
-/// Whether the address may be an apiserver's on the word of a slice.
+/// Whether a slice may add this address as an apiserver's.
 fn is_address((addr, port): (Addr, u16)) -> bool {
     port != 0 && !addr.is_unspecified() && !addr.is_multicast() && !addr.is_loopback()
 }
 
-/// Whether this is the service the apiservers publish themselves under.
+/// Whether this is the service under which the apiservers publish themselves.
 pub(crate) fn is_default_kubernetes(name: &ServiceName) -> bool {
     *name.name == *"kubernetes" && *name.namespace == *"default"
 }
 
-/// Whether the slice says where apiservers are.
+/// Whether the slice contains the addresses of apiservers.
 pub(crate) fn tells_of_apiservers(slice: &Slice) -> bool {
     slice.source == Source::Kubernetes && is_default_kubernetes(&slice.service)
 }
 
-/// Whether a client that dials one of the service's frontends dials one of these addresses, or one of its backends is
-/// one of them, usable or not.
+/// Whether one of the service's frontends has one of these addresses, or one of its backends does, usable or not.
 pub(crate) fn leads_to(
     service: &Service,
     slices: &[Arc<Slice>],

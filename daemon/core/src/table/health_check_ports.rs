@@ -1,5 +1,5 @@
-//! Local entry: which services have a port where load balancers ask whether this node has a backend of its own
-//! (Kubernetes `healthCheckNodePort`), and what they are to be told. Listening there is the daemon's.
+//! The services with a port where load balancers ask whether this node has local backends (Kubernetes
+//! `healthCheckNodePort`), and the data for the responses. The daemon listens on the ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,29 +8,31 @@ use imbl::OrdMap;
 use crate::model::addr::Family;
 use crate::model::service::{FrontendKind, Service, ServiceName};
 
-/// The services with a health-check port, kept up to date change by change: nobody looks through every service for them.
+/// The services with a health-check port. The set is updated with each change, so that no search through all services
+/// is necessary.
 #[derive(Clone, Debug, Default)]
 pub struct HealthCheckPorts(OrdMap<ServiceName, Wanted>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     port: u16,
-    /// Those the service has a ClusterIP in: a load balancer of the other one has no business here.
+    /// The families in which the service has a ClusterIP. Load balancers of the other family do not use the port.
     families: BTreeSet<Family>,
     created: Option<u64>,
 }
 
-/// Who is asked at a port, over IPv4 or IPv6.
+/// The services that want the same port over IPv4 or IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimants {
-    /// The oldest service that wants it, the first by name of those.
+    /// The oldest service that wants the port; among services of equal age, the first by name.
     pub owner: ServiceName,
-    /// The others, in line. A cluster gives each port to one service; files may say anything.
+    /// The other services, in order of precedence. A cluster assigns each port to one service, but files may contain
+    /// conflicts.
     pub waiting: Vec<ServiceName>,
 }
 
 impl HealthCheckPorts {
-    /// Takes note of what the service is now; `None` where there is none of this name.
+    /// Records the current description of the service; `None` if there is no service of this name.
     pub(crate) fn note(&mut self, name: &ServiceName, service: Option<&Service>) {
         let wanted = service.and_then(|service| {
             let port = service.health_check_port?;
@@ -48,17 +50,17 @@ impl HealthCheckPorts {
         };
     }
 
-    /// Whether both are clones of one another and nothing has changed since. May say no although they are equal.
+    /// Whether both are unchanged clones of one another. May return false for equal contents.
     pub fn is_same(&self, other: &Self) -> bool {
         self.0.ptr_eq(&other.0)
     }
 
-    /// How many services want a port.
+    /// The number of services that want a port.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none does.
+    /// Whether no service wants a port.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -68,7 +70,7 @@ impl HealthCheckPorts {
         self.0.iter().map(|(name, wanted)| (name, wanted.port))
     }
 
-    /// Who is asked at which port.
+    /// The services by port.
     pub fn by_port(&self) -> BTreeMap<(u16, Family), Claimants> {
         let mut lines: BTreeMap<(u16, Family), Vec<(u64, &ServiceName)>> = BTreeMap::new();
         for (name, wanted) in &self.0 {

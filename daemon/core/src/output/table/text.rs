@@ -1,5 +1,5 @@
-//! Tables as text: aligned columns that can be fitted to a terminal, and words that can be coloured. Owns how a cell looks;
-//! names and addresses are never shortened, and no word of the last column is lost.
+//! Tables as text: aligned columns that can be fitted to a terminal, with optional colours. This module defines the
+//! display of cells. Names and addresses are never shortened, and the last column always shows its whole text.
 
 use std::fmt::{self, Write};
 
@@ -7,30 +7,30 @@ use crate::output::age;
 use crate::output::cell::Cell;
 use crate::output::shape::{Column, Kind, Shape};
 
-/// How many elements of a list are shown unless all are asked for; JSON shows all.
+/// The number of list elements that are shown unless all are requested. JSON contains all.
 const SHOWN: usize = 5;
 const GAP: &str = "  ";
-/// What a shortened cell ends with.
+/// The character at the end of a shortened cell.
 const CUT: char = '…';
-/// A column is not made narrower than this, however narrow the terminal.
+/// The minimum width of a column, however narrow the terminal is.
 const LEAST: usize = 8;
-/// A last column of words stays beside its row if it gets so much.
+/// The minimum width at which a last column of texts stays in its row.
 const ENOUGH: usize = 40;
-/// Before what does not fit beside its row and is written below it.
+/// The indentation of text that does not fit in its row and follows below it.
 const BELOW: &str = "    ";
 
-/// How text is wanted.
+/// The style of text output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// The width to fit lines to, in characters; `None`: as wide as they are.
+    /// The maximum width of lines in characters; `None` for no limit.
     pub width: Option<usize>,
-    /// All of every list, and nothing shortened.
+    /// Whether to show complete lists and shorten nothing.
     pub wide: bool,
-    /// Words that say how something stands in colour, as terminals understand it.
+    /// Whether to colour words that show a status, with terminal escape sequences.
     pub colour: bool,
 }
 
-/// Appends the table: the headings, then one line per row. What follows may be written in the same columns.
+/// Appends the table: the headings, then one line per row. The result writes further rows in the same columns.
 /// `instead` replaces the headings of a table without rows.
 pub(super) fn write(
     shape: &'static Shape,
@@ -51,7 +51,7 @@ pub(super) fn write(
     lines
 }
 
-/// Lines in the columns of a table that has been written.
+/// Writes lines in the columns of an existing table.
 #[derive(Debug)]
 pub struct Lines {
     shape: &'static Shape,
@@ -60,7 +60,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Appends one more row.
+    /// Appends one row.
     pub fn push_row(&self, row: &[Cell], out: &mut String) {
         Texts::of(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
     }
@@ -75,7 +75,7 @@ impl Lines {
     }
 }
 
-/// The cells of a table, printed, in one string.
+/// The displayed cells of a table, in one string.
 struct Texts {
     plain: String,
     ends: Vec<usize>,
@@ -92,7 +92,7 @@ impl Texts {
         texts
     }
 
-    /// Hands the texts on row by row.
+    /// Calls the closure with the texts of each row.
     fn for_each_row<'a>(&'a self, mut each: impl FnMut(&[&'a str])) {
         let mut row = Vec::with_capacity(self.columns);
         let mut start = 0;
@@ -107,22 +107,22 @@ impl Texts {
     }
 }
 
-/// How wide each column is.
+/// The widths of the columns.
 #[derive(Debug)]
 struct Layout {
     widths: Vec<usize>,
-    /// Which columns were made narrower than what is in them.
+    /// Whether each column was made narrower than its content.
     narrowed: Vec<bool>,
-    /// How the last column is written, where it takes more than a line.
+    /// The layout of the last column if it needs more than one line.
     last: Option<Last>,
 }
 
-/// The last column, of words that do not fit.
+/// The layout of a last column of texts that does not fit.
 #[derive(Clone, Copy, Debug)]
 enum Last {
-    /// Beside its row, from here on, in lines of so many characters.
+    /// In its row, from this position, in lines of this number of characters.
     Beside(usize, usize),
-    /// Below its row, with this heading, in lines of so many characters.
+    /// Below its row, with this heading, in lines of this number of characters.
     Below(&'static str, usize),
 }
 
@@ -151,13 +151,13 @@ impl Layout {
         layout
     }
 
-    /// By how much a line is too long.
+    /// The number of characters by which a line exceeds the width.
     fn excess(&self, width: usize) -> usize {
         let line = self.widths.iter().sum::<usize>() + GAP.len() * (self.widths.len() - 1);
         line.saturating_sub(width)
     }
 
-    /// Takes from the widest columns first, until lines fit or nothing is left to take.
+    /// Narrows the widest columns first, until lines fit or no column can be narrowed further.
     fn narrow(&mut self, columns: &[Column], width: usize) {
         let mut excess = self.excess(width);
         while excess > 0 {
@@ -173,7 +173,7 @@ impl Layout {
         }
     }
 
-    /// No spaces after the last column.
+    /// Appends one line. It has no trailing spaces.
     fn push_line(&self, row: &[&str], colours: &[Option<&str>], out: &mut String) {
         for (position, (&width, text)) in self.widths.iter().zip(row).enumerate() {
             if position > 0 {
@@ -202,7 +202,7 @@ impl Layout {
         out.push('\n');
     }
 
-    /// Words of the last column that have no place beside the row.
+    /// Appends the text of the last column below its row.
     fn push_below(&self, row: &[&str], out: &mut String) {
         let Some(Last::Below(heading, width)) = self.last else { return };
         let Some(text) = row.last().filter(|text| **text != NOTHING) else { return };
@@ -214,7 +214,8 @@ impl Layout {
     }
 }
 
-/// Appends words, and goes on in another line, so far indented, where there is no room: `(taken, room)` of the first.
+/// Appends words, and continues on a new line with this indentation if there is no room. `(taken, room)` describes the
+/// first line.
 fn push_words(out: &mut String, text: &str, (mut taken, room): (usize, usize), indent: usize) {
     for word in text.split(' ') {
         let more = word.chars().count();
@@ -237,10 +238,10 @@ const GREEN: &str = "\u{1b}[32m";
 const YELLOW: &str = "\u{1b}[33m";
 const RED: &str = "\u{1b}[31m";
 
-/// All that a text has to say to a terminal.
+/// Every escape sequence that a text may contain.
 pub const COLOURS: [&str; 4] = [RESET, GREEN, YELLOW, RED];
 
-/// The colour of a word that says how something stands.
+/// The colour of a word that shows a status.
 fn colour(column: &Column, text: &str) -> Option<&'static str> {
     if !matches!(column.kind, Kind::OneOf(_)) {
         return None;
@@ -293,8 +294,8 @@ fn push_list<T>(
     }
 }
 
-/// Control characters are escaped: what a source wrote into a name or a path must neither break the table nor reach
-/// the operator's terminal as a command.
+/// Appends the text with control characters escaped, so that names and paths from a source cannot break the table or
+/// send commands to the operator's terminal.
 fn push_printable(out: &mut String, text: &str) {
     if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
         out.push_str(text);
