@@ -1,7 +1,7 @@
-//! The pure part of nodelb: from services and endpoint slices to the state the kernel should hold.
+//! The pure part of nodelb: it computes from services and endpoint slices the state that the maps should have.
 //!
-//! No I/O, no clock, no environment, no threads: everything comes in as an argument and goes out as a value, so that
-//! all of it can be tested by properties and scenarios. `clippy.toml` beside this package checks it.
+//! It has no I/O, clock, environment or threads: every input is an argument and every output a value, so that all of it
+//! can be tested with properties and scenarios. The `clippy.toml` of this package checks this.
 //!
 //! ```text
 //! Change --> table --dirty--> select + compile --> Desired --diff(Realised)--> MapOp --> Datapath

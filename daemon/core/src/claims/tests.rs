@@ -48,12 +48,12 @@ fn row(claims: &[Claim]) -> Row {
     row
 }
 
-/// The ids of the claims in line, the refused ones as 0.
+/// The ids of the claims in order of precedence, refused ones as 0.
 fn line(row: &Row) -> Vec<u32> {
     row.claims().iter().map(|claim| claim.target.as_ref().map_or(0, |id| id.0)).collect()
 }
 
-/// Whoever comes first in time, in whatever order they are told; names only break a tie.
+/// The oldest claim owns the address, regardless of the order of reports. Names matter only for claims of equal age.
 #[test]
 fn the_oldest_owns_the_address() {
     let claims = [claim("a/young", 200, 1), claim("b/old", 100, 2), claim("a/old", 100, 3)];
@@ -62,7 +62,7 @@ fn the_oldest_owns_the_address() {
     }
 }
 
-/// A claim that cannot be served must not keep a younger one from being served.
+/// A claim that cannot be served must not prevent a younger one from being served.
 #[test]
 fn a_refused_claim_stands_last_however_old() {
     let row = row(&[refused("a/old", 1), claim("b/young", 9, 5)]);
@@ -95,7 +95,7 @@ fn who_waits_is_told_for_whom_and_why() {
     }
 }
 
-/// Both who lost the address and who has it now have stood so only since then.
+/// The status of both the old and the new owner of the address starts at the change.
 #[test]
 fn another_owner_is_a_new_age() {
     let (old, young) = ("b/old".parse().expect("valid"), claim("a/young", 2, 1));

@@ -132,7 +132,7 @@ fn weights_become_slots_and_drained_backends_none() {
     );
 }
 
-/// Shares are of the view: within the local view the weights of remote backends do not matter.
+/// Shares are relative to the view: within the local view, the weights of remote backends do not matter.
 #[test]
 fn each_view_has_its_own_shares() {
     let on = |text, weight, node: &str| Backend { weight, node: Some(node.into()), ..backend(text) };
@@ -180,7 +180,7 @@ fn what_is_refused_as_a_frontend_and_why() {
     }
 }
 
-/// No translated connection may end at nodelb itself, nor at an address that is none.
+/// No translated connection may reach nodelb itself or an invalid address.
 #[test]
 fn what_is_refused_as_a_backend() {
     let admin = ["192.0.2.9:9890", "127.0.0.1:9890"].map(|text| (l4(text).addr, l4(text).port));
@@ -217,7 +217,7 @@ fn what_is_refused_as_a_backend() {
     assert!(!guard.admits_backend(port_zero, Source::Files, &apiservers), "port 0");
 }
 
-/// A refused backend counts for nothing: alone it leaves the service without any.
+/// A refused backend is ignored: without others, the service has none.
 #[test]
 fn a_refused_backend_is_no_backend() {
     let guard = Guard { admin: vec![(l4("192.0.2.9:9890").addr, 9890)], ..Guard::default() };
@@ -227,7 +227,7 @@ fn a_refused_backend_is_no_backend() {
     assert!(plan.cluster.is_empty() && !plan.has_backends);
 }
 
-/// One port number in two roles: the NodePort, and what the service's backend on this node binds.
+/// The same port number is the NodePort and the port that the service's backend on this node binds.
 #[test]
 fn a_nodeport_may_be_bound_by_the_services_own_backend_or_where_it_is_answered_nowhere() {
     let addrs = |texts: &[&str]| texts.iter().map(|text| l4(text).addr).collect();

@@ -29,7 +29,7 @@ pub struct Kept {
 pub enum KeptBecause {
     /// The source was used before, and the configuration does not name it.
     NotConfigured,
-    /// The source could not read everything. The text says what is missing.
+    /// The source could not read everything. The text names the missing part.
     Incomplete(Arc<str>),
 }
 

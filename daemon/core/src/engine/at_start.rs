@@ -49,7 +49,7 @@ impl AtStart {
         self.leading.range((id, L4Addr::FIRST)..=(id, L4Addr::LAST)).map(|(_, address)| address)
     }
 
-    /// Drops what is described now, after every source has reported everything it can. If an address is desired and
+    /// Drops the described entries, after every source has reported everything it can. If an address is desired and
     /// does not lead to an undescribed service, its source will report its removal.
     pub(super) fn forget_described(&mut self, desired: &Desired, realised: &Realised, ids: &ServiceIds) {
         let is_described = |address: &&L4Addr| {

@@ -76,7 +76,7 @@ fn new_pair() -> (Engine, MemoryDatapath) {
     (engine_beside(&datapath), datapath)
 }
 
-/// Maps in which the next operations `fails` picks, and only these, fail.
+/// Maps in which exactly the next operations that `fails` selects fail.
 fn failing(fails: impl Fn(&MapOp) -> bool + Send + 'static) -> MemoryDatapath {
     MemoryDatapath::new(LIMITS).with_fault(Box::new(move |op| fails(op)))
 }
@@ -113,7 +113,7 @@ fn a_service_reaches_the_kernel_in_one_round() {
     assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Done, 2));
 }
 
-/// Step 4 of the incident: an annotation must not reach the kernel.
+/// Step 4 of the incident: an annotation must not lead to an operation on the maps.
 #[test]
 fn a_change_that_changes_nothing_is_no_operation() {
     let (mut engine, mut datapath) = new_pair();
@@ -148,7 +148,7 @@ fn everything_is_given_back_when_the_last_service_goes() {
     assert_eq!(text(&engine, &datapath), "");
 }
 
-/// What the kernel holds is nobody's until every source has told all it has.
+/// Entries in the maps are kept until every source has reported everything.
 #[test]
 fn nothing_is_pruned_before_the_source_is_synced_and_complete() {
     let (mut engine, mut datapath) = new_pair();
@@ -177,7 +177,7 @@ fn nothing_is_pruned_before_the_source_is_synced_and_complete() {
     assert_eq!(text(&engine, &datapath), "");
 }
 
-/// A client's affinity and a socket's sticky choice are by id.
+/// A client's affinity and a socket's earlier choice are stored by id.
 #[test]
 fn ids_survive_a_restart() {
     let (mut engine, mut datapath) = new_pair();
@@ -254,7 +254,7 @@ fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
     assert!(rows.iter().all(|row| row.status == Status::Done), "{rows:?}");
 }
 
-/// Two ports of one name would otherwise each take an id, and the second one's would never come back.
+/// Otherwise two ports of one name would each take an id, and the second one would never be released.
 #[test]
 fn ports_of_equal_name_share_one_entry() {
     let (mut engine, mut datapath) = new_pair();
@@ -275,7 +275,7 @@ fn ports_of_equal_name_share_one_entry() {
     assert_eq!(engine.holdings(), empty);
 }
 
-/// A list that could not be written and is then taken back leaves nothing to be written, hence nothing in error.
+/// A list that could not be written and is then withdrawn leaves nothing to write, so there is no error either.
 #[test]
 fn a_failure_is_forgotten_when_its_cause_goes_away() {
     let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2));
@@ -292,7 +292,7 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
     assert_eq!(reports::frontends(&engine.snapshot(Moment(2)), &Filter::default())[0].status, Status::Done);
 }
 
-/// The entry comes in with a change of its list, before the retry of the failed operation is due.
+/// The entry is written because its list changes, before the retry of the failed operation is due.
 #[test]
 fn a_frontend_follows_its_entry_whenever_that_comes_in() {
     let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 1));
@@ -307,7 +307,7 @@ fn a_frontend_follows_its_entry_whenever_that_comes_in() {
     assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
 }
 
-/// The one that waits in line is told of first and by a name that comes first; the owner must find its id all the same.
+/// The waiting service is reported first and its name comes first. The owner must still get its previous id.
 #[test]
 fn the_owner_of_a_contested_address_finds_its_id_again() {
     let (mut engine, mut datapath) = new_pair();
@@ -328,7 +328,7 @@ fn the_owner_of_a_contested_address_finds_its_id_again() {
     assert_eq!(datapath.dump().expect("readable").frontends, before);
 }
 
-/// An id must not go to another service while a frontend that could not be deleted still points at it.
+/// An id must not be assigned to another service while a frontend that could not be deleted still points at it.
 #[test]
 fn an_id_stays_taken_while_a_frontend_points_at_it() {
     let mut datapath = failing(|op| matches!(op, MapOp::DeleteFrontend(_)));
@@ -345,7 +345,8 @@ fn an_id_stays_taken_while_a_frontend_points_at_it() {
     assert_eq!(text(&engine, &datapath), "");
 }
 
-/// The service's own file reads well, the file with its backends does not: "no backends" is not the truth.
+/// The service's own file is readable, but the file with its backends is not, so the absence of backends is no
+/// evidence.
 #[test]
 fn what_the_kernel_held_is_not_emptied_while_a_file_is_unread() {
     let (mut engine, mut datapath) = new_pair();
@@ -367,7 +368,7 @@ fn what_the_kernel_held_is_not_emptied_while_a_file_is_unread() {
     assert!(text(&engine, &datapath).contains("cluster=[]  empty"), "what a source once gave, it can take");
 }
 
-/// The apiserver is not reached; a file claims one of the two addresses of a service that only the apiserver knows.
+/// The apiserver is unreachable, and a file claims one of two addresses of a service that only the apiserver knows.
 #[test]
 fn a_synced_source_does_not_write_into_an_entry_of_a_service_not_heard_of_yet() {
     let kubernetes = |mut service: Service| {
@@ -401,7 +402,7 @@ fn a_synced_source_does_not_write_into_an_entry_of_a_service_not_heard_of_yet() 
     assert_eq!(backend("198.51.100.11:80"), "192.0.2.1:80/TCP");
 }
 
-/// Between the service and its slices, at start, connections would be refused for no reason.
+/// At the start, connections would be refused without reason between the reports of the service and of its slices.
 #[test]
 fn a_new_address_waits_for_backends_until_its_source_has_synced() {
     let (mut engine, mut datapath) = new_pair();
@@ -418,7 +419,7 @@ fn a_new_address_waits_for_backends_until_its_source_has_synced() {
     assert_eq!(frontends(&datapath), 2);
 }
 
-/// The proof of life must come back too when its entry could not be written at first.
+/// The canary must also be restored if its entry could not be written at first.
 #[test]
 fn the_canary_is_tried_again() {
     let mut datapath = failing(|_| true);
@@ -429,7 +430,7 @@ fn the_canary_is_tried_again() {
     assert_eq!(datapath.dump().expect("readable").frontends.len(), 2);
 }
 
-/// Kubernetes has synced, files have not: what a file says of the name takes nothing from what the kernel held.
+/// Kubernetes is synced and files are not. A file with the same service name must not remove anything from the maps.
 #[test]
 fn a_source_that_has_not_synced_takes_nothing_from_another() {
     let config = || EngineConfig {
@@ -461,8 +462,8 @@ fn a_source_that_has_not_synced_takes_nothing_from_another() {
     assert_eq!(text(&engine, &datapath), "");
 }
 
-/// A frontend that nobody claims any more stays until everything is known, and leads to an entry that is still in use:
-/// for as long as it stays, the entry must not be emptied under it.
+/// A frontend without a claim stays until everything is known. While it stays, the entry that it leads to, which is
+/// still in use, must not be emptied.
 #[test]
 fn an_entry_is_not_emptied_under_a_frontend_that_is_only_kept() {
     let config = || EngineConfig {
@@ -525,7 +526,7 @@ fn an_address_of_the_node_makes_dirty_whoever_claims_it_and_nobody_else() {
     assert_eq!(engine.reconcile(&mut datapath, Moment(3)).compiled, []);
 }
 
-/// An older nodelb served it, and nodelb's own listener cannot be opened or reached while it is there.
+/// An older nodelb served it, and nodelb's own listener cannot be opened or reached while the NodePort exists.
 #[test]
 fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
     let (mut engine, mut datapath) = new_pair();

@@ -17,7 +17,7 @@ fn key() -> PortKey {
     PortKey { service, port: "https".into(), protocol: Protocol::Tcp, family: Family::Ipv4 }
 }
 
-/// The text is for people: it must not grow with the service.
+/// The text is for people: its length must not grow with the service.
 #[test]
 fn a_long_list_is_cut_in_the_text_only() {
     let addresses = (1..=9).map(|last| (l4(&format!("192.0.2.{last}:6443")), 1));

@@ -26,7 +26,7 @@ fn point(address: &str) -> MapOp {
     MapOp::PutFrontend(l4(address), entry)
 }
 
-/// What one operation comes to; the map that is full if it is that.
+/// The result of one operation; the name of the map if it is full.
 fn apply(maps: &mut MemoryDatapath, op: MapOp, now: Moment) -> Result<(), &'static str> {
     maps.apply(&[op], now).remove(0).map_err(|error| match error {
         MapError::Full { map, .. } => map,
@@ -50,7 +50,7 @@ fn a_full_map_keeps_what_it_has() {
     assert_eq!(apply(&mut maps, point("198.51.100.1:80"), NOW), Ok(()), "what is there can be overwritten");
 }
 
-/// The first view fits and the second does not: neither may be left behind.
+/// The first view fits and the second does not. Neither may remain.
 #[test]
 fn a_list_that_fits_by_half_takes_nothing() {
     let mut maps = MemoryDatapath::new(LIMITS);
@@ -71,7 +71,7 @@ fn a_replaced_list_rests() {
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW.plus(REST_MILLIS)), Ok(()));
 }
 
-/// A round takes its time: a list that it replaced at its end was in use until then.
+/// A round takes time: a list that was replaced at its end was in use until then.
 #[test]
 fn a_replaced_list_rests_from_the_end_of_its_round_on() {
     let mut maps = MemoryDatapath::new(LIMITS);

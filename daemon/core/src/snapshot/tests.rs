@@ -21,7 +21,7 @@ use crate::state::entries::MapState;
 const LIMITS: Limits = Limits { frontends: 12, services: 9, slots: 30, affinity: 4 };
 const ROUNDS: u64 = 3_000;
 
-/// Numbers as good as any (a linear congruential generator with Knuth's factor).
+/// Pseudo-random numbers from a linear congruential generator with Knuth's factor.
 struct Numbers(u64);
 
 impl Numbers {
@@ -39,7 +39,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }
 
-/// Few names, addresses and backends, so that services meet.
+/// A change with few names, addresses and backends, so that services conflict.
 fn change(numbers: &mut Numbers) -> Change {
     let who = name(numbers.below(6));
     match numbers.below(8) {
@@ -88,7 +88,7 @@ fn rows(snapshot: &Snapshot, of: &ServiceName) -> Vec<FrontendReport> {
     rows.into_iter().map(|row| FrontendReport { since: Moment(0), ..row }).collect()
 }
 
-/// Whatever happens, maps that are full included: a service that is not named reads as it did.
+/// After any change, and with full maps, a service that is not named has the same rows as before.
 #[test]
 fn who_is_not_named_reads_as_before() {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 9, ..EngineConfig::default() };
@@ -113,7 +113,7 @@ fn who_is_not_named_reads_as_before() {
                 }
             }
         }
-        // A reader is not always there.
+        // A reader does not see every snapshot.
         if numbers.below(3) > 0 {
             before = after;
         }

@@ -29,7 +29,7 @@ fn name(text: &str) -> ServiceName {
     text.parse().expect("valid in a test")
 }
 
-/// A service with these addresses, an unspecified one being a NodePort.
+/// A service with these addresses. An unspecified one is a NodePort.
 fn service(full: &str, frontends: &[&str]) -> Change {
     let addresses: Vec<L4Addr> = frontends.iter().map(|text| l4(text)).collect();
     let kind = |address: &L4Addr| match address.addr.is_unspecified() {
@@ -70,7 +70,7 @@ fn synced() -> Change {
     Change::Synced { source: Source::Files, incomplete: None }
 }
 
-/// A node with one address, in a box.
+/// A node with one address and its maps in memory.
 struct Node {
     engine: Engine,
     maps: MemoryDatapath,
@@ -107,7 +107,7 @@ fn node(addresses: &[&str]) -> NodeFacts {
     }
 }
 
-/// In a word or two.
+/// The verdict in a word or two.
 fn verdict(snapshot: &Snapshot, frontend: &str, backend: &str) -> String {
     match stale::stale(snapshot, l4(frontend), l4(backend)) {
         None => "right".into(),

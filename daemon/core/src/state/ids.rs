@@ -30,7 +30,7 @@ pub struct ServiceIds {
     orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>>,
     /// The same as a map from addresses to ids, by which a service finds its previous id.
     orphan_of: BTreeMap<L4Addr, ServiceId>,
-    /// The owners of the orphans whose entries record one. The others were written by an earlier nodelb.
+    /// The owners of the orphans that record one. The others were written by an earlier nodelb.
     tags: BTreeMap<ServiceId, OwnerTag>,
 }
 

@@ -34,7 +34,7 @@ fn slice_name(full: &str) -> SliceName {
     SliceName::new(namespace, slice)
 }
 
-/// What the change makes dirty, by name; `None` if nothing.
+/// The names of the services that the change makes dirty; `None` if it has no effect.
 fn dirtied(table: &mut Table, change: Change) -> Option<Vec<String>> {
     match table.apply(change) {
         Effect::Services(names, _) => Some(names.iter().map(ToString::to_string).collect()),
@@ -48,7 +48,7 @@ fn dirty(names: &[&str]) -> Option<Vec<String>> {
     Some(names.iter().map(|name| (*name).to_owned()).collect())
 }
 
-/// The names of the slices that count for the service.
+/// The names of the slices that belong to the service.
 fn slices(table: &Table, full: &str) -> Vec<String> {
     let (_, slices) = table.owner(&name(full)).expect("described");
     slices.iter().map(|slice| slice.name.to_string()).collect()
@@ -65,7 +65,8 @@ fn what_was_known_has_no_effect() {
     assert_eq!(table.apply(change()), Effect::None);
 }
 
-/// The incident's trigger: an annotation arrives as a new resourceVersion. It is kept for people, and nothing else.
+/// The trigger of the incident: an annotation results in a new resourceVersion. It is stored for display and has no
+/// other effect.
 #[test]
 fn a_new_resource_version_has_no_effect_and_is_kept() {
     let mut table = Table::default();
@@ -110,7 +111,7 @@ fn removing_the_unknown_has_no_effect() {
     assert_eq!(slices(&table, "a/s"), ["a/x"]);
 }
 
-/// A file's entry without backends has no slice: it is still there, and says something else.
+/// A service entry of a file has no slice if it has no backends. The entry still exists, with changed content.
 #[test]
 fn backends_that_leave_a_file_are_a_change_of_its_entry_and_not_its_removal() {
     let origin = |file: &str| Origin { object: file.into(), ..Origin::default() };
@@ -131,7 +132,7 @@ fn backends_that_leave_a_file_are_a_change_of_its_entry_and_not_its_removal() {
     assert_eq!(removed(Source::Kubernetes, Some("a.toml")), "the removal of a.toml");
 }
 
-/// It leaves the one and joins the other: both must be compiled again.
+/// It leaves one service and joins the other, so both must be compiled again.
 #[test]
 fn a_slice_that_moves_makes_both_services_dirty() {
     let mut table = Table::default();
@@ -162,7 +163,7 @@ fn equal_slice_names_in_two_namespaces_are_two_slices() {
     assert_eq!(slices(&table, "default-test/s"), ["default-test/x"]);
 }
 
-/// Names that begin alike, or would be one if joined, are different names.
+/// Names with a common prefix, or that would be equal if joined, are different names.
 #[test]
 fn a_service_has_its_own_slices_only() {
     let names = ["default/tes", "default/test", "default/test-extended", "a/b-c", "a-b/c"];
@@ -236,7 +237,7 @@ fn node_facts_make_dirty_what_depends_on_them() {
     assert_eq!(table.apply(Change::Node(NodeFacts { zone: "z1".into(), ..moved })), Effect::AllServices);
 }
 
-/// Where NodePorts are answered may change although the node has the addresses it had.
+/// The addresses on which NodePorts are answered may change although the addresses of the node do not.
 #[test]
 fn what_kubernetes_says_of_the_node_makes_no_service_dirty_but_by_its_zone() {
     let mut table = Table::default();

@@ -1,5 +1,6 @@
-//! `CategorizeEndpoints` of kube-proxy, rule by rule, and what checks add to it. A backend is written as words: its state
-//! (`ready` if none is given), `node=n1`, `zone-hint=z1`, `node-hint=n1`, `weight=0`, and `failed` if it failed checks.
+//! Each rule of kube-proxy's `CategorizeEndpoints`, and the effect of health checks. A backend is written as words: its
+//! state (`ready` by default), `node=n1`, `zone-hint=z1`, `node-hint=n1`, `weight=0`, and `failed` if it failed its
+//! health checks.
 
 use std::sync::Arc;
 
@@ -39,7 +40,8 @@ fn node(name: &str, zone: &str) -> NodeFacts {
     NodeFacts { name: name.into(), zone: zone.into(), ..NodeFacts::default() }
 }
 
-/// `cluster [0, 1] local [0]`, or with ` empty` where there is no usable backend at all; on node n1 in zone z1.
+/// The selection on node n1 in zone z1, as `cluster [0, 1] local [0]`, with ` empty` appended if there is no usable
+/// backend.
 fn selected(backends: &[&str]) -> String {
     selected_on(&node("n1", "z1"), backends)
 }
@@ -48,7 +50,7 @@ fn selected_on(node: &NodeFacts, backends: &[&str]) -> String {
     selection_text(&with_candidates(backends, |candidates| select(candidates, node, true)))
 }
 
-/// What `ask` makes of the backends as candidates.
+/// The result of `ask` for the backends as candidates.
 fn with_candidates<T>(words: &[&str], ask: impl FnOnce(&[Candidate<'_>]) -> T) -> T {
     let backends: Vec<Backend> = words.iter().enumerate().map(|(i, words)| backend(i, words)).collect();
     let (slice, error) = (slice("a", "", Vec::new()), Arc::from("connection refused"));
@@ -113,7 +115,7 @@ fn how_hints_narrow_the_cluster_view() {
     }
 }
 
-/// Before the node's own zone is known, hints for zones cannot mean anything.
+/// Zone hints have no meaning until the node's own zone is known.
 #[test]
 fn a_node_without_a_zone_ignores_zone_hints() {
     assert_eq!(selected_on(&node("n1", ""), &["zone-hint=z1", "zone-hint=z2"]), "cluster [0, 1] local []");
@@ -167,7 +169,7 @@ fn slice(name: &str, port: &str, backends: Vec<Backend>) -> Arc<Slice> {
     })
 }
 
-/// Merged for port `http`, TCP, IPv4, as `last byte of the address: state from slice`.
+/// The result of the merge for port `http`, TCP, IPv4, as `last byte of the address: state from slice`.
 fn merged(slices: &[Arc<Slice>]) -> Vec<String> {
     let merged = merge(slices.iter(), "http", Protocol::Tcp, Family::Ipv4);
     let text =
@@ -175,14 +177,14 @@ fn merged(slices: &[Arc<Slice>]) -> Vec<String> {
     merged.iter().map(text).collect()
 }
 
-/// Rebalancing leaves an endpoint in two slices for a while: it must not get twice its share.
+/// Rebalancing temporarily leaves an endpoint in two slices. It must not get twice its share.
 #[test]
 fn an_address_in_two_slices_counts_once() {
     let slices = [slice("a", "http", vec![backend(1, "")]), slice("b", "http", vec![backend(1, ""), backend(2, "")])];
     assert_eq!(merged(&slices), ["1: Active from a", "2: Active from b"]);
 }
 
-/// Of contradicting entries the one that lets the backend be used is newer, wherever it stands.
+/// If entries contradict each other, the one that allows the use of the backend is newer, regardless of the order.
 #[test]
 fn an_entry_that_is_not_terminating_wins() {
     for (first, second, from) in
@@ -207,7 +209,7 @@ fn only_the_ports_of_that_name_protocol_and_family_count() {
     assert_eq!(merged(&slices), ["1: Active from a"]);
 }
 
-/// A named target port may be another number in each slice; the same address on two ports is two backends.
+/// A named target port may have a different number in each slice. The same address with two ports is two backends.
 #[test]
 fn port_numbers_may_differ_between_slices() {
     let mut other = backend(1, "");
@@ -227,7 +229,7 @@ fn which_policy_applies_to_whom() {
     };
     let internal = service(TrafficPolicy::Local, TrafficPolicy::Cluster);
     let external = service(TrafficPolicy::Cluster, TrafficPolicy::Local);
-    // Kind; with internal policy Local: inside, outside; with external policy Local: inside, outside.
+    // The kind; inside and outside with the internal policy Local; inside and outside with the external policy Local.
     for (kind, expected) in [
         (ClusterIP, [true, true, false, false]),
         (Static, [true, false, false, true]),

@@ -21,7 +21,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
 }
 
-/// What a file says of one service.
+/// A service as a file describes it.
 fn facts() -> [Change; 2] {
     let (name, port) = ("a/s".parse().expect("valid in a test"), "http".into());
     let L4Addr { addr, port: number, .. } = l4(FRONTEND);
@@ -57,7 +57,7 @@ fn synced() -> Change {
     Change::Synced { source: Source::Files, incomplete: None }
 }
 
-/// An engine that has done all there is to do.
+/// An engine without pending work.
 fn settled() -> (Engine, MemoryDatapath) {
     let (mut engine, mut maps) = (engine(MapState::default()), MemoryDatapath::new(LIMITS));
     facts().into_iter().chain([synced()]).for_each(|change| engine.change(change));
@@ -65,7 +65,7 @@ fn settled() -> (Engine, MemoryDatapath) {
     (engine, maps)
 }
 
-/// What the checker and the owner do.
+/// The steps of the check and of the owner task.
 fn check(engine: &mut Engine, maps: &MemoryDatapath) -> usize {
     let content = Content { state: maps.dump().expect("memory can be read"), ..Content::default() };
     let suspects = differing(&content, &engine.snapshot(Moment(1)).realised);
@@ -100,7 +100,8 @@ fn what_could_not_be_put_right_is_told_when_it_is() {
     assert_eq!(engine.reconcile(&mut maps, due).repaired.len(), 1);
 }
 
-/// Somebody zeroed the entry and its service went before it was put right: the room of its list is free again.
+/// Another program zeroed the entry, and its service was removed before the repair. The slots of its list are free
+/// again.
 #[test]
 fn an_entry_that_was_lost_and_is_not_wanted_any_more_leaves_nothing() {
     let (mut engine, mut maps) = settled();
@@ -130,7 +131,7 @@ fn foreign_frontends_go_and_leave_no_reference() {
     assert_eq!((maps.dump().expect("memory can be read"), engine.holdings()), (before, holdings));
 }
 
-/// The memory holds no broken entries: what is broken is written over where it is wanted, and deleted where it is not.
+/// Memory cannot hold broken entries. A broken entry is overwritten if it is desired and deleted otherwise.
 #[test]
 fn broken_entries_are_written_over_or_deleted() {
     let (mut engine, mut maps) = settled();
@@ -173,7 +174,7 @@ fn broken_entries_are_written_over_or_deleted() {
     assert_eq!(named, ["PutService", "PutFrontend", "DeleteFrontend", "DeleteService"]);
 }
 
-/// Until then what the kernel holds is not for the engine to judge.
+/// Until then, the engine has no basis to judge the content of the maps.
 #[test]
 fn nothing_is_taken_over_before_every_source_has_told_what_it_has() {
     let (_, mut maps) = settled();

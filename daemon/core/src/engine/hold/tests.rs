@@ -25,7 +25,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
 }
 
-/// A service with a port for each of these addresses, named by its number.
+/// A service with one port for each of these addresses, named after its number.
 fn service(full: &str, frontends: &[&str]) -> Service {
     let port = |frontend: &&str| {
         let L4Addr { addr, port, .. } = l4(frontend);
@@ -64,7 +64,7 @@ fn apiserver() -> Change {
     Change::Apiservers([(l4(APISERVER).addr, l4(APISERVER).port)].into())
 }
 
-/// An engine, its maps and the time.
+/// An engine with its maps and the time.
 struct Host {
     engine: Engine,
     maps: MemoryDatapath,
@@ -126,7 +126,7 @@ fn gone(full: &str) -> Change {
     Change::RemoveService(full.parse().expect("valid in a test"), Source::Kubernetes)
 }
 
-/// Deleting is how an operator ends a hold: it must not matter whether both events arrive in one round.
+/// An operator ends a hold by deleting the service. It must not matter whether both events arrive in one round.
 #[test]
 fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
     let mut host = Host::new();
@@ -142,7 +142,7 @@ fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
     assert_eq!(host.engine.snapshot(host.now).remembered(), []);
 }
 
-/// The list never came into the kernel; then it is held: it must come in all the same, and the error comes first.
+/// The list was never written to the maps before it was held. It must still be written, and the error is shown first.
 #[test]
 fn what_is_held_is_written_although_it_failed_before() {
     let mut host = Host::new();
@@ -158,7 +158,7 @@ fn what_is_held_is_written_although_it_failed_before() {
     );
 }
 
-/// One port leads to the apiserver, the other beside it: both are of one service, before and after a restart.
+/// One port leads to the apiserver and the other one does not. Both belong to one service, before and after a restart.
 #[test]
 fn every_port_of_a_protected_service_is_held() {
     let (full, addresses) = ("a/proxy", ["10.96.0.2:443", "10.96.0.2:9100"]);
@@ -173,7 +173,7 @@ fn every_port_of_a_protected_service_is_held() {
     assert_eq!(addresses.map(|to| host.reached(to).join("")), ["192.0.2.1:6443/TCP", "192.0.2.1:9100/TCP"]);
 }
 
-/// While nobody listened the service lost an address, so that its old id may still be somebody else's.
+/// While the daemon was stopped, the service lost an address, so its old id may still belong to another service.
 #[test]
 fn the_kernels_list_is_found_under_an_id_that_cannot_be_taken_over() {
     let full = "a/proxy";
@@ -192,7 +192,7 @@ fn the_kernels_list_is_found_under_an_id_that_cannot_be_taken_over() {
     assert_eq!(host.reached("10.96.0.3:443"), ["PassedThrough"]);
 }
 
-/// The admin port moved to where the backend was: no translation leads to nodelb, held or not.
+/// The admin port moved to the backend's address. No translation leads to nodelb, held or not.
 #[test]
 fn what_is_refused_now_is_not_held() {
     let mut host = Host::new();
@@ -204,7 +204,8 @@ fn what_is_refused_now_is_not_held() {
     assert_eq!(host.reached("10.96.0.1:443"), [format!("{APISERVER}/TCP")]);
 }
 
-/// Some platforms reach their apiservers on this link only, and after a start nobody may be there to tell of them.
+/// On some platforms the apiservers have link-local addresses, and after a start no source may be available to report
+/// them.
 #[test]
 fn an_apiserver_on_this_link_is_known_again_after_a_restart_and_after_a_reboot() {
     const LINK: &str = "169.254.128.7:60002";
@@ -249,7 +250,7 @@ fn what_is_remembered_counts_until_a_source_knows_better() {
     assert_eq!((host.reached("10.96.0.1:443"), round.held.len()), (vec!["192.0.2.2:6443/TCP".to_owned()], 1));
 }
 
-/// An address in dispute shows whoever owns it, held or not.
+/// An address with several claims shows its owner, held or not.
 #[test]
 fn a_held_service_that_takes_over_an_address_is_shown_as_held() {
     let mut host = Host::new();
@@ -264,7 +265,7 @@ fn a_held_service_that_takes_over_an_address_is_shown_as_held() {
     assert_eq!(host.statuses(), [Status::Done, Status::Error]);
 }
 
-/// The pool learns of an address late: what it protects is protected from then on, and shown in `/backends`.
+/// The pool learns an address late. From then on, its service is protected and shown in `/backends`.
 #[test]
 fn an_apiserver_learned_late_protects_from_then_on() {
     let full = "a/proxy";

@@ -18,7 +18,7 @@ use crate::state::kernel_check::{Content, EntryKey};
 
 const LIMITS: Limits = Limits { frontends: 4_096, services: 4_096, slots: 65_536, affinity: 16 };
 
-/// What nodelb listens on in these tests.
+/// The address on which nodelb listens in these tests.
 const ADMIN: &str = "127.0.0.1:9890";
 
 struct Host {
@@ -37,7 +37,7 @@ impl Host {
         Self { engine, datapath, now: Moment(0) }
     }
 
-    /// A synced one with `shop/web` at 198.51.100.1:80 and these backends.
+    /// A synced engine with `shop/web` at 198.51.100.1:80 and these backends.
     fn with_web(backends: &[&str]) -> Self {
         let mut host = Self::new(MemoryDatapath::new(LIMITS));
         let events = host.tell([upsert(web()), slice(backends), synced()]).events;
@@ -186,7 +186,7 @@ fn a_change_that_comes_before_the_retry_is_told_as_itself() {
 #[test]
 fn who_waits_for_whom_and_who_takes_over() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
-    // Older, so that it gets the address from its owner.
+    // Older, so that it takes the address from its owner.
     let older = Service { created: Some(0), ..service("shop/a", "198.51.100.1:80") };
     let web = Service { created: Some(9), ..web() };
     host.tell([upsert(web)]);
@@ -215,7 +215,7 @@ fn an_address_that_nodelb_will_not_serve_is_told_when_that_changes() {
     assert_eq!((event.what, event.frontends.shown), (What::Admitted, vec![l4("198.51.100.1:80")]));
 }
 
-/// The daemon was away; what it finds changed is told, what it finds as it was is not.
+/// The daemon was stopped. Changes since then are recorded; unchanged lists are not.
 #[test]
 fn a_list_that_changed_while_nobody_was_there_is_told_after_the_restart() {
     let before = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
@@ -232,7 +232,7 @@ fn a_list_that_changed_while_nobody_was_there_is_told_after_the_restart() {
     assert_eq!(whats(&told.events), [What::Synced]);
 }
 
-/// A thousand endpoints more are one event with a bounded list, and so is a flood of services with a bounded number.
+/// A thousand new endpoints result in one event with a bounded list, and many services in a bounded number of events.
 #[test]
 fn large_changes_are_bounded() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);

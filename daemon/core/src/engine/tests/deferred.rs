@@ -1,4 +1,4 @@
-//! What waits until more is known: for how long, and what ends the wait.
+//! Operations that wait for further reports: how long they wait, and which events end the wait.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn renamed_slice(full: &str, backends: &[&str]) -> Slice {
     slice
 }
 
-/// A kernel that leads to the port `http` of shop/web, and an engine that starts next to it.
+/// Maps that lead to the port `http` of shop/web, and an engine that starts with them.
 fn restarted() -> (Engine, MemoryDatapath) {
     let (mut engine, mut datapath) = new_pair();
     engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
@@ -28,7 +28,7 @@ fn restarted() -> (Engine, MemoryDatapath) {
     (engine_beside(&datapath), datapath)
 }
 
-/// The backends of a frontend in the kernel.
+/// The backends of a frontend in the maps.
 fn backends(datapath: &MemoryDatapath, address: &str) -> Vec<String> {
     let state = datapath.dump().expect("readable");
     match trace(&state, &(30_000..=32_767), l4(address)) {
@@ -65,7 +65,7 @@ fn a_port_renamed_before_the_start_is_not_emptied_while_another_file_is_unreadab
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
 }
 
-/// A source may stay incomplete for months: what waits for it is kept once, however often it is planned.
+/// A source may stay incomplete for months. A waiting operation is stored once, however often it is planned.
 #[test]
 fn what_is_deferred_does_not_grow_with_the_rounds() {
     let (mut engine, mut datapath) = restarted();
@@ -80,7 +80,7 @@ fn what_is_deferred_does_not_grow_with_the_rounds() {
     }
 }
 
-/// Maps in which a service of Kubernetes' has two addresses, and an engine that starts next to them and knows its files.
+/// Maps in which a service of Kubernetes has two addresses, and an engine that starts with them and knows its files.
 fn two_sources(service: Service) -> (Engine, MemoryDatapath) {
     let config = || EngineConfig {
         sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
@@ -101,7 +101,7 @@ fn with_two_addresses(mut service: Service) -> Service {
     service
 }
 
-/// A round, and those that are due without a change.
+/// Runs a round, and those that are due without a change.
 fn settle(engine: &mut Engine, datapath: &mut MemoryDatapath, mut now: Moment) {
     engine.reconcile(datapath, now);
     for _ in 0..10 {
@@ -112,7 +112,7 @@ fn settle(engine: &mut Engine, datapath: &mut MemoryDatapath, mut now: Moment) {
     panic!("never settles");
 }
 
-/// No touch of the service comes any more: that the kernel does not lead to it from the other address is enough.
+/// No later change touches the service. It is enough that the other address does not lead to it any more.
 #[test]
 fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
     let two = with_two_addresses(service("a/s", "198.51.100.10:80/TCP"));
@@ -131,7 +131,7 @@ fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
 }
 
-/// The same when its own service claims the address again: that touches the address, but not the list.
+/// The same if its own service claims the address again, which touches the address but not the list.
 #[test]
 fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_that() {
     let two = with_two_addresses(service("a/s", "198.51.100.10:80/TCP"));
@@ -147,7 +147,7 @@ fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_that() {
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
 }
 
-/// A file cannot be read; the service to which the address led is gone, and with it the reason to keep its backends.
+/// A file cannot be read. The service to which the address led is gone, and with it the reason to keep its backends.
 #[test]
 fn an_address_kept_with_a_described_service_goes_on_once_that_is_retired() {
     let (mut engine, mut datapath) = restarted();
@@ -166,13 +166,14 @@ fn an_address_kept_with_a_described_service_goes_on_once_that_is_retired() {
     assert_eq!(snapshot.realised.services, snapshot.desired.services);
 }
 
-/// Kubernetes has not told everything, but it has told of the service to which the address was reserved: without it.
+/// Kubernetes has not reported everything, but it has reported the service for which the address was reserved, without
+/// that address.
 #[test]
 fn an_address_reserved_for_an_unheard_service_is_given_once_that_is_described_without_it() {
     let kubernetes = |service| Service { source: Source::Kubernetes, created: Some(1), ..service };
     let two = kubernetes(with_two_addresses(service("a/s", "198.51.100.10:80/TCP")));
     let (mut engine, mut datapath) = two_sources(two);
-    // From a file, but with a time of creation: it has to wait for older ones.
+    // From a file, but with a creation time, so it has to wait for older ones.
     let young = Service { created: Some(2), ..service("b/s", "198.51.100.11:80/TCP") };
     engine.change(Change::UpsertService(young));
     engine.change(Change::UpsertSlice(slice("b/s", "b", &["192.0.2.2:80"])));
@@ -184,8 +185,8 @@ fn an_address_reserved_for_an_unheard_service_is_given_once_that_is_described_wi
     assert_eq!(backends(&datapath, "198.51.100.11:80/TCP"), ["192.0.2.2:80/TCP"]);
 }
 
-/// Kubernetes has told what it can, which is not all; a file takes over the name of one of its services. Of a file that
-/// was read, that it has no backends is the truth.
+/// Kubernetes has reported what it can, but not everything. A file takes over the name of one of its services. If a
+/// file was read and contains no backends, this is reliable.
 #[test]
 fn a_list_taken_over_by_a_source_that_has_told_all_is_emptied_at_once() {
     let kubernetes = service("a/s", "198.51.100.10:80/TCP");

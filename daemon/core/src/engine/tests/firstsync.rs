@@ -1,4 +1,4 @@
-//! A service of many slices on a first start: they arrive one after the other, and what is published has to rest.
+//! The first start with a service of many slices: they arrive one after another, and published runs have to rest.
 
 use super::*;
 use crate::explain::reports;
@@ -37,7 +37,7 @@ fn told() -> Change {
     Change::Synced { source: Source::Kubernetes, incomplete: None }
 }
 
-/// About 85 frontends "cannot be served: map slots is full" on the way to 356,400 slots of 524,288.
+/// About 85 frontends had the error "cannot be served: map slots is full" on the way to 356,400 slots of 524,288.
 #[test]
 fn many_slices_of_many_services_fit_on_a_first_start() {
     const SERVICES: usize = 100;
@@ -61,7 +61,7 @@ fn many_slices_of_many_services_fit_on_a_first_start() {
         for index in 0..SERVICES {
             engine.change(Change::UpsertSlice(piece(index, at)));
             round(&mut engine, &mut now);
-            // What can serve does so at once: no service waits for the rest of its slices.
+            // A service with some backends serves immediately: no service waits for the rest of its slices.
             let snapshot = engine.snapshot(now);
             assert!(matches!(trace::verdict(&snapshot, l4(&format!("198.51.100.{index}:80"))), Verdict::Forwarded(..)));
             assert!(
@@ -77,7 +77,7 @@ fn many_slices_of_many_services_fit_on_a_first_start() {
     assert_eq!(engine.next_round(), None);
 }
 
-/// A shorter list, and one that had nothing, are news that do not wait.
+/// A list that becomes shorter, or that was empty, is written without waiting.
 #[test]
 fn only_a_list_that_grows_waits_for_the_rest_of_its_source() {
     let mut datapath = MemoryDatapath::new(Limits { slots: 4_096, ..LIMITS });
@@ -109,7 +109,7 @@ fn only_a_list_that_grows_waits_for_the_rest_of_its_source() {
     assert_eq!((count(&engine), engine.next_round()), (4 * ENDPOINTS, None), "everything is known");
 }
 
-/// What does not fit only because of what rests comes in when that has rested, and is no error on the way.
+/// A list that does not fit only because of resting slots is written after the rest, without an error before that.
 #[test]
 fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
     let mut datapath = MemoryDatapath::new(Limits { slots: 3, ..LIMITS });
@@ -136,7 +136,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
     assert!(now < Moment(1_200), "as soon as there is room, not seconds later: {now:?}");
 }
 
-/// Another entry has failed for so long that it is tried every five seconds only.
+/// Another entry has failed for so long that it is retried only every five seconds.
 #[test]
 fn what_rests_does_not_wait_for_the_retry_of_what_fails() {
     let is_broken = |op: &MapOp| matches!(op, MapOp::PutFrontend(address, _) if *address == l4("198.51.100.2:80"));

@@ -1,4 +1,4 @@
-//! Addresses of the node that the map has no room for, or that the kernel does not take for another reason.
+//! Addresses of the node that do not fit into the map, or that the maps do not accept for another reason.
 
 use super::*;
 use crate::datapath::MapError;
@@ -50,7 +50,7 @@ fn an_address_of_the_node_that_does_not_fit_is_reported_wherever_one_looks() {
     let shown = format!("not answered on 203.0.113.2 and 1 more of the node's addresses: {full}");
     assert_eq!(error(&engine), Some(shown));
 
-    // The map is as full as before: that is neither said nor tried again.
+    // The map is as full as before, so the address is neither reported nor retried.
     let again = engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
     assert_eq!((again.failed, again.unanswered.len()), (0, 0));
 

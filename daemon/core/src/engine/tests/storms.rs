@@ -1,5 +1,5 @@
-//! What a round costs grows with what has changed, not with its square: counted in comparisons of addresses, which do not
-//! depend on the machine.
+//! The cost of a round grows linearly with the number of changes. It is counted in comparisons of addresses, which do
+//! not depend on the machine.
 
 use super::*;
 use crate::model::addr::work;
@@ -10,7 +10,7 @@ fn full(index: usize) -> String {
     format!("n{}/s{index}", index % 10)
 }
 
-/// Service and slice number `index`, at an address of its own.
+/// The service and slice with the number `index`, at an address of its own.
 fn described(index: usize, backends: &[&str]) -> [Change; 2] {
     let address = format!("198.51.{}.{}:80/TCP", index / 256, index % 256);
     let full = full(index);
@@ -21,7 +21,7 @@ fn listed(index: usize, backends: &[&str]) -> Change {
     Change::UpsertSlice(slice(&full(index), &full(index), backends))
 }
 
-/// What the round costs, with what leads to it.
+/// The cost of a round, including the changes before it.
 fn cost(engine: &mut Engine, datapath: &mut MemoryDatapath, changes: impl IntoIterator<Item = Change>, at: u64) -> u64 {
     let (cost, _) = work::of(|| {
         changes.into_iter().for_each(|change| engine.change(change));
@@ -40,7 +40,7 @@ fn settled(count: usize) -> (Engine, MemoryDatapath) {
     (engine, datapath)
 }
 
-/// As `t_quad`: a restart beside those maps while one file cannot be read, so that nothing is pruned.
+/// As in `t_quad`: a restart with those maps while one file cannot be read, so that nothing is pruned.
 fn unpruned(count: usize) -> (Engine, MemoryDatapath) {
     let (_, mut datapath) = settled(count);
     let mut engine = engine_beside(&datapath);
@@ -114,12 +114,12 @@ const STORMS: [Storm; 9] = [
     }),
 ];
 
-/// `t_quad`: a round of 14 s with 10,000 services, and of 64 s with 20,000.
+/// `t_quad`: a round took 14 s with 10,000 services and 64 s with 20,000.
 #[test]
 fn twice_as_many_changes_cost_twice_as_much() {
     for (storm, cost) in STORMS {
         let (small, large) = (cost(256), cost(1_024));
-        // Four times as many; the logarithm of the maps' size comes on top.
+        // Four times as many, plus a logarithmic factor for the size of the maps.
         assert!(large < 6 * small, "{storm}: {small} comparisons for 256 services, {large} for 1,024");
     }
 }

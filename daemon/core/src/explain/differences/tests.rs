@@ -55,7 +55,7 @@ struct World {
 }
 
 impl World {
-    /// Everything synced and served: `shop/web` of Kubernetes.
+    /// A synced state in which `shop/web` of Kubernetes is served.
     fn new() -> Self {
         let sources = BTreeSet::from([Source::Files, Source::Kubernetes]);
         let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
@@ -75,7 +75,7 @@ impl World {
         self.engine.reconcile(&mut self.maps, Moment(0));
     }
 
-    /// Somebody else's work.
+    /// Changes the maps as another program does.
     fn meddle(&mut self, op: MapOp) {
         assert!(self.maps.apply(&[op], Moment(0)).iter().all(Result::is_ok));
     }

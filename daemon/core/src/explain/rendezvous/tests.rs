@@ -30,7 +30,7 @@ fn an_empty_list_has_nothing_to_choose() {
     assert_eq!(choose(1, SERVICE, &list(&[(4, 1)])), Some(0));
 }
 
-/// Sockets that were opened one after another spread over backends whose ids follow one another.
+/// Sockets opened one after another are distributed over backends with consecutive ids.
 #[test]
 fn weights_are_shares() {
     for backends in [&[(1, 1), (2, 1), (3, 1)][..], &[(10, 1), (11, 3)], &[(500, 5), (501, 1), (7, 2), (8, 2)]] {
@@ -40,7 +40,7 @@ fn weights_are_shares() {
         for (id, weight) in backends {
             let expected = SOCKETS * *weight as u64 / total as u64;
             let got = shares[id];
-            // Five standard deviations of a fair draw are less than 360 of 20,000.
+            // Five standard deviations of a fair choice are less than 360 of 20,000.
             assert!(got.abs_diff(expected) < 360, "backend {id} of {backends:?}: {got}, not {expected}");
         }
     }
@@ -70,8 +70,8 @@ fn the_order_of_the_list_means_nothing() {
     assert!((0..SOCKETS).all(|socket| backend_of(socket, &one) == backend_of(socket, &other)));
 }
 
-/// A choice scores a part of a list that is longer than any cluster has: still every backend has its share, and what one
-/// backend less moves is that backend's, but for a few.
+/// A choice scores a part of a list that is longer than in any cluster. Every backend still gets its share, and the
+/// removal of a backend moves only its own sockets, except for a few.
 #[test]
 fn long_lists_are_shared_too() {
     let backends: Vec<(u32, usize)> = (0..3 * MOST_SCORED).map(|id| (u32::try_from(id).expect("small"), 1)).collect();

@@ -23,7 +23,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }
 
-/// A node `here` at 192.0.2.1 that answers NodePorts there.
+/// A node `here` that answers NodePorts at 192.0.2.1.
 fn node() -> Change {
     Change::Node(NodeFacts {
         name: "here".into(),
@@ -66,7 +66,7 @@ fn snapshot_of(changes: impl IntoIterator<Item = Change>) -> Snapshot {
     engine.snapshot(Moment(0))
 }
 
-/// A ClusterIP and a NodePort, with backends here and elsewhere and one that is not ready.
+/// A ClusterIP and a NodePort, with backends on this node and elsewhere and one that is not ready.
 fn shop(policy: TrafficPolicy) -> Snapshot {
     let frontends = [("10.96.7.7:80", FrontendKind::ClusterIP), ("0.0.0.0:30080", FrontendKind::NodePort)];
     let web = Service { internal_policy: policy, ..service("shop/web", &frontends) };

@@ -8,7 +8,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
 }
 
-/// A kernel in which service 1 has these views and these addresses point at it, some at its local view.
+/// Maps in which service 1 has these views, and these addresses point at it, some at its local view.
 fn kernel(cluster: &[&str], local: &[&str], frontends: &[(&str, bool)]) -> MapState {
     let slots = |texts: &[&str]| texts.iter().map(|t| Slot { backend: BackendId(1), addr: l4(t) }).collect();
     let (cluster, local): (Arc<[Slot]>, Arc<[Slot]>) = (slots(cluster), slots(local));
@@ -70,7 +70,7 @@ fn the_frontend_says_which_view() {
     assert_eq!(verdict(&state, "198.51.100.2:80"), "192.0.2.2:80/TCP");
 }
 
-/// Below the port range no second look-up is made: an ordinary connection to the node pays for one only.
+/// Below the port range there is no second lookup: an ordinary connection to the node costs only one.
 #[test]
 fn a_nodeport_is_answered_at_the_nodes_addresses_only() {
     let state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false), ("0.0.0.0:8080", false)]);
@@ -144,7 +144,7 @@ fn a_wildcard_socket_of_ipv6_takes_both_families_unless_it_says_otherwise() {
     assert_eq!(taken("0.0.0.0:30080", false), [l4("0.0.0.0:30080")]);
 }
 
-/// The kernel sends what is addressed to 0.0.0.0 or :: to loopback, and a NodePort's entry has just that address.
+/// The kernel sends packets for 0.0.0.0 or :: to loopback, and the entry of a NodePort has exactly that address.
 #[test]
 fn the_unspecified_address_is_loopback_and_never_a_nodeports_key() {
     let mut state = kernel(&["192.0.2.1:80"], &[], &[("0.0.0.0:30080", false), ("[::]:30080", false)]);
@@ -160,7 +160,7 @@ fn the_unspecified_address_is_loopback_and_never_a_nodeports_key() {
     assert_eq!(destination(l4("198.51.100.1:1")), l4("198.51.100.1:1"));
 }
 
-/// The service at which all of `kernel()` points, with this in its entry.
+/// Sets the value in the entry of the service at which all addresses of `kernel()` point.
 fn set_may_be_bound(state: &mut MapState, may_be_bound: bool) {
     let entry = ServiceEntry { may_be_bound, ..(*state.services[&ServiceId(1)]).clone() };
     state.services.insert(ServiceId(1), entry.into());

@@ -13,7 +13,7 @@ fn text_form_is_canonical_and_round_trips() {
     assert_eq!(l4("[2001:DB8:0::7]:80/tcp").to_string(), "[2001:db8::7]:80/TCP");
 }
 
-/// A dual-stack socket dials `::ffff:192.0.2.1`; it must meet the same frontend as an IPv4 socket.
+/// A dual-stack socket connects to `::ffff:192.0.2.1`. It must reach the same frontend as an IPv4 socket.
 #[test]
 fn mapped_ipv6_is_the_ipv4_address() {
     assert_eq!(l4("[::ffff:192.0.2.1]:80"), l4("192.0.2.1:80"));

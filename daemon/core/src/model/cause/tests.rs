@@ -45,7 +45,7 @@ fn a_cause_names_the_object_its_version_and_its_writer() {
     assert_eq!(text(Trigger::Other), "its source");
 }
 
-/// An annotation in the same round must not be blamed for what a slice did, nor a node that was renamed.
+/// Neither an annotation in the same round nor a renamed node must count as the cause of a slice's effect.
 #[test]
 fn the_last_slice_is_the_cause_else_the_last_of_anything() {
     let of = |triggers: &[Trigger]| {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Two interfaces, loopback, and what is only good on one link.
+/// Two interfaces, loopback, and link-local addresses.
 const OWN: [&str; 8] =
     ["127.0.0.1", "::1", "169.254.20.10", "fe80::1", "203.0.113.1", "203.0.113.9", "2001:db8::1", "2001:db8::9"];
 

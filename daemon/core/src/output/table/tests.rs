@@ -41,7 +41,8 @@ Name      Backends                                                              
 shop/web  10.1.0.1:80/TCP, 10.1.0.2:80/TCP, 10.1.0.3:80/TCP, 10.1.0.4:80/TCP, 10.1.0.5:80/TCP + 2 more  3           4m20s  -
 -         -                                                                                                    0           0s     map full
 ";
-    // The wide column is easier to read above than to count: compare without runs of spaces, then check the alignment.
+    // The wide column is easier to read above than to count, so this compares without runs of spaces and then checks
+    // the alignment.
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = Page::from(sample()).to_text();
     assert_eq!(squeeze(&text), squeeze(expected));

@@ -45,7 +45,7 @@ fn each_entry_is_a_line() {
     );
 }
 
-/// Which numbers were given out depends on the way; what they stand for does not.
+/// The assigned numbers depend on the history, but what they stand for does not.
 #[test]
 fn states_that_mean_the_same_read_the_same() {
     let one = dump(&state((1, 1), (2, 3)), |id| Some(if id.0 == 1 { "a".into() } else { "b".into() }));

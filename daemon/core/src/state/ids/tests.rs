@@ -13,7 +13,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
 }
 
-/// A kernel in which each of these addresses points at the id beside it.
+/// Maps in which each of these addresses points at the id next to it.
 fn kernel(frontends: &[(&str, u32)]) -> MapState {
     let mut state = MapState::default();
     for (address, id) in frontends {
@@ -32,7 +32,7 @@ fn ids_start_after_the_canarys_and_end_at_the_limit() {
     assert_eq!(ids.used(), 2);
 }
 
-/// A program that runs in the kernel may still hold the id of a moment ago.
+/// A running program may still use the id that was just released.
 #[test]
 fn a_released_id_rests_before_it_is_given_out_again() {
     let mut ids = ServiceIds::new(2, &MapState::default());
@@ -61,15 +61,15 @@ fn a_service_finds_its_id_again_by_any_of_its_addresses() {
     assert_eq!(ids.allocate(TAG, &addresses, NOW), Some(ServiceId(1)), "an id is found once");
 }
 
-/// The other address may be of a service that has not been heard of yet.
+/// The other address may belong to a service that has not been reported yet.
 #[test]
 fn an_id_that_another_address_points_at_is_left_alone() {
     let mut ids = ServiceIds::new(8, &kernel(&[("198.51.100.1:80", 5), ("198.51.100.2:80", 5)]));
     assert_eq!(ids.allocate(TAG, &[l4("198.51.100.1:80")], NOW), Some(ServiceId(1)));
 }
 
-/// A kernel that says whose its entries are leaves no doubt: not about an address that the service has given up, and not
-/// about one that it has got from another.
+/// Maps with owner tags leave no doubt about an address that the service has given up, or about one that it has taken
+/// over from another service.
 #[test]
 fn an_id_with_a_tag_goes_to_its_own_service_and_to_no_other() {
     let mut state = kernel(&[("198.51.100.1:80", 5), ("198.51.100.2:80", 5)]);
@@ -108,7 +108,7 @@ fn slot(address: &str, backend: u32) -> Slot {
     Slot { backend: BackendId(backend), addr: l4(address) }
 }
 
-/// Addresses shared by many services: the number goes with the last user, not with the first.
+/// For an address shared by many services, the number is released with the last user, not with the first.
 #[test]
 fn a_backend_keeps_its_number_while_anybody_has_it() {
     let mut ids = BackendIds::default();
@@ -144,7 +144,7 @@ fn numbers_survive_a_restart_and_go_when_nobody_takes_them_up() {
     assert_eq!(ids.used(), 2);
 }
 
-/// What is released at the end of a round was in use until then, however long ago the round began.
+/// An id released at the end of a round was in use until then, however long ago the round began.
 #[test]
 fn an_id_rests_from_the_end_of_the_round_that_released_it_on() {
     let mut ids = ServiceIds::new(2, &MapState::default());

@@ -21,7 +21,7 @@ fn state() -> MapState {
     state
 }
 
-/// What somebody did, and how it is told.
+/// The report after `work` has changed the maps as another program does.
 fn told(work: impl FnOnce(&mut Content)) -> Vec<String> {
     let (left, mut content) = (state(), Content { state: state(), ..Content::default() });
     work(&mut content);

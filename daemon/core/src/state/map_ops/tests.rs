@@ -1,4 +1,4 @@
-//! The order of operations. `{1: a} -> {1: b}` reads: entry 1 holds list a, and should hold list b.
+//! The order of operations. `{1: a} -> {1: b}` means: entry 1 contains list a and should contain list b.
 
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ fn frontend(byte: u8) -> L4Addr {
     l4(&format!("198.51.100.{byte}:80"))
 }
 
-/// The operations as short text: `S1` puts entry 1, `F7` points address 7 somewhere, `-` deletes, `|` ends a batch.
+/// The operations as short text: `S1` puts entry 1, `F7` lets address 7 point at an entry, `-` deletes, `|` ends a
+/// batch.
 fn text(batches: &[Vec<MapOp>]) -> String {
     let op = |op: &MapOp| match op {
         MapOp::PutService(id, _) => format!("S{id}"),
@@ -71,7 +72,7 @@ fn only_touched_entries_are_looked_at() {
     assert_eq!(text(&puts(&desired, &MapState::default(), &touched)), "S2");
 }
 
-/// Written the other way round, address 7 would show the new list of a service it is leaving.
+/// In the reverse order, address 7 would get the new list of a service that it is leaving.
 #[test]
 fn an_entry_changes_only_after_the_frontends_that_leave_it() {
     let realised = state(&[(1, 1), (2, 2)], &[(6, 1, false), (7, 1, false)]);
@@ -93,7 +94,7 @@ fn a_circle_of_moves_puts_the_lists_first() {
     assert_eq!(puts_between(&realised, &desired), "S1 S2 | F7 F8");
 }
 
-/// The new local list may be empty although the old cluster list was not, and the other way round.
+/// The new local list may be empty although the old cluster list was not, and vice versa.
 #[test]
 fn a_change_of_view_is_made_while_the_list_it_leads_to_is_full() {
     let local = state(&[(1, 1)], &[(7, 1, true)]);

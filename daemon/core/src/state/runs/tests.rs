@@ -4,7 +4,7 @@ use crate::model::moment::Moment;
 const NOW: Moment = Moment(0);
 const RESTED: Moment = Moment(REST_MILLIS);
 
-/// A reader may still hold the old view word: its slots must not be written again at once.
+/// A reader may still have the old view word, so its slots must not be overwritten immediately.
 #[test]
 fn a_freed_run_rests_before_it_is_reused() {
     let mut runs = Runs::new(4);

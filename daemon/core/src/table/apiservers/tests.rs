@@ -47,7 +47,7 @@ fn what_was_known_once_stays_known() {
     assert!(!apiservers.contains(one.0, 6444));
 }
 
-/// Whoever may write slices must not be able to fill memory, nor to make loopback an apiserver.
+/// A user who may write slices must not be able to exhaust memory or to declare a loopback address an apiserver.
 #[test]
 fn what_slices_say_is_bounded_and_checked() {
     let mut apiservers = Apiservers::default();

@@ -39,7 +39,7 @@ fn service(full: &str, clusters: &[&str], port: u16, created: u64) -> Service {
     }
 }
 
-/// A slice whose ports have these names; each backend is `address node state`.
+/// A slice with ports of these names. Each backend is `address node state`.
 fn slice(full: &str, slice: &str, ports: &[&str], backends: &[(&str, &str, BackendState)]) -> Slice {
     let service = name(full);
     let backend = |(addr, node, state): &(&str, &str, BackendState)| Backend {
