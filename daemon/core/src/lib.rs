@@ -1,4 +1,4 @@
-//! The pure part of nodelb: it computes from services and endpoint slices the state that the maps should have.
+//! The pure part of nodelb, which computes the desired content of the maps from services and endpoint slices.
 //!
 //! It has no I/O, clock, environment or threads: every input is an argument and every output a value, so that all of it
 //! can be tested with properties and scenarios. The `clippy.toml` of this package checks this.
