@@ -205,4 +205,5 @@ fn text(at: L4Addr, uid: u32) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/bound.rs"]
 mod tests;

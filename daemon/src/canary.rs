@@ -173,4 +173,5 @@ fn own_cgroup() -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/canary.rs"]
 mod tests;

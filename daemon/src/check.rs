@@ -139,4 +139,5 @@ fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
 }
 
 #[cfg(test)]
+#[path = "tests/check.rs"]
 mod tests;

@@ -227,4 +227,5 @@ impl Datapath {
 }
 
 #[cfg(test)]
+#[path = "tests/config.rs"]
 mod tests;

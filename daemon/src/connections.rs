@@ -123,4 +123,5 @@ impl Ledger {
 }
 
 #[cfg(test)]
+#[path = "tests/connections.rs"]
 mod tests;

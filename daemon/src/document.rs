@@ -308,4 +308,5 @@ fn nearest<'k>(known: &'k [String], written: &str) -> Option<&'k String> {
 }
 
 #[cfg(test)]
+#[path = "tests/document.rs"]
 mod tests;

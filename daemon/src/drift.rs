@@ -164,4 +164,5 @@ impl Checker {
 }
 
 #[cfg(test)]
+#[path = "tests/drift.rs"]
 mod tests;

@@ -192,4 +192,5 @@ fn loopback_notice(slice: &Slice) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "tests/files.rs"]
 mod tests;

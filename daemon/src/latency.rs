@@ -87,4 +87,5 @@ fn began(now: u64, lasted: Duration) -> u64 {
 }
 
 #[cfg(test)]
+#[path = "tests/latency.rs"]
 mod tests;

@@ -125,4 +125,5 @@ fn serves(snapshot: &Snapshot) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/lb_health.rs"]
 mod tests;

@@ -288,4 +288,5 @@ pub fn end_on_panic() {
 }
 
 #[cfg(test)]
+#[path = "tests/log.rs"]
 mod tests;

@@ -451,4 +451,5 @@ fn name_of(why: &Stale) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/moves.rs"]
 mod tests;

@@ -17,4 +17,5 @@ pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 #[cfg(test)]
+#[path = "tests/netlink.rs"]
 mod tests;

@@ -68,4 +68,5 @@ fn is_unset(host_name: &str) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/node.rs"]
 mod tests;

@@ -118,4 +118,5 @@ fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
 }
 
 #[cfg(test)]
+#[path = "tests/notify.rs"]
 mod tests;

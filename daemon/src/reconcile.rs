@@ -431,4 +431,5 @@ async fn tick(interval: &mut Option<Interval>) {
 }
 
 #[cfg(test)]
+#[path = "tests/reconcile.rs"]
 mod tests;

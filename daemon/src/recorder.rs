@@ -311,4 +311,5 @@ async fn finished(writing: &mut Option<Writing>) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[path = "tests/recorder.rs"]
 mod tests;

@@ -30,4 +30,5 @@ impl Rounds {
 }
 
 #[cfg(test)]
+#[path = "tests/rounds.rs"]
 mod tests;

@@ -404,4 +404,5 @@ fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {
 }
 
 #[cfg(test)]
+#[path = "tests/run.rs"]
 mod tests;

@@ -354,4 +354,5 @@ pub fn peer(source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>
 }
 
 #[cfg(test)]
+#[path = "tests/sock_diag.rs"]
 mod tests;

@@ -224,4 +224,5 @@ fn target(route: &str, parameters: &[Parameter]) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/ask.rs"]
 mod tests;

@@ -237,4 +237,5 @@ where
 }
 
 #[cfg(test)]
+#[path = "tests/client.rs"]
 mod tests;

@@ -83,4 +83,5 @@ fn page(answer: &Answer, met: Vec<Difference>, is_whole: bool) -> Page {
 }
 
 #[cfg(test)]
+#[path = "tests/diff.rs"]
 mod tests;

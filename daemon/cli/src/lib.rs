@@ -188,4 +188,5 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
 }
 
 #[cfg(test)]
+#[path = "tests/lib.rs"]
 mod tests;

@@ -102,4 +102,5 @@ fn write(text: &str) -> Result<bool, Failure> {
 }
 
 #[cfg(test)]
+#[path = "tests/print.rs"]
 mod tests;

@@ -231,4 +231,5 @@ impl Row {
 }
 
 #[cfg(test)]
+#[path = "tests/claims.rs"]
 mod tests;

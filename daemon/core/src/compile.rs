@@ -125,4 +125,5 @@ fn plan_port(
 }
 
 #[cfg(test)]
+#[path = "tests/compile.rs"]
 mod tests;

@@ -425,4 +425,5 @@ pub struct Holdings {
 }
 
 #[cfg(test)]
+#[path = "tests/engine.rs"]
 mod tests;

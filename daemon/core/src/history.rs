@@ -155,4 +155,5 @@ impl History {
 }
 
 #[cfg(test)]
+#[path = "tests/history.rs"]
 mod tests;

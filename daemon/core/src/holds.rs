@@ -212,4 +212,5 @@ impl Holds {
 }
 
 #[cfg(test)]
+#[path = "tests/holds.rs"]
 mod tests;

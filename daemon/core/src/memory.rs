@@ -164,4 +164,5 @@ impl Datapath for MemoryDatapath {
 }
 
 #[cfg(test)]
+#[path = "tests/memory.rs"]
 mod tests;

@@ -197,4 +197,5 @@ fn sides<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
 }
 
 #[cfg(test)]
+#[path = "tests/snapshot.rs"]
 mod tests;

@@ -134,4 +134,5 @@ impl Answered {
 }
 
 #[cfg(test)]
+#[path = "tests/stale.rs"]
 mod tests;

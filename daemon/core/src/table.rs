@@ -482,4 +482,5 @@ pub fn same_slice(a: &Slice, b: &Slice) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/table.rs"]
 mod tests;

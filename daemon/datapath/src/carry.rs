@@ -64,4 +64,5 @@ pub(crate) const FOREIGN: &str =
     "a map there is of another kind: it was made by something else; nodelb cleanup starts afresh";
 
 #[cfg(test)]
+#[path = "tests/carry.rs"]
 mod tests;

@@ -297,4 +297,5 @@ impl Findings {
 }
 
 #[cfg(test)]
+#[path = "tests/features.rs"]
 mod tests;

@@ -335,4 +335,5 @@ const fn flag(set: bool, bit: u32) -> u32 {
 }
 
 #[cfg(test)]
+#[path = "tests/layout.rs"]
 mod tests;

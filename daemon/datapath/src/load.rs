@@ -223,4 +223,5 @@ pub(crate) fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
 }
 
 #[cfg(test)]
+#[path = "tests/load.rs"]
 mod tests;

@@ -261,4 +261,5 @@ pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
 }
 
 #[cfg(test)]
+#[path = "tests/maps.rs"]
 mod tests;

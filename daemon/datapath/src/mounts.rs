@@ -50,4 +50,5 @@ fn unescape(text: &str) -> PathBuf {
 }
 
 #[cfg(test)]
+#[path = "tests/mounts.rs"]
 mod tests;

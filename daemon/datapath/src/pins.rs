@@ -197,4 +197,5 @@ pub(crate) fn numbered(name: &str, prefix: &str) -> Option<u32> {
 }
 
 #[cfg(test)]
+#[path = "tests/pins.rs"]
 mod tests;

@@ -152,4 +152,5 @@ fn find_cgroup_root(mountinfo: &str) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
+#[path = "tests/probe.rs"]
 mod tests;

@@ -183,4 +183,5 @@ fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[path = "tests/versions.rs"]
 mod tests;

@@ -118,4 +118,5 @@ fn message(due: &Event<'_>) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/events.rs"]
 mod tests;

@@ -49,4 +49,5 @@ impl Threads {
 }
 
 #[cfg(test)]
+#[path = "tests/threads.rs"]
 mod tests;

@@ -21,4 +21,5 @@ fn since_1970(text: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
+#[path = "tests/time.rs"]
 mod tests;

@@ -64,4 +64,5 @@ pub fn apiservers(report: &PoolReport, now: Now) -> Page {
 }
 
 #[cfg(test)]
+#[path = "tests/apiservers.rs"]
 pub(super) mod tests;

@@ -135,4 +135,5 @@ fn unattached(fault: String) -> Difference {
 }
 
 #[cfg(test)]
+#[path = "tests/diff.rs"]
 mod tests;

@@ -91,4 +91,5 @@ fn is_loopback(host: &str) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/guard.rs"]
 mod tests;

@@ -130,4 +130,5 @@ fn detail(record: &Record) -> Cell {
 }
 
 #[cfg(test)]
+#[path = "tests/history.rs"]
 mod tests;

@@ -240,4 +240,5 @@ pub(super) fn held(state: &AdminState) -> Result<Content, Problem> {
 }
 
 #[cfg(test)]
+#[path = "tests/maps.rs"]
 mod tests;

@@ -208,4 +208,5 @@ fn every<L: Ord + Copy, V: Copy + Default, const N: usize>(
 }
 
 #[cfg(test)]
+#[path = "tests/metrics.rs"]
 mod tests;

@@ -145,4 +145,5 @@ fn problem() -> Value {
 }
 
 #[cfg(test)]
+#[path = "tests/openapi.rs"]
 mod tests;

@@ -325,4 +325,5 @@ pub(super) fn list(parameters: &[&Parameter]) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/query.rs"]
 mod tests;

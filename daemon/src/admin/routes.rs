@@ -275,4 +275,5 @@ fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
 }
 
 #[cfg(test)]
+#[path = "tests/routes.rs"]
 mod tests;

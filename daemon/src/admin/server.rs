@@ -251,4 +251,5 @@ async fn answered(
 }
 
 #[cfg(test)]
+#[path = "tests/server.rs"]
 mod tests;

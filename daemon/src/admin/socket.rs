@@ -105,4 +105,5 @@ fn try_connect(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[path = "tests/socket.rs"]
 mod tests;

@@ -132,4 +132,5 @@ fn policy(policy: TrafficPolicy) -> Cell {
 }
 
 #[cfg(test)]
+#[path = "tests/tables.rs"]
 mod tests;

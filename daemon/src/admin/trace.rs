@@ -137,4 +137,5 @@ fn backends(story: &Story) -> Table {
 }
 
 #[cfg(test)]
+#[path = "tests/trace.rs"]
 mod tests;

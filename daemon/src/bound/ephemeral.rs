@@ -66,4 +66,5 @@ fn range(text: &str) -> Option<RangeInclusive<u16>> {
 }
 
 #[cfg(test)]
+#[path = "tests/ephemeral.rs"]
 mod tests;

@@ -88,4 +88,5 @@ fn grants(owner: u32, group: u32, mode: u32, bits: u32) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/access.rs"]
 mod tests;

@@ -190,4 +190,5 @@ fn chain(error: &dyn Error) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/ask.rs"]
 mod tests;

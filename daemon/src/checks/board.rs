@@ -339,4 +339,5 @@ fn newcomer(
 }
 
 #[cfg(test)]
+#[path = "tests/board.rs"]
 mod tests;

@@ -113,4 +113,5 @@ impl Journal {
 }
 
 #[cfg(test)]
+#[path = "tests/journal.rs"]
 mod tests;

@@ -205,4 +205,5 @@ impl Memory {
 }
 
 #[cfg(test)]
+#[path = "tests/remember.rs"]
 mod tests;

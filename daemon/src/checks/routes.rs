@@ -58,4 +58,5 @@ fn index(family: Family) -> usize {
 }
 
 #[cfg(test)]
+#[path = "tests/routes.rs"]
 mod tests;

@@ -318,4 +318,5 @@ type Answered = Result<(task::Id, Result<(), Failure>), JoinError>;
 struct OwnerIsGone;
 
 #[cfg(test)]
+#[path = "tests/run.rs"]
 mod tests;

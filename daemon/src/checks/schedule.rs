@@ -162,4 +162,5 @@ fn part(interval: Duration, percent: u64) -> u64 {
 }
 
 #[cfg(test)]
+#[path = "tests/schedule.rs"]
 mod tests;

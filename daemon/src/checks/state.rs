@@ -94,4 +94,5 @@ impl Standing {
 }
 
 #[cfg(test)]
+#[path = "tests/state.rs"]
 mod tests;

@@ -131,4 +131,5 @@ fn in_service_cidr<'c>(servers: &'c [Server], nets: &'c [IpNet]) -> Option<(&'c 
 }
 
 #[cfg(test)]
+#[path = "tests/kubernetes.rs"]
 mod tests;

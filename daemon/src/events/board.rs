@@ -176,4 +176,5 @@ fn name(node: &str, service: &ServiceName, reason: Reason, first: u64) -> String
 }
 
 #[cfg(test)]
+#[path = "tests/board.rs"]
 mod tests;

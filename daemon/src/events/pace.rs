@@ -59,4 +59,5 @@ impl Pace {
 }
 
 #[cfg(test)]
+#[path = "tests/pace.rs"]
 mod tests;

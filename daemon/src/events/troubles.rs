@@ -83,4 +83,5 @@ pub(super) fn seen(
 }
 
 #[cfg(test)]
+#[path = "tests/troubles.rs"]
 mod tests;

@@ -236,4 +236,5 @@ impl PortEntry {
 }
 
 #[cfg(test)]
+#[path = "tests/entries.rs"]
 mod tests;

@@ -216,4 +216,5 @@ impl Reading {
 }
 
 #[cfg(test)]
+#[path = "tests/manifests.rs"]
 mod tests;

@@ -89,4 +89,5 @@ fn changed<'n, K: Ord, V: PartialEq>(
 }
 
 #[cfg(test)]
+#[path = "tests/merge.rs"]
 mod tests;

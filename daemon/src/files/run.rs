@@ -313,4 +313,5 @@ fn log_problems(path: &Path, problems: &[Problem], consequence: &str) {
 }
 
 #[cfg(test)]
+#[path = "tests/run.rs"]
 mod tests;

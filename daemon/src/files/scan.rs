@@ -311,4 +311,5 @@ impl KnownFile {
 }
 
 #[cfg(test)]
+#[path = "tests/scan.rs"]
 mod tests;

@@ -208,4 +208,5 @@ impl Notes {
 }
 
 #[cfg(test)]
+#[path = "tests/watch.rs"]
 mod tests;

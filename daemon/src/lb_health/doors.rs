@@ -99,4 +99,5 @@ impl<L: Clone + PartialEq> Doors<L> {
 }
 
 #[cfg(test)]
+#[path = "tests/doors.rs"]
 mod tests;

@@ -217,4 +217,5 @@ fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
 }
 
 #[cfg(test)]
+#[path = "tests/listen.rs"]
 mod tests;

@@ -115,4 +115,5 @@ fn rfc3339(time: SystemTime) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/node.rs"]
 mod tests;

@@ -188,4 +188,5 @@ fn body(ServiceName { namespace, name }: &ServiceName, count: usize, is_healthy:
 }
 
 #[cfg(test)]
+#[path = "tests/service.rs"]
 mod tests;

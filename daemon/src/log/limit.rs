@@ -169,4 +169,5 @@ impl Visit for Seen {
 }
 
 #[cfg(test)]
+#[path = "tests/limit.rs"]
 mod tests;

@@ -86,4 +86,5 @@ impl Visit for Owned {
 }
 
 #[cfg(test)]
+#[path = "tests/owned.rs"]
 mod tests;

@@ -124,4 +124,5 @@ impl<T: Send + 'static> Queue<T> {
 }
 
 #[cfg(test)]
+#[path = "tests/queue.rs"]
 mod tests;

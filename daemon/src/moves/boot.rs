@@ -47,4 +47,5 @@ fn remember(directory: &Path, boot: &str) -> io::Result<bool> {
 }
 
 #[cfg(test)]
+#[path = "tests/boot.rs"]
 mod tests;

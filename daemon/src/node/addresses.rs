@@ -133,4 +133,5 @@ fn primary(counted: &[&Address], machine: &Machine, family: Family) -> Option<Ad
 }
 
 #[cfg(test)]
+#[path = "tests/addresses.rs"]
 mod tests;

@@ -285,4 +285,5 @@ fn is_of_interest(message: &[u8]) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/netlink.rs"]
 mod tests;

@@ -262,4 +262,5 @@ async fn read(patience: Duration) -> io::Result<Addresses> {
 }
 
 #[cfg(test)]
+#[path = "tests/watch.rs"]
 mod tests;

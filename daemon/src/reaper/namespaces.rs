@@ -131,4 +131,5 @@ fn inode_of(name: &str) -> Option<Inode> {
 }
 
 #[cfg(test)]
+#[path = "tests/namespaces.rs"]
 mod tests;

@@ -250,4 +250,5 @@ fn refused() -> io::Error {
 }
 
 #[cfg(test)]
+#[path = "tests/wire.rs"]
 mod tests;

@@ -107,4 +107,5 @@ pub(super) fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()
 }
 
 #[cfg(test)]
+#[path = "tests/file.rs"]
 mod tests;

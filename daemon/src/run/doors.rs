@@ -178,4 +178,5 @@ fn bind(address: SocketAddr, register: &Register) -> io::Result<TcpListener> {
 }
 
 #[cfg(test)]
+#[path = "tests/doors.rs"]
 mod tests;

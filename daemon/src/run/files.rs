@@ -72,4 +72,5 @@ fn is_local(node: &NodeFacts, addr: Addr) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/files.rs"]
 mod tests;

@@ -323,4 +323,5 @@ fn end_others(directories: &[PathBuf]) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/kernel.rs"]
 mod tests;

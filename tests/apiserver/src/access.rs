@@ -127,4 +127,5 @@ pub(crate) fn forbidden(user: &str, request: &Request, resource: &str) -> Status
 }
 
 #[cfg(test)]
+#[path = "tests/access.rs"]
 mod tests;

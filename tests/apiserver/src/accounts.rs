@@ -75,4 +75,5 @@ fn items(value: &Value) -> &[Value] {
 }
 
 #[cfg(test)]
+#[path = "tests/accounts.rs"]
 mod tests;

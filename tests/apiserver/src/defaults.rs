@@ -219,4 +219,5 @@ fn node_ports(old: Option<&Value>, new: &mut Value, pools: &mut Pools, wanted: b
 }
 
 #[cfg(test)]
+#[path = "tests/defaults.rs"]
 mod tests;

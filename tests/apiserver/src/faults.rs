@@ -412,4 +412,5 @@ impl Fault {
 }
 
 #[cfg(test)]
+#[path = "tests/faults.rs"]
 mod tests;

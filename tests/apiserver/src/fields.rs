@@ -125,4 +125,5 @@ fn keep_existing(tree: &mut Value, object: &Value) {
 }
 
 #[cfg(test)]
+#[path = "tests/fields.rs"]
 mod tests;

@@ -152,4 +152,5 @@ fn body(
 }
 
 #[cfg(test)]
+#[path = "tests/list.rs"]
 mod tests;

@@ -116,4 +116,5 @@ fn remove(target: &mut Value, path: &str) -> Result<Value, &'static str> {
 }
 
 #[cfg(test)]
+#[path = "tests/patch.rs"]
 mod tests;

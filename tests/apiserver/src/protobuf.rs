@@ -184,4 +184,5 @@ impl<'a> Iterator for Items<'a> {
 }
 
 #[cfg(test)]
+#[path = "tests/protobuf.rs"]
 mod tests;

@@ -122,4 +122,5 @@ impl Request {
 }
 
 #[cfg(test)]
+#[path = "tests/request.rs"]
 mod tests;

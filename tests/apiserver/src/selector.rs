@@ -137,4 +137,5 @@ fn text(object: &Value, path: &str) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/selector.rs"]
 mod tests;

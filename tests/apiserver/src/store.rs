@@ -180,4 +180,5 @@ impl Store {
 }
 
 #[cfg(test)]
+#[path = "tests/store.rs"]
 mod tests;

@@ -318,4 +318,5 @@ fn body(object: &Value) -> Value {
 }
 
 #[cfg(test)]
+#[path = "tests/write.rs"]
 mod tests;

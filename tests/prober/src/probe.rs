@@ -115,4 +115,5 @@ pub fn connect_times(plan: Plan, count: u32) -> Tally {
 }
 
 #[cfg(test)]
+#[path = "tests/probe.rs"]
 mod tests;

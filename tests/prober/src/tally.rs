@@ -109,4 +109,5 @@ impl fmt::Display for Tally {
 }
 
 #[cfg(test)]
+#[path = "tests/tally.rs"]
 mod tests;

@@ -73,4 +73,5 @@ pub(super) fn told(event: &Event, now: u64) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/catalogue.rs"]
 mod tests;

@@ -73,4 +73,5 @@ pub(super) fn near_pods<'a>(
 }
 
 #[cfg(test)]
+#[path = "tests/near.rs"]
 mod tests;

@@ -153,4 +153,5 @@ fn protocol(text: &str) -> &str {
 }
 
 #[cfg(test)]
+#[path = "tests/rules.rs"]
 mod tests;

@@ -72,4 +72,5 @@ fn word(severity: Severity) -> &'static str {
 }
 
 #[cfg(test)]
+#[path = "tests/show.rs"]
 mod tests;

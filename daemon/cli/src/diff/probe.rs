@@ -186,4 +186,5 @@ fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Diff
 }
 
 #[cfg(test)]
+#[path = "tests/probe.rs"]
 mod tests;

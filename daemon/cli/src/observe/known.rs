@@ -91,4 +91,5 @@ fn key_of(object: &Value) -> Key {
 }
 
 #[cfg(test)]
+#[path = "tests/known.rs"]
 mod tests;

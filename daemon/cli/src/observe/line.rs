@@ -153,4 +153,5 @@ impl Line {
 }
 
 #[cfg(test)]
+#[path = "tests/line.rs"]
 mod tests;

@@ -252,4 +252,5 @@ pub fn is_outside_local(service: &Service, kind: FrontendKind) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/select.rs"]
 mod tests;

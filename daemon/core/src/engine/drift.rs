@@ -112,4 +112,5 @@ impl Engine {
 }
 
 #[cfg(test)]
+#[path = "tests/drift.rs"]
 mod tests;

@@ -147,4 +147,5 @@ fn pass_through(plan: &mut PortPlan) {
 }
 
 #[cfg(test)]
+#[path = "tests/hold.rs"]
 mod tests;

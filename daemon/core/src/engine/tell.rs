@@ -290,4 +290,5 @@ impl Teller {
 }
 
 #[cfg(test)]
+#[path = "tests/tell.rs"]
 mod tests;

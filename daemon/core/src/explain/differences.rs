@@ -210,4 +210,5 @@ fn where_to_look(source: Source) -> &'static str {
 }
 
 #[cfg(test)]
+#[path = "tests/differences.rs"]
 mod tests;

@@ -54,4 +54,5 @@ fn scaled(number: u64, len: usize) -> usize {
 }
 
 #[cfg(test)]
+#[path = "tests/rendezvous.rs"]
 mod tests;

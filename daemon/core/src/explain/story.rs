@@ -358,4 +358,5 @@ fn hooks(to: L4Addr, from: Client) -> &'static [&'static str] {
 }
 
 #[cfg(test)]
+#[path = "tests/story.rs"]
 mod tests;

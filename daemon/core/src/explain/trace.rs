@@ -133,4 +133,5 @@ fn may_be_bound(state: &MapState, nodeport: &FrontendEntry) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/trace.rs"]
 mod tests;

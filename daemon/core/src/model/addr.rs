@@ -360,4 +360,5 @@ pub enum AddrError {
 }
 
 #[cfg(test)]
+#[path = "tests/addr.rs"]
 mod tests;

@@ -15,4 +15,5 @@ pub fn utc_millis(millis: u64) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "tests/calendar.rs"]
 mod tests;

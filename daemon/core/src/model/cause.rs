@@ -175,4 +175,5 @@ impl fmt::Display for Cause {
 }
 
 #[cfg(test)]
+#[path = "tests/cause.rs"]
 mod tests;

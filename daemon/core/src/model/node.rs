@@ -113,4 +113,5 @@ fn primary(node: &NodeFacts, object: Option<&NodeObject>) -> BTreeSet<Addr> {
 }
 
 #[cfg(test)]
+#[path = "tests/node.rs"]
 mod tests;

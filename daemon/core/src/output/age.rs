@@ -49,4 +49,5 @@ fn two_units((large, large_unit): (u64, &str), (small, small_unit): (u64, &str))
 }
 
 #[cfg(test)]
+#[path = "tests/age.rs"]
 mod tests;

@@ -158,4 +158,5 @@ impl Serialize for Page {
 }
 
 #[cfg(test)]
+#[path = "tests/table.rs"]
 mod tests;

@@ -65,4 +65,5 @@ fn push(text: &mut String, args: std::fmt::Arguments<'_>) {
 }
 
 #[cfg(test)]
+#[path = "tests/dump.rs"]
 mod tests;

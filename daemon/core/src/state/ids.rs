@@ -216,4 +216,5 @@ impl BackendIds {
 }
 
 #[cfg(test)]
+#[path = "tests/ids.rs"]
 mod tests;

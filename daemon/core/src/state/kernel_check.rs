@@ -199,4 +199,5 @@ pub(crate) const NOBODYS: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
 
 #[cfg(test)]
+#[path = "tests/kernel_check.rs"]
 mod tests;

@@ -190,4 +190,5 @@ pub fn delete_services(
 }
 
 #[cfg(test)]
+#[path = "tests/map_ops.rs"]
 mod tests;

@@ -75,4 +75,5 @@ fn view(slots: &[Slot]) -> View {
 }
 
 #[cfg(test)]
+#[path = "tests/remembered.rs"]
 mod tests;

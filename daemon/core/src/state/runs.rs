@@ -232,4 +232,5 @@ impl Extents {
 }
 
 #[cfg(test)]
+#[path = "tests/runs.rs"]
 mod tests;

@@ -127,4 +127,5 @@ pub(crate) fn leads_to(
 }
 
 #[cfg(test)]
+#[path = "tests/apiservers.rs"]
 mod tests;

@@ -89,4 +89,5 @@ impl HealthCheckPorts {
 }
 
 #[cfg(test)]
+#[path = "tests/health_check_ports.rs"]
 mod tests;

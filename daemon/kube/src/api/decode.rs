@@ -497,4 +497,5 @@ impl HasOrigin for Slice {
 }
 
 #[cfg(test)]
+#[path = "tests/decode.rs"]
 mod tests;

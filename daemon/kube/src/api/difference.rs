@@ -236,4 +236,5 @@ fn text(value: &Value) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/difference.rs"]
 mod tests;

@@ -37,4 +37,5 @@ pub fn is_control(c: char) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/printable.rs"]
 mod tests;

@@ -176,4 +176,5 @@ impl Text {
 }
 
 #[cfg(test)]
+#[path = "tests/request.rs"]
 mod tests;

@@ -279,4 +279,5 @@ fn not_objects(bytes: &[u8]) -> SplitError {
 }
 
 #[cfg(test)]
+#[path = "tests/splitter.rs"]
 mod tests;

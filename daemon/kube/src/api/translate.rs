@@ -376,4 +376,5 @@ impl Strings {
 }
 
 #[cfg(test)]
+#[path = "tests/translate.rs"]
 mod tests;

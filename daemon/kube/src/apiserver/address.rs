@@ -124,4 +124,5 @@ impl From<Address> for String {
 }
 
 #[cfg(test)]
+#[path = "tests/address.rs"]
 mod tests;

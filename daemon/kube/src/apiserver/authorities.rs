@@ -78,4 +78,5 @@ fn name(digests: impl IntoIterator<Item = Digest>) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/authorities.rs"]
 mod tests;

@@ -265,4 +265,5 @@ fn material(inputs: &Inputs, printed: Option<&Printed>) -> Option<Material> {
 }
 
 #[cfg(test)]
+#[path = "tests/credentials.rs"]
 mod tests;

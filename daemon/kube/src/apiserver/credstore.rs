@@ -95,4 +95,5 @@ impl Place {
 }
 
 #[cfg(test)]
+#[path = "tests/credstore.rs"]
 mod tests;

@@ -142,4 +142,5 @@ pub(super) fn second_descriptor(stream: &TcpStream) -> io::Result<Socket> {
 }
 
 #[cfg(test)]
+#[path = "tests/dial.rs"]
 mod tests;

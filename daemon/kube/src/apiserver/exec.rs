@@ -249,4 +249,5 @@ fn printable(text: &str) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/exec.rs"]
 mod tests;

@@ -82,4 +82,5 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 #[cfg(test)]
+#[path = "tests/files.rs"]
 mod tests;

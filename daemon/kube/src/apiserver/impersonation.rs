@@ -63,4 +63,5 @@ fn escaped(key: &str) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/impersonation.rs"]
 mod tests;

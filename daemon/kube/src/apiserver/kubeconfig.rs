@@ -269,4 +269,5 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
+#[path = "tests/kubeconfig.rs"]
 mod tests;

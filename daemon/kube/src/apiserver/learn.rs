@@ -33,4 +33,5 @@ pub fn refusal(
 }
 
 #[cfg(test)]
+#[path = "tests/learn.rs"]
 mod tests;

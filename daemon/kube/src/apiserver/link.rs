@@ -332,4 +332,5 @@ impl hyper::body::Body for Streamed {
 }
 
 #[cfg(test)]
+#[path = "tests/link.rs"]
 mod tests;

@@ -266,4 +266,5 @@ impl Claims {
 }
 
 #[cfg(test)]
+#[path = "tests/login.rs"]
 pub(crate) mod tests;

@@ -397,4 +397,5 @@ fn socket_of(address: &Address) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
+#[path = "tests/pool.rs"]
 mod tests;

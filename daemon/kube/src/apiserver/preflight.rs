@@ -301,4 +301,5 @@ pub fn outcome_of_probe(error: &LinkError) -> Outcome {
 }
 
 #[cfg(test)]
+#[path = "tests/preflight.rs"]
 mod tests;

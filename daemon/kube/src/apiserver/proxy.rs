@@ -80,4 +80,5 @@ async fn ask(stream: &mut TcpStream, at: SocketAddr) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[path = "tests/proxy.rs"]
 mod tests;

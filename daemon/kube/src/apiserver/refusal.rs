@@ -138,4 +138,5 @@ fn can_i(asked: &Asked<'_>) -> String {
 }
 
 #[cfg(test)]
+#[path = "tests/refusal.rs"]
 mod tests;

@@ -124,4 +124,5 @@ pub fn save(directory: &Path, memory: &Memory) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[path = "tests/remember.rs"]
 mod tests;

@@ -47,4 +47,5 @@ fn usable(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, St
 }
 
 #[cfg(test)]
+#[path = "tests/resolve.rs"]
 mod tests;

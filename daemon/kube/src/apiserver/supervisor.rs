@@ -398,4 +398,5 @@ impl Supervisor {
 }
 
 #[cfg(test)]
+#[path = "tests/supervisor.rs"]
 mod tests;

@@ -38,4 +38,5 @@ impl fmt::Debug for Shown<'_> {
 }
 
 #[cfg(test)]
+#[path = "tests/url.rs"]
 mod tests;

@@ -215,4 +215,5 @@ pub async fn ask<T: DeserializeOwned>(link: &Link, path_and_query: &str) -> Resu
 }
 
 #[cfg(test)]
+#[path = "tests/visit.rs"]
 mod tests;

@@ -68,4 +68,5 @@ fn parse(bytes: &[u8]) -> serde_json::Result<Vec<IpNet>> {
 }
 
 #[cfg(test)]
+#[path = "tests/cidrs.rs"]
 mod tests;

@@ -442,4 +442,5 @@ fn row(
 }
 
 #[cfg(test)]
+#[path = "tests/live.rs"]
 mod tests;

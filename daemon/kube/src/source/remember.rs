@@ -158,4 +158,5 @@ fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> 
 }
 
 #[cfg(test)]
+#[path = "tests/remember.rs"]
 mod tests;

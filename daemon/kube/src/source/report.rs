@@ -99,4 +99,5 @@ pub(super) fn permission(kind: Kind, state: &State) -> Option<String> {
 }
 
 #[cfg(test)]
+#[path = "tests/report.rs"]
 mod tests;

@@ -257,4 +257,5 @@ fn unwritten(path: &Path, why: &str) {
 }
 
 #[cfg(test)]
+#[path = "tests/save.rs"]
 mod tests;

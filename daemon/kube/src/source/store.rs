@@ -463,4 +463,5 @@ fn removal(kind: Kind, key: &Key) -> Change {
 }
 
 #[cfg(test)]
+#[path = "tests/store.rs"]
 mod tests;

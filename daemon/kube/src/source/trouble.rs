@@ -67,4 +67,5 @@ impl Trouble {
 }
 
 #[cfg(test)]
+#[path = "tests/trouble.rs"]
 mod tests;

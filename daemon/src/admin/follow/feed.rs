@@ -230,4 +230,5 @@ fn reads_the_same(was: &FrontendReport, is: &FrontendReport) -> bool {
 }
 
 #[cfg(test)]
+#[path = "tests/feed.rs"]
 mod tests;

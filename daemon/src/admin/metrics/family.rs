@@ -278,4 +278,5 @@ fn sample(encoder: &mut MetricEncoder<'_>, kind: Kind, value: Value) -> Result<(
 }
 
 #[cfg(test)]
+#[path = "tests/family.rs"]
 mod tests;

@@ -53,4 +53,5 @@ fn field(stat: &str, number: usize) -> Option<f64> {
 }
 
 #[cfg(test)]
+#[path = "tests/process.rs"]
 mod tests;

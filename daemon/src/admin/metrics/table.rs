@@ -135,4 +135,5 @@ metrics! {
 }
 
 #[cfg(test)]
+#[path = "tests/table.rs"]
 mod tests;

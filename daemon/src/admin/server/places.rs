@@ -108,4 +108,5 @@ impl Drop for Place {
 }
 
 #[cfg(test)]
+#[path = "tests/places.rs"]
 mod tests;

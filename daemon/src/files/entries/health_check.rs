@@ -285,4 +285,5 @@ macro_rules! read_as_text {
 read_as_text!(Kind, Start, Path, HostName);
 
 #[cfg(test)]
+#[path = "tests/health_check.rs"]
 mod tests;

@@ -244,4 +244,5 @@ fn read_backend_table(table: &DeTable<'_>, value: &Value<'_>, mismatches: &mut M
 }
 
 #[cfg(test)]
+#[path = "tests/values.rs"]
 mod tests;

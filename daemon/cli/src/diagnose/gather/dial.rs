@@ -107,4 +107,5 @@ async fn one(Target { to, at, is_backend }: Target) -> Dial {
 }
 
 #[cfg(test)]
+#[path = "tests/dial.rs"]
 mod tests;

@@ -311,4 +311,5 @@ fn push_printable(out: &mut String, text: &str) {
 }
 
 #[cfg(test)]
+#[path = "tests/text.rs"]
 mod tests;

@@ -58,4 +58,5 @@ impl Frames {
 }
 
 #[cfg(test)]
+#[path = "tests/frames.rs"]
 mod tests;

@@ -1,0 +1,567 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Engine;
+use crate::change::Change;
+use crate::compile::guard::Guard;
+use crate::config::EngineConfig;
+use crate::datapath::{Datapath, Limits};
+use crate::explain::reports;
+use crate::explain::trace::{Verdict, trace};
+use crate::filter::Filter;
+use crate::memory::MemoryDatapath;
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::node::NodeFacts;
+use crate::model::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
+};
+use crate::state::dump::dump;
+use crate::state::entries::{MapOp, MapState};
+use crate::state::status::Status;
+
+#[path = "engine/deferred.rs"]
+mod deferred;
+#[path = "engine/firstsync.rs"]
+mod firstsync;
+#[path = "engine/nodeaddrs.rs"]
+mod nodeaddrs;
+#[path = "engine/storms.rs"]
+mod storms;
+
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn name(text: &str) -> ServiceName {
+    text.parse().expect("valid in a test")
+}
+
+fn service(full: &str, frontend: &str) -> Service {
+    let address = l4(frontend);
+    Service {
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol: address.protocol,
+            frontends: vec![FrontendSpec { addr: address.addr, port: address.port, kind: FrontendKind::Static }],
+        }],
+        ..Service::new(name(full), Source::Files)
+    }
+}
+
+fn slice(full: &str, slice: &str, backends: &[&str]) -> Slice {
+    let service = name(full);
+    Slice {
+        name: SliceName::new(&service.namespace, slice),
+        service,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            backends: backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect(),
+        }],
+    }
+}
+
+fn engine_beside(datapath: &MemoryDatapath) -> Engine {
+    let config = EngineConfig {
+        sources: BTreeSet::from([Source::Files]),
+        max_services: datapath.limits().services,
+        ..EngineConfig::default()
+    };
+    Engine::new(config, datapath.dump().expect("memory can be read"))
+}
+
+fn new_pair() -> (Engine, MemoryDatapath) {
+    let datapath = MemoryDatapath::new(LIMITS);
+    (engine_beside(&datapath), datapath)
+}
+
+/// Maps in which exactly the next operations that `fails` selects fail.
+fn failing(fails: impl Fn(&MapOp) -> bool + Send + 'static) -> MemoryDatapath {
+    MemoryDatapath::new(LIMITS).with_fault(Box::new(move |op| fails(op)))
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+fn text(engine: &Engine, datapath: &MemoryDatapath) -> String {
+    let snapshot = engine.snapshot(Moment(0));
+    dump(&datapath.dump().expect("memory can be read"), |id| snapshot.service_of(id))
+        .lines()
+        .filter(|line| !line.contains("canary"))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+#[test]
+fn a_service_reaches_the_kernel_in_one_round() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080", "192.0.2.2:8080"])));
+    engine.change(synced());
+    let round = engine.reconcile(&mut datapath, Moment(0));
+    assert_eq!(round.failed, 0);
+    assert!(engine.is_ready());
+    assert_eq!(
+        text(&engine, &datapath),
+        "frontend 198.51.100.10:80/TCP  shop/web:http/TCP/IPv4  inside=cluster outside=cluster\n\
+         service  shop/web:http/TCP/IPv4  cluster=[192.0.2.1:8080/TCP, 192.0.2.2:8080/TCP]\n"
+    );
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Done, 2));
+}
+
+/// Step 4 of the incident: an annotation must not lead to an operation on the maps.
+#[test]
+fn a_change_that_changes_nothing_is_no_operation() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let mut again = service("shop/web", "198.51.100.10:80/TCP");
+    again.origin.resource_version = "2".into();
+    engine.change(Change::UpsertService(again));
+    let mut again = slice("shop/web", "a", &["192.0.2.1:8080"]);
+    again.origin.resource_version = "3".into();
+    engine.change(Change::UpsertSlice(again));
+    let round = engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!((round.done, round.compiled.len()), (0, 0));
+}
+
+#[test]
+fn everything_is_given_back_when_the_last_service_goes() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let empty = engine.holdings();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::RemoveSlice(SliceName::new("shop", "a"), Source::Files));
+    engine.change(Change::RemoveService(name("shop/web"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(engine.holdings(), empty);
+    assert_eq!(datapath.slots_used().0, 0);
+    assert_eq!(text(&engine, &datapath), "");
+}
+
+/// Entries in the maps are kept until every source has reported everything.
+#[test]
+fn nothing_is_pruned_before_the_source_is_synced_and_complete() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = text(&engine, &datapath);
+
+    let mut engine = engine_beside(&datapath);
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(text(&engine, &datapath), before, "known again, but its slices are not there yet");
+
+    let incomplete = Some(Arc::from("web.toml: line 3"));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::Synced { source: Source::Files, incomplete });
+    engine.reconcile(&mut datapath, Moment(3));
+    assert!(engine.is_ready());
+    assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "kept: the unread file may own it");
+
+    engine.change(synced());
+    let round = engine.reconcile(&mut datapath, Moment(4));
+    assert_eq!(round.pruned, 1);
+    assert_eq!(text(&engine, &datapath), "");
+}
+
+/// A client's affinity and a socket's earlier choice are stored by id.
+#[test]
+fn ids_survive_a_restart() {
+    let (mut engine, mut datapath) = new_pair();
+    for (index, full) in ["a/one", "a/two", "a/three"].iter().enumerate() {
+        engine.change(Change::UpsertService(service(full, &format!("198.51.100.{index}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(full, full, &[&format!("192.0.2.{index}:80/TCP")])));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = datapath.dump().expect("readable");
+
+    let mut engine = engine_beside(&datapath);
+    for (index, full) in ["a/three", "a/two"].iter().enumerate() {
+        let index = 2 - index;
+        engine.change(Change::UpsertService(service(full, &format!("198.51.100.{index}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(full, full, &[&format!("192.0.2.{index}:80/TCP")])));
+    }
+    engine.change(synced());
+    let round = engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!((round.done, round.pruned), (2, 1), "only the one that is gone: its frontend and its entry");
+    let after = datapath.dump().expect("readable");
+    assert!(after.services.iter().all(|(id, entry)| before.services.get(id) == Some(entry)));
+}
+
+#[test]
+fn the_older_service_owns_an_address_and_the_other_takes_over() {
+    let (mut engine, mut datapath) = new_pair();
+    let mut young = service("a/young", "198.51.100.10:80/TCP");
+    young.created = Some(200);
+    let mut old = service("b/old", "198.51.100.10:80/TCP");
+    old.created = Some(100);
+    for service in [young, old] {
+        let full = service.name.to_string();
+        engine.change(Change::UpsertSlice(slice(&full, &full, &["192.0.2.1:80/TCP"])));
+        engine.change(Change::UpsertService(service));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+    let seen: Vec<_> = rows.iter().map(|row| (row.service.to_string(), row.status)).collect();
+    assert_eq!(seen, [("b/old".into(), Status::Done), ("a/young".into(), Status::Error)]);
+    assert!(rows[1].error.as_ref().is_some_and(|error| error.contains("owned by b/old")), "{rows:?}");
+
+    engine.change(Change::RemoveService(name("b/old"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(1));
+    let rows = reports::frontends(&engine.snapshot(Moment(1)), &Filter::default());
+    assert_eq!((rows.len(), rows[0].service.to_string(), rows[0].status), (1, "a/young".into(), Status::Done));
+}
+
+#[test]
+fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
+    let mut datapath = MemoryDatapath::new(Limits { slots: 2, ..LIMITS });
+    let mut engine = engine_beside(&datapath);
+    for index in 1..=3 {
+        let full = format!("a/s{index}");
+        engine.change(Change::UpsertService(service(&full, &format!("198.51.100.{index}:80/TCP"))));
+        engine.change(Change::UpsertSlice(slice(&full, &full, &["192.0.2.1:80/TCP"])));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+    let errors: Vec<_> = rows.iter().filter_map(|row| row.error.clone()).collect();
+    assert_eq!(errors, ["map slots is full (2 entries): raise datapath.max-slots and restart nodelb"]);
+
+    engine.change(Change::RemoveService(name("a/s1"), Source::Files));
+    let mut now = Moment(1);
+    engine.reconcile(&mut datapath, now);
+    while let Some(at) = engine.next_round() {
+        assert!(at < Moment(60_000), "never converges");
+        now = at.max(now.plus(1));
+        engine.reconcile(&mut datapath, now);
+    }
+    let rows = reports::frontends(&engine.snapshot(now), &Filter::default());
+    assert!(rows.iter().all(|row| row.status == Status::Done), "{rows:?}");
+}
+
+/// Otherwise two ports of one name would each take an id, and the second one would never be released.
+#[test]
+fn ports_of_equal_name_share_one_entry() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let empty = engine.holdings();
+    let mut twice = service("a/twice", "198.51.100.10:80/TCP");
+    twice.ports.extend(service("a/twice", "198.51.100.10:81/TCP").ports);
+    engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.1:80"])));
+    engine.change(Change::UpsertService(twice));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.holdings().service_ids, 1);
+    engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    engine.change(Change::RemoveSlice(SliceName::new("a", "a"), Source::Files));
+    engine.change(Change::RemoveService(name("a/twice"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(engine.holdings(), empty);
+}
+
+/// A list that could not be written and is then withdrawn leaves nothing to write, so there is no error either.
+#[test]
+fn a_failure_is_forgotten_when_its_cause_goes_away() {
+    let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
+    assert_eq!(engine.reconcile(&mut datapath, Moment(1)).failed, 1);
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!((engine.holdings().failed, engine.next_round()), (0, None));
+    assert_eq!(reports::frontends(&engine.snapshot(Moment(2)), &Filter::default())[0].status, Status::Done);
+}
+
+/// The entry is written because its list changes, before the retry of the failed operation is due.
+#[test]
+fn a_frontend_follows_its_entry_whenever_that_comes_in() {
+    let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 1));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(reports::frontends(&engine.snapshot(Moment(1)), &Filter::default())[0].status, Status::Done);
+    assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
+}
+
+/// The waiting service is reported first and its name comes first. The owner must still get its previous id.
+#[test]
+fn the_owner_of_a_contested_address_finds_its_id_again() {
+    let (mut engine, mut datapath) = new_pair();
+    let facts = || {
+        let young = Service { created: Some(200), ..service("a/young", "198.51.100.10:80/TCP") };
+        let old = Service { created: Some(100), ..service("b/old", "198.51.100.10:80/TCP") };
+        let slices = ["a/young", "b/old"].map(|full| slice(full, full, &["192.0.2.1:80"]));
+        slices.into_iter().map(Change::UpsertSlice).chain([young, old].map(Change::UpsertService))
+    };
+    facts().for_each(|change| engine.change(change));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = datapath.dump().expect("readable").frontends;
+    let mut engine = engine_beside(&datapath);
+    facts().for_each(|change| engine.change(change));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(datapath.dump().expect("readable").frontends, before);
+}
+
+/// An id must not be assigned to another service while a frontend that could not be deleted still points at it.
+#[test]
+fn an_id_stays_taken_while_a_frontend_points_at_it() {
+    let mut datapath = failing(|op| matches!(op, MapOp::DeleteFrontend(_)));
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(Change::RemoveService(name("a/s"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(engine.holdings().service_ids, 1);
+    datapath.clear_fault();
+    engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
+    assert_eq!((engine.holdings().service_ids, engine.holdings().failed, engine.next_round()), (0, 0, None));
+    assert_eq!(text(&engine, &datapath), "");
+}
+
+/// The service's own file is readable, but the file with its backends is not, so the absence of backends is no
+/// evidence.
+#[test]
+fn what_the_kernel_held_is_not_emptied_while_a_file_is_unread() {
+    let (mut engine, mut datapath) = new_pair();
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = text(&engine, &datapath);
+    let mut engine = engine_beside(&datapath);
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::Synced { source: Source::Files, incomplete: Some("slices.yaml: line 3".into()) });
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(text(&engine, &datapath), before);
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.2:80"])));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert!(text(&engine, &datapath).contains("192.0.2.2"), "new backends come in at once");
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert!(text(&engine, &datapath).contains("cluster=[]  empty"), "what a source once gave, it can take");
+}
+
+/// The apiserver is unreachable, and a file claims one of two addresses of a service that only the apiserver knows.
+#[test]
+fn a_synced_source_does_not_write_into_an_entry_of_a_service_not_heard_of_yet() {
+    let kubernetes = |mut service: Service| {
+        service.source = Source::Kubernetes;
+        service
+    };
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config(), MapState::default());
+    let mut two = kubernetes(service("a/s", "198.51.100.10:80/TCP"));
+    two.ports[0].frontends.extend(service("a/s", "198.51.100.11:80/TCP").ports[0].frontends.clone());
+    engine.change(Change::UpsertService(two));
+    engine.change(Change::UpsertSlice(Slice { source: Source::Kubernetes, ..slice("a/s", "a", &["192.0.2.1:80"]) }));
+    engine.reconcile(&mut datapath, Moment(0));
+
+    let mut engine = Engine::new(config(), datapath.dump().expect("readable"));
+    engine.change(Change::UpsertService(service("b/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("b/s", "b", &["192.0.2.2:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    let state = datapath.dump().expect("readable");
+    let backend = |address: &str| match trace(&state, &(30_000..=32_767), l4(address)) {
+        Verdict::Forwarded(_, slots) => slots[0].addr.to_string(),
+        other => format!("{other:?}"),
+    };
+    assert_eq!(backend("198.51.100.10:80"), "192.0.2.2:80/TCP", "files are synced and older");
+    assert_eq!(backend("198.51.100.11:80"), "192.0.2.1:80/TCP");
+}
+
+/// At the start, connections would be refused without reason between the reports of the service and of its slices.
+#[test]
+fn a_new_address_waits_for_backends_until_its_source_has_synced() {
+    let (mut engine, mut datapath) = new_pair();
+    let frontends = |datapath: &MemoryDatapath| datapath.dump().expect("readable").frontends.len() - 2;
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertService(service("a/empty", "198.51.100.11:80/TCP")));
+    engine.reconcile(&mut datapath, Moment(0));
+    assert_eq!(frontends(&datapath), 0);
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(frontends(&datapath), 1);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(frontends(&datapath), 2);
+}
+
+/// The canary must also be restored if its entry could not be written at first.
+#[test]
+fn the_canary_is_tried_again() {
+    let mut datapath = failing(|_| true);
+    let mut engine = engine_beside(&datapath);
+    engine.reconcile(&mut datapath, Moment(0));
+    datapath.clear_fault();
+    engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
+    assert_eq!(datapath.dump().expect("readable").frontends.len(), 2);
+}
+
+/// Kubernetes is synced and files are not. A file with the same service name must not remove anything from the maps.
+#[test]
+fn a_source_that_has_not_synced_takes_nothing_from_another() {
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let facts = || {
+        let service = Service { source: Source::Kubernetes, ..service("a/s", "198.51.100.10:80/TCP") };
+        let slice = Slice { source: Source::Kubernetes, ..slice("a/s", "a", &["192.0.2.1:80"]) };
+        [Change::UpsertService(service), Change::UpsertSlice(slice)]
+    };
+    let synced = |source| Change::Synced { source, incomplete: None };
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config(), MapState::default());
+    facts().into_iter().for_each(|change| engine.change(change));
+    engine.reconcile(&mut datapath, Moment(0));
+    let before = text(&engine, &datapath);
+
+    let mut engine = Engine::new(config(), datapath.dump().expect("readable"));
+    facts().into_iter().for_each(|change| engine.change(change));
+    engine.change(synced(Source::Kubernetes));
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::UpsertService(Service { ports: Vec::new(), ..service("a/s", "198.51.100.10:80/TCP") }));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert_eq!(text(&engine, &datapath), before);
+    engine.change(synced(Source::Files));
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(text(&engine, &datapath), "");
+}
+
+/// A frontend without a claim stays until everything is known. While it stays, the entry that it leads to, which is
+/// still in use, must not be emptied.
+#[test]
+fn an_entry_is_not_emptied_under_a_frontend_that_is_only_kept() {
+    let config = || EngineConfig {
+        sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let mut two = service("a/s", "198.51.100.10:80/TCP");
+    two.ports[0].frontends.extend(service("a/s", "198.51.100.11:80/TCP").ports[0].frontends.clone());
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let mut engine = Engine::new(config(), MapState::default());
+    engine.change(Change::UpsertService(two.clone()));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.reconcile(&mut datapath, Moment(0));
+
+    let mut engine = Engine::new(config(), datapath.dump().expect("readable"));
+    engine.change(Change::UpsertService(two));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    engine.reconcile(&mut datapath, Moment(2));
+    assert!(text(&engine, &datapath).contains("frontend 198.51.100.11:80/TCP"), "Kubernetes may claim it");
+    assert!(text(&engine, &datapath).contains("cluster=[192.0.2.1:80/TCP]"), "and then it needs its backends");
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    engine.reconcile(&mut datapath, Moment(3));
+    assert_eq!(
+        text(&engine, &datapath),
+        "frontend 198.51.100.10:80/TCP  a/s:http/TCP/IPv4  inside=cluster outside=cluster\n\
+         service  a/s:http/TCP/IPv4  cluster=[]  empty\n"
+    );
+}
+
+#[test]
+fn an_address_of_the_node_makes_dirty_whoever_claims_it_and_nobody_else() {
+    let (mut engine, mut datapath) = new_pair();
+    for (full, frontend) in [("a/s", "198.51.100.10:80"), ("a/t", "198.51.100.11:80"), ("a/u", "198.51.100.10:81")] {
+        engine.change(Change::UpsertService(service(full, frontend)));
+        engine.change(Change::UpsertSlice(slice(full, full, &["192.0.2.1:80"])));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let node = |own: &[&str]| {
+        Change::Node(NodeFacts { addresses: own.iter().map(|text| l4(text).addr).collect(), ..NodeFacts::default() })
+    };
+    let status = |engine: &Engine| {
+        let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+        rows.iter().map(|row| row.status).collect::<Vec<_>>()
+    };
+    for (at, own, statuses) in
+        [(1, &["198.51.100.10:1"][..], [Status::Error, Status::Error, Status::Done]), (2, &[], [Status::Done; 3])]
+    {
+        engine.change(node(own));
+        let round = engine.reconcile(&mut datapath, Moment(at));
+        assert_eq!(round.compiled, [name("a/s"), name("a/u")]);
+        assert_eq!((round.done, status(&engine)), (2, statuses.to_vec()));
+    }
+    engine.change(node(&["203.0.113.1:1"]));
+    assert_eq!(engine.reconcile(&mut datapath, Moment(3)).compiled, []);
+}
+
+/// An older nodelb served it, and nodelb's own listener cannot be opened or reached while the NodePort exists.
+#[test]
+fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
+    let (mut engine, mut datapath) = new_pair();
+    let node_port = |port| {
+        let mut service = service("shop/web", &format!("0.0.0.0:{port}"));
+        service.ports[0].frontends[0].kind = FrontendKind::NodePort;
+        Change::UpsertService(service)
+    };
+    engine.change(node_port(30_990));
+    engine.change(Change::UpsertSlice(slice("shop/web", "web", &["192.0.2.1:80"])));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(1));
+    assert!(datapath.dump().unwrap().frontends.contains_key(&l4("0.0.0.0:30990")));
+
+    let sources = BTreeSet::from([Source::Files]);
+    let guard = Guard { own_ports: vec![(30_990, "admin.listen")], ..Guard::default() };
+    let config = EngineConfig { guard, sources, max_services: LIMITS.services, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, datapath.dump().unwrap());
+    let before = datapath.dump().unwrap().frontends.len();
+    engine.reconcile(&mut datapath, Moment(2));
+    let held = datapath.dump().unwrap();
+    assert!(!held.frontends.contains_key(&l4("0.0.0.0:30990")), "{held:?}");
+    assert_eq!(held.frontends.len(), before - 1, "nothing else goes before the source has synced");
+    engine.change(node_port(30_990));
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(3));
+    let rows = reports::frontends(&engine.snapshot(Moment(3)), &Filter::default());
+    let row = rows.iter().find(|row| row.address == l4("0.0.0.0:30990")).unwrap();
+    assert_eq!(row.status, Status::Error);
+    assert!(
+        row.error.as_ref().unwrap().contains("nodelb itself listens on port 30990, which admin.listen says"),
+        "{row:?}"
+    );
+}
