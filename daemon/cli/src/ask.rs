@@ -1,5 +1,5 @@
-//! What the commands take that ask a running daemon, and how a question is put. Owns the filters and the form; the
-//! daemon owns every table and its rendering.
+//! Options of the commands that query a running daemon, and how their requests are built. Owns the filters and the
+//! output options; the daemon owns every table and its rendering.
 
 use std::io::IsTerminal;
 
@@ -13,10 +13,10 @@ use super::client::{self, At};
 use super::print::{Harmless, print, print_on};
 use crate::exit::Failure;
 
-/// One parameter of a question; what may not stand in a query string is escaped when it is put.
+/// One query parameter. The value is percent-encoded when the request is built.
 pub(super) type Parameter = (&'static str, String);
 
-/// Narrows what has an address.
+/// Filters for rows that have an address.
 #[derive(Debug, Args)]
 pub(super) struct Places {
     /// Only this service
@@ -29,7 +29,7 @@ pub(super) struct Places {
     pub(super) asking: Asking,
 }
 
-/// Narrows what has a type and a status as well.
+/// Filters for rows that also have a type and a status.
 #[derive(Debug, Args)]
 pub(super) struct Rows {
     /// Only addresses of this type: ClusterIP, NodePort, ExternalIP, LoadBalancer or Static
@@ -42,7 +42,7 @@ pub(super) struct Rows {
     pub(super) places: Places,
 }
 
-/// Whom to ask, and in which form the answer is wanted.
+/// The daemon to query, and the format of its answer.
 #[derive(Debug, Args)]
 pub(super) struct Asking {
     /// Tables for people, or JSON for programs
@@ -59,7 +59,7 @@ pub(super) struct Asking {
     pub(super) admin: Option<At>,
 }
 
-/// When to colour.
+/// When output is coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Colour {
     Auto,
@@ -67,7 +67,7 @@ pub(super) enum Colour {
     Never,
 }
 
-/// The form of an answer.
+/// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
@@ -101,7 +101,7 @@ impl Rows {
     }
 }
 
-/// What can be followed.
+/// Options of `nodelb frontends`.
 #[derive(Debug, Args)]
 pub(super) struct Frontends {
     /// Go on with a line for every change, until interrupted
@@ -120,7 +120,7 @@ impl Frontends {
     }
 }
 
-/// The same of what has happened.
+/// Options of `nodelb history`.
 #[derive(Debug, Args)]
 pub(super) struct History {
     /// Go on with a line for every change, until interrupted
@@ -140,15 +140,15 @@ impl History {
 }
 
 impl Asking {
-    /// Asks, and prints the answer.
+    /// Queries the daemon and prints the answer.
     ///
     /// # Errors
-    /// When nobody answers, or the answer is a refusal.
+    /// When no daemon answers, or the daemon refuses the request.
     pub(super) fn ask(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         print(&self.get(route, &self.with_form(parameters))?)
     }
 
-    /// Asks, and prints the answer as it comes: first everything, then what changes.
+    /// Queries the daemon and prints the answer as it arrives: first all rows, then the changes.
     ///
     /// # Errors
     /// As [`Self::ask`], and when the daemon ends.
@@ -159,7 +159,7 @@ impl Asking {
         client::follow(&self.places(), &target(route, &parameters), |piece| print_on(&mut text, piece))
     }
 
-    /// The body of the answer.
+    /// Returns the body of the answer.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -167,7 +167,7 @@ impl Asking {
         client::get(&self.places(), &target(route, parameters))
     }
 
-    /// How text is to look on what stdout is.
+    /// Returns the style of text output, which depends on where stdout leads.
     pub(super) fn style(&self) -> Style {
         let stdout = std::io::stdout();
         let is_terminal = stdout.is_terminal();
@@ -204,7 +204,8 @@ impl Asking {
     }
 }
 
-/// A path with its query string. Names and addresses stay readable: what stands for itself there is left alone.
+/// Returns the path with its query string. Characters that a query string may contain are not escaped, so that names
+/// and addresses stay readable.
 fn target(route: &str, parameters: &[Parameter]) -> String {
     let mut target = route.to_owned();
     for (position, (name, value)) in parameters.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Asks a running daemon over its admin API. Owns the connection, its time limits and the words for a daemon that does
-//! not answer; what is asked and how the answer is printed is the command line's business.
+//! Client of the daemon's admin API. Owns the connection, its time limits and the messages about a daemon that does not
+//! answer; the commands own the requests and print the answers.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,30 +23,30 @@ use tokio::time::timeout;
 use super::print::harmless;
 use crate::exit::{Code, Failure};
 
-/// The daemon listens on this host: either it accepts at once or it never will.
+/// Time limit of a connect. The daemon listens on this host, so it either accepts immediately or not at all.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Longer than the daemon takes to give up on an answer.
+/// Time limit of an answer. Longer than the time after which the daemon gives up on an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(65);
 
-/// Between two looks whether an answer that goes on is still read.
+/// Interval at which a command checks that the output of a continuous answer still has a reader.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The most bytes of an answer: 10,000 services have some 20 MB of JSON.
+/// Maximum size of an answer in bytes: 10,000 services have about 20 MB of JSON.
 const MAX_ANSWER: usize = 256 << 20;
-/// The most bytes that are read, and told, of a refusal.
+/// Maximum size in bytes of a refusal that is read, and of the part that is shown.
 const MAX_REFUSAL: usize = 64 << 10;
 const MAX_TOLD: usize = 4 << 10;
 
-/// Where a daemon is asked.
+/// Address of a daemon's admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
-    /// At a loopback address.
+    /// A loopback address.
     Tcp(SocketAddr),
-    /// At a unix socket.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// Whatever has a slash in it is a path.
+/// Text that contains a slash is a path.
 impl FromStr for At {
     type Err = String;
 
@@ -69,29 +69,29 @@ impl fmt::Display for At {
     }
 }
 
-/// The socket at which a daemon listens unless its configuration says otherwise.
+/// Default path of the daemon's socket.
 pub const DEFAULT_SOCKET: &str = "/run/nodelb/nodelb.sock";
 
-/// The addresses at which it listens, too.
+/// Default addresses of the daemon, in addition to the socket.
 pub const DEFAULT_LISTEN: [SocketAddr; 2] =
     [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9890), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 9890)];
 
-/// Where a daemon so configured listens: the socket first, if there is one.
+/// Returns the addresses of a daemon with this configuration: the socket first, if it exists.
 pub fn places(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
     let socket = Some(socket).filter(|path| path.exists());
     socket.map(|path| At::Unix(path.into())).into_iter().chain(listen.iter().copied().map(At::Tcp)).collect()
 }
 
-/// Where a daemon listens that is not configured otherwise.
+/// Returns the addresses of a daemon with the default configuration.
 pub fn default_places() -> Vec<At> {
     places(Path::new(DEFAULT_SOCKET), &DEFAULT_LISTEN)
 }
 
-/// The body of the answer to `target`, from the first of the places that answers.
+/// Returns the body of the answer to `target` from the first place that answers.
 ///
 /// # Errors
-/// [`Code::Unavailable`] when none answers, or the daemon cannot tell now; [`Code::Data`] when it does not understand
-/// the question.
+/// [`Code::Unavailable`] when no place answers, or when the daemon cannot answer now; [`Code::Data`] when the daemon
+/// does not understand the request.
 pub fn get(places: &[At], target: &str) -> Result<Bytes, Failure> {
     first(places, |at| {
         let (status, body) = runtime()?.block_on(inquire(at, target))?;
@@ -99,8 +99,8 @@ pub fn get(places: &[At], target: &str) -> Result<Bytes, Failure> {
     })
 }
 
-/// Hands the answer to `target` on as it comes, until it ends or `each` has seen enough, which it says with `false`. While
-/// nothing comes, `each` gets an empty piece now and then.
+/// Passes the answer to `target` to `each` as it arrives, until the answer ends or `each` returns `false`. While
+/// nothing arrives, `each` gets an empty piece from time to time.
 ///
 /// # Errors
 /// As [`get`]; [`Code::Unavailable`] also when the daemon ends the answer.
@@ -148,7 +148,7 @@ pub fn follow(
     })
 }
 
-/// The first that answers, whatever it answers.
+/// Returns the first answer, which may be a refusal.
 fn first<Answer>(
     places: &[At],
     mut ask: impl FnMut(&At) -> anyhow::Result<Result<Answer, Failure>>,
@@ -169,7 +169,7 @@ fn first<Answer>(
     Err(Failure::message(Code::Unavailable, message))
 }
 
-/// A refusal in JSON.
+/// The JSON body of a refusal.
 #[derive(Deserialize)]
 struct Problem {
     error: String,
@@ -181,22 +181,22 @@ fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
     let said = harmless(problem.as_ref().map_or(body, |problem| problem.error.as_bytes()));
     let (code, remedy) = match status {
         StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "; try again, and look into `journalctl -u nodelb`"),
-        // Understood, and refused with what to do.
+        // The daemon understood the request, and its refusal names the remedy.
         StatusCode::BAD_REQUEST if !said.contains("parameter `") => (Code::Data, ""),
         _ => (Code::Data, "; is it a daemon of another version?"),
     };
     Failure::message(code, format!("the daemon at {at} answers {status}: {}{remedy}", said.trim_end()))
 }
 
-/// For a command, which does nothing else meanwhile.
+/// Returns a single-threaded runtime, because a command does nothing else meanwhile.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")
 }
 
-/// One question on one connection, on the caller's runtime: the status and body of whatever answer there is.
+/// Sends one request on one connection, on the caller's runtime, and returns the status and body of any answer.
 ///
 /// # Errors
-/// When there is none.
+/// When there is no answer.
 pub(crate) async fn inquire(at: &At, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
     let exchange = async {
         let (head, body) = open(at, target).await?.into_parts();
@@ -206,7 +206,7 @@ pub(crate) async fn inquire(at: &At, target: &str) -> anyhow::Result<(StatusCode
     timeout(ANSWER_TIME, exchange).await.context("no answer in time")?
 }
 
-/// Asks, and returns the answer as soon as its head is there.
+/// Sends the request, and returns the answer as soon as its header has arrived.
 async fn open(at: &At, target: &str) -> anyhow::Result<Response<Incoming>> {
     let late = "no answer in time";
     match at {
@@ -231,7 +231,7 @@ where
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
         .context("the question cannot be put into a request")?;
-    // The connection only moves the bytes; how it ends shows in the answer.
+    // This task only moves bytes. An error of the connection appears in the answer.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?)
 }

@@ -1,4 +1,4 @@
-//! `nodelb completions`: scripts that make shells complete the command line, made from its definition.
+//! `nodelb completions`: prints shell completion scripts, which are generated from the definition of the command line.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -7,7 +7,7 @@ use super::CommandLine;
 use super::print::print;
 use crate::exit::Failure;
 
-/// What `nodelb completions` was asked for.
+/// Options of `nodelb completions`.
 #[derive(Debug, Args)]
 pub(super) struct Completions {
     /// For which shell

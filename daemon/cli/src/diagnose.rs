@@ -1,7 +1,7 @@
-//! `nodelb diagnose`: what is the matter with one service, the most likely cause first. Three witnesses are asked, each of
-//! which may be missing: the daemon ([`gather`] over its admin API), an apiserver, and connections made from here. What they
-//! say are [`facts`]; what follows from them is pure ([`rules`]), in words ([`show`]). Kubernetes Events are explained by
-//! [`catalogue`].
+//! `nodelb diagnose`: finds out why a service does not work, the most likely cause first. It asks three witnesses, each
+//! of which may be missing: the daemon ([`gather`] queries its admin API), an apiserver, and connections made from
+//! here. Their answers are [`facts`]; the [`rules`], which are pure, derive the findings, and [`show`] prints them. The
+//! [`catalogue`] explains Kubernetes Events.
 
 pub mod catalogue;
 pub mod facts;
@@ -25,10 +25,11 @@ use crate::exit::Failure;
 use crate::means::{Means, ReadConfiguration};
 use crate::{DiagnoseOptions, Output};
 
-/// Asks everybody, and tells what was found. The exit code is the gravest finding's: 0, 1 for a warning, 2 for a critical one.
+/// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2
+/// for a critical one, otherwise 0.
 ///
 /// # Errors
-/// When the configuration or a kubeconfig has a problem, or what was found cannot be written.
+/// When the configuration or a kubeconfig has a problem, or the findings cannot be written.
 pub(crate) fn diagnose(
     options: &DiagnoseOptions,
     configured: ReadConfiguration,
@@ -38,7 +39,7 @@ pub(crate) fn diagnose(
     let runtime = client::runtime()?;
     let now = clock::unix_seconds(SystemTime::now());
     let facts = runtime.block_on(gather::facts(options, &means, now));
-    // A resolver that hangs must not keep the command from ending.
+    // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let findings = rules::findings(&facts);
     let report = show::Report::of(&facts, findings);

@@ -1,4 +1,5 @@
-//! `nodelb diff`: prints where source, memory and kernel differ, and ends with a code of its own if they do.
+//! `nodelb diff`: prints the differences between source, memory and kernel, and exits with a code of its own if there
+//! are any.
 
 use clap::Args;
 use nodelb_core::explain::rows::Difference;
@@ -14,7 +15,7 @@ pub(super) mod probe;
 
 use probe::ReadPeer;
 
-/// What `nodelb diff` was asked for.
+/// Options of `nodelb diff`.
 #[derive(Debug, Args)]
 pub(super) struct DiffOptions {
     #[command(flatten)]
@@ -29,7 +30,7 @@ pub(super) struct DiffOptions {
     probe: bool,
 }
 
-/// The daemon's answer, row by row.
+/// The rows of the daemon's answer.
 #[derive(Deserialize)]
 struct Answer {
     differences: Vec<serde_json::Map<String, serde_json::Value>>,
@@ -42,10 +43,10 @@ struct Compared {
     frontends: u64,
 }
 
-/// Asks the daemon and prints the answer.
+/// Queries the daemon and prints the answer.
 ///
 /// # Errors
-/// [`Code::Differences`] when there are any.
+/// [`Code::Differences`] when there are differences.
 pub(super) fn diff(options: &DiffOptions, read_peer: ReadPeer) -> Result<(), Failure> {
     let mut parameters = vec![("output", "json".to_owned())];
     parameters.extend(options.places.parameters());

@@ -1,5 +1,5 @@
-//! How the program ends: the exit codes of sysexits.h, and a failure that knows its own. Scripts and service units
-//! branch on these numbers, so each has one meaning, listed in nodelb(8).
+//! How the program ends: the exit codes of sysexits.h, and a failure with its exit code. Scripts and service units
+//! depend on these numbers, so each has one meaning, which nodelb(8) lists.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
-    /// What was compared differs. Not of sysexits.h: as diff(1) has it.
+    /// A comparison found differences. This code is not from sysexits.h but from diff(1).
     Differences = 1,
     /// Wrong command line.
     Usage = 64,
@@ -20,38 +20,38 @@ pub enum Code {
     Data = 65,
     /// The daemon, or something it needs, does not answer.
     Unavailable = 69,
-    /// A bug of nodelb, or something that should not happen.
+    /// A bug in nodelb, or an unexpected error.
     Internal = 70,
-    /// The operating system refuses something that is not a matter of permission.
+    /// The operating system refuses an operation for a reason other than permissions.
     System = 71,
-    /// Permission or a capability is missing, or BPF may not be loaded here.
+    /// A permission or a capability is missing, or BPF may not be loaded here.
     Permission = 77,
-    /// The configuration has a problem, or what is in the kernel is another version's: trying again changes neither.
+    /// The configuration has a problem, or the maps in the kernel belong to another version. A retry changes neither.
     Config = 78,
 }
 
-/// Why a command failed, and the code to end with. Prints as the whole chain of causes on one line.
+/// The reason why a command failed, and the exit code. It is displayed as the whole chain of causes on one line.
 #[derive(Debug)]
 pub struct Failure {
-    /// What the process ends with.
+    /// The exit code of the process.
     pub code: Code,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     pub error: anyhow::Error,
 }
 
 impl Failure {
-    /// The failure of this kind for this reason.
+    /// Creates a failure with this code and cause.
     pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
 
-    /// The failure of this kind, described in words.
+    /// Creates a failure with this code and message.
     pub fn message(code: Code, message: impl Into<String>) -> Self {
         Self { code, error: anyhow::Error::msg(message.into()) }
     }
 }
 
-/// Anything not given a kind is unexpected.
+/// An error without a code is unexpected.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self { code: Code::Internal, error }
@@ -70,21 +70,21 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// How long a process that ends waits for its last words.
+/// Maximum time that a process waits for its last message before it ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Writes to stderr why the program ends, after the lines that are on their way. The one place that does. A reader that does
-/// not read keeps the process from ending for a moment only.
+/// Writes the reason for the end of the program to stderr, after the log lines that are waiting. No other place does
+/// this. A reader that does not read delays the end of the process only briefly.
 pub fn last_words(message: &str) {
     let message = format!("nodelb: {message}\n");
     let (done, is_done) = mpsc::channel();
     let write = move || {
-        // A closed stderr leaves no other place for it.
+        // If stderr is closed, there is no other place for the message.
         let _ = io::stderr().lock().write_all(message.as_bytes());
         let _ = done.send(());
     };
     if thread::Builder::new().spawn(write).is_ok() {
-        // An error is the end of the patience.
+        // An error means that the time limit has passed.
         let _ = is_done.recv_timeout(LAST_WORDS);
     }
 }

@@ -1,6 +1,6 @@
-//! The command line: its commands and options, each defined once, and what carries each out. Owns parsing and the exit
-//! code. A command is a variant of [`Command`], what it takes and does a file below. Those that only read ask the daemon
-//! ([`ask`], [`client`]); the others are carried out by the [`Actions`] the binary brings.
+//! The command line: its commands and options, each defined once, and the functions that run them. Owns parsing and the
+//! exit code. Each command is a variant of [`Command`]; its options and its code are in a file below. Commands that
+//! only read query the daemon ([`ask`], [`client`]); the others run one of the [`Actions`] of the binary.
 
 #![forbid(unsafe_code)]
 
@@ -116,16 +116,16 @@ enum Command {
     Reaper,
 }
 
-/// Carries out a command of the daemon itself.
+/// Runs a command of the daemon itself.
 pub type Action<Options> = fn(&Options) -> Result<(), Failure>;
 
-/// The same for a command that prints; what there is to tell besides problems goes to the writer.
+/// Runs a command that prints. Everything except problems goes to the writer.
 pub type Telling<Options> = fn(&Options, &mut dyn Write) -> Result<(), Failure>;
 
-/// What the daemon's own package carries out, and what it lends the other commands.
+/// The commands that the daemon's package runs, and the functions that it provides for other commands.
 #[derive(Clone, Copy, Debug)]
 pub struct Actions {
-    /// `run`: returns when the daemon has been told to end.
+    /// `run`: returns after the daemon was asked to end.
     pub run: Action<RunOptions>,
     /// `check-config`.
     pub check_config: Telling<CheckOptions>,
@@ -133,23 +133,23 @@ pub struct Actions {
     pub cleanup: Telling<CleanupOptions>,
     /// `reaper`: returns when the daemon has ended.
     pub reaper: fn() -> Result<(), Failure>,
-    /// What the configuration says, for commands that ask an apiserver themselves.
+    /// Reads the configuration, for commands that query an apiserver themselves.
     pub configured: ReadConfiguration,
-    /// The other end of a socket of this process, for `diff --probe`.
+    /// Returns the peer of a socket of this process, for `diff --probe`.
     pub peer: ReadPeer,
 }
 
-/// What the command line consists of: for documents, and for tests of them.
+/// Returns the definition of the command line, for documents and tests.
 pub fn command() -> clap::Command {
     CommandLine::command()
 }
 
-/// Parses the arguments, carries out the command and says with which code the process ends.
+/// Parses the arguments, runs the command, and returns the exit code of the process.
 pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitCode {
     let command = match CommandLine::try_parse_from(args) {
         Ok(line) => line.command,
         Err(answer) => {
-            // Help and version are answers, not errors. A reader that is gone has seen enough of either.
+            // Help and version are answers, not errors. A reader that has closed stdout wants no more of them.
             let _ = answer.print();
             return if answer.use_stderr() { Code::Usage.into() } else { ExitCode::SUCCESS };
         }

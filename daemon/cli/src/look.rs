@@ -1,4 +1,4 @@
-//! What the commands take that ask an apiserver themselves, and how they are carried out.
+//! Options of the commands that query an apiserver themselves, and how these commands run.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::client::At;
 use super::print::{Harmless, is_read, print};
 use crate::exit::Failure;
 
-/// Whom to ask, and as whom.
+/// The configuration and the credentials of a command, and the address of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct Whom {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
@@ -26,7 +26,7 @@ pub struct Whom {
     pub admin: Option<At>,
 }
 
-/// What `nodelb diagnose` was asked for.
+/// Options of `nodelb diagnose`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct DiagnoseOptions {
     /// The service
@@ -35,7 +35,7 @@ pub struct DiagnoseOptions {
     /// Text for people, or JSON for programs
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub output: Output,
-    /// Whom to ask.
+    /// Configuration, credentials and daemon.
     #[command(flatten)]
     pub whom: Whom,
     /// Connect to no frontend and no backend, and resolve no name
@@ -43,7 +43,7 @@ pub struct DiagnoseOptions {
     pub no_connect: bool,
 }
 
-/// What `nodelb watch` was asked for.
+/// Options of `nodelb watch`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct WatchOptions {
     /// Only this service and its slices [default: all of the cluster]
@@ -52,12 +52,12 @@ pub struct WatchOptions {
     /// Lines for people, or one JSON object a line for programs
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub output: Output,
-    /// Whom to ask.
+    /// Configuration, credentials and daemon.
     #[command(flatten)]
     pub whom: Whom,
 }
 
-/// Prints what there is to tell, and passes the code on.
+/// Prints the output of a command, and returns its exit code.
 pub(super) fn judge(action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
     let mut told = Vec::new();
     let code = action(&mut told)?;
@@ -65,7 +65,7 @@ pub(super) fn judge(action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Fail
     Ok(code)
 }
 
-/// Prints line by line as there is something to tell, until the command ends or the reader is gone.
+/// Prints the output of a command line by line, until the command ends or the reader is gone.
 pub(super) fn follow(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
     let mut stdout = LineByLine { text: Harmless::default(), reader_is_gone: false };
     match action(&mut stdout) {
@@ -89,7 +89,7 @@ impl Write for LineByLine {
         written.map(|()| bytes.len())
     }
 
-    /// Fails once the reader is gone, whether or not there is something to write.
+    /// Fails if the reader is gone, even if there is nothing to write.
     fn flush(&mut self) -> io::Result<()> {
         let is_gone = !is_read()?;
         self.reader_is_gone |= is_gone;

@@ -1,4 +1,5 @@
-//! With what a command reaches the witnesses: the admin addresses, the credentials, the name of this node.
+//! What a command needs to reach the daemon and an apiserver: the admin addresses, the credentials, the name of this
+//! node.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,37 +10,37 @@ use crate::Whom;
 use crate::client::{self, At};
 use crate::exit::{Code, Failure};
 
-/// What the daemon's configuration says of them.
+/// The part of the daemon's configuration that commands need.
 #[derive(Clone, Debug)]
 pub struct Configured {
-    /// The socket of the admin API.
+    /// The path of the admin API's socket.
     pub socket: PathBuf,
-    /// Its addresses.
+    /// The addresses of the admin API.
     pub listen: Vec<SocketAddr>,
-    /// How Kubernetes is reached; `None` where none is configured.
+    /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub kubernetes: Option<Settings>,
-    /// What outlives a reboot lies there.
+    /// The directory of the state that outlives a reboot.
     pub state_directory: PathBuf,
     /// The name of this node.
     pub node: String,
 }
 
-/// Reads the configuration, which is the daemon's, at this path or at the default one. The failure says what is wrong with it.
+/// Reads the daemon's configuration at this path, or at the default one. The failure says what is wrong with it.
 pub type ReadConfiguration = fn(Option<&Path>) -> Result<Configured, Failure>;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Means {
-    /// Where the daemon may listen.
+    /// The addresses at which the daemon may listen.
     pub admin: Vec<At>,
-    /// How Kubernetes is reached; `None` where none is configured.
+    /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub settings: Option<Settings>,
     /// The name of this node.
     pub node: String,
 }
 
 impl Means {
-    /// As the configuration and the command line say.
+    /// Combines the configuration with the command line.
     ///
     /// # Errors
     /// When the configuration has a problem, or the node has no name.
@@ -61,7 +62,7 @@ impl Means {
     }
 }
 
-/// Where the configuration says, and where the daemon listens by itself; a socket only where there is one.
+/// Returns the configured addresses, then the default ones. A socket is included only if it exists.
 fn places(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
     let mut places = client::places(socket, listen);
     let others = client::default_places().into_iter().filter(|at| !places.contains(at));

@@ -1,13 +1,15 @@
-//! `nodelb watch`: prints every change of Services and EndpointSlices with what differs, straight from an apiserver, whether
-//! or not the daemon runs. Needs raw objects, which the source does not keep; holds at most [`known::MOST`] of them.
+//! `nodelb watch`: prints every change of Services and EndpointSlices with the differences, directly from an apiserver,
+//! whether or not the daemon runs. It needs the raw objects, which the source does not keep; it holds at most
+//! [`known::MOST`] of them.
 //!
 //! ```text
 //!  visit (one link) ──> follow (Service) ──────┐
 //!                  └──> follow (EndpointSlice) ┴──> Line ──> stdout
 //! ```
 //!
-//! The link breaks: one visible line, then another visit, and each kind goes on where it was; where the apiserver no longer
-//! knows, it lists again and tells what happened in between.
+//! When the link breaks, the command prints one line and makes another visit, in which each kind continues at its last
+//! version. If the apiserver no longer has that version, the command lists the kind again and prints what happened in
+//! between.
 
 mod follow;
 mod known;
@@ -32,23 +34,23 @@ use crate::exit::{Code, Failure};
 use crate::means::{Means, ReadConfiguration};
 use crate::{Output, WatchOptions, unwritten};
 
-/// Between two tries to reach an apiserver.
+/// Pause between two attempts to reach an apiserver.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Two refusals of permission within this time are one, and no accident.
+/// Two refusals of permission within this time are one problem, not a coincidence.
 const ONE_TROUBLE: Duration = Duration::from_secs(30);
 
-/// Between two looks whether anybody reads any more while there is nothing to write.
+/// Interval at which the command checks that its output still has a reader while there is nothing to write.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How many lines may wait to be written.
+/// Maximum number of lines that wait to be written.
 const QUEUE: usize = 256;
 
-/// Prints until it is interrupted or nobody reads any more.
+/// Prints changes until the command is interrupted or its output has no reader any more.
 ///
 /// # Errors
-/// When no Kubernetes is configured, the configuration or the credentials have a problem, or nothing can be written.
-/// [`Code::Permission`] when the user may not list or watch, also at a second look.
+/// When Kubernetes is not configured, the configuration or the credentials have a problem, or the output cannot be
+/// written. [`Code::Permission`] when the user may not list or watch, also at the second attempt.
 pub(crate) fn watch(
     options: &WatchOptions,
     configured: ReadConfiguration,
@@ -77,7 +79,7 @@ pub(crate) fn watch(
             }
         }
     });
-    // A resolver that hangs must not keep the command from ending.
+    // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     done
 }
@@ -90,7 +92,7 @@ fn write(line: &Line, output: Output, told: &mut dyn Write) -> Result<(), Failur
     told.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
 }
 
-/// One visit after the other.
+/// Makes one visit after the other.
 async fn go_on(options: &WatchOptions, means: &Means, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
     let mut followers = Follower::both(options.service.as_ref());
     let (mut last, mut forbidden) = (String::new(), None);
@@ -102,7 +104,7 @@ async fn go_on(options: &WatchOptions, means: &Means, lines: mpsc::Sender<Line>)
                 let begun = Instant::now();
                 let error = follow::over(&visit, &mut followers, &lines).await;
                 forbidden = match &error {
-                    // An apiserver that has just started forbids for a moment what it allows a moment later.
+                    // An apiserver that has just started may forbid what it allows a moment later.
                     LinkError::Forbidden(why) if forbidden.is_some_and(|at: Instant| at.elapsed() < ONE_TROUBLE) => {
                         return Err(Failure::message(Code::Permission, why.clone()));
                     }
@@ -127,13 +129,13 @@ async fn go_on(options: &WatchOptions, means: &Means, lines: mpsc::Sender<Line>)
 }
 
 enum Trouble {
-    /// Trying again helps.
+    /// A retry may succeed.
     Passing(String),
     Fatal(Failure),
 }
 
 async fn visit(means: &Means) -> Result<Visit, Trouble> {
-    // Asked each time: the daemon learns of addresses, and comes and goes.
+    // Query the daemon before each visit: it learns new addresses, and it may have started or ended.
     let tips = means.tips().await;
     let settings = means.settings.clone().unwrap_or_default();
     let visitor = Visitor::new(settings, tips).map_err(|error| Trouble::Fatal(Failure::new(Code::Config, error)))?;
@@ -157,6 +159,6 @@ fn reached(visit: &Visit) -> String {
 }
 
 async fn notice(lines: &mpsc::Sender<Line>, text: String) {
-    // Nobody listens any more only when the command ends.
+    // The channel is closed only when the command ends.
     let _ = lines.send(Line::notice(SystemTime::now(), text)).await;
 }

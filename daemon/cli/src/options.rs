@@ -1,10 +1,10 @@
-//! What the commands take that do more than ask a running daemon.
+//! Options of the commands that do more than query a running daemon.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// What `nodelb run` was asked for.
+/// Options of `nodelb run`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct RunOptions {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
@@ -18,7 +18,7 @@ pub struct RunOptions {
     pub reaper: Option<PathBuf>,
 }
 
-/// The datapaths the command line knows.
+/// The datapaths that the command line accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DatapathChoice {
     /// BPF maps and programs.
@@ -27,7 +27,7 @@ pub enum DatapathChoice {
     Memory,
 }
 
-/// What `nodelb check-config` was asked for.
+/// Options of `nodelb check-config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct CheckOptions {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
@@ -38,7 +38,7 @@ pub struct CheckOptions {
     pub keys: bool,
 }
 
-/// What `nodelb cleanup` was asked for.
+/// Options of `nodelb cleanup`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct CleanupOptions {
     /// Configuration file that names the pin directory [default: /etc/nodelb/nodelb.toml, if there is one]

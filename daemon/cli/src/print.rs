@@ -1,5 +1,5 @@
-//! Stdout: the one place that writes to it. And what of a text may come onto a terminal: whoever listens where a daemon is
-//! looked for can say what it likes.
+//! Stdout: no other module writes to it. This module also decides which bytes may reach a terminal, because any process
+//! that listens at the daemon's address can answer with any text.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -10,16 +10,16 @@ use nodelb_kube::api::printable;
 
 use crate::exit::{Code, Failure};
 
-/// Lets through what a terminal only shows: text, ends of lines, tabs, and the colours of nodelb's own tables. Anything else
-/// that a terminal would act upon becomes `\u{fffd}`. A text may come in pieces, cut anywhere.
+/// A filter that passes only what a terminal displays: text, line ends, tabs, and the colours of nodelb's own tables.
+/// Anything else that a terminal would interpret becomes `\u{fffd}`. The text may come in pieces that are cut anywhere.
 #[derive(Debug, Default)]
 pub(super) struct Harmless {
-    /// The beginning of a character or of a colour whose end is still to come.
+    /// The beginning of a character or of a colour that is not complete yet.
     kept: Vec<u8>,
 }
 
 impl Harmless {
-    /// What can be shown of the text so far.
+    /// Takes the next piece, and returns the text that can be shown so far.
     pub(super) fn pass(&mut self, piece: &[u8]) -> String {
         self.kept.extend_from_slice(piece);
         let now: Vec<u8> = self.kept.drain(..judged(&self.kept)).collect();
@@ -27,7 +27,7 @@ impl Harmless {
     }
 }
 
-/// What can be shown of a whole text.
+/// Returns what can be shown of a complete text.
 pub(super) fn harmless(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let is_harmful = |c: char| printable::is_control(c) && !matches!(c, '\n' | '\t');
@@ -49,7 +49,7 @@ pub(super) fn harmless(bytes: &[u8]) -> String {
     shown + rest
 }
 
-/// Up to where it does not depend on what comes next.
+/// Returns the length of the part that does not depend on the bytes that follow.
 fn judged(bytes: &[u8]) -> usize {
     let is_begun = |tail: &[u8]| {
         let is_colour = COLOURS.iter().any(|colour| colour.len() > tail.len() && colour.as_bytes().starts_with(tail));
@@ -61,7 +61,7 @@ fn judged(bytes: &[u8]) -> usize {
     (from..bytes.len()).find(|at| is_begun(&bytes[*at..])).unwrap_or(bytes.len())
 }
 
-/// Prints what a command has told, whether it succeeds or not.
+/// Prints the output of a command, whether or not the command succeeds.
 pub(super) fn tell(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut told = Vec::new();
     let done = command(&mut told);
@@ -69,17 +69,17 @@ pub(super) fn tell(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) 
     done
 }
 
-/// Writes what is [harmless] to stdout. A reader that is gone (`| head`) has seen what it wanted.
+/// Writes [harmless] text to stdout. A reader that is gone (`| head`) has seen what it wanted.
 pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
     write(&harmless(bytes)).map(|_is_read| ())
 }
 
-/// The same piece by piece, and whether the reader is still there: also for an empty piece, which writes nothing.
+/// Writes one piece, and returns whether the reader is still there. An empty piece writes nothing and only checks that.
 pub(super) fn print_on(text: &mut Harmless, piece: &[u8]) -> Result<bool, Failure> {
     Ok(write(&text.pass(piece))? && is_read().map_err(|error| unwritten(&error))?)
 }
 
-/// Whether there is still a reader at the other end of stdout.
+/// Whether stdout still has a reader.
 pub(super) fn is_read() -> io::Result<bool> {
     let stdout = io::stdout();
     let mut asked = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
@@ -87,7 +87,7 @@ pub(super) fn is_read() -> io::Result<bool> {
     Ok(!asked[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR)))
 }
 
-/// The failure of a command whose output cannot be written.
+/// Returns the failure of a command that cannot write its output.
 pub(crate) fn unwritten(error: &io::Error) -> Failure {
     Failure::message(Code::System, format!("the answer cannot be written to stdout: {error}"))
 }

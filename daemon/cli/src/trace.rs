@@ -1,4 +1,4 @@
-//! `nodelb trace`: what happens to a connection.
+//! `nodelb trace`: prints what happens to a connection.
 
 use clap::Args;
 use nodelb_core::model::addr::L4Addr;
@@ -6,7 +6,7 @@ use nodelb_core::model::addr::L4Addr;
 use super::ask::Asking;
 use crate::exit::Failure;
 
-/// What `nodelb trace` was asked.
+/// Options of `nodelb trace`.
 #[derive(Debug, Args)]
 pub(super) struct Trace {
     /// What is dialled, such as 10.96.7.7:80 or [2001:db8::7]:53/UDP

@@ -1,5 +1,5 @@
-//! The catalogue of Kubernetes Events about services: what each reason means, what its message usually points to, what to
-//! do. Data, and how it is looked up. A reason that is not in it is shown as Kubernetes says it.
+//! The catalogue of Kubernetes Events about services: what each reason means, what its message usually points to, and
+//! the remedy. Contains the data and the lookup. A reason without an entry is shown as Kubernetes reports it.
 
 mod endpoints;
 mod load_balancers;
@@ -12,55 +12,55 @@ use nodelb_kube::api::seen::Event;
 
 use super::finding::Severity;
 
-/// A reason.
+/// The explanation of one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// As in the field `reason`.
+    /// The value of the field `reason`.
     pub reason: &'static str,
-    /// As in the field `type`: `Normal` or `Warning`.
+    /// The value of the field `type`: `Normal` or `Warning`.
     pub kind: &'static str,
-    /// Which component reports it.
+    /// The component that reports it.
     pub source: &'static str,
-    /// How grave it is for the service.
+    /// The severity for the service.
     pub severity: Severity,
-    /// What has happened.
+    /// The meaning of the reason.
     pub meaning: &'static str,
-    /// What words in the message point to.
+    /// The causes that words in the message point to.
     pub causes: &'static [Cause],
-    /// What to do when no word tells; empty where nothing is to be done.
+    /// The remedy if no word matches; empty if none is needed.
     pub remedy: &'static str,
 }
 
-/// What a word in the message points to.
+/// A cause that a word in the message points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
-    /// The word, compared without regard to case.
+    /// The word, in any case.
     pub word: &'static str,
-    /// What it means.
+    /// The meaning of the word.
     pub means: &'static str,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
 impl Entry {
-    /// The first cause whose word is in the message.
+    /// Returns the first cause with a word that the message contains.
     pub fn cause_of(&self, message: &str) -> Option<&'static Cause> {
         let message = message.to_lowercase();
         self.causes.iter().find(|cause| message.contains(&cause.word.to_lowercase()))
     }
 }
 
-/// Every entry, by topic.
+/// Returns every entry, by topic.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
     [load_balancers::ENTRIES, endpoints::ENTRIES, network::ENTRIES, own::ENTRIES].into_iter().flatten()
 }
 
-/// The entry of a reason.
+/// Returns the entry of a reason.
 pub fn find(reason: &str) -> Option<&'static Entry> {
     entries().find(|entry| entry.reason == reason)
 }
 
-/// An Event in one line: `SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: message`.
+/// Returns an Event as one line: `SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: message`.
 pub(super) fn told(event: &Event, now: u64) -> String {
     let by = match event.component() {
         "" => String::new(),

@@ -1,5 +1,6 @@
-//! What the witnesses say: everything the findings are drawn from, as plain values. Each witness may be missing, and each of
-//! its answers too; that is a fact like any other. Owns no way to any of them; [`gather`](super::gather) fills it in.
+//! The answers of the witnesses as plain values: all input of the rules. Each witness may be missing, and so may each
+//! of its answers; that is a fact, too. Contains no code that reaches a witness; [`gather`](super::gather) fills in the
+//! values.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,38 +11,38 @@ use nodelb_kube::null::null_is_default;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// All of it.
+/// All facts.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Which service is asked about.
+    /// The service to diagnose.
     pub service: ServiceName,
-    /// Seconds since 1970.
+    /// The current time in seconds since 1970.
     pub now: u64,
-    /// The name of this node: what policies and hints are measured against.
+    /// The name of this node. Policies and hints are compared with it.
     pub node: String,
     /// The daemon on this node.
     pub daemon: Witness<Daemon>,
     /// An apiserver.
     pub cluster: Witness<Cluster>,
-    /// Connections made from here; empty when none were to be made.
+    /// Connections made from here; empty if the command was to make none.
     pub dials: Vec<Dial>,
-    /// What the resolver of this host says about the service's DNS name.
+    /// The answer of this host's resolver about the service's DNS name.
     pub dns: Option<Dns>,
 }
 
-/// Somebody who was asked.
+/// The answer of a witness, or why there is none.
 #[derive(Clone, Debug)]
 pub enum Witness<T> {
-    /// What they said.
+    /// The witness answered.
     Spoke(T),
-    /// They should have answered, and why they have not.
+    /// The witness should have answered and did not, for this reason.
     Silent(String),
-    /// They have nothing to do with it.
+    /// The witness is not concerned.
     NotAsked,
 }
 
 impl<T> Witness<T> {
-    /// What they said, if they did.
+    /// Returns the answer, if there is one.
     pub fn told(&self) -> Option<&T> {
         match self {
             Self::Spoke(told) => Some(told),
@@ -53,72 +54,72 @@ impl<T> Witness<T> {
 /// One answer of an apiserver.
 pub type Answer<T> = Result<T, Denial>;
 
-/// An answer that was not given.
+/// An answer that the apiserver did not give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// What was wanted, as RBAC names it: `list pods`.
+    /// The request in the terms of RBAC, such as `list pods`.
     pub question: &'static str,
-    /// Why not.
+    /// The reason.
     pub why: String,
-    /// Whether it is a matter of permission.
+    /// Whether a permission is missing.
     pub is_forbidden: bool,
 }
 
-/// What an apiserver says.
+/// The answers of an apiserver.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Which one, and how it was found.
+    /// The apiserver, and how it was found.
     pub via: String,
-    /// Who asked.
+    /// The identity that made the requests.
     pub identity: String,
-    /// Whether the connection went through the load balancing of this node.
+    /// Whether the connection went through this node's load balancing.
     pub is_balanced: bool,
     /// Addresses that did not answer, each with the reason.
     pub failed: Vec<String>,
     /// The Service.
     pub service: Answer<Option<Service>>,
-    /// Other Services of the namespace, when there is no such Service.
+    /// Other Services of the namespace, if this Service does not exist.
     pub names: Vec<String>,
-    /// Its EndpointSlices.
+    /// The EndpointSlices of the Service.
     pub slices: Answer<Vec<Slice>>,
-    /// The Pods its selector matches; `None` without a selector.
+    /// The Pods that the Service's selector matches; `None` if it has no selector.
     pub pods: Option<Answer<Vec<Pod>>>,
-    /// Pods of the namespace, when the selector matches none.
+    /// Pods of the namespace, if the selector matches none.
     pub others: Vec<Pod>,
     /// Events about the Service.
     pub events: Answer<Vec<Event>>,
-    /// Whether there is a Node of this node's name.
+    /// Whether a Node with this node's name exists.
     pub has_node: Answer<bool>,
 }
 
-/// What the daemon says, in the words of its admin API. A route that it does not have is an empty answer.
+/// The answers of the daemon, as its admin API gives them. A route that the daemon does not have is an empty answer.
 #[derive(Clone, Debug, Default)]
 pub struct Daemon {
-    /// `/readyz`
+    /// Rows of `/readyz`.
     pub checks: Vec<CheckRow>,
-    /// `/services?service=`
+    /// Rows of `/services?service=`.
     pub services: Vec<ServiceRow>,
-    /// Names of all services, when there is no such service.
+    /// Names of all services, if this service does not exist.
     pub names: Vec<String>,
-    /// `/frontends?service=`
+    /// Rows of `/frontends?service=`.
     pub frontends: Vec<FrontendRow>,
-    /// `/frontends?address=` of those in error: who else claims them.
+    /// Rows of `/frontends?address=` for the addresses in error: the other services that claim them.
     pub rivals: Vec<FrontendRow>,
-    /// `/backends?service=`
+    /// Rows of `/backends?service=`.
     pub backends: Vec<BackendRow>,
-    /// `/maps`, of the addresses of the service; `None` when the maps could not be read.
+    /// The part of `/maps` about the addresses of the service; `None` if the maps could not be read.
     pub maps: Option<Maps>,
-    /// `/sources`
+    /// Rows of `/sources`.
     pub sources: Vec<SourceRow>,
-    /// `/apiservers`, the addresses.
+    /// The addresses of `/apiservers`.
     pub apiservers: Vec<ApiserverRow>,
-    /// `/apiservers`, the session in use.
+    /// The session in use, from `/apiservers`.
     pub session: Option<SessionRow>,
-    /// `/diff`: of the service, and of the hooks; `None` where there is no such route.
+    /// Rows of `/diff` about the service and about the hooks; `None` if the daemon does not have the route.
     pub differences: Option<Vec<Value>>,
-    /// `/trace?to=` of the first frontends, each the row of its verdict.
+    /// The verdicts of `/trace?to=` for the first frontends, one row each.
     pub traces: Vec<Value>,
-    /// `/history?service=`, latest last; `None` where there is no such route.
+    /// Rows of `/history?service=`, the latest last; `None` if the daemon does not have the route.
     pub history: Option<Vec<Value>>,
 }
 
@@ -126,13 +127,13 @@ pub struct Daemon {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CheckRow {
-    /// `canary`, `links`.
+    /// The name of the check, such as `canary` or `links`.
     #[serde(deserialize_with = "null_is_default")]
     pub check: String,
-    /// `ok` or `failed`.
+    /// The result: `ok` or `failed`.
     #[serde(deserialize_with = "null_is_default")]
     pub result: String,
-    /// Why.
+    /// The reason for the result.
     #[serde(deserialize_with = "null_is_default")]
     pub detail: String,
 }
@@ -141,22 +142,22 @@ pub struct CheckRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ServiceRow {
-    /// `kubernetes` or `files`.
+    /// The source: `kubernetes` or `files`.
     #[serde(deserialize_with = "null_is_default")]
     pub source: String,
-    /// Which file or object.
+    /// The file or object that defines the service.
     #[serde(deserialize_with = "null_is_default")]
     pub origin: String,
-    /// `Cluster` or `Local`.
+    /// The internal traffic policy: `Cluster` or `Local`.
     #[serde(deserialize_with = "null_is_default")]
     pub internal_policy: String,
-    /// Its name.
+    /// The service's namespace and name.
     #[serde(deserialize_with = "null_is_default")]
     pub service: String,
     /// The worst status of its frontends.
     #[serde(deserialize_with = "null_is_default")]
     pub status: String,
-    /// What is wrong.
+    /// The problem, if there is one.
     pub error: Option<String>,
 }
 
@@ -164,28 +165,28 @@ pub struct ServiceRow {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FrontendRow {
-    /// `198.51.100.10:80/TCP`
+    /// The address, such as `198.51.100.10:80/TCP`.
     #[serde(deserialize_with = "null_is_default")]
     pub address: String,
-    /// `ClusterIP`
+    /// The type, such as `ClusterIP`.
     #[serde(rename = "type", deserialize_with = "null_is_default")]
     pub kind: String,
-    /// Whose.
+    /// The service that claims the address.
     #[serde(deserialize_with = "null_is_default")]
     pub service: String,
-    /// Whom a client on this node reaches.
+    /// The backends that a client on this node reaches.
     #[serde(deserialize_with = "null_is_default")]
     pub backends: Vec<String>,
-    /// `Local`, `ExternalLocal`, …
+    /// The flags, such as `Local` or `ExternalLocal`.
     #[serde(deserialize_with = "null_is_default")]
     pub flags: Vec<String>,
-    /// `Done`
+    /// The status, such as `Done`.
     #[serde(deserialize_with = "null_is_default")]
     pub status: String,
-    /// Seconds.
+    /// The age of the status in seconds.
     #[serde(deserialize_with = "null_is_default")]
     pub since: f64,
-    /// What is wrong.
+    /// The problem, if there is one.
     pub error: Option<String>,
 }
 
@@ -193,30 +194,30 @@ pub struct FrontendRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BackendRow {
-    /// `192.0.2.1:80/TCP`
+    /// The address, such as `192.0.2.1:80/TCP`.
     #[serde(deserialize_with = "null_is_default")]
     pub address: String,
-    /// `Active`
+    /// The state, such as `Active`.
     #[serde(deserialize_with = "null_is_default")]
     pub state: String,
-    /// Where it runs.
+    /// The node on which the backend runs.
     #[serde(deserialize_with = "null_is_default")]
     pub node: String,
-    /// `Selected`
+    /// The choice, such as `Selected`.
     #[serde(deserialize_with = "null_is_default")]
     pub choice: String,
-    /// Why it is not.
+    /// The reason if the backend is not selected.
     pub reason: Option<String>,
 }
 
-/// What the kernel holds for the addresses of the service.
+/// The contents of the maps for the addresses of the service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Maps {
-    /// The frontends that are there: address and the service port it leads to (`shop/web:http/TCP/IPv4`).
+    /// The frontends in the maps: each address with the service port that it leads to (`shop/web:http/TCP/IPv4`).
     pub frontends: BTreeMap<String, String>,
-    /// The backends that are there, by service port and view.
+    /// The backends in the maps, by service port and view.
     pub slots: BTreeMap<(String, String), Vec<String>>,
-    /// Where NodePorts are answered.
+    /// The node addresses at which NodePorts are served.
     pub node_addresses: Vec<String>,
 }
 
@@ -224,19 +225,19 @@ pub struct Maps {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SourceRow {
-    /// `kubernetes` or `files`.
+    /// The source: `kubernetes` or `files`.
     #[serde(deserialize_with = "null_is_default")]
     pub source: String,
-    /// Which file, or which kind of objects.
+    /// The file, or the kind of objects.
     #[serde(deserialize_with = "null_is_default")]
     pub path: String,
-    /// `Ok`, `LastGood`, `Error`.
+    /// The state: `Ok`, `LastGood` or `Error`.
     #[serde(deserialize_with = "null_is_default")]
     pub state: String,
-    /// Seconds.
+    /// The age of the state in seconds.
     #[serde(deserialize_with = "null_is_default")]
     pub since: f64,
-    /// What is wrong.
+    /// The problems of the source.
     #[serde(deserialize_with = "null_is_default")]
     pub problems: Vec<String>,
 }
@@ -245,16 +246,16 @@ pub struct SourceRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ApiserverRow {
-    /// Where.
+    /// The address.
     #[serde(deserialize_with = "null_is_default")]
     pub address: String,
-    /// `Healthy`
+    /// The state, such as `Healthy`.
     #[serde(deserialize_with = "null_is_default")]
     pub state: String,
-    /// Whether it is the one in use.
+    /// Whether the address is in use.
     #[serde(deserialize_with = "null_is_default")]
     pub in_use: bool,
-    /// What was last wrong.
+    /// The last error.
     pub error: Option<String>,
 }
 
@@ -262,43 +263,43 @@ pub struct ApiserverRow {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SessionRow {
-    /// With which address; `None` while there is none.
+    /// The address of the apiserver; `None` if there is no session.
     pub apiserver: Option<String>,
-    /// Seconds.
+    /// The time since the apiserver last sent something, in seconds.
     pub last_heard: Option<f64>,
-    /// What keeps nodelb from trying at all.
+    /// The problem that prevents nodelb from connecting at all.
     pub problem: Option<String>,
 }
 
-/// One connection made from here, or one that cannot prove anything.
+/// A connection made from here, or one that could not prove anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
-    /// `198.51.100.10:80/TCP`
+    /// The address, such as `198.51.100.10:80/TCP`.
     pub to: String,
-    /// Whether it is a backend, not a frontend.
+    /// Whether the address is that of a backend, not of a frontend.
     pub is_backend: bool,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What a connection came to.
+/// The outcome of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was accepted after so long.
+    /// The connection was accepted after this time.
     Accepted(Duration),
-    /// It was not, after so long.
+    /// The connection failed with this error after this time.
     Failed(String, Duration),
-    /// A protocol without connections: whether anybody is there cannot be told.
+    /// The protocol has no connections, so a connect cannot show whether a process listens.
     Unprovable,
 }
 
-/// What the resolver of this host says.
+/// The answer of this host's resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dns {
-    /// `web.shop.svc.cluster.local`
+    /// The name, such as `web.shop.svc.cluster.local`.
     pub name: String,
-    /// Its addresses, or why there are none.
+    /// The addresses, or why there are none.
     pub addresses: Result<Vec<String>, String>,
-    /// The service that nodelb serves at one of them, if it is another one.
+    /// The service that nodelb serves at one of these addresses, if it is another one.
     pub another: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! One finding: what is the matter, how that is known, what to do. Owns the order in which findings are told: the graver
-//! first, and of equally grave ones the cause before what it leads to.
+//! One finding: the problem, the evidence, the remedy. Owns the order of findings: the most severe first, and of
+//! equally severe ones the cause before its consequences.
 
 use serde::{Serialize, Serializer};
 
-/// How grave a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -17,33 +17,33 @@ pub enum Severity {
     Critical,
 }
 
-/// The kinds of findings, causes before what they lead to.
+/// The kinds of findings, each cause before its consequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A source that was there before is not configured, or has not told all it has since nodelb started.
+    /// A source that existed before is not configured, or has not synced since nodelb started.
     SourceAbsent,
-    /// Nobody knows a service of this name.
+    /// No witness knows a service of this name.
     NoSuchService,
-    /// `ExternalName`, headless.
+    /// The service is headless, or of type `ExternalName`.
     NotForProxies,
-    /// Somebody may not read what is needed.
+    /// The daemon or this command lacks a permission.
     PermissionMissing,
-    /// Hooks are not where the processes are.
+    /// The hooks are not attached where the processes run.
     HooksNotInEffect,
     /// Another service owns an address.
     AddressConflict,
     /// nodelb does not serve an address.
     AddressRefused,
-    /// The kernel does not hold what the daemon wants it to.
+    /// The maps do not contain what the daemon wants.
     KernelDiffers,
-    /// No pod has the labels.
+    /// No pod has the labels of the selector.
     SelectorMatchesNothing,
-    /// Nobody but its author fills the slices.
+    /// The service has no selector, so only its author fills the slices.
     NoSelector,
-    /// The service asks for a port that its slices do not have.
+    /// The service names a port that its slices do not have.
     PortMismatch,
-    /// There are slices, and somebody took their endpoints away.
+    /// There are slices, but their endpoints were removed.
     SliceEmptied,
     /// There is no slice at all.
     SliceMissing,
@@ -51,17 +51,17 @@ pub enum Kind {
     SliceNotUpdated,
     /// Endpoints are not ready.
     NotReady,
-    /// Policy Local, and no backend on this node.
+    /// The policy is Local, and this node has no backend.
     NoLocalBackend,
-    /// Every backend failed nodelb's checks, or is refused.
+    /// Every backend failed nodelb's health checks, or is refused.
     BackendsUnusable,
-    /// Backends are kept although the source emptied them.
+    /// Backends are held although the source removed them.
     Held,
     /// The daemon has lost its apiservers.
     ApiserverAway,
-    /// What the daemon knows is not what the cluster says.
+    /// The daemon's table differs from the cluster.
     MemoryDiffers,
-    /// A load balancer is awaited.
+    /// The load balancer does not exist yet.
     LoadBalancerPending,
     /// A backend does not answer.
     BackendUnreachable,
@@ -71,38 +71,38 @@ pub enum Kind {
     NoBackends,
     /// A source has a problem.
     SourceProblem,
-    /// The daemon says it is not ready.
+    /// The daemon reports that it is not ready.
     DaemonNotReady,
     /// The daemon does not answer.
     DaemonSilent,
     /// No apiserver answers this command.
     ApiserverSilent,
-    /// A question was not answered.
+    /// A request was not answered.
     Unanswered,
-    /// A Kubernetes Event, explained.
+    /// A Kubernetes Event with its explanation.
     Event,
     /// The service's name in DNS.
     DnsName,
-    /// Endpoints by condition.
+    /// The number of endpoints in each condition.
     Endpoints,
-    /// What connections cannot prove.
+    /// A protocol for which connections prove nothing.
     Unprovable,
-    /// Everything that was looked at is as it should be.
+    /// Everything that was checked is as it should be.
     Works,
 }
 
-/// What is the matter.
+/// A problem or an observation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How grave.
+    /// The severity.
     pub severity: Severity,
-    /// Which.
+    /// The kind.
     pub kind: Kind,
-    /// In one sentence.
+    /// The finding in one sentence.
     pub what: String,
-    /// How that is known.
+    /// The evidence.
     pub evidence: Vec<String>,
-    /// What to do; empty where nothing is to be done.
+    /// The remedy; empty if none is needed.
     #[serde(serialize_with = "none_if_empty")]
     pub remedy: String,
 }
@@ -112,19 +112,19 @@ fn none_if_empty<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::E
 }
 
 impl Finding {
-    /// One without evidence and remedy.
+    /// Creates a finding without evidence and remedy.
     pub(super) fn new(severity: Severity, kind: Kind, what: impl Into<String>) -> Self {
         Self { severity, kind, what: what.into(), evidence: Vec::new(), remedy: String::new() }
     }
 
-    /// The same, known from these.
+    /// Sets the evidence.
     #[must_use]
     pub(super) fn seen(mut self, evidence: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.evidence.extend(evidence.into_iter().map(Into::into));
         self
     }
 
-    /// The same, with what to do.
+    /// Sets the remedy.
     #[must_use]
     pub(super) fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
@@ -132,7 +132,7 @@ impl Finding {
     }
 }
 
-/// Puts the most likely cause first.
+/// Sorts the findings, the most likely cause first.
 pub(super) fn in_order(findings: &mut [Finding]) {
     findings.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), finding.kind));
 }

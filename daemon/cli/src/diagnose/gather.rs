@@ -1,5 +1,5 @@
-//! Asks the witnesses. Owns the order in which they are asked (the daemon first: it knows how an apiserver is reached) and the
-//! bounds of each question; draws no conclusion.
+//! Asks the witnesses. Owns their order (the daemon comes first, because it knows how to reach an apiserver) and the
+//! limits of each request; draws no conclusions.
 
 mod cluster;
 mod daemon;
@@ -16,10 +16,10 @@ use super::facts::{Dns, Facts, Witness};
 use crate::DiagnoseOptions;
 use crate::means::Means;
 
-/// For the resolver.
+/// Time limit of the resolver.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// Asks everybody. `now` is in seconds since 1970.
+/// Asks all witnesses. `now` is in seconds since 1970.
 pub(super) async fn facts(options: &DiagnoseOptions, means: &Means, now: u64) -> Facts {
     let service = options.service.clone();
     let (daemon, tips) = means.ask_daemon(&service).await;
@@ -47,7 +47,7 @@ async fn dns(facts: &Facts, means: &Means) -> Option<Dns> {
         return None;
     }
     let name = format!("{}.{}.svc.cluster.local", facts.service.name, facts.service.namespace);
-    // As it is: with a search domain that catches everything, any name would resolve.
+    // The name is absolute: with a search domain that has a wildcard record, any name would resolve.
     let absolute = format!("{name}.");
     let addresses: Result<Vec<String>, String> = match timeout(RESOLVE, lookup_host((absolute.as_str(), 0))).await {
         Ok(Ok(found)) => {

@@ -1,19 +1,19 @@
-//! What somebody may have meant: names like one that does not exist, pods that almost have the labels a selector wants.
-//! Pure.
+//! What the user may have meant: names similar to one that does not exist, and pods with almost the labels of a
+//! selector. Pure.
 
 use std::collections::BTreeMap;
 
 use nodelb_kube::api::seen::Pod;
 use strsim::levenshtein;
 
-/// How many near ones are told.
+/// Maximum number of suggestions.
 const MOST: usize = 5;
 
-/// The longest name that is compared letter by letter.
+/// Maximum length of a name that is compared letter by letter.
 const MAX_COMPARED: usize = 128;
 
-/// Those that are like `wanted` (`namespace/name`), the likest first: the same name elsewhere, a name that begins or ends
-/// so, a few letters wrong.
+/// Returns the names similar to `wanted` (`namespace/name`), the most similar first: the same name in another
+/// namespace, a name with the same beginning or end, a name with a few different letters.
 pub(super) fn near_names<'n>(wanted: &str, known: impl Iterator<Item = &'n str>) -> impl Iterator<Item = &'n str> {
     let mut near: Vec<(usize, &str)> = known.filter_map(|name| Some((distance_of(wanted, name)?, name))).collect();
     near.sort_unstable();
@@ -37,16 +37,17 @@ fn distance_of(wanted: &str, known: &str) -> Option<usize> {
     (contains && apart == 0).then_some(few + 1)
 }
 
-/// A label that is not as the selector wants it.
+/// A label that differs from the selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Differs<'a> {
     pub(super) label: &'a str,
     pub(super) wanted: &'a str,
-    /// What the pod has; `None`: it has no such label.
+    /// The value of the pod's label; `None` if the pod does not have the label.
     pub(super) has: Option<&'a str>,
 }
 
-/// The pods that come closest to a selector, with the labels in which they differ; none that has nothing in common with it.
+/// Returns the pods that come closest to a selector, with the labels that differ. A pod that matches no label is left
+/// out.
 pub(super) fn near_pods<'a>(
     selector: &'a BTreeMap<String, String>,
     pods: &'a [Pod],

@@ -1,13 +1,13 @@
-//! Rows of the admin API that are only quoted: whatever columns they have, as one line. Pure, and tolerant: a daemon of
+//! Rows of the admin API that are only quoted: all their columns on one line. Pure, and tolerant, because a daemon of
 //! another version has other columns.
 
 use nodelb_kube::api::printable;
 use serde_json::{Map, Value};
 
-/// The most columns told of a row.
+/// Maximum number of columns that are shown of a row.
 const MOST: usize = 12;
 
-/// `column value, column value`, without the empty ones.
+/// Returns a row as `column value, column value`, without the empty columns.
 pub(super) fn told(row: &Value) -> String {
     let Value::Object(columns) = row else { return text(row) };
     let filled = columns.iter().filter(|(_, value)| !is_empty(value)).take(MOST);
@@ -15,7 +15,7 @@ pub(super) fn told(row: &Value) -> String {
     each.join(", ")
 }
 
-/// A row of `/history`: when, who, what was taken away.
+/// Returns a row of `/history` as text: the time, the actor, and what was removed.
 pub(super) fn step(row: &Value) -> String {
     let column = |name: &str| row.get(name).filter(|value| !is_empty(value)).map(text);
     let mut words: Vec<String> = ["time", "what"].into_iter().filter_map(column).collect();
@@ -31,27 +31,27 @@ pub(super) fn step(row: &Value) -> String {
     words.join(", ")
 }
 
-/// Whether a row of `/history` tells of backends that went.
+/// Whether a row of `/history` says that backends were removed.
 pub(super) fn takes_away(row: &Value) -> bool {
     ["removed", "held"].iter().any(|column| row.get(column).is_some_and(|value| !is_empty(value)))
 }
 
-/// Whether a row of `/diff` says that a hook is not where it should be.
+/// Whether a row of `/diff` says that a hook is not attached where it should be.
 pub(super) fn is_about_hooks(row: &Value) -> bool {
     row["what"] == "hooks"
 }
 
-/// The source of a row of `/diff` that is about one as a whole, such as one that is not configured.
+/// Returns the source of a row of `/diff` that concerns a source as a whole, such as one that is not configured.
 pub(super) fn source(row: &Value) -> Option<&str> {
     row["what"].as_str()?.strip_prefix("source ")
 }
 
-/// Whether a row of `/diff` says that a map does not hold what the daemon wants.
+/// Whether a row of `/diff` says that a map does not contain what the daemon wants.
 pub(super) fn is_about_maps(row: &Value) -> bool {
     row["between"] == "memory/kernel" && !is_about_hooks(row)
 }
 
-/// The rows of a table of an answer; none where there is no such table.
+/// Returns the rows of a table of an answer; empty if the answer does not have the table.
 pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
     answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! From facts to findings: pure. Each rule looks at one thing that may be wrong and is silent when its witness is missing or
-//! when another rule has the deeper reason; [`finding`](super::finding) puts them in order.
+//! From facts to findings: pure. Each rule checks for one problem. It is silent if its witness is missing, or if
+//! another rule has the deeper reason. [`finding`](super::finding) sorts the findings.
 
 mod endpoints;
 mod events;
@@ -17,7 +17,7 @@ use nodelb_kube::api::seen::{Endpoint, Pod, Service, Slice};
 use super::facts::{Cluster, Daemon, Facts};
 use super::finding::{Finding, Kind, Severity, in_order};
 
-/// Everything there is to say, the most likely cause first.
+/// Returns all findings, the most likely cause first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
     let scene = Scene::of(facts);
     let rules: &[fn(&Scene<'_>) -> Vec<Finding>] = &[
@@ -39,16 +39,16 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// The facts, with what several rules look at taken out.
+/// The facts, and what several rules need of them.
 struct Scene<'f> {
     facts: &'f Facts,
     daemon: Option<&'f Daemon>,
     cluster: Option<&'f Cluster>,
-    /// As Kubernetes has it.
+    /// The Service in Kubernetes.
     service: Option<&'f Service>,
-    /// Of the service, if they could be listed.
+    /// The slices of the service, if they could be listed.
     slices: Option<&'f [Slice]>,
-    /// That the selector matches, if there is one and they could be listed.
+    /// The pods that the selector matches, if there is a selector and the pods could be listed.
     pods: Option<&'f [Pod]>,
 }
 
@@ -61,7 +61,7 @@ impl<'f> Scene<'f> {
         Self { facts, daemon, cluster, service, slices, pods }
     }
 
-    /// Whether a proxy has anything to do with it.
+    /// Whether the service is one for proxies.
     fn is_for_proxies(&self) -> bool {
         self.service.is_some_and(|service| {
             let has_address = !service.spec.cluster_ip.is_empty() && service.spec.cluster_ip != "None";
@@ -73,7 +73,8 @@ impl<'f> Scene<'f> {
         self.slices.into_iter().flatten().flat_map(|slice| &slice.endpoints)
     }
 
-    /// Endpoints that may get new connections: ready ones, else those that serve while they terminate.
+    /// Returns the endpoints that may get new connections: the ready ones, or else those that serve while they
+    /// terminate.
     fn usable(&self) -> Vec<&'f Endpoint> {
         let ready: Vec<_> = self.endpoints().filter(|endpoint| is_ready(endpoint)).collect();
         if ready.is_empty() { self.endpoints().filter(|endpoint| is_last_resort(endpoint)).collect() } else { ready }
@@ -89,12 +90,12 @@ impl<'f> Scene<'f> {
         self.facts.dials.iter().any(|dial| matches!(dial.outcome, super::facts::Outcome::Failed(..)))
     }
 
-    /// How long ago.
+    /// Returns the time since `at`, such as `30s ago`.
     fn ago(&self, at: u64) -> String {
         format!("{} ago", age::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
     }
 
-    /// Who wrote an object last, and when.
+    /// Returns the last writer of an object, and when it wrote.
     fn written(&self, metadata: &nodelb_kube::api::seen::Metadata) -> String {
         let writer = match metadata.last_write.manager.as_str() {
             "" => "somebody who left no name".into(),
@@ -106,7 +107,7 @@ impl<'f> Scene<'f> {
     }
 }
 
-/// `null` is true.
+/// Whether an endpoint is ready; `null` means true.
 fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.ready.unwrap_or(true)
 }
@@ -121,17 +122,17 @@ fn is_pod_of(endpoint: &Endpoint, pod: &Pod) -> bool {
     by_name || endpoint.addresses.contains(&pod.status.pod_ip)
 }
 
-/// A name as it can be shown.
+/// Returns a name in printable form.
 fn shown(text: &str) -> String {
     printable::name(text).into_owned()
 }
 
-/// What somebody wrote as it can be shown.
+/// Returns a text that a user wrote in printable form.
 fn quoted(text: &str) -> String {
     printable::sentence(text.trim()).into_owned()
 }
 
-/// The first few, and how many more there are.
+/// Returns the first few, and the number of the others.
 fn some(each: impl IntoIterator<Item = String>) -> String {
     const MOST: usize = 5;
     let all: Vec<String> = each.into_iter().collect();
@@ -142,12 +143,12 @@ fn some(each: impl IntoIterator<Item = String>) -> String {
     }
 }
 
-/// `1 pod`, `2 pods`
+/// Returns a number with its noun: `1 pod`, `2 pods`.
 fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// `TCP` where nothing is said.
+/// Returns the protocol; the default is `TCP`.
 fn protocol(text: &str) -> &str {
     if text.is_empty() { "TCP" } else { text }
 }

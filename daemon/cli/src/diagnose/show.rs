@@ -1,4 +1,4 @@
-//! Findings in words, or as JSON. Pure.
+//! Findings as text or as JSON. Pure.
 
 use std::fmt::Write;
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::facts::{Facts, Witness};
 use super::finding::{Finding, Severity};
 
-/// All that is told.
+/// Everything that the command prints.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     service: String,
     severity: Severity,
-    /// Who was asked, and how they were reached.
+    /// The witnesses that were asked, and how they were reached.
     witnesses: Vec<String>,
     findings: Vec<Finding>,
 }
@@ -45,11 +45,11 @@ impl Report {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// One numbered paragraph each, the gravest first.
+    /// Returns one numbered paragraph per finding, the most severe first.
     pub(super) fn to_text(&self) -> String {
         let mut text = format!("{}: {} (asked: {})\n", self.service, word(self.severity), self.witnesses.join("; "));
         for (place, finding) in self.findings.iter().enumerate() {
-            // Writing to a text does not fail.
+            // Writing to a string does not fail.
             let _ = writeln!(text, "\n{}. {}: {}", place + 1, word(finding.severity), finding.what);
             for evidence in &finding.evidence {
                 let _ = writeln!(text, "   - {evidence}");

@@ -1,6 +1,6 @@
-//! Real connects, made by this very process as any other on the node would: whether the kernel does with them what the
-//! daemon wants done. Whom a connection really reaches the kernel's list of sockets tells, for `getpeername` shows the
-//! service's address.
+//! Real connects, made by this process in the same way as by any other process on the node. They show whether the
+//! kernel does what the daemon wants. The kernel's list of sockets shows the real peer of a connection, because
+//! `getpeername` returns the service's address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::super::ask::Places;
 use crate::exit::{Code, Failure};
 
-/// How many frontends are tried.
+/// Maximum number of frontends that are probed.
 const MAX_PROBES: usize = 64;
 
-/// How long a backend is given to accept a connection.
+/// Time limit for a backend to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
@@ -48,27 +48,29 @@ struct NodeAddress {
     address: Addr,
 }
 
-/// Tells whom the socket with this local address and protocol is connected to, or about to be, from the kernel's list of
-/// sockets; `None` where it is not in it. The error says why the list cannot be read.
+/// Returns the peer of the socket with this local address and protocol from the kernel's list of sockets, also while
+/// the socket is still connecting; `None` if the list does not contain the socket. The error says why the list cannot
+/// be read.
 pub type ReadPeer = fn(SocketAddr, Protocol) -> io::Result<Option<L4Addr>>;
 
-/// What a connect met.
+/// The outcome of a connect.
 #[derive(Debug, PartialEq, Eq)]
 enum Met {
-    /// The hook, which refused it at once.
+    /// The hook refused the connect immediately.
     Refusal(String),
-    /// No translation, and no route either.
+    /// The connect was not translated, and there is no route.
     Nobody(String),
-    /// This address, which accepted it or, over UDP, was not asked; unknown where it was gone too soon to be seen.
+    /// This address accepted the connection, or it is connected over UDP, which asks no peer. `None` if the connection
+    /// ended before the list of sockets was read.
     Peer(Option<L4Addr>),
-    /// This address, which did not accept it, and why.
+    /// This address did not accept the connection, for this reason.
     Closed(Option<L4Addr>, String),
 }
 
-/// Tries what the filters let through, and tells what did not go as the daemon wants it.
+/// Probes the frontends that pass the filters, and returns those that do not behave as the daemon wants.
 ///
 /// # Errors
-/// When the daemon does not say what there is to try.
+/// When the daemon does not list the frontends.
 pub(super) fn differences(places: &Places, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
     let parameters = [&[("output", "json".to_owned())], places.parameters().as_slice()].concat();
     let frontends: Frontends = parse(&places.asking.get("/frontends", &parameters)?)?;
@@ -97,7 +99,8 @@ fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Failure> {
     serde_json::from_slice(body).map_err(|error| Failure::new(Code::Data, error))
 }
 
-/// A NodePort is dialled at an address of the node; `None` where it has none of the family.
+/// Returns the address to connect to. For a NodePort this is an address of the node; `None` if the node has none of the
+/// family.
 fn dialled(frontend: L4Addr, node: &[NodeAddress]) -> Option<L4Addr> {
     if !frontend.addr.is_unspecified() {
         return Some(frontend);
@@ -106,10 +109,10 @@ fn dialled(frontend: L4Addr, node: &[NodeAddress]) -> Option<L4Addr> {
     Some(L4Addr { addr: own.address, ..frontend })
 }
 
-/// One connect. Whatever the network answers is what it met.
+/// Makes one connect. Any answer of the network is an outcome, not an error.
 ///
 /// # Errors
-/// When this host has no such sockets, or its list of them cannot be read.
+/// When this host has no sockets of this kind, or when its list of sockets cannot be read.
 fn meet(to: L4Addr, read_peer: ReadPeer) -> io::Result<Met> {
     let target = SocketAddr::new(to.addr.ip(), to.port);
     let kind = if to.protocol == Protocol::Udp { Type::DGRAM } else { Type::STREAM };
@@ -129,7 +132,7 @@ fn meet(to: L4Addr, read_peer: ReadPeer) -> io::Result<Met> {
                 Some(error) => Met::Closed(peer, error.to_string()),
             })
         }
-        // At once and without a packet: nobody but the hook, or the routing table, does that.
+        // Only the hook and the routing table fail a connect immediately and without a packet.
         Err(error) => Ok(match errno(&error) {
             Errno::ECONNREFUSED | Errno::EHOSTUNREACH => Met::Refusal(error.to_string()),
             _ => Met::Nobody(error.to_string()),
@@ -141,13 +144,13 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or_default())
 }
 
-/// Whom the socket is connected to, or about to be.
+/// Returns the address that the socket is connected to, or is connecting to.
 fn peer(socket: &Socket, to: L4Addr, read_peer: ReadPeer) -> io::Result<Option<L4Addr>> {
     let source = socket.local_addr()?.as_socket();
     source.map_or(Ok(None), |source| read_peer(source, to.protocol))
 }
 
-/// The row, if it did not go as the daemon wants it.
+/// Returns the difference, if the outcome is not what the daemon wants.
 fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Difference> {
     let is_backend = |peer: &L4Addr| row.backends.contains(&peer.to_string());
     let elsewhere = "the maps changed a moment ago, or hooks of another program come after nodelb's";
@@ -156,7 +159,8 @@ fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Diff
     let (kernel, cause) = match met {
         Met::Refusal(_) if row.backends.is_empty() => return None,
         Met::Peer(Some(peer)) if is_backend(peer) => return None,
-        // It was translated, or else there would be no route or nobody to close it.
+        // The connect was translated. Otherwise there would be no route, or no peer that could have closed the
+        // connection.
         Met::Peer(None) if !row.backends.is_empty() => return None,
         Met::Closed(Some(peer), why) if is_backend(peer) => {
             (format!("a connect was sent to {peer}: {why}"), "nothing listens there, or a filter is in the way")

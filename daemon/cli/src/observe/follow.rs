@@ -1,5 +1,5 @@
-//! Lists and watches one kind over one link. Owns where it is in the cluster's history; what differs is told by
-//! [`known`](super::known).
+//! Lists and watches one kind over one link. Owns the position in the cluster's history; [`known`](super::known) finds
+//! the differences.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,41 +20,41 @@ use tokio::time::{sleep, timeout};
 use super::known::Known;
 use super::line::{Event, Line};
 
-/// Bookmarks come about once a minute; then the watch is made again.
+/// Time without an event after which the watch is opened again. Bookmarks arrive about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// How long a watch is asked for.
+/// Requested duration of a watch in seconds.
 const WATCH_SECONDS: &str = "300";
 
-/// Objects a page.
+/// Number of objects per page.
 const PAGE: &str = "500";
 
-/// Between two watches that ended at once.
+/// Pause after a watch that ended immediately.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// One kind.
+/// The list and watch of one kind.
 #[derive(Debug)]
 pub(super) struct Follower {
     kind: &'static str,
     path: String,
-    /// Which of them.
+    /// The selector of the objects.
     selector: Option<(&'static str, String)>,
     known: Known,
-    /// Up to where everything was heard; `None`: list first.
+    /// The version up to which every event was received; `None` if a list comes first.
     version: Option<String>,
-    /// Whether the objects of the first list are told one by one.
+    /// Whether the objects of the first list are printed one by one.
     tells_all: bool,
 }
 
 /// How a list or a watch ended without an error.
 enum End {
-    /// Watch from here on.
+    /// The watch can continue from here.
     Resume,
-    /// The version is too old.
+    /// The apiserver no longer has the version.
     TooOld,
 }
 
-/// What a watch sends.
+/// An event of a watch.
 #[derive(Deserialize)]
 struct Heard {
     #[serde(rename = "type")]
@@ -62,14 +62,14 @@ struct Heard {
     object: Value,
 }
 
-/// A list beside its items.
+/// A list without its items.
 #[derive(Deserialize)]
 struct Shell {
     metadata: ListMetadata,
 }
 
 impl Follower {
-    /// One of Services and one of EndpointSlices: of one service, or of all.
+    /// Creates a follower of Services and one of EndpointSlices: of one service, or of all.
     pub(super) fn both(service: Option<&ServiceName>) -> [Self; 2] {
         Kind::SERVED.map(|kind| Self {
             kind: kind.name(),
@@ -81,7 +81,7 @@ impl Follower {
         })
     }
 
-    /// Until the link is of no more use.
+    /// Lists and watches until the link cannot be used any more.
     async fn go_on(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> LinkError {
         loop {
             let end = match self.version.clone() {
@@ -102,7 +102,7 @@ impl Follower {
         question(&self.path, &selector.chain(more.iter().copied()).collect::<Vec<_>>())
     }
 
-    /// All pages. What differs from what was known is told, since that happened while nobody watched.
+    /// Lists all pages. Differences from the known objects are printed, because they happened while there was no watch.
     async fn list(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> Result<End, LinkError> {
         let tells = self.tells_all || self.known.is_informed();
         self.known.begin_list();
@@ -129,7 +129,7 @@ impl Follower {
                 tell(lines, gone).await;
                 self.version = Some(metadata.resource_version);
                 let text = format!("{} of kind {} listed, watching them", self.known.len(), self.kind);
-                // Nobody listens any more only when the command ends.
+                // The channel is closed only when the command ends.
                 let _ = lines.send(Line::notice(SystemTime::now(), text)).await;
                 return Ok(End::Resume);
             }
@@ -202,7 +202,7 @@ impl Follower {
     }
 }
 
-/// What a page holds.
+/// The content of one page.
 #[derive(Default)]
 struct Page {
     objects: Vec<Value>,
@@ -210,7 +210,7 @@ struct Page {
 }
 
 impl Page {
-    /// An object that cannot be read, or is too long, is left out: the others are worth showing.
+    /// Takes one object. One that cannot be read or is too long is left out: the others are still worth showing.
     fn take(&mut self, piece: &Piece<'_>) {
         match piece {
             Piece::Object(bytes) => self.objects.extend(serde_json::from_slice::<Value>(bytes).ok()),
@@ -233,12 +233,12 @@ fn broken(error: &dyn std::error::Error) -> LinkError {
 
 async fn tell(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event>) {
     for event in events {
-        // Nobody listens any more only when the command ends.
+        // The channel is closed only when the command ends.
         let _ = lines.send(Line::event(SystemTime::now(), event)).await;
     }
 }
 
-/// Follows both kinds until the link breaks; why it did.
+/// Follows both kinds until the link breaks, and returns the reason.
 pub(super) async fn over(visit: &Visit, followers: &mut [Follower; 2], lines: &mpsc::Sender<Line>) -> LinkError {
     let [services, slices] = followers;
     tokio::select! {

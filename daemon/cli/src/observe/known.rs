@@ -1,4 +1,4 @@
-//! The objects of one kind as last seen, to say what differs in the next version. Pure.
+//! The last known objects of one kind, to find the differences in their next version. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::line::Event;
 
-/// The most objects kept; of those beyond it every version looks like the first.
+/// Maximum number of objects that are kept. Every version of an object beyond that looks like the first.
 pub(super) const MOST: usize = 50_000;
 
 /// Namespace and name.
@@ -15,19 +15,19 @@ type Key = (String, String);
 #[derive(Debug, Default)]
 pub(super) struct Known {
     objects: BTreeMap<Key, Value>,
-    /// What the list that is being read has shown so far.
+    /// The objects that the current list has shown so far.
     listed: Option<BTreeSet<Key>>,
-    /// Whether there was a list before.
+    /// Whether a list was read before.
     is_informed: bool,
 }
 
 impl Known {
-    /// A list begins: what it does not show is gone.
+    /// Begins a list. Objects that the list does not show are gone.
     pub(super) fn begin_list(&mut self) {
         self.listed = Some(BTreeSet::new());
     }
 
-    /// An object of the list. Nothing is told of one that is as it was.
+    /// Takes an object of the list. Returns no event if it has not changed.
     pub(super) fn listed(&mut self, kind: &'static str, object: Value) -> Option<Event> {
         let key = key_of(&object);
         if let Some(listed) = &mut self.listed {
@@ -41,7 +41,7 @@ impl Known {
         event
     }
 
-    /// The list is complete; what it did not show.
+    /// Ends the list, and returns a deletion for each object that the list did not show.
     pub(super) fn end_list(&mut self, kind: &'static str) -> Vec<Event> {
         let Some(listed) = self.listed.take() else { return Vec::new() };
         let gone: Vec<Key> = self.objects.keys().filter(|key| !listed.contains(*key)).cloned().collect();
@@ -51,7 +51,7 @@ impl Known {
             .collect()
     }
 
-    /// Whether a list has been read before.
+    /// Whether a list was read before.
     pub(super) fn is_informed(&self) -> bool {
         self.is_informed
     }
@@ -60,7 +60,7 @@ impl Known {
         self.objects.len()
     }
 
-    /// A new version.
+    /// Takes a new version of an object.
     pub(super) fn changed(&mut self, kind: &'static str, object: Value) -> Event {
         let key = key_of(&object);
         let event = Event::between(kind, self.objects.get(&key), Some(&object), false);
@@ -68,14 +68,14 @@ impl Known {
         event
     }
 
-    /// The last version of one that is gone.
+    /// Takes the last version of a deleted object.
     pub(super) fn deleted(&mut self, kind: &'static str, object: &Value) -> Event {
         self.objects.remove(&key_of(object));
         Event::deleted(kind, object)
     }
 
     fn keep(&mut self, key: Key, mut object: Value) {
-        // The longest part of an object, and no part of what is compared.
+        // The longest part of an object, and not part of the comparison.
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("managedFields");
         }

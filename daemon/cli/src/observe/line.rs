@@ -1,4 +1,4 @@
-//! One line of output: an event with what differs, or a notice about the watching itself. Pure.
+//! One line of output: an event with its differences, or a notice about the watch itself. Pure.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use nodelb_kube::api::printable;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What is told.
+/// An event or a notice, with its time.
 #[derive(Debug)]
 pub(super) struct Line {
     at: SystemTime,
@@ -28,29 +28,29 @@ pub(super) struct Event {
     kind: &'static str,
     namespace: String,
     name: String,
-    /// `ADDED`, `MODIFIED`, `DELETED`.
+    /// `ADDED`, `MODIFIED` or `DELETED`.
     event: &'static str,
     resource_version: String,
     generation: Option<u64>,
-    /// The latest of `managedFields`.
+    /// The writer of the latest entry in `managedFields`.
     writer: Option<String>,
-    /// Whether it happened while nobody watched, or was there before.
+    /// Whether the event comes from a list: it happened while there was no watch, or the object existed before.
     from_list: bool,
     annotations_only: bool,
     differences: Vec<Difference>,
-    /// How many differences are left out.
+    /// The number of differences that are left out.
     more: usize,
 }
 
 impl Event {
-    /// What the step from `before` to `after` is told as. One of the two is there.
+    /// Returns the event for the step from `before` to `after`. At least one of the two is present.
     pub(super) fn between(kind: &'static str, before: Option<&Value>, after: Option<&Value>, from_list: bool) -> Self {
         let object = after.or(before).unwrap_or(&Value::Null);
         let metadata = &object["metadata"];
         let text = |field: &str| printable::name(metadata[field].as_str().unwrap_or_default()).into_owned();
         let (mut differences, more) = differences(before, after);
         if before.is_none() || after.is_none() {
-            // Every object has a uid and the like.
+            // Every object has a uid and similar fields.
             differences.retain(|difference| !difference.field.starts_with("metadata."));
         }
         Self {
@@ -72,7 +72,8 @@ impl Event {
         }
     }
 
-    /// The same of a deletion, with the version at which it happened; of what it takes along only backends are told.
+    /// Returns the event of a deletion, with the version at which it happened. Of the fields that it removes, only
+    /// backends are shown.
     pub(super) fn deleted(kind: &'static str, last: &Value) -> Self {
         let mut event = Self::between(kind, Some(last), None, false);
         event.differences.retain(|difference| difference.field == "backends");
@@ -101,7 +102,7 @@ impl Event {
     }
 }
 
-/// Who wrote an object last, as far as it says.
+/// Returns the last writer of an object, if the object names it.
 fn writer(metadata: &Value) -> Option<String> {
     let write = last_write(metadata["managedFields"].clone()).ok()?;
     (!write.manager.is_empty()).then(|| printable::name(&write.manager).into_owned())
@@ -116,7 +117,7 @@ impl Line {
         Self { at, said: Said::Event(Box::new(event)) }
     }
 
-    /// With its line end; a notice begins with a `#`.
+    /// Returns the line as text, with its line end. A notice begins with a `#`.
     pub(super) fn to_text(&self) -> String {
         match &self.said {
             Said::Notice(text) => format!("{} # {text}\n", self.time()),
@@ -124,7 +125,8 @@ impl Line {
         }
     }
 
-    /// One object, with its line end; a notice has the one field `notice` beside `at`.
+    /// Returns the line as one JSON object, with its line end. A notice has the field `notice` in addition to `at`, and
+    /// no other.
     pub(super) fn to_json(&self) -> serde_json::Result<String> {
         #[derive(Serialize)]
         struct Notice<'l> {
@@ -145,7 +147,7 @@ impl Line {
         Ok(text + "\n")
     }
 
-    /// To the millisecond, in UTC.
+    /// Returns the time in UTC, to the millisecond.
     fn time(&self) -> String {
         let since = self.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).ok().and_then(calendar::utc_millis).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Endpoints and EndpointSlices: the lists of backends. nodelb reads EndpointSlices; Endpoints are what older clients read.
+//! Endpoints and EndpointSlices: the lists of backends. nodelb reads EndpointSlices; older clients read Endpoints.
 
 use super::{Cause, Entry};
 use crate::diagnose::finding::Severity;

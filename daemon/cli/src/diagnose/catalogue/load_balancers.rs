@@ -1,4 +1,4 @@
-//! The life of a load balancer. Sources: Kubernetes' service controller and the cloud providers' messages.
+//! The lifecycle of a load balancer. Sources: the service controller of Kubernetes, and messages of cloud providers.
 
 use super::{Cause, Entry};
 use crate::diagnose::finding::Severity;

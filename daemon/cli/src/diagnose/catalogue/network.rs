@@ -1,4 +1,4 @@
-//! Ports of hosts, name resolution, addresses. Events of the first two are about pods: a backend that never comes up.
+//! Ports of hosts, name resolution, addresses. Events about the first two concern pods: backends that never start.
 
 use super::{Cause, Entry};
 use crate::diagnose::finding::Severity;

@@ -1,4 +1,4 @@
-//! The Events nodelb itself writes, where `kubernetes.events` asks for it.
+//! The Events that nodelb itself writes if `kubernetes.events` is set.
 
 use super::Entry;
 use crate::diagnose::finding::Severity;

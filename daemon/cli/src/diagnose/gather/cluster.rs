@@ -1,5 +1,6 @@
-//! Asks an apiserver: the Service, its slices, pods and Events, and whether this node is known. Every question is one that
-//! may be refused for itself. Lists in place of gets: `system:node-proxier` may list services, not get one.
+//! Queries an apiserver: the Service, its slices, pods and Events, and whether this node exists. The apiserver may
+//! refuse each request separately. It lists instead of getting, because `system:node-proxier` may list services but not
+//! get one.
 
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::decode::Kind;
@@ -12,14 +13,14 @@ use serde::de::DeserializeOwned;
 
 use crate::diagnose::facts::{Answer, Cluster, Denial};
 
-/// A page, and how many of them at most.
+/// Number of objects per page, and the maximum number of pages.
 const PAGE: &str = "500";
 const PAGES: usize = 10;
 
-/// The most Events that are read.
+/// Maximum number of Events that are read.
 const EVENTS: &str = "100";
 
-/// An object of which only the name counts.
+/// An object of which only the name is read.
 #[derive(Debug, serde::Deserialize)]
 struct Named {
     metadata: Metadata,
@@ -91,7 +92,7 @@ impl Asked<'_> {
         })
     }
 
-    /// All of it, or as much as a person wants to read about.
+    /// Lists all objects, or as many as a person wants to read about.
     async fn list<T: DeserializeOwned>(
         &self,
         question_text: &'static str,
@@ -121,7 +122,7 @@ impl Asked<'_> {
         self.list("list pods", &format!("{core}/pods"), vec![("labelSelector", &each.join(","))]).await
     }
 
-    /// Names of other services, here and elsewhere.
+    /// Returns names of other services, in this namespace and in others.
     async fn names(&self, name: &ServiceName) -> Vec<String> {
         let everywhere = self.page::<Named>("list services", Kind::Service.path(), vec![("limit", PAGE)]).await;
         let here = path(Kind::Service, Some(&name.namespace));

@@ -1,5 +1,5 @@
-//! Asks the daemon, in JSON over its admin API. A route that it does not have, or an answer that cannot be read, is an empty
-//! answer.
+//! Queries the daemon's admin API in JSON. A route that the daemon does not have, or an answer that cannot be read, is
+//! an empty answer.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Witness};
 use crate::diagnose::rows;
 use crate::means::Means;
 
-/// The most addresses that are looked up one by one.
+/// Maximum number of addresses that are looked up one by one.
 const MOST: usize = 16;
 
 impl Means {
-    /// What the daemon says of a service, and of the apiservers.
+    /// Queries the daemon about a service and about the apiservers.
     pub(super) async fn ask_daemon(&self, service: &ServiceName) -> (Witness<Daemon>, Tips) {
         match self.reach().await {
             Ok(at) => {
@@ -31,7 +31,7 @@ impl Means {
         }
     }
 
-    /// What a running daemon knows of the apiservers; nothing where none runs.
+    /// Returns what a running daemon knows about the apiservers; empty if no daemon runs.
     pub async fn tips(&self) -> Tips {
         let Ok(at) = self.reach().await else { return Tips::default() };
         let asked = Asked { at };
@@ -39,7 +39,7 @@ impl Means {
         asked.tips(&apiservers).await
     }
 
-    /// The service that a running daemon serves at one of the addresses, if it is another one than this.
+    /// Returns the service that a running daemon serves at one of the addresses, if it is not this one.
     pub(super) async fn another_at(&self, addresses: &[String], service: &ServiceName) -> Option<String> {
         if addresses.is_empty() {
             return None;
@@ -56,7 +56,7 @@ impl Means {
         None
     }
 
-    /// The first address that answers.
+    /// Returns the first address that answers.
     async fn reach(&self) -> Result<At, String> {
         let mut silent = Vec::new();
         for at in &self.admin {
@@ -69,7 +69,7 @@ impl Means {
     }
 }
 
-/// How many frontends are traced.
+/// Maximum number of frontends that are traced.
 const TRACED: usize = 4;
 
 struct Asked {
@@ -79,7 +79,7 @@ struct Asked {
 impl Asked {
     async fn answer(&self, target: String) -> Option<Value> {
         let (status, body) = client::inquire(&self.at, &target).await.ok()?;
-        // `/readyz` says why it is not with 503.
+        // `/readyz` answers with 503 if the daemon is not ready, and the body gives the reasons.
         let is_answer = status.is_success() || target.starts_with("/readyz");
         serde_json::from_slice(&body).ok().filter(|_| is_answer)
     }
@@ -100,7 +100,7 @@ impl Asked {
             self.answer("/apiservers?output=json".into()),
             self.answer(of("/maps")),
         );
-        // Hooks and sources are no service's in particular: only the whole answer has them.
+        // Hooks and sources do not belong to a service, so only the unfiltered answer contains them.
         let (differences, history) = tokio::join!(self.answer("/diff?output=json".into()), self.answer(of("/history")));
         let apiserver_rows = |table| apiservers.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
         let mut daemon = Daemon {
@@ -126,7 +126,7 @@ impl Asked {
         daemon
     }
 
-    /// What a connection from this host comes to, as the daemon has it.
+    /// Returns what happens to a connection from this host according to the daemon.
     async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
         let mut traces = Vec::new();
         for row in frontends.iter().filter(|row| row.status != "Error").take(TRACED) {
@@ -135,7 +135,7 @@ impl Asked {
         traces
     }
 
-    /// Who else claims the addresses that are in error.
+    /// Returns the other claims to the addresses that are in error.
     async fn rivals(&self, frontends: &[FrontendRow]) -> Vec<FrontendRow> {
         let failed = frontends.iter().filter(|row| row.status == "Error");
         let hosts: BTreeSet<&str> = failed.filter_map(|row| Some(row.address.rsplit_once(':')?.0)).collect();
@@ -147,7 +147,7 @@ impl Asked {
         rivals
     }
 
-    /// Which apiserver addresses work, and which nodelb balances itself.
+    /// Returns the apiserver addresses that work, and those that nodelb balances itself.
     async fn tips(&self, rows: &[ApiserverRow]) -> Tips {
         let mut rows: Vec<&ApiserverRow> = rows.iter().take(MOST).collect();
         rows.sort_by_key(|row| !row.in_use);
@@ -176,7 +176,7 @@ fn typed<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
     rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
 }
 
-/// What differs about the service, and about what all of them need.
+/// Returns the differences of the service, and those of what all services need.
 fn concerning(service: &ServiceName, mut differences: Vec<Value>) -> Vec<Value> {
     let name = service.to_string();
     let is_about_all = |row: &Value| rows::is_about_hooks(row) || rows::source(row).is_some();

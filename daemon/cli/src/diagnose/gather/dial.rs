@@ -1,5 +1,5 @@
-//! Connects, as any process of this host would: to each backend in use, and to each frontend. What carries no connection is
-//! said to prove nothing. Nothing is sent.
+//! Connects as any process of this host would: to each backend in use, and to each frontend. A protocol without
+//! connections is reported as proving nothing. No data is sent.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,24 +14,24 @@ use tokio::time::timeout;
 
 use crate::diagnose::facts::{Daemon, Dial, Facts, Outcome};
 
-/// For one connection.
+/// Time limit of one connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many are tried, of backends and frontends each, and how many at a time.
+/// Maximum number of backends and of frontends that are tried, and how many are tried concurrently.
 const MOST: usize = 64;
 const AT_A_TIME: usize = 16;
 
-/// Where to.
+/// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
-    /// As it is shown.
+    /// The address as it is shown.
     to: String,
-    /// `None`: there is nothing to connect to.
+    /// The address to connect to; `None` if no connection can be made.
     at: Option<SocketAddr>,
     is_backend: bool,
 }
 
-/// As the daemon has them; without it, as Kubernetes has them.
+/// Returns the targets that the daemon has or, without a daemon, those that Kubernetes has.
 pub(super) fn targets(facts: &Facts) -> Vec<Target> {
     let (backends, frontends) = match facts.daemon.told() {
         Some(daemon) => of_daemon(daemon),
@@ -46,7 +46,7 @@ fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
     let nodes: Vec<IpAddr> =
         daemon.maps.iter().flat_map(|maps| &maps.node_addresses).filter_map(|it| it.parse().ok()).collect();
     let served = daemon.frontends.iter().filter(|row| row.status != "Error");
-    // What is meant for clients outside is answered here, too.
+    // Frontends for clients outside the node are served on the node, too.
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)
 }
@@ -75,7 +75,7 @@ fn l4(address: IpAddr, port: u16, protocol: &str) -> String {
     format!("{}/{}", SocketAddr::new(address, port), if protocol.is_empty() { "TCP" } else { protocol })
 }
 
-/// A NodePort is an address of the node's.
+/// Parses an address. The address of a NodePort is one of the node's.
 fn target(text: &str, is_backend: bool, nodes: Option<&[IpAddr]>) -> Target {
     let parsed = text.rsplit_once('/').and_then(|(at, protocol)| Some((at.parse::<SocketAddr>().ok()?, protocol)));
     let Some((at, "TCP")) = parsed else { return Target { to: text.into(), at: None, is_backend } };

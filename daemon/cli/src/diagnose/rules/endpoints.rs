@@ -1,4 +1,4 @@
-//! Pods and the selector: who should be behind the service, and whether they are ready.
+//! Pods and the selector: which pods should be backends of the service, and whether they are ready.
 
 use nodelb_kube::api::seen::{Endpoint, Pod, Service};
 
@@ -12,7 +12,7 @@ pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     found.into_iter().flatten().collect()
 }
 
-/// Pods that can be endpoints: those that have ended are none, whatever their labels.
+/// Returns the pods that can be endpoints. A pod that has ended cannot, whatever its labels.
 fn living<'f>(scene: &Scene<'f>) -> Option<Vec<&'f Pod>> {
     let has_ended = |pod: &&Pod| matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
     Some(scene.pods?.iter().filter(|pod| !has_ended(pod)).collect())
@@ -50,14 +50,14 @@ fn selects_nothing(scene: &Scene<'_>, service: &Service) -> Option<Finding> {
     Some(Finding::new(severity, Kind::SelectorMatchesNothing, what).seen(evidence).seen(ended).remedy(remedy))
 }
 
-/// Endpoints there are, and none that new connections can reach.
+/// There are endpoints, but none that new connections can reach.
 fn not_ready(scene: &Scene<'_>) -> Option<Finding> {
     if !scene.usable().is_empty() {
         return None;
     }
     let pods = living(scene).unwrap_or_default();
     let waiting: Vec<&Endpoint> = scene.endpoints().filter(|endpoint| !is_ready(endpoint)).collect();
-    // Pods that are ready and endpoints that do not say so are another matter.
+    // Another rule covers pods that are ready while their endpoints are not.
     if pods.iter().any(|pod| pod.is_ready()) || waiting.is_empty() && pods.is_empty() {
         return None;
     }
@@ -104,7 +104,7 @@ fn endpoint_text(endpoint: &Endpoint) -> String {
     format!("endpoint {address}{whose} {state}")
 }
 
-/// How many endpoints are in which condition.
+/// Returns the number of endpoints in each condition.
 fn by_condition(scene: &Scene<'_>) -> Option<Finding> {
     let all: Vec<&Endpoint> = scene.endpoints().collect();
     if all.is_empty() {

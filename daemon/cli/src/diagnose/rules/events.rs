@@ -8,10 +8,10 @@ use super::{Scene, quoted, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
 
-/// A warning older than this says nothing about now, in seconds.
+/// Age in seconds after which a warning says nothing about the present.
 const RECENT: u64 = 3600;
 
-/// How many reasons are told.
+/// Maximum number of reasons that are shown.
 const MOST: usize = 10;
 
 pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
@@ -27,7 +27,7 @@ pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     found
 }
 
-/// The latest of each reason, the latest first.
+/// Returns the latest Event of each reason, the latest first.
 fn latest<'e>(events: &[&'e Event]) -> Vec<&'e Event> {
     let mut by_reason: BTreeMap<&str, &Event> = BTreeMap::new();
     for event in events {

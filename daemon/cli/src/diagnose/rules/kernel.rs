@@ -1,5 +1,5 @@
-//! What the daemon makes of it: addresses it does not serve, backends it holds or refuses, and whether the kernel has what
-//! it wants it to have.
+//! What the daemon does with the service: addresses that it does not serve, backends that it holds or refuses, and
+//! whether the maps contain what the daemon wants.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
-/// How long the kernel may take, in seconds.
+/// Time that a change may take to reach the kernel, in seconds.
 const PATIENCE: f64 = 5.0;
 
 pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
@@ -36,7 +36,7 @@ fn told(row: &FrontendRow) -> String {
     format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), shown(&row.status), lasting(row.since))
 }
 
-/// Addresses that another service owns, and those that nodelb does not serve for anybody.
+/// Addresses that another service owns, and those that nodelb serves for no service.
 fn not_served(daemon: &Daemon) -> Vec<Finding> {
     let failed = of_status(daemon, "Error");
     let is_served = daemon.frontends.iter().any(|row| matches!(row.status.as_str(), "Done" | "Held"));
@@ -78,7 +78,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
     found
 }
 
-/// Two sources describe it.
+/// Two sources define the service.
 fn described_twice(daemon: &Daemon) -> Option<Finding> {
     let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == "Error")?;
     let what = format!("it is described twice, and what {} says does not count", shown(&row.origin));
@@ -111,8 +111,8 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
     )
 }
 
-/// What the kernel holds is not what the daemon put there: `/diff` says so, which looks twice. The rows of `/frontends` and
-/// `/maps` are of two moments, and during a rollout they differ by themselves.
+/// The maps do not contain what the daemon wrote. `/diff` says so, which reads them more than once. The rows of
+/// `/frontends` and `/maps` are from two moments and differ during any rollout.
 fn differs(daemon: &Daemon) -> Option<Finding> {
     let maps = daemon.maps.as_ref()?;
     let done = of_status(daemon, "Done").into_iter().chain(of_status(daemon, "Held"));
@@ -132,7 +132,7 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
     )
 }
 
-/// What the daemon takes a connection to come to.
+/// Returns what happens to connections according to the daemon.
 fn traces(daemon: &Daemon) -> impl Iterator<Item = String> {
     daemon.traces.iter().map(|row| format!("/trace: {}", rows::told(row)))
 }
@@ -153,7 +153,7 @@ fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
     Some(format!("{address} leads to {} in the kernel, to {} as the daemon has it", each(&held), each(&wanted)))
 }
 
-/// Backends there are, and none of them may be used.
+/// There are backends, but none may be used.
 fn unusable(daemon: &Daemon) -> Option<Finding> {
     let is_chosen = |row: &&BackendRow| matches!(row.choice.as_str(), "Selected" | "Held");
     let refused: Vec<&BackendRow> = daemon
@@ -186,7 +186,7 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
     )
 }
 
-/// The cluster, asked now, says something else than what the daemon goes by.
+/// The cluster's present state differs from what the daemon uses.
 fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
     scene.slices.filter(|_| scene.is_for_proxies() && !daemon.services.is_empty() && !scene.is_held())?;
     let first = |endpoint: &&nodelb_kube::api::seen::Endpoint| endpoint.addresses.first().cloned();
@@ -198,7 +198,7 @@ fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
     let known: BTreeSet<String> = daemon.backends.iter().filter_map(host).collect();
     let chosen = daemon.backends.iter().filter(|row| row.choice == "Selected");
     let chosen: BTreeSet<String> = chosen.filter_map(host).collect();
-    // A port that no slice has hides every backend; that is told elsewhere.
+    // A port that no slice has hides every backend; another rule reports that.
     let unknown = usable.difference(&known).filter(|_| !known.is_empty());
     let unknown: Vec<String> = unknown.map(|address| format!("{}: not known to the daemon", shown(address))).collect();
     let outlived: Vec<String> = chosen
@@ -214,10 +214,10 @@ fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
     ))
 }
 
-/// Whatever the reason.
+/// The service has no backends, whatever the reason.
 fn without_backends(daemon: &Daemon) -> Option<Finding> {
     let is_local = |row: &FrontendRow| row.flags.iter().any(|flag| flag == "Local");
-    // That they are all on other nodes is told as what it is.
+    // Another rule reports that all backends are on other nodes.
     let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice.as_str(), "Selected" | "Held"));
     let is_empty =
         |row: &&FrontendRow| row.status == "Done" && row.backends.is_empty() && !(is_elsewhere && is_local(row));

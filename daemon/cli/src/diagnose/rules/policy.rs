@@ -1,4 +1,4 @@
-//! What the service asks for and does not get here: backends on this node, a load balancer.
+//! What the service requests and does not get here: backends on this node, a load balancer.
 
 use nodelb_kube::api::seen::{Endpoint, Service};
 
@@ -6,7 +6,7 @@ use super::{Scene, age, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
 
-/// How long clouds usually take for a load balancer, in seconds.
+/// Time in seconds that clouds usually take to create a load balancer.
 const USUAL: u64 = 300;
 
 pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
@@ -19,7 +19,7 @@ pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     }
 }
 
-/// Where the backends are, if none is here.
+/// Returns where the backends are, if this node has none.
 fn elsewhere(scene: &Scene<'_>) -> Option<Vec<String>> {
     let usable = scene.usable();
     let is_here = |endpoint: &&Endpoint| endpoint.node_name == scene.facts.node;

@@ -1,4 +1,4 @@
-//! What connections made from here show, and the name of the service.
+//! What connections made from here show, and the DNS name of the service.
 
 use std::time::Duration;
 
@@ -45,9 +45,9 @@ fn unreachable(dials: &[Dial]) -> Option<Finding> {
     Some(Finding::new(severity, Kind::BackendUnreachable, what).seen(failed.iter().take(10).map(told)).remedy(remedy))
 }
 
-/// Whether it is explained by a backend that fails in the same way, while another one answers.
+/// Whether the failure is explained by a backend that fails in the same way, while another one answers.
 fn is_by_chance(scene: &Scene<'_>, dial: &Dial, why: &str) -> bool {
-    // A NodePort is dialled at an address of the node's.
+    // A connection to a NodePort goes to an address of the node.
     let end = |text: &str| text.rsplit_once(':').map(|(host, end)| (host.starts_with('['), end.to_owned()));
     let is_meant =
         |row: &&FrontendRow| row.address == dial.to || (row.kind == "NodePort" && end(&row.address) == end(&dial.to));

@@ -1,11 +1,11 @@
-//! Whether there is such a service, and whether it is one for a proxy.
+//! Whether the service exists, and whether it is one for proxies.
 
 use super::{Scene, shown};
 use crate::diagnose::facts::Witness;
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::near::near_names;
 
-/// A service with it, whatever the value, is served by another proxy.
+/// The label of services that another proxy serves, whatever its value.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
 pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
@@ -63,7 +63,7 @@ fn not_for_proxies(scene: &Scene<'_>) -> Option<Finding> {
     Some(Finding::new(Severity::Info, Kind::NotForProxies, what).remedy(remedy))
 }
 
-/// Kubernetes has it, the daemon does not.
+/// Kubernetes has the service, but the daemon does not.
 fn unknown_to_daemon(scene: &Scene<'_>) -> Option<Finding> {
     let service = scene.service.filter(|_| scene.is_for_proxies() && daemon_has_it(scene) == Some(false))?;
     if let Some(proxy) = service.metadata.labels.get(PROXY_NAME) {

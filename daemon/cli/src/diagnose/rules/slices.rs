@@ -1,4 +1,5 @@
-//! EndpointSlices: whether there are any, who emptied them, whether they follow the pods, and whether they have the ports.
+//! EndpointSlices: whether they exist, what emptied them, whether they follow the pods, and whether they have the
+//! ports.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use super::{Scene, count, is_pod_of, is_ready, protocol, shown, some};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
-/// How long a controller may take to follow a pod, in seconds.
+/// Time in seconds that a controller may take to follow a pod.
 const PATIENCE: u64 = 10;
 
 const CONTROLLER: &str = "see the log of kube-controller-manager (endpointslice-controller) and whether it runs at all; to \
@@ -29,11 +30,11 @@ pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     about_all.into_iter().chain(ports(scene, service, slices)).collect()
 }
 
-/// Where pods and slices say different things.
+/// Differences between pods and slices.
 struct Disagreement<'f> {
-    /// Pods that have been ready for a while, and no ready endpoint is theirs.
+    /// Pods that have been ready for a while but have no ready endpoint.
     absent: Vec<&'f Pod>,
-    /// Pods that are not there any more, and endpoints that still are.
+    /// Names of pods that no longer exist but still have endpoints.
     gone: Vec<&'f str>,
 }
 
@@ -49,12 +50,12 @@ impl<'f> Disagreement<'f> {
         let named = scene.endpoints().filter(|endpoint| endpoint.target_ref.kind == "Pod" && is_ready(endpoint));
         let names = named.map(|endpoint| endpoint.target_ref.name.as_str());
         let gone = names.filter(|name| !pods.iter().any(|pod| pod.metadata.name == *name)).collect();
-        // Without a single pod the selector is the matter, and whoever else writes the slices may know better.
+        // Without any pod the selector is the problem, and another writer of the slices may have better information.
         Self { absent, gone: if pods.is_empty() { Vec::new() } else { gone } }
     }
 }
 
-/// Whether somebody took the endpoints away, rather than that there is nobody to be an endpoint.
+/// Whether the endpoints were removed, and are not merely absent because there is no pod for them.
 fn is_emptied(service: &Service, slices: &[Slice], scene: &Scene<'_>, disagreement: &Disagreement<'_>) -> bool {
     if slices.iter().any(|slice| !slice.endpoints.is_empty()) {
         return false;
@@ -62,7 +63,7 @@ fn is_emptied(service: &Service, slices: &[Slice], scene: &Scene<'_>, disagreeme
     let written = slices.iter().filter_map(|slice| slice.metadata.last_write.at).max();
     let ready = disagreement.absent.iter().filter_map(|pod| pod.readiness()?.since).max();
     match scene.pods {
-        // Slices that were written before the pods got ready have only not been written since.
+        // Slices that were written before the pods became ready have merely not been written since.
         Some(_) if !service.spec.selector.is_empty() => !disagreement.absent.is_empty() && written >= ready,
         _ => true,
     }
@@ -201,7 +202,7 @@ fn mismatch(scene: &Scene<'_>, port: &ServicePort, slices: &[&Slice]) -> Finding
         .remedy(remedy)
 }
 
-/// `http=8080/TCP`
+/// Returns the ports that a pod declares, such as `http=8080/TCP`.
 fn declared(pod: &Pod) -> impl Iterator<Item = String> {
     let ports = pod.spec.containers.iter().flat_map(|container| &container.ports).filter(|port| !port.name.is_empty());
     ports.map(|port| format!("{}={}/{}", shown(&port.name), port.container_port, protocol(&port.protocol)))

@@ -1,4 +1,5 @@
-//! Who could not be asked, and what that means for the service: the daemon, the apiservers it needs, the permissions.
+//! Witnesses that could not be asked, and what that means for the service: the daemon, the apiservers that it needs,
+//! the permissions.
 
 use nodelb_core::explain::differences::NOT_CONFIGURED;
 use nodelb_core::output::diff::ATTACHED_AGAIN;
@@ -9,10 +10,10 @@ use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, SourceRow, Witness};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
-/// The words of an answer that is a matter of permission.
+/// Texts that identify an answer about a missing permission.
 const FORBIDDEN: [&str; 2] = ["403 Forbidden", "kubectl auth can-i"];
 
-/// A watch that has failed for less, in seconds, is being made anew.
+/// A watch that has failed for less than this, in seconds, is being opened again.
 const UNDER_WAY: f64 = 5.0;
 
 const ROLE: &str = "bind what every proxy needs to whoever nodelb is: kubectl create clusterrolebinding nodelb \
@@ -67,7 +68,7 @@ fn of_daemon(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
     found
 }
 
-/// Sources that say nothing although they were there before: what they described is as it was when they were last heard.
+/// Sources that are silent although they existed before. Their objects stay as they were last received.
 fn absent(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
     let is_known = !daemon.services.is_empty();
     let describes = |source: &str| daemon.services.iter().any(|row| row.source.eq_ignore_ascii_case(source));
@@ -95,7 +96,7 @@ fn of_absent(scene: &Scene<'_>, daemon: &Daemon, source: &str, row: &Value) -> O
     } else {
         let has_problem = |row: &SourceRow| row.source.eq_ignore_ascii_case(source) && !row.problems.is_empty();
         let is_away = source.eq_ignore_ascii_case("kubernetes") && is_away(daemon);
-        // The problem is the deeper reason.
+        // The source's problem is the deeper reason.
         if is_away || daemon.sources.iter().any(has_problem) {
             return None;
         }
@@ -147,7 +148,7 @@ fn away(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
 
 fn sources(daemon: &Daemon) -> Vec<Finding> {
     let is_told = |row: &&SourceRow| row.state != "Ok" && !row.state.is_empty();
-    // What an apiserver that is away leads to is told once.
+    // The consequences of an apiserver that cannot be reached are reported once.
     let is_elsewhere = |row: &SourceRow| is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY);
     let rows = daemon.sources.iter().filter(is_told).filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
     rows.map(|row| {
@@ -171,7 +172,7 @@ fn is_kubernetes(row: &SourceRow) -> bool {
     row.source.eq_ignore_ascii_case("kubernetes")
 }
 
-/// But those that are a matter of permission.
+/// Returns the problems that are not about permissions.
 fn problems(row: &SourceRow) -> impl Iterator<Item = &str> {
     row.problems.iter().map(String::as_str).filter(|problem| !is_forbidden(problem))
 }
@@ -180,7 +181,7 @@ fn is_forbidden(why: &str) -> bool {
     FORBIDDEN.iter().any(|words| why.contains(words))
 }
 
-/// What the daemon was refused.
+/// Returns what the daemon was refused.
 fn refused(daemon: &Daemon) -> Vec<String> {
     let of_sources = daemon.sources.iter().flat_map(|row| row.problems.iter().map(move |why| (&row.path, why)));
     let of_apiservers = daemon.apiservers.iter().filter_map(|row| Some((&row.address, row.error.as_ref()?)));
@@ -191,7 +192,7 @@ fn refused(daemon: &Daemon) -> Vec<String> {
 fn permissions(scene: &Scene<'_>) -> Option<Finding> {
     let mut evidence = scene.daemon.map(refused).unwrap_or_default();
     let own: Vec<&Denial> = needed(scene).into_iter().filter(|denial| denial.is_forbidden).collect();
-    // Where the daemon may do what this command may not, nothing is wrong with the service.
+    // If the daemon may do what this command may not, nothing is wrong with the service.
     if evidence.is_empty() && (scene.daemon.is_some() || own.is_empty()) {
         return None;
     }
@@ -200,7 +201,7 @@ fn permissions(scene: &Scene<'_>) -> Option<Finding> {
     Some(Finding::new(Severity::Critical, Kind::PermissionMissing, what).seen(evidence).remedy(ROLE))
 }
 
-/// Answers without which nobody can serve anything.
+/// Returns the missing answers without which no proxy can serve the service.
 fn needed<'f>(scene: &Scene<'f>) -> Vec<&'f Denial> {
     let Some(cluster) = scene.cluster else { return Vec::new() };
     [cluster.service.as_ref().err(), cluster.slices.as_ref().err()].into_iter().flatten().collect()
@@ -247,7 +248,7 @@ fn not_allowed(denials: &[&Denial], identity: &str) -> Option<Finding> {
 }
 
 fn silent_cluster(scene: &Scene<'_>, why: &str) -> Option<Finding> {
-    // Told with the daemon's own loss.
+    // Reported with the daemon's own loss of its apiservers.
     if scene.daemon.is_some_and(is_away) {
         return None;
     }
