@@ -1,10 +1,10 @@
-//! The admin API: what nodelb knows, over read-only HTTP on loopback. Owns the listeners' life and the form of every
-//! answer; every fact is read from the values in [`AdminState`], which others publish. Knows neither the sources nor
-//! the datapath.
+//! The admin API: what nodelb knows, over read-only HTTP on loopback. Owns the lifetime of the listeners and the format
+//! of every answer; it reads every fact from the values in [`AdminState`], which other modules publish. Knows neither
+//! the sources nor the datapath.
 //!
-//! A request is guarded ([`guard`]), routed and parsed ([`routes`], [`query`]), answered ([`answer`]) with a
-//! [`Page`](nodelb_core::output::table::Page) of known columns (`tables`, `sources`, `apiservers`, `maps`, `health`) and rendered as text
-//! or JSON. Metrics have a form of their own (`metrics`).
+//! The guard checks a request ([`guard`]), which is then routed and parsed ([`routes`], [`query`]). The answer
+//! ([`answer`]) is a [`Page`](nodelb_core::output::table::Page) of known columns (`tables`, `sources`, `apiservers`,
+//! `maps`, `health`), rendered as text or JSON. Metrics have a format of their own (`metrics`).
 
 use tokio::sync::mpsc;
 
@@ -35,7 +35,7 @@ mod trace;
 pub use server::Listener;
 pub use state::{AdminState, AskLive, Now, ReadClients, ReadLinks, ReadSlots, Reality};
 
-/// Serves the API on every listener that comes until `shutdown` resolves.
+/// Serves the API on every listener that arrives, until `shutdown` resolves.
 pub async fn serve(listeners: mpsc::Receiver<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {
     server::serve(listeners, state, server::Bounds::default(), shutdown).await;
 }

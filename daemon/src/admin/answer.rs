@@ -1,5 +1,5 @@
-//! How a question becomes an answer: its turn, its rendering, the room it takes up until it is read. Owns what requests
-//! share; what there is to ask is in the route table ([`super::routes`]).
+//! How a request is answered: its turn, its rendering, and the memory that the answer occupies until the client has
+//! read it. Owns what requests share; the route table ([`super::routes`]) defines the routes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,26 +20,27 @@ use super::response::{Caller, UNREAD_KIB, content_type, problem_response, with_r
 use super::routes::{Content, Form, ROUTES, Route, Turn};
 use super::state::AdminState;
 
-/// How long an answer may take to render, waiting for its turn included.
+/// Time limit for rendering an answer, including the wait for its turn.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// What every request shares.
+/// The state that all requests share.
 #[derive(Clone)]
 struct Shared {
     state: Arc<AdminState>,
-    /// One whole table is rendered at a time, and beside it one of a single service: readers of everything keep neither
-    /// the cores from the work itself nor an operator from a narrow question.
+    /// At most one whole table is rendered at a time, and concurrently at most one answer about a single service.
+    /// Readers of whole tables therefore keep neither the cores from the real work nor an operator from a narrow
+    /// request.
     whole: Arc<Semaphore>,
     narrow: Arc<Semaphore>,
-    /// An apiserver that is slow to answer keeps nobody else waiting.
+    /// A slow apiserver delays only requests that query an apiserver.
     live: Arc<Semaphore>,
-    /// One stream looks for news at a time.
+    /// One stream looks for changes at a time.
     following: Arc<Semaphore>,
     unread: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 }
 
-/// The routes over `state`, behind the guard. Streams end when `stop` says so.
+/// Returns the routes over `state`, behind the guard. Streams end when `stop` becomes true.
 pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
     let shared = Shared {
         state: Arc::new(state),
@@ -109,7 +110,7 @@ async fn respond(
     }
 }
 
-/// An answer without end.
+/// A continuous answer.
 fn followed(
     route: &Route,
     shared: &Shared,
@@ -133,7 +134,7 @@ fn followed(
     Ok((StatusCode::OK, [(CONTENT_TYPE, form)], body).into_response())
 }
 
-/// Short answers are given at once; long ones are rendered beside the workers, few at a time.
+/// Short answers are rendered in place. Long ones are rendered outside the runtime's workers, few at a time.
 async fn answer(
     route: &'static Route,
     shared: &Shared,

@@ -1,4 +1,4 @@
-//! `/apiservers`: every address an apiserver may have, how it stands, and which one is in use and why.
+//! `/apiservers`: every address that an apiserver may have, its state, which one is in use, and why.
 
 use nodelb_core::model::moment::Moment;
 use nodelb_core::output::shape::{Column, Shape};
@@ -7,7 +7,7 @@ use nodelb_kube::apiserver::pool::PoolReport;
 
 use super::state::Now;
 
-/// Every address.
+/// The columns of the addresses.
 pub static APISERVERS: Shape<[Column; 9]> = Shape {
     name: "apiservers",
     columns: [
@@ -23,7 +23,7 @@ pub static APISERVERS: Shape<[Column; 9]> = Shape {
     ],
 };
 
-/// The address in use.
+/// The columns of the session in use.
 pub static SESSION: Shape<[Column; 4]> = Shape {
     name: "session",
     columns: [
@@ -34,7 +34,7 @@ pub static SESSION: Shape<[Column; 4]> = Shape {
     ],
 };
 
-/// One row per address, in the order of preference, and one about the session in use.
+/// Returns one row per address in the order of preference, and one row about the session in use.
 pub fn apiservers(report: &PoolReport, now: Now) -> Page {
     let ago = |moment: Moment| Cell::age(moment, now.moment);
     let rows = report.rows(now.moment, now.unix).into_iter().map(|row| {

@@ -1,5 +1,5 @@
-//! `/diff`: where source, memory and kernel differ, with the likely cause and what is done about it. Owns how
-//! often the kernel is asked; what differs is the core's to say.
+//! `/diff`: the differences between source, memory and kernel, with the likely cause and what nodelb does about it.
+//! Owns how often the maps are read; the core finds the differences.
 
 use nodelb_core::explain::reports;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use super::query::{Problem, Query};
 use super::state::{AdminState, Now, all_sources};
 use crate::drift::CHECK_EVERY;
 
-/// How long what is under way is given to be done with, before maps and snapshot are read again.
+/// Time for changes in progress to finish, before maps and snapshot are read again.
 const UNDER_WAY: Duration = Duration::from_millis(100);
 
-/// How often they are read before it is said that changes are under way.
+/// Maximum number of reads before the answer says that changes are in progress.
 const ATTEMPTS: u32 = 5;
 
-/// The answer of `/diff`.
+/// Returns the answer of `/diff`.
 pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, Problem> {
     let filter = &query.filter;
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
@@ -42,7 +42,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     Ok(Page(vec![differences(rows).or_say(agree), compared.for_programs()]))
 }
 
-/// Of the service that is asked for, or has the address that is asked for, or of all.
+/// Compares with an apiserver: the requested service, or those at the requested address, or all.
 fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Problem> {
     let Some(ask) = &state.reality.live else {
         let message = "there is no apiserver to ask: no Kubernetes is configured. Set [kubernetes] in nodelb.toml(5), or \
@@ -57,8 +57,8 @@ fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Prob
     Ok(ask(service.as_ref()))
 }
 
-/// What memory and kernel differ in counts only if no round ran between the maps and the snapshot: operations reach the
-/// kernel throughout a round, and the snapshot is published at its end.
+/// A difference between memory and kernel counts only if no round ran between reading the maps and reading the
+/// snapshot: operations reach the kernel throughout a round, but the snapshot is published at its end.
 fn compare_between_rounds(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
     let rounds = &state.reality.rounds;
     let is_of_kernel = |row: &Difference| row.between == Between::MemoryKernel;
@@ -101,7 +101,7 @@ fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Differen
     Ok(differences::differences(&snapshot, &held, next, filter))
 }
 
-/// What a source says of itself that is not what is served.
+/// Returns the problem of a source, because of which it may differ from the objects that are served.
 fn told_with_problems(report: &SourceReport) -> Option<Difference> {
     let cause = report.problems.first()?;
     let more = match report.problems.len() - 1 {

@@ -1,4 +1,4 @@
-//! What tests begin with: everything the API can tell, before anybody has told it anything.
+//! The initial state of tests: everything that the API serves, before any module has published a value.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! `?watch`: an answer that goes on with every change, as lines for people and as events for programs. Owns the pace: news
-//! is looked for when the reader has taken what there was, and not more often than every [`PACE`]. So a slow reader skips
-//! to the newest state, and nothing queues up for it. What the news is, a [`Feed`] tells.
+//! `?watch`: an answer that continues with every change, as lines for people and as events for programs. Owns the pace:
+//! it looks for changes after the reader has taken the previous ones, at most once per [`PACE`]. A slow reader
+//! therefore skips to the newest state, and nothing queues up for it. A [`Feed`] finds the changes.
 
 use std::io;
 use std::sync::Arc;
@@ -22,29 +22,29 @@ mod feed;
 use feed::Change;
 pub(super) use feed::Feed;
 
-/// The least time between two looks for news.
+/// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(100);
-/// After so much silence a comment shows that the stream is alive, where there are comments.
+/// Time without a change after which a comment shows that the stream is alive, if the format has comments.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// How the reader wants it.
+/// The format that the reader wants.
 pub(super) struct Manner {
     pub(super) output: Output,
     pub(super) style: Style,
-    /// The last event it has seen, by its `Last-Event-ID` header.
+    /// The last event that the reader has seen, from its `Last-Event-ID` header.
     pub(super) resumed: Option<u64>,
     pub(super) clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }
 
-/// What one stream shares with others, and its own place among them.
+/// The limits that one stream shares with others, and its own place.
 pub(super) struct Limits {
-    /// One stream looks for news at a time.
+    /// One stream looks for changes at a time.
     pub(super) turn: Arc<Semaphore>,
     pub(super) unread: Arc<Semaphore>,
     pub(super) _place: OwnedSemaphorePermit,
 }
 
-/// The body of an answer that goes on until the reader leaves, or `stop`.
+/// Returns the body of an answer that continues until the reader leaves or `stop` becomes true.
 pub(super) fn body(mut feed: Feed, manner: Manner, limits: Limits, stop: watch::Receiver<bool>) -> Body {
     let lines = match manner.resumed {
         Some(last) if feed.resume(last) => Some(feed.nothing().write_lines(&manner.style, &mut String::new())),
@@ -56,16 +56,16 @@ pub(super) fn body(mut feed: Feed, manner: Manner, limits: Limits, stop: watch::
 }
 
 struct Following {
-    /// Is away while it looks for news.
+    /// `None` while it looks for changes.
     teller: Option<Teller>,
     limits: Limits,
     stop: watch::Receiver<bool>,
-    /// When something was last written.
+    /// The time of the last write.
     last: Instant,
 }
 
 impl Following {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
             if self.teller.as_ref()?.lines.is_some() && !self.is_due().await? {
@@ -75,14 +75,14 @@ impl Following {
             let text = self.tell().await?;
             if !text.is_empty() {
                 self.last = Instant::now();
-                // A reader that others leave no room for comes back, and begins anew.
+                // If other readers leave no room, the stream ends; its reader reconnects and starts again.
                 let piece = with_room(text, &self.limits.unread)?;
                 return Some((Ok(piece), self));
             }
         }
     }
 
-    /// Waits for news, which is `true`, or for the time to show that nothing has happened; `None` at the end.
+    /// Waits. Returns `true` for possible changes, `false` if a sign of life is due, and `None` at the end.
     async fn is_due(&mut self) -> Option<bool> {
         let earliest = self.last + PACE;
         let teller = self.teller.as_mut()?;
@@ -102,7 +102,7 @@ impl Following {
         is_due
     }
 
-    /// Looks for news beside the workers: there may be much.
+    /// Looks for changes outside the runtime's workers, because there may be many.
     async fn tell(&mut self) -> Option<String> {
         let turn = Arc::clone(&self.limits.turn).acquire_owned().await.ok()?;
         let mut teller = self.teller.take()?;
@@ -117,18 +117,18 @@ impl Following {
     }
 }
 
-/// Puts into words what a feed tells.
+/// Writes the output of a feed as text or events.
 struct Teller {
     feed: Feed,
     manner: Manner,
-    /// How further lines are aligned; `None` until the table has been told.
+    /// The alignment of further lines; `None` until the table has been written.
     lines: Option<Lines>,
-    /// How many events.
+    /// The number of events so far.
     told: u64,
 }
 
 impl Teller {
-    /// First everything, then what is new.
+    /// Returns all rows at first, and then the changes.
     fn tell(&mut self) -> serde_json::Result<String> {
         let now = (self.manner.clock)();
         let mut out = String::new();
@@ -175,7 +175,7 @@ impl Teller {
         lines.push_row(&change.row, out);
     }
 
-    /// `number` is the feed's own; a feed without gets the stream's.
+    /// `number` is the feed's own number; without one, the event gets the stream's.
     fn push_event(&mut self, name: &str, number: Option<u64>, data: &str, out: &mut String) {
         let id = number.unwrap_or(self.told);
         self.told += 1;
@@ -187,5 +187,5 @@ impl Teller {
     }
 }
 
-/// What a change's row is made of.
+/// The cells of a changed row.
 pub(super) type Cells = Vec<Cell>;

@@ -1,7 +1,7 @@
-//! Who may ask. The API listens on loopback only, but a browser on this host can be led there by a foreign page (DNS
-//! rebinding), so a request must name a loopback host and must not come from a page of another site. No page reaches a
-//! unix socket, and who may open it is a matter of its mode: there, any host will do. Owns these checks
-//! and the headers every answer carries.
+//! Access control. The API listens on loopback only, but a page of another site can direct a browser on this host there
+//! (DNS rebinding). A request must therefore name a loopback host and must not come from a page of another site. No
+//! page can reach a Unix socket, and its mode decides which users may open it; there, any host is accepted. Owns these
+//! checks and the headers of every answer.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ use super::response::{Caller, problem_response};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Lets a request pass or answers in its place; either way sets the headers every answer carries.
+/// Passes a request on or refuses it, and sets the headers that every answer has.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
     let is_local = request.extensions().get::<Caller>().is_some_and(|caller| caller.is_local);
     let mut response = match check(is_local, request.version(), request.uri(), request.headers()) {
@@ -40,14 +40,14 @@ fn check_hosts(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), P
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => check_host(host.to_str().unwrap_or_default())?,
-        // A browser never sends a request without a host, so it cannot be used to get around the check.
+        // A browser never sends a request without a host, so it cannot be used to bypass the check.
         (None, _) if version < Version::HTTP_11 => {}
         (None, _) => return Err(Problem::new(StatusCode::BAD_REQUEST, "the request has no Host header: send one")),
         (Some(_), Some(_)) => {
             return Err(Problem::new(StatusCode::BAD_REQUEST, "the request has several Host headers: send one"));
         }
     }
-    // `GET http://name/ HTTP/1.1`: the name in the request line counts as much as the header.
+    // `GET http://name/ HTTP/1.1`: the name in the request line is checked like the header.
     uri.authority().map_or(Ok(()), |authority| check_host(authority.as_str()))
 }
 
@@ -73,8 +73,8 @@ fn forbidden(message: &str) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, message)
 }
 
-/// Whether `host` is `localhost` or a loopback address, with or without a port. Every loopback address will do: an
-/// address, unlike a name, leads where it says.
+/// Whether `host` is `localhost` or a loopback address, with or without a port. Every loopback address is accepted,
+/// because an address, unlike a name, cannot lead elsewhere.
 fn is_loopback(host: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(rest) = host.strip_prefix('[') {

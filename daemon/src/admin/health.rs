@@ -1,5 +1,5 @@
-//! `/healthz` and `/readyz`: whether the process does its work, and whether the node's connections get translated. Owns
-//! their columns; the judgement is [`crate::status`]'s.
+//! `/healthz` and `/readyz`: whether the process works, and whether connections of this node are translated. Owns their
+//! columns; [`crate::status`] makes the decision.
 
 use nodelb_core::output::shape::{Column, Shape};
 use nodelb_core::output::table::{Cell, Table};
@@ -17,7 +17,7 @@ const fn columns(name: &'static str) -> Shape<[Column; 3]> {
     Shape { name, columns: [Column::text("Check"), Column::one_of("Result", &RESULTS), Column::text("Detail")] }
 }
 
-/// The rows of `/healthz` or `/readyz`.
+/// Returns the rows of `/healthz` or `/readyz`.
 pub fn checks(shape: &'static Shape<[Column; 3]>, checks: &[Check]) -> Table {
     let [ok, failed] = RESULTS;
     let cells = |check: &Check| {

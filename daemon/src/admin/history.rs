@@ -1,4 +1,4 @@
-//! The columns of `/history`, defined here and nowhere else.
+//! The columns of `/history`, which no other module defines.
 
 use nodelb_core::snapshot::Snapshot;
 use std::collections::BTreeSet;
@@ -39,8 +39,8 @@ pub static HISTORY: Shape<[Column; 20]> = Shape {
     ],
 };
 
-/// The records the filter lets through, oldest first. An address means the records that name it, and those of every
-/// service that is reached at it.
+/// Returns the records that match the filter, the oldest first. An address matches the records that name it, and those
+/// of every service with a frontend at it.
 pub fn select(history: &History, snapshot: &Snapshot, filter: &Filter) -> Vec<Arc<Record>> {
     let at_address = Filter { address: filter.address, ..Filter::default() };
     let behind: BTreeSet<ServiceName> = match filter.address {
@@ -50,12 +50,12 @@ pub fn select(history: &History, snapshot: &Snapshot, filter: &Filter) -> Vec<Ar
     history.select(filter, &behind)
 }
 
-/// One row per record. `now` is what ages are counted to, in seconds since 1970.
+/// Returns one row per record. `now`, from which ages are computed, is in seconds since 1970.
 pub fn history(records: &[Arc<Record>], now: u64) -> Table {
     Table::new(&HISTORY, records.iter().map(|record| cells(record, now)))
 }
 
-/// One row.
+/// Returns the cells of one row.
 pub fn cells(record: &Record, now: u64) -> [Cell; 20] {
     let event = &record.event;
     let origin = &event.cause.origin;
@@ -88,7 +88,7 @@ pub fn cells(record: &Record, now: u64) -> [Cell; 20] {
     ]
 }
 
-/// `http/TCP/IPv4`
+/// Returns the service port's name, such as `http/TCP/IPv4`.
 fn port(key: &PortKey) -> String {
     let separator = if key.port.is_empty() { "" } else { "/" };
     format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
@@ -102,7 +102,7 @@ fn took(micros: Option<u64>) -> Cell {
     micros.map_or(Cell::None, Cell::Took)
 }
 
-/// Whether the kernel has it, or why it has not.
+/// Returns whether the change is in the kernel, or why not.
 fn kernel(kernel: &Kernel) -> Cell {
     match kernel {
         Kernel::Untouched => Cell::None,
@@ -112,7 +112,7 @@ fn kernel(kernel: &Kernel) -> Cell {
     }
 }
 
-/// What else there is to say, piece by piece.
+/// Returns further details, one per item.
 fn detail(record: &Record) -> Cell {
     let event = &record.event;
     let mut said: Vec<String> = event.detail.iter().map(ToString::to_string).collect();

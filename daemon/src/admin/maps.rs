@@ -1,5 +1,5 @@
-//! `/maps`: what the kernel holds now, read back from it, with the names of services where the table knows them.
-//! Owns the columns; reading the maps is the caller's business.
+//! `/maps`: the present contents of the maps, read from the kernel, with the names of services that the table knows.
+//! Owns the columns; the caller reads the maps.
 
 use nodelb_core::explain::story::View;
 use nodelb_core::filter::Filter;
@@ -18,7 +18,7 @@ use nodelb_core::state::kernel_check::Content;
 use super::query::Problem;
 use super::state::{AdminState, Reality};
 
-/// Which view of which service an address leads to.
+/// The view and the service that each address leads to.
 pub static FRONTENDS: Shape<[Column; 5]> = Shape {
     name: "frontends",
     columns: [
@@ -30,7 +30,7 @@ pub static FRONTENDS: Shape<[Column; 5]> = Shape {
     ],
 };
 
-/// How large the views of a service are.
+/// The sizes of each service's views.
 pub static SERVICES: Shape<[Column; 6]> = Shape {
     name: "services",
     columns: [
@@ -43,7 +43,7 @@ pub static SERVICES: Shape<[Column; 6]> = Shape {
     ],
 };
 
-/// Whom a view leads to.
+/// The backends of each view.
 pub static SLOTS: Shape<[Column; 6]> = Shape {
     name: "slots",
     columns: [
@@ -56,18 +56,19 @@ pub static SLOTS: Shape<[Column; 6]> = Shape {
     ],
 };
 
-/// Where NodePorts are answered.
+/// The addresses at which NodePorts are served.
 pub static NODE_ADDRESSES: Shape<[Column; 1]> = Shape { name: "node_addresses", columns: [Column::name("Address")] };
 
-/// How full each map is.
+/// The usage of each map.
 pub static LIMITS: Shape<[Column; 4]> = Shape {
     name: "limits",
     columns: [Column::name("Map"), Column::number("Used"), Column::number("Limit"), Column::name("Config-Key")],
 };
 
-/// The answer of `/maps`: frontends, services, slots, node addresses, and how full each map is. The filter narrows all
-/// but the last: a frontend's address shows its service and slots, a backend's address every service and frontend that
-/// leads to it. `name_of` tells what a service id stands for, as `shop/web:http/TCP/IPv4`.
+/// Returns the answer of `/maps`: frontends, services, slots, node addresses, and the usage of each map. The filter
+/// applies to all but the last: the address of a frontend selects its service and slots, the address of a backend
+/// selects every service and frontend that leads to it. `name_of` returns the name of a service id, such as
+/// `shop/web:http/TCP/IPv4`.
 pub(super) fn maps(
     held: &MapState,
     name_of: &dyn Fn(ServiceId) -> Option<String>,
@@ -84,12 +85,12 @@ pub(super) fn maps(
     ])
 }
 
-/// What passes the filter, and the names to show it under.
+/// The filter, and the names of the services.
 struct Shown<'a> {
     names: BTreeMap<ServiceId, String>,
-    /// Services a frontend of the wanted address points at.
+    /// Services with a frontend at the requested address.
     reached: BTreeSet<ServiceId>,
-    /// Services with a slot of the wanted address.
+    /// Services with a slot of the requested address.
     holding: BTreeSet<ServiceId>,
     filter: &'a Filter,
 }
@@ -117,7 +118,7 @@ impl<'a> Shown<'a> {
         self.filter.address.is_none_or(|wanted| wanted == addr)
     }
 
-    /// Compared as a full name: the text before the `:` that no name contains.
+    /// Compares the full name, which is the text before the `:`: no name contains one.
     fn names_service(&self, id: ServiceId) -> bool {
         self.filter.service.as_ref().is_none_or(|wanted| {
             let named = self.names.get(&id).and_then(|name| name.split(':').next());
@@ -162,7 +163,7 @@ impl<'a> Shown<'a> {
         Table::new(&SERVICES, rows)
     }
 
-    /// One row per backend of a view: a backend of weight 3 has three slots.
+    /// Returns one row per backend of a view. A backend of weight 3 has three slots.
     fn slots(&self, held: &MapState) -> Table {
         let mut rows = Vec::new();
         for (&key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(**key)) {
@@ -200,19 +201,19 @@ fn node_addresses(held: &MapState, filter: &Filter) -> Table {
     Table::new(&NODE_ADDRESSES, shown.map(|addr| [Cell::text(addr)]))
 }
 
-/// How full a map is.
+/// The usage of one map.
 pub(super) struct MapUsage {
-    /// As in `bpf/maps.h`.
+    /// The name of the map, as in `bpf/maps.h`.
     pub(super) name: &'static str,
-    /// Entries in use, where that is known.
+    /// Number of entries in use, if it is known.
     pub(super) used: Option<usize>,
-    /// Entries there is room for.
+    /// Maximum number of entries.
     pub(super) limit: u32,
-    /// The key that makes it larger.
+    /// The configuration key that sets the size.
     key: &'static str,
 }
 
-/// How full each map is. Slots that rest before they are used again are counted where that is known.
+/// Returns the usage of each map. Slots at rest count as used, if their number is known.
 pub(super) fn usage(held: &MapState, limits: Limits, reality: &Reality, now: Moment) -> [MapUsage; 4] {
     let (clients, slots) = ((reality.clients)(), (reality.slots)(now).unwrap_or_else(|| held.slot_count()));
     let map = |name, used, limit, key| MapUsage { name, used, limit, key };
@@ -231,7 +232,7 @@ fn limits(usage: [MapUsage; 4]) -> Table {
     Table::new(&LIMITS, usage.map(row))
 }
 
-/// What the kernel holds now.
+/// Reads the present contents of the maps.
 pub(super) fn held(state: &AdminState) -> Result<Content, Problem> {
     (state.maps)().map_err(|reason| {
         let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");

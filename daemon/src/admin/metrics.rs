@@ -1,5 +1,5 @@
-//! `/metrics`: figures for Prometheus in OpenMetrics text, counted from the published values when they are asked for.
-//! Names, types, units, labels and help are in one table; what is not in it cannot be published.
+//! `/metrics`: metrics for Prometheus in OpenMetrics text, computed from the published values for each request. One
+//! table has all names, types, units, labels and help texts; a metric that is not in the table cannot be published.
 
 use nodelb_core::explain::reports;
 use std::collections::BTreeMap;
@@ -32,16 +32,16 @@ pub(super) mod table;
 pub use family::{Described, Exposition, Group, Kind, Label, Metric, Value};
 pub use table::METRICS;
 
-/// What the answer is made of, as its `Content-Type`.
+/// The `Content-Type` of the answer.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The checks of readiness that say whether connections are translated.
+/// The readiness checks that show whether connections are translated.
 const HOOKS: [&str; 2] = ["links", "canary"];
 
-/// All metrics as text.
+/// Returns all metrics as text.
 ///
 /// # Errors
-/// When they cannot be written, which nothing known can cause.
+/// When they cannot be written, which has no known cause.
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = Arc::clone(&state.snapshot.borrow());
@@ -199,7 +199,7 @@ fn seconds_since(then: Moment, now: Now) -> f64 {
     now.moment.0.saturating_sub(then.0) as f64 / 1_000.0
 }
 
-/// A sample for each of these values of the one label; one that is not counted is at 0.
+/// Returns a sample for each of these values of the label; a value without a count has 0.
 fn every<L: Ord + Copy, V: Copy + Default, const N: usize>(
     values: [L; N],
     counted: &BTreeMap<L, V>,

@@ -1,5 +1,5 @@
-//! `/openapi.json`: the API as OpenAPI 3.1 describes such things, made from the route table. Owns the translation; there is
-//! no fact in it that is not in a [`Route`], a [`Parameter`] or a [`Shape`].
+//! `/openapi.json`: the description of the API in OpenAPI 3.1, generated from the route table. Owns the translation;
+//! every fact comes from a [`Route`], a [`Parameter`] or a [`Shape`].
 
 use nodelb_core::output::shape::{Column, Kind, Shape};
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::query::{Parameter, Values};
 use super::routes::{Form, Route};
 
-/// The description of these routes.
+/// Returns the description of these routes.
 pub(super) fn describe(routes: &[Route]) -> Value {
     let paths: Map<String, Value> =
         routes.iter().map(|route| (route.path.to_owned(), json!({ "get": operation(route) }))).collect();
@@ -51,7 +51,7 @@ fn operation(route: &Route) -> Value {
     })
 }
 
-/// `/openapi.json` becomes `openapi_json`, and `/` what it shows.
+/// `/openapi.json` becomes `openapi_json`, and `/` becomes `routes`.
 fn operation_id(path: &str) -> String {
     match path.trim_start_matches('/') {
         "" => "routes".into(),
@@ -95,7 +95,7 @@ fn parameter(parameter: &Parameter) -> Value {
     })
 }
 
-/// One list of rows per table.
+/// Returns the schema of a page: one list of rows per table.
 fn page(tables: &[&Shape]) -> Value {
     let rows = |shape: &&Shape| (shape.name.to_owned(), json!({ "type": "array", "items": row(shape) }));
     let names: Vec<&str> = tables.iter().map(|shape| shape.name).collect();
@@ -107,7 +107,7 @@ fn page(tables: &[&Shape]) -> Value {
     })
 }
 
-/// The schema of a row.
+/// Returns the schema of a row.
 pub(super) fn row(shape: &Shape) -> Value {
     let cell = |column: &Column| (column.key(), cell(column.kind));
     let keys: Vec<String> = shape.columns.iter().map(Column::key).collect();
@@ -119,7 +119,7 @@ pub(super) fn row(shape: &Shape) -> Value {
     })
 }
 
-/// Where there is nothing to say, there is null.
+/// A missing value is null.
 fn cell(kind: Kind) -> Value {
     match kind {
         Kind::Name | Kind::Text => json!({ "type": ["string", "null"] }),

@@ -1,5 +1,5 @@
-//! What a request asks for: the parameters of the query string and the wanted form, checked. A parameter is one entry
-//! here and a field of [`Query`]; which route takes which is said in the route table.
+//! The content of a request: the parameters of the query string and the requested format, both checked. A parameter is
+//! one entry here and one field of [`Query`]; the route table says which route accepts which parameter.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,34 +16,34 @@ use nodelb_core::model::service::FrontendKind;
 use nodelb_core::output::table::Style;
 use nodelb_core::state::status::Status;
 
-/// What every route takes that answers with tables.
+/// The parameters that every route with tables accepts.
 pub(super) static FORM: [&Parameter; 4] = [&OUTPUT, &WIDTH, &WIDE, &COLOR];
 
-/// A parameter of the query string. Which routes take it is said in the route table; `/openapi.json` describes it.
+/// A parameter of the query string. The route table says which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]
 pub(super) struct Parameter {
-    /// As written before the `=`.
+    /// The name, which stands before the `=`.
     pub(super) name: &'static str,
-    /// What may stand after it.
+    /// The permitted values.
     pub(super) values: Values,
-    /// What it does, for people.
+    /// The description for people.
     pub(super) about: &'static str,
-    /// Puts a value into the query, or says what is wrong with it.
+    /// Sets the value in the query, or returns what is wrong with it.
     set: fn(&mut Query, &str) -> Result<(), String>,
 }
 
-/// What a parameter may be.
+/// The permitted values of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
-    /// Words of this form, which a regular expression describes.
+    /// Text of this form, and the regular expression for it.
     Text(&'static str, &'static str),
-    /// The same, and the question makes no sense without.
+    /// The same for a parameter that is required.
     Needed(&'static str, &'static str),
-    /// One of these.
+    /// One of these words.
     OneOf(&'static [&'static str]),
-    /// A whole number between these two.
+    /// A whole number between these two, inclusive.
     Number(u64, u64),
-    /// Nothing, or `true` or `false`.
+    /// Nothing, `true` or `false`.
     Flag,
 }
 
@@ -138,7 +138,7 @@ pub(super) static COLOR: Parameter = Parameter {
     set: |query, value| flag(value).map(|colour| query.style.colour = colour),
 };
 
-/// A flag that is there is set, unless it says otherwise.
+/// Parses a flag. A flag without a value is set.
 pub(super) fn flag(value: &str) -> Result<bool, String> {
     match value {
         "" | "true" => Ok(true),
@@ -147,7 +147,7 @@ pub(super) fn flag(value: &str) -> Result<bool, String> {
     }
 }
 
-/// A number within the bounds of its parameter.
+/// Parses a number within the bounds of its parameter.
 pub(super) fn number<T: TryFrom<u64>>(parameter: &Parameter, value: &str) -> Result<T, String> {
     let Values::Number(least, most) = parameter.values else { return Err("no number is expected here".into()) };
     let read = value.parse().ok().filter(|number| (least..=most).contains(number));
@@ -155,7 +155,7 @@ pub(super) fn number<T: TryFrom<u64>>(parameter: &Parameter, value: &str) -> Res
         .ok_or_else(|| format!("`{value}` is not a number from {least} to {most}"))
 }
 
-/// Reads a value of a type that says itself what is wrong.
+/// Parses a value of a type with errors of its own.
 fn put<T: FromStr<Err: fmt::Display>>(place: &mut Option<T>, value: &str) -> Result<(), String> {
     *place = Some(value.parse().map_err(|error: T::Err| error.to_string())?);
     Ok(())
@@ -173,13 +173,13 @@ impl fmt::Display for Parameter {
     }
 }
 
-/// The form of an answer.
+/// The format of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Output {
     /// Tables for people.
     #[default]
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
     /// For programs that follow changes: Server-Sent Events.
     Sse,
@@ -189,8 +189,8 @@ impl Output {
     const ALL: [Self; 3] = [Self::Text, Self::Json, Self::Sse];
     const NAMES: [&'static str; 3] = ["text", "json", "sse"];
 
-    /// What the `Accept` header asks for, unless the query string says otherwise: JSON or events if they are named, else
-    /// text.
+    /// Returns the format in the `Accept` header, for requests without one in the query string: JSON or events if the
+    /// header names them, otherwise text.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
         let named = |wanted: &str| {
             let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -215,12 +215,12 @@ impl FromStr for Output {
     }
 }
 
-/// Why a request is not answered with tables.
+/// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// What HTTP calls it.
+    /// The status in HTTP.
     pub(super) status: StatusCode,
-    /// What is wrong and what to do, one line.
+    /// The problem and its remedy in one line.
     pub(super) message: String,
 }
 
@@ -230,20 +230,20 @@ impl Problem {
     }
 }
 
-/// What could not be rendered, and why.
+/// Returns the refusal for an answer that could not be rendered.
 pub(super) fn internal(path: &str, reason: &str) -> Problem {
     let message = format!("{path} could not be rendered: {reason}; this is a bug of nodelb, please report it");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
-/// Who dials, as the question says it.
+/// The client of the connection in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialler {
-    /// One of these.
+    /// One of these clients.
     Client(Client),
-    /// Whoever has this address.
+    /// The client with this address.
     At(Addr),
-    /// Whoever is in the network namespace with this inode number.
+    /// A client in the network namespace with this inode number.
     Namespace(u64),
 }
 
@@ -270,25 +270,25 @@ impl FromStr for Dialler {
 /// A checked request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
-    /// Which rows.
+    /// The rows that are requested.
     pub(super) filter: Filter,
-    /// In which form, if the query string says so.
+    /// The format, if the query string names one.
     pub(super) output: Option<Output>,
-    /// What is dialled.
+    /// The address that the client connects to.
     pub(super) to: Option<L4Addr>,
-    /// By whom.
+    /// The client.
     pub(super) from: Option<Dialler>,
-    /// Whether to go on with changes.
+    /// Whether the answer continues with changes.
     pub(super) watch: bool,
-    /// How text is to look.
+    /// The style of text.
     pub(super) style: Style,
-    /// Whether an apiserver is asked, too.
+    /// Whether an apiserver is queried, too.
     pub(super) live: bool,
 }
 
 impl Query {
-    /// Reads the query string of a route that takes these parameters. An unknown, repeated or wrong parameter is
-    /// refused: a filter that is silently ignored would show an operator the wrong rows.
+    /// Parses the query string of a route that accepts these parameters. Refuses an unknown, repeated or invalid
+    /// parameter, because a silently ignored filter would show an operator the wrong rows.
     pub(super) fn parse(uri: &Uri, allowed: &[&'static Parameter]) -> Result<Self, Problem> {
         let bad = |message: String| Problem::new(StatusCode::BAD_REQUEST, message);
         let RawQuery(pairs) = RawQuery::<Vec<(String, String)>>::try_from_uri(uri)
@@ -316,7 +316,7 @@ impl Query {
     }
 }
 
-/// `service=NAMESPACE/NAME, address=ADDRESS, output=text|json`, or `none`.
+/// Returns the parameters as text: `service=NAMESPACE/NAME, address=ADDRESS, output=text|json`, or `none`.
 pub(super) fn list(parameters: &[&Parameter]) -> String {
     if parameters.is_empty() {
         return "none".into();

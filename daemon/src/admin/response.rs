@@ -1,5 +1,5 @@
-//! What answers and refusals have in common, whatever gives them: who asks, the form of a refusal, and the room that an answer
-//! takes up until it is read.
+//! What all answers and refusals have in common: the client, the format of a refusal, and the memory that an answer
+//! occupies until the client has read it.
 
 use std::sync::Arc;
 
@@ -10,23 +10,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::query::{Output, Problem};
 
-/// How much of rendered answers may wait for slow readers at a time, in KiB. What does not fit is not answered.
+/// Maximum size of all rendered answers that wait for slow readers, in KiB. An answer that does not fit is refused.
 pub(super) const UNREAD_KIB: u32 = 64 * 1024;
-/// Answers up to this size, in KiB, need no room there: slow readers never keep an operator from a narrow question.
+/// Maximum size in KiB of an answer that does not count there. Slow readers therefore never keep an operator from a
+/// narrow request.
 const SMALL_KIB: u32 = 64;
 
-/// Whoever asks, as the connection knows it.
+/// The client, as the connection knows it.
 #[derive(Clone)]
 pub(super) struct Caller {
-    /// Over the unix socket, which no browser reaches.
+    /// Whether it uses the Unix socket, which no browser can reach.
     pub(super) is_local: bool,
-    /// The places for those who follow a stream.
+    /// The places of streams.
     pub(super) streams: Arc<Semaphore>,
-    /// Tells the connection that its answer has no end.
+    /// Reports to the connection that its answer is a stream.
     pub(super) follow: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What takes up room until it is read; `None` where there is no room for it.
+/// Counts the text as unread until the client has read it; `None` if there is no room.
 pub(super) fn with_room(text: String, unread: &Arc<Semaphore>) -> Option<Bytes> {
     let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
     if kib <= SMALL_KIB {
@@ -36,7 +37,7 @@ pub(super) fn with_room(text: String, unread: &Arc<Semaphore>) -> Option<Bytes> 
     Some(Bytes::from_owner(Unread { text, _room: room }))
 }
 
-/// A rendered answer that counts as unread until its last byte has been handed to the kernel.
+/// A rendered answer that counts as unread until the kernel has taken its last byte.
 struct Unread {
     text: String,
     _room: OwnedSemaphorePermit,
@@ -55,7 +56,7 @@ pub(super) fn content_type(output: Output) -> HeaderValue {
     })
 }
 
-/// A problem as an answer: one line of text, or `{"error": "..."}`.
+/// Returns a problem as an answer: one line of text, or `{"error": "..."}`.
 pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
     let body = match output {
         Output::Text => format!("{}\n", problem.message.escape_debug()),

@@ -1,6 +1,5 @@
-//! The routes: one table that registers them, lists them under `/`, and says which parameters each takes and which
-//! tables it answers with. To add one is to add an entry here. Owns no fact, and not how an answer is given
-//! ([`super::answer`]).
+//! The routes: one table registers them, lists them under `/`, and defines the parameters and the tables of each. A new
+//! route is a new entry here. Owns no fact, and not the way in which a request is answered ([`super::answer`]).
 
 use axum::http::StatusCode;
 use nodelb_core::explain::reports;
@@ -14,14 +13,14 @@ use super::state::{AdminState, Now, all_sources, latest, readiness};
 use super::{apiservers, diff, health, history, maps, metrics, openapi, settings, sources, status, tables, trace};
 use crate::status::Check;
 
-/// A status and what to say, or why there is nothing to say.
+/// A status and the content, or the problem.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
 
-/// What an answer says, before it is rendered.
+/// The content of an answer before it is rendered.
 pub(super) enum Content {
     /// Tables, as text or JSON.
     Page(Page),
-    /// What has a form of its own.
+    /// Text in another format.
     Own(String),
 }
 
@@ -31,62 +30,62 @@ impl<T: Into<Page>> From<T> for Content {
     }
 }
 
-/// One question that can be asked.
+/// One route.
 pub(super) struct Route {
-    /// Where.
+    /// The path.
     pub(super) path: &'static str,
-    /// What the query string may say besides the form of tables.
+    /// The parameters in addition to those that format tables.
     pub(super) parameters: &'static [&'static Parameter],
-    /// What the answer is about, for people.
+    /// The description of the answer for people.
     pub(super) shows: &'static str,
-    /// What the answer is made of.
+    /// The format of the answer.
     pub(super) form: Form,
-    /// What it takes to make it.
+    /// The cost of the answer.
     pub(super) cost: Cost,
-    /// Makes it.
+    /// Produces the answer.
     pub(super) answer: fn(&AdminState, &Query, Now) -> Answer,
 }
 
-/// What it takes to make an answer. All but the first are made beside the workers, few at a time.
+/// The cost of an answer. All but the cheapest are produced outside the runtime's workers, few at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
-    /// Nothing worth a word.
+    /// Negligible.
     Nothing,
-    /// Little, whatever there is.
+    /// Small, whatever the number of objects.
     Little,
-    /// Little if it is about one service; any other filter looks at every row.
+    /// Small for one service; any other filter reads every row.
     ByService,
-    /// Little if it is about one service or one address.
+    /// Small for one service or one address.
     ByPlace,
-    /// All of a table, or of the maps, whatever is asked for.
+    /// The whole table or all maps, whatever the filter.
     Whole,
 }
 
-/// What an answer is made of.
+/// The format of an answer.
 pub(super) enum Form {
     /// These tables, as text or JSON.
     Tables(&'static [&'static Shape]),
-    /// The same, and `?watch` goes on with what this feed tells.
+    /// The same, and `?watch` continues with the changes from this feed.
     Followed(&'static [&'static Shape], fn(&AdminState, &Query) -> Feed),
-    /// A table that says whether something is so: 200, or 503 if it is not.
+    /// A table of checks: status 200, or 503 if one of them failed.
     Verdict(&'static [&'static Shape]),
-    /// Something of this content type, whatever form is asked for.
+    /// Text of this content type, whatever format is requested.
     Own(&'static str),
 }
 
-/// Among whom a question waits for its turn: one of each kind is answered at a time.
+/// The queue in which a request waits for its turn: of each kind, one request is answered at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Whoever asks for everything.
+    /// Requests for whole tables.
     Whole,
-    /// Whoever asks for little.
+    /// Requests for few rows.
     Narrow,
-    /// Whoever has an apiserver asked, which takes seconds.
+    /// Requests that query an apiserver, which takes seconds.
     Live,
 }
 
 impl Route {
-    /// `None` for what is answered at once.
+    /// Returns the queue; `None` for a request that is answered immediately.
     pub(super) fn turn(&self, query: &Query) -> Option<Turn> {
         match self.cost {
             Cost::Nothing => None,
@@ -98,7 +97,7 @@ impl Route {
         }
     }
 
-    /// Everything the query string may say.
+    /// Returns every parameter that the query string may contain.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
         let watch: &[&Parameter] = if matches!(self.form, Form::Followed(..)) { &[&query::WATCH] } else { &[] };
         let form: &[&Parameter] = if matches!(self.form, Form::Own(_)) { &[] } else { &query::FORM };
@@ -112,7 +111,7 @@ const ROWS: &[&Parameter] = &[&SERVICE, &ADDRESS, &TYPE, &STATUS];
 static LIST: Shape<[Column; 3]> =
     Shape { name: "routes", columns: [Column::name("Route"), Column::text("Shows"), Column::list("Parameters")] };
 
-/// Every route, in the order in which they are listed.
+/// Every route, in the order of the list under `/`.
 pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/",

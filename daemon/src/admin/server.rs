@@ -1,9 +1,9 @@
-//! Connections: accepts them, serves one request on each, and bounds everything a client can take up: how many there are
-//! in each state, how long each lives there, how long and how large its header is. Owns no route.
+//! Connections: accepts them, serves one request on each, and limits all resources that a client can use: the number of
+//! connections in each state, their lifetime, and the time and size of the header. Owns no route.
 //!
-//! A connection waits for its header, then for a place to be answered at, then it is answered or follows a stream. Each
-//! state has places of its own ([`places`]), and the unix socket has others than TCP: whoever does not ask, does not read,
-//! or asks without end keeps nobody else from an answer.
+//! A connection waits for its header, then for a place to be answered, and then it is answered or follows a stream.
+//! Each state has places of its own ([`places`]), and those of the Unix socket are separate from those of TCP. A client
+//! that does not send, does not read, or sends requests without end therefore keeps no other client from an answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,26 +34,26 @@ use places::{Place, Places};
 pub use wire::Listener;
 use wire::{Stream, Stuck, Watched};
 
-/// What one server grants its clients, each kind of listener for itself.
+/// The limits of one server, for each kind of listener separately.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Connections whose header has not come yet, or that wait for an answer's place.
+    /// Maximum number of connections that wait for their header or for a place to be answered.
     pub(super) asking: usize,
-    /// How long such a one may stay when others wait.
+    /// Time that such a connection may keep its place while others wait.
     pub(super) asking_share: Duration,
-    /// Connections that are answered at a time.
+    /// Maximum number of connections that are answered concurrently.
     pub(super) answered: usize,
-    /// How long such a one may stay when others wait.
+    /// Time that such a connection may keep its place while others wait.
     pub(super) answered_share: Duration,
-    /// Connections that follow a stream.
+    /// Maximum number of connections that follow a stream.
     pub(super) streams: usize,
     /// Time from accept to the end of the request's header.
     pub(super) header_time: Duration,
-    /// Time from accept to the last byte of an answer that is no stream.
+    /// Time from accept to the last byte of an answer that is not a stream.
     pub(super) total_time: Duration,
-    /// How long a client may take none of what is written to it.
+    /// Maximum time that a client may take nothing of what the server writes.
     pub(super) stuck_time: Duration,
-    /// Time connections get to finish when the server stops.
+    /// Time for connections to finish when the server stops.
     pub(super) stop_time: Duration,
 }
 
@@ -73,14 +73,14 @@ impl Default for Bounds {
     }
 }
 
-/// Pause after a failed accept (no file descriptor left): the next one would fail too.
+/// Pause after a failed accept (no file descriptor left): the next one would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// How long a question waits for a place to be answered at.
+/// Maximum time that a request waits for a place to be answered.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a connection looks whether its time is over.
+/// Interval at which a connection checks whether its time is over.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// One kind of listener: its places and what its clients are called.
+/// One kind of listener: its places, and the name of its clients.
 struct Door {
     router: Router,
     bounds: Bounds,
@@ -105,7 +105,7 @@ impl Door {
     }
 }
 
-/// Serves every listener that comes until `shutdown` resolves, then lets running answers finish for a moment.
+/// Serves every listener that arrives until `shutdown` resolves, and then gives running answers a moment to finish.
 pub(super) async fn serve(
     mut listeners: mpsc::Receiver<Listener>,
     state: AdminState,
@@ -161,12 +161,12 @@ async fn accept_loop(listener: Listener, door: Arc<Door>) {
     }
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 struct Seat {
-    /// Notified when its place is given to somebody else.
+    /// Notified when the place is given to another connection.
     leave: Arc<Notify>,
     places: Mutex<Vec<Place>>,
-    /// When it has to end; `None` for a stream.
+    /// The time at which the connection has to end; `None` for a stream.
     deadline: Mutex<Option<Instant>>,
 }
 
@@ -175,10 +175,10 @@ impl Seat {
         Self { leave, places: Mutex::new(vec![place]), deadline: Mutex::new(None) }
     }
 
-    /// From asking to being answered.
+    /// Moves the connection from waiting to being answered.
     ///
     /// # Errors
-    /// When nobody makes room.
+    /// When no place becomes free in time.
     async fn ask(&self, door: &Door) -> Result<(), Problem> {
         lock(&self.places).iter().for_each(Place::stay);
         let place = timeout(PATIENCE, door.answered.take(&self.leave)).await.map_err(|_elapsed| {
@@ -189,7 +189,7 @@ impl Seat {
         Ok(())
     }
 
-    /// From being answered to following: as long as it likes, in a place of another kind.
+    /// Moves the connection from being answered to following a stream: without a deadline, in a place of another kind.
     fn follow(&self) {
         lock(&self.places).clear();
         *lock(&self.deadline) = None;
@@ -213,12 +213,13 @@ impl Seat {
     }
 }
 
-/// What is behind the locks here is whole at any moment.
+/// The data behind these locks is consistent at any moment, so a poisoned lock can still be used.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One request and no more: a client that keeps its connection open without asking anything takes no place.
+/// Serves one request per connection, so that a client that keeps its connection open without a request occupies no
+/// place.
 async fn connection(stream: Stream, door: Arc<Door>, seat: Seat) {
     let stuck = Stuck::default();
     let seat = Arc::new(seat);

@@ -1,4 +1,4 @@
-//! `/config`: the configuration in effect. It names files with credentials, never what is in them.
+//! `/config`: the configuration in effect. It shows the names of files with credentials, but never their contents.
 
 use nodelb_core::output::shape::{Column, Shape};
 use nodelb_core::output::table::{Cell, Table};
@@ -11,7 +11,7 @@ pub(super) static CONFIG: Shape<[Column; 3]> =
 
 const ORIGINS: [&str; 2] = ["default", "file"];
 
-/// One row per key, in the order of `config.example.toml`.
+/// Returns one row per key, in the order of `config.example.toml`.
 pub(super) fn config(config: &Config) -> Table {
     let [default, file] = ORIGINS;
     let cells = |(key, value, is_default): (String, String, bool)| {

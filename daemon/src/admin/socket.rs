@@ -1,5 +1,6 @@
-//! The file of the unix socket: made, replaced if a daemon that is gone left it behind, removed at the end. Never touches
-//! what is not its own: a file that is no socket, or one that somebody listens on.
+//! The file of the Unix socket: it is created, replaced if it is left over from a previous daemon, and removed at the
+//! end. Files that are not nodelb's are never touched: a file that is not a socket, or a socket with a listening
+//! process.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -9,27 +10,27 @@ use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Type};
 
-/// Root, and the group the daemon runs as.
+/// Access for root and for the group of the daemon.
 const MODE: u32 = 0o660;
 
-/// Why there is no socket.
+/// The reason why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Where it should be made.
+    /// The directory does not exist.
     #[error("its directory does not exist: make it, or start nodelb by its unit, which does")]
     NoDirectory,
-    /// Somebody else's.
+    /// The path is not a socket.
     #[error("there is something else that is no socket: move it away, or choose another path")]
     Foreign,
-    /// Another daemon's.
+    /// Another process listens on the socket.
     #[error("another process listens on it, perhaps a second nodelb")]
     InUse,
-    /// Anything else.
+    /// Any other error.
     #[error(transparent)]
     Other(#[from] io::Error),
 }
 
-/// A socket that is listened on. Its file is removed when this is dropped, unless it is somebody else's by then.
+/// A listening socket. Dropping it removes its file, unless the path has another file by then.
 #[derive(Debug)]
 pub struct Socket {
     listener: Option<UnixListener>,
@@ -41,7 +42,7 @@ impl Socket {
     /// Listens on the path.
     ///
     /// # Errors
-    /// When it cannot be made there.
+    /// When the socket cannot be created there.
     pub fn open(path: &Path) -> Result<Self, Error> {
         remove_stale(path)?;
         let listener = UnixListener::bind(path).map_err(|error| match error.kind() {
@@ -49,14 +50,14 @@ impl Socket {
             ErrorKind::AddrInUse => Error::InUse,
             _ => Error::Other(error),
         })?;
-        // There is nothing to be had before that: the API only reads.
+        // Until this call, the mode depends on the umask. That does no harm, because the API is read-only.
         fs::set_permissions(path, Permissions::from_mode(MODE))?;
         listener.set_nonblocking(true)?;
         let file = identity(path)?;
         Ok(Self { listener: Some(listener), path: path.to_path_buf(), file })
     }
 
-    /// The listener, once.
+    /// Returns the listener, once.
     pub fn take_listener(&mut self) -> Option<UnixListener> {
         self.listener.take()
     }
@@ -65,18 +66,18 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
-            // What cannot be removed is replaced by the next start.
+            // A file that cannot be removed is replaced at the next start.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Device and inode of what is there, links not followed.
+/// Returns device and inode of the file, without following links.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket on which no process listens.
 fn remove_stale(path: &Path) -> Result<(), Error> {
     let file = match fs::symlink_metadata(path) {
         Ok(file) => file,
@@ -94,11 +95,11 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Connects without waiting: a process that listens and does not accept keeps no daemon from starting.
+/// Connects without blocking: a process that listens but does not accept cannot delay the start of the daemon.
 fn try_connect(path: &Path) -> io::Result<()> {
     let stream = socket2::Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match stream.connect(&SockAddr::unix(path)?) {
-        // Its queue is full.
+        // The queue of the listening socket is full.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
         other => other,
     }

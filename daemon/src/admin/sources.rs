@@ -1,4 +1,4 @@
-//! `/sources`: what each source has told, and what is wrong with it.
+//! `/sources`: what each source has sent, and its problems.
 
 use nodelb_core::output::shape::{Column, Shape};
 use nodelb_core::output::table::{Cell, Table};
@@ -19,7 +19,7 @@ pub static SOURCES: Shape<[Column; 8]> = Shape {
     ],
 };
 
-/// One row per place. `now` is in seconds since 1970.
+/// Returns one row per place. `now` is in seconds since 1970.
 pub fn sources(rows: &[SourceReport], now: u64) -> Table {
     let cells = |row: &SourceReport| {
         [

@@ -1,4 +1,4 @@
-//! What the API can tell: everything that others publish, gathered by `run`.
+//! The state behind the API: all values that other modules publish. `run` collects them.
 
 use std::sync::Arc;
 
@@ -21,34 +21,34 @@ use crate::moves::MovesReport;
 use crate::rounds::Rounds;
 use crate::status::{Check, Health, Unopened};
 
-/// Tells what is wrong with each hook's link now; may block. Nothing, usually.
+/// Returns the problem of each hook's link, usually none. May block.
 pub type ReadLinks = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
-/// Tells where the table differs from what an apiserver says now, of one service or of all; may block for seconds.
+/// Returns the differences between the table and an apiserver, for one service or for all. May block for seconds.
 pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
 
-/// Counts the clients in the map `affinity`; `None` where it cannot be read, or there is none.
+/// Returns the number of clients in the map `affinity`; `None` if the map cannot be read or does not exist.
 pub type ReadClients = Arc<dyn Fn() -> Option<usize> + Send + Sync>;
 
-/// How many slots are in use or rest before they are used again; `None` where nobody says.
+/// Returns the number of slots that are in use or at rest; `None` if it is not known.
 pub type ReadSlots = Arc<dyn Fn(Moment) -> Option<usize> + Send + Sync>;
 
-/// What can be asked of the kernel and of an apiserver beside the maps.
+/// What can be read from the kernel and from an apiserver, apart from the maps.
 #[derive(Clone)]
 pub struct Reality {
-    /// The hooks.
+    /// The links of the hooks.
     pub links: ReadLinks,
-    /// What somebody else did to maps and links, and what was put right.
+    /// Changes to maps and links by other programs, and the repairs.
     pub drift: watch::Receiver<Arc<DriftReport>>,
-    /// Whether the owner writes to the maps just now.
+    /// Whether the owner task is writing to the maps.
     pub rounds: Rounds,
-    /// An apiserver; `None` where no Kubernetes is configured.
+    /// A comparison with an apiserver; `None` if Kubernetes is not configured.
     pub live: Option<AskLive>,
-    /// How many connections each service had; `None` where nothing is counted.
+    /// The number of connections per service; `None` if they are not counted.
     pub connections: Option<Connections>,
-    /// How many clients with session affinity the kernel remembers.
+    /// The number of clients with session affinity in the kernel.
     pub clients: ReadClients,
-    /// How many slots are not to be had.
+    /// The number of slots that cannot be assigned.
     pub slots: ReadSlots,
 }
 
@@ -66,63 +66,63 @@ impl Default for Reality {
     }
 }
 
-/// Everything the API can tell, as others publish it.
+/// Everything that the API serves, as other modules publish it.
 #[derive(Clone)]
 pub struct AdminState {
     /// The table and the maps, from the reconcile loop.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// The sources, from themselves.
+    /// The reports of the sources.
     pub sources: Vec<watch::Receiver<Arc<Vec<SourceReport>>>>,
-    /// The apiservers, from the supervisor; the default where no Kubernetes is configured.
+    /// The apiservers, from the supervisor; the default if Kubernetes is not configured.
     pub apiservers: watch::Receiver<Arc<PoolReport>>,
     /// The health checks, from the checker.
     pub checks: watch::Receiver<Arc<CheckReport>>,
     /// Health, from the reconcile loop.
     pub health: watch::Receiver<Arc<Health>>,
-    /// Sockets that moved on; `None` where nothing sees to it.
+    /// Sockets that moved to another backend; `None` if no task moves them.
     pub moves: Option<watch::Receiver<Arc<MovesReport>>>,
-    /// What happened, from the recorder.
+    /// The history, from the recorder.
     pub history: watch::Receiver<Arc<History>>,
-    /// How long changes and rounds take; `None` where nothing observes it.
+    /// The durations of changes and rounds; `None` if they are not measured.
     pub latencies: Option<Latencies>,
-    /// What the kernel holds now.
+    /// Reads the present contents of the maps.
     pub maps: ReadMaps,
-    /// What else there is to compare with it.
+    /// Further sources to compare the maps with.
     pub reality: Reality,
-    /// What it has of what nodelb uses, in a line; `None` where the datapath is memory.
+    /// The features of the kernel that nodelb uses, in one line; `None` with the memory datapath.
     pub kernel: Option<String>,
-    /// How much it can hold.
+    /// The maximum sizes of the maps.
     pub limits: Limits,
     /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
     /// Addresses of `admin.listen` that could not be opened.
     pub unopened: watch::Receiver<Arc<Vec<Unopened>>>,
-    /// What time it is.
+    /// Returns the current time.
     pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }
 
-/// The time, on the two clocks that rows say `since` on.
+/// The time on the two clocks that ages in rows refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// The reconcile loop's clock: frontends, health.
+    /// The clock of the reconcile loop, for frontends and health.
     pub moment: Moment,
-    /// Seconds since 1970: sources.
+    /// Seconds since 1970, for sources.
     pub unix: u64,
 }
 
-/// Everything readiness hangs on, and what should be known about it.
+/// Returns all checks that readiness depends on, and notes that do not affect it.
 pub(super) fn readiness(state: &AdminState, now: Now) -> Vec<Check> {
     let mut checks = latest(&state.health).ready(now.moment);
     checks.extend(latest(&state.unopened).iter().map(Unopened::check));
     checks
 }
 
-/// The value last published, taken out at once: a reader never keeps the publisher waiting.
+/// Returns the last published value without holding the lock: a reader never delays the publisher.
 pub(super) fn latest<T>(published: &watch::Receiver<Arc<T>>) -> Arc<T> {
     Arc::clone(&published.borrow())
 }
 
-/// The rows of every source, in the order of the sources.
+/// Returns the rows of all sources, in the order of the sources.
 pub(super) fn all_sources(state: &AdminState) -> Vec<SourceReport> {
     state.sources.iter().flat_map(|rows| rows.borrow().to_vec()).collect()
 }

@@ -1,4 +1,5 @@
-//! `/status`: how the daemon and the node stand, on one screen. Says nothing that no other route says at length.
+//! `/status`: the state of the daemon and the node on one screen. It summarises other routes and has no facts of its
+//! own.
 
 use nodelb_core::explain::reports;
 use std::fmt::Display;
@@ -13,11 +14,11 @@ use nodelb_core::state::status::Status;
 use super::history;
 use super::state::{AdminState, Now, all_sources, latest, readiness};
 
-/// One thing per row.
+/// The columns of the summary, which has one row per subject.
 pub(super) static STATUS: Shape<[Column; 2]> =
     Shape { name: "status", columns: [Column::name("About"), Column::text("State")] };
 
-/// The first addresses that are not as the sources ask.
+/// The columns of the first addresses that are not as the sources request.
 pub(super) static TROUBLE: Shape<[Column; 4]> = Shape {
     name: "trouble",
     columns: [
@@ -28,7 +29,7 @@ pub(super) static TROUBLE: Shape<[Column; 4]> = Shape {
     ],
 };
 
-/// What happened last.
+/// The columns of the latest changes.
 pub(super) static CHANGES: Shape<[Column; 5]> = Shape {
     name: "changes",
     columns: [
@@ -40,12 +41,12 @@ pub(super) static CHANGES: Shape<[Column; 5]> = Shape {
     ],
 };
 
-/// Rows of [`TROUBLE`].
+/// Maximum number of rows of [`TROUBLE`].
 const TROUBLES: usize = 3;
-/// Rows of [`CHANGES`].
+/// Maximum number of rows of [`CHANGES`].
 const RECENT: usize = 5;
 
-/// The screen.
+/// Returns the whole screen.
 pub(super) fn status(state: &AdminState, now: Now) -> Page {
     let snapshot = latest(&state.snapshot);
     let mut rows: Vec<(String, String)> = vec![

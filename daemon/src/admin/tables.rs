@@ -1,4 +1,4 @@
-//! The columns of `/services`, `/frontends` and `/backends`, each defined here and nowhere else.
+//! The columns of `/services`, `/frontends` and `/backends`, which no other module defines.
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
@@ -60,15 +60,15 @@ pub static BACKENDS: Shape<[Column; 10]> = Shape {
     ],
 };
 
-/// As Kubernetes spells them, in the order of [`TrafficPolicy`].
+/// The names in Kubernetes, in the order of [`TrafficPolicy`].
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
 
-/// One row per claim of a service to an address. `now` is what ages are counted to.
+/// Returns one row per claim of a service to an address. Ages are computed from `now`.
 pub fn frontends(rows: Vec<FrontendReport>, now: Moment) -> Table {
     Table::new(&FRONTENDS, rows.into_iter().map(|row| frontend(row, now)))
 }
 
-/// One row of `/frontends`.
+/// Returns one row of `/frontends`.
 pub fn frontend(row: FrontendReport, now: Moment) -> [Cell; 9] {
     [
         Cell::text(&row.address),
@@ -83,7 +83,7 @@ pub fn frontend(row: FrontendReport, now: Moment) -> [Cell; 9] {
     ]
 }
 
-/// One row per service.
+/// Returns one row per service.
 pub fn services(rows: Vec<ServiceReport>) -> Table {
     let cells = |row: ServiceReport| {
         [
@@ -104,7 +104,7 @@ pub fn services(rows: Vec<ServiceReport>) -> Table {
     Table::new(&SERVICES, rows.into_iter().map(cells))
 }
 
-/// One row per backend of a service port.
+/// Returns one row per backend of a service port.
 pub fn backends(rows: Vec<BackendReport>) -> Table {
     let cells = |row: BackendReport| {
         [

@@ -1,5 +1,5 @@
-//! `/trace`: the story of a connection in words, and as columns for programs. What happens and why the core tells
-//! ([`nodelb_core::explain::story`]); owns how it is said.
+//! `/trace`: the path of a connection in sentences, and as columns for programs. The core decides what happens and why
+//! ([`nodelb_core::explain::story`]); this module owns the wording.
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::story;
@@ -22,7 +22,7 @@ use super::state::Now;
 
 mod words;
 
-/// How it ends.
+/// The columns of the result.
 pub(super) static VERDICT: Shape<[Column; 10]> = Shape {
     name: "verdict",
     columns: [
@@ -39,11 +39,11 @@ pub(super) static VERDICT: Shape<[Column; 10]> = Shape {
     ],
 };
 
-/// Step by step.
+/// The columns of the steps.
 pub(super) static TRACE: Shape<[Column; 2]> =
     Shape { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
 
-/// Every backend, and what becomes of it.
+/// The columns of the backends, with the reason for or against each.
 pub(super) static BACKENDS: Shape<[Column; 8]> = Shape {
     name: "backends",
     columns: [
@@ -60,7 +60,7 @@ pub(super) static BACKENDS: Shape<[Column; 8]> = Shape {
 
 impl Dialler {
     /// # Errors
-    /// When it cannot be told which namespace is the node's.
+    /// When the network namespace of the node cannot be determined.
     fn story(self, snapshot: &Snapshot, to: L4Addr) -> Result<Story, Problem> {
         Ok(match self {
             Self::Client(client) => story::story(snapshot, to, client),
@@ -77,10 +77,10 @@ impl Dialler {
     }
 }
 
-/// The answer of `/trace`.
+/// Returns the answer of `/trace`.
 ///
 /// # Errors
-/// When it cannot be told who dials.
+/// When the client cannot be determined.
 pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page, Problem> {
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "say what is dialled: to=ADDRESS:PORT"));

@@ -1,5 +1,5 @@
-//! What streams tell: the rows of a table as they are, then what becomes of them. Holds no rows: what has changed is found
-//! by comparing the snapshot last told with the newest, and costs what has changed.
+//! The content of streams: the rows of a table, and then their changes. Holds no rows: it finds changes by comparing
+//! the last written snapshot with the newest, at a cost that depends only on what has changed.
 
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::snapshot::{Differs, Snapshot};
@@ -20,7 +20,7 @@ use crate::admin::query::Query;
 use crate::admin::state::{AdminState, Now};
 use crate::admin::{history, tables};
 
-/// What became of a row.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::admin) enum Mark {
     Added,
@@ -29,7 +29,7 @@ pub(in crate::admin) enum Mark {
 }
 
 impl Mark {
-    /// Before a line.
+    /// The sign before a line.
     pub(super) fn sign(self) -> char {
         match self {
             Self::Added => '+',
@@ -38,7 +38,7 @@ impl Mark {
         }
     }
 
-    /// Of an event.
+    /// The name of an event.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Added => "added",
@@ -48,16 +48,16 @@ impl Mark {
     }
 }
 
-/// A row that is new, reads differently, or is gone: then as it was.
+/// A row that is new, reads differently, or is gone. In the last case it is the previous row.
 #[derive(Debug)]
 pub(in crate::admin) struct Change {
     pub(super) mark: Mark,
-    /// The number it has wherever it is told; `None` where changes have none.
+    /// The number of the change, the same in every stream; `None` where changes have no number.
     pub(super) number: Option<u64>,
     pub(super) row: Cells,
 }
 
-/// What a stream follows.
+/// The rows or records that a stream follows.
 pub(in crate::admin) enum Feed {
     /// `/frontends`.
     Frontends(Frontends),
@@ -66,35 +66,35 @@ pub(in crate::admin) enum Feed {
 }
 
 impl Feed {
-    /// The rows of `/frontends` that the query lets through.
+    /// Follows the rows of `/frontends` that match the query.
     pub(in crate::admin) fn frontends(state: &AdminState, query: &Query) -> Self {
         let snapshots = state.snapshot.clone();
         let told = Arc::clone(&snapshots.borrow());
         Self::Frontends(Frontends { snapshots, told, filter: query.filter.clone() })
     }
 
-    /// The records of `/history` that the query lets through.
+    /// Follows the records of `/history` that match the query.
     pub(in crate::admin) fn history(state: &AdminState, query: &Query) -> Self {
         let (histories, snapshots) = (state.history.clone(), state.snapshot.clone());
         Self::History(Records { histories, snapshots, told: 0, filter: query.filter.clone() })
     }
 
-    /// Goes on after the change of this number, as if everything up to it had been told; `false` where changes have none,
-    /// or there was none of this number yet: then it is another history's.
+    /// Continues after the change with this number, without the changes up to it. Returns `false` where changes have no
+    /// number, or if no change has this number yet: it then comes from another history.
     pub(in crate::admin) fn resume(&mut self, after: u64) -> bool {
         match self {
             Self::Frontends(_) => false,
             Self::History(records) if after > records.histories.borrow().last() => false,
             Self::History(records) => {
                 records.told = after;
-                // There may be something new already.
+                // There may already be new records.
                 records.histories.mark_changed();
                 true
             }
         }
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub(super) fn shape(&self) -> &'static Shape {
         match self {
             Self::Frontends(_) => &tables::FRONTENDS,
@@ -102,7 +102,7 @@ impl Feed {
         }
     }
 
-    /// The table without a row.
+    /// Returns the table without rows.
     pub(super) fn nothing(&self) -> Table {
         match self {
             Self::Frontends(_) => Table::new(&tables::FRONTENDS, []),
@@ -110,7 +110,7 @@ impl Feed {
         }
     }
 
-    /// Waits until there may be something new; `false` if there never will.
+    /// Waits until there may be changes; `false` if there will be none.
     pub(super) async fn news(&mut self) -> bool {
         match self {
             Self::Frontends(frontends) => frontends.snapshots.changed().await.is_ok(),
@@ -118,7 +118,7 @@ impl Feed {
         }
     }
 
-    /// Everything there is.
+    /// Returns all rows.
     pub(super) fn table(&mut self, now: Now) -> Table {
         match self {
             Self::Frontends(frontends) => frontends.table(now),
@@ -126,7 +126,7 @@ impl Feed {
         }
     }
 
-    /// What has changed since everything, or changes, were last told.
+    /// Returns the changes since the last call of this function or of [`Self::table`].
     pub(super) fn changes(&mut self, now: Now) -> Vec<Change> {
         match self {
             Self::Frontends(frontends) => frontends.changes(now),
@@ -134,7 +134,7 @@ impl Feed {
         }
     }
 
-    /// The number of the last change that [`Self::table`] tells of, where changes have one.
+    /// Returns the number of the last change that [`Self::table`] includes, where changes have numbers.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Frontends(_) => None,
@@ -178,7 +178,7 @@ impl Frontends {
         changes.into_iter().map(|(_, mark, row)| Change { mark, number: None, row: cells(row) }).collect()
     }
 
-    /// The rows that may have changed, by what they are about.
+    /// Returns the rows that may have changed, by their key.
     fn rows(&self, snapshot: &Snapshot, differs: &Differs) -> BTreeMap<Key, FrontendReport> {
         let rows = match differs {
             Differs::All => reports::frontends(snapshot, &self.filter),
@@ -204,7 +204,7 @@ pub(in crate::admin) struct Records {
 }
 
 impl Records {
-    /// What has been recorded since this was last asked.
+    /// Returns the records since the last call.
     fn untold(&mut self) -> Vec<Arc<Record>> {
         let histories = Arc::clone(&self.histories.borrow_and_update());
         let snapshot = Arc::clone(&self.snapshots.borrow());
@@ -224,7 +224,7 @@ impl Records {
     }
 }
 
-/// Time passes for every row.
+/// Compares without the age, which changes in every row.
 fn reads_the_same(was: &FrontendReport, is: &FrontendReport) -> bool {
     FrontendReport { since: is.since, ..was.clone() } == *is
 }

@@ -1,4 +1,5 @@
-//! What a metric is, and the one way to publish one: what is registered is a row of the table (`super::table`). Owns the form of the exposition; neither names nor figures.
+//! The definition of a metric, and the only way to publish one: every metric is a row of the table (`super::table`).
+//! Owns the format of the exposition, but neither names nor values.
 
 use std::fmt;
 
@@ -9,21 +10,21 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// How a metric's values are to be read.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What is now.
+    /// A present value.
     Gauge,
-    /// What was counted since the daemon started. Its name ends in `_total`.
+    /// A count since the daemon started. The name ends in `_total`.
     Counter,
-    /// How often values fell into which bucket.
+    /// The number of values in each bucket.
     Histogram,
-    /// Facts in labels; the value is 1. Its name ends in `_info`.
+    /// Facts in labels, with the value 1. The name ends in `_info`.
     Info,
 }
 
 impl Kind {
-    /// As OpenMetrics calls it.
+    /// Returns the type's name in OpenMetrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gauge => "gauge",
@@ -33,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// What the samples' name has more than the family's.
+    /// Returns the suffix that a sample's name has in addition to the family's name.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Gauge | Self::Histogram => "",
@@ -43,32 +44,32 @@ impl Kind {
     }
 }
 
-/// A label, and what bounds the number of its values.
+/// A label, and the bound on its number of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// As in the samples.
+    /// The name, as in the samples.
     pub name: &'static str,
-    /// The values, separated by commas, or what they are and how many there may be.
+    /// The values, separated by commas, or a description of them with their maximum number.
     pub values: &'static str,
 }
 
-/// A metric of so many labels.
+/// A metric with this number of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric<const LABELS: usize = 0> {
-    /// Where it belongs in the documents, and when it is there.
+    /// The section in the documents, and the condition under which the metric exists.
     pub group: Group,
-    /// As it is written in queries: with its unit, and `_total` or `_info`. A histogram has `_bucket`, `_sum` and `_count`
-    /// behind it.
+    /// The name as in queries: with the unit, and `_total` or `_info`. The samples of a histogram have `_bucket`,
+    /// `_sum` and `_count` appended.
     pub name: &'static str,
     /// Its type.
     pub kind: Kind,
-    /// In the order of the values.
+    /// The labels, in the order of the values.
     pub labels: [Label; LABELS],
-    /// What it says, one sentence without its full stop.
+    /// The meaning: one sentence without a full stop.
     pub help: &'static str,
 }
 
-/// A row of the table: a metric whatever its labels.
+/// A row of the table: a metric with any number of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Described {
     /// See [`Metric`].
@@ -83,29 +84,29 @@ pub struct Described {
     pub help: &'static str,
 }
 
-/// What a metric is about, and so when it is there.
+/// The subject of a metric, which also decides when the metric exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// What nodelb serves.
     Services,
-    /// From a change to the kernel.
+    /// The way of a change to the kernel.
     Changes,
     /// The maps and the programs.
     Kernel,
-    /// Where services are read.
+    /// The places that services are read from.
     Sources,
-    /// The way to the apiservers.
+    /// The connections to the apiservers.
     Apiservers,
     /// Health checks.
     Checks,
-    /// Sockets that have to dial again.
+    /// Sockets that have to connect again.
     Sockets,
     /// The daemon itself.
     Process,
 }
 
 impl Group {
-    /// The heading, and when the metrics of the group are there.
+    /// Returns the heading, and the condition under which the metrics of the group exist.
     pub const fn title(self) -> (&'static str, &'static str) {
         match self {
             Self::Services => ("Services", "Always."),
@@ -121,20 +122,20 @@ impl Group {
 }
 
 impl<const LABELS: usize> Metric<LABELS> {
-    /// As a row of the table.
+    /// Returns the metric as a row of the table.
     pub const fn described(&'static self) -> Described {
         Described { group: self.group, name: self.name, kind: self.kind, labels: &self.labels, help: self.help }
     }
 }
 
 impl Described {
-    /// What it is measured in, as its name says.
+    /// Returns the unit, which is part of the name.
     pub fn unit(&self) -> Option<&'static str> {
         let family = self.family();
         ["seconds", "bytes"].into_iter().find(|unit| family.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_')))
     }
 
-    /// The name of the family, as the `# TYPE` line has it.
+    /// Returns the name of the family, as in the `# TYPE` line.
     pub fn family(&self) -> &'static str {
         self.name.strip_suffix(self.kind.suffix()).unwrap_or(self.name)
     }
@@ -143,9 +144,9 @@ impl Described {
 /// A value of a gauge or a counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A number of things.
+    /// A count.
     Whole(u64),
-    /// A measure, in the metric's unit.
+    /// A measurement in the metric's unit.
     Fraction(f64),
 }
 
@@ -179,17 +180,17 @@ impl From<f64> for Value {
     }
 }
 
-/// What one scrape answers, as it is put together.
+/// The answer to one scrape while it is built.
 #[derive(Debug, Default)]
 pub struct Exposition(Registry);
 
 impl Exposition {
-    /// The value of a metric without labels.
+    /// Adds the value of a metric without labels.
     pub fn one(&mut self, metric: &'static Metric, value: impl Into<Value>) {
         self.each::<0, &str, _>(metric, [([], value)]);
     }
 
-    /// A value for each set of label values, in the order of the metric's labels. No set may come twice.
+    /// Adds a value for each set of label values, in the order of the metric's labels. No set may occur twice.
     pub fn each<const LABELS: usize, L: ToString, V: Into<Value>>(
         &mut self,
         metric: &'static Metric<LABELS>,
@@ -206,7 +207,7 @@ impl Exposition {
         self.0.register_collector(Box::new(Family { metric: metric.described(), samples }));
     }
 
-    /// A histogram that somebody keeps; clones are one and the same.
+    /// Adds a histogram that another module fills. Clones of it share their values.
     pub fn histogram(&mut self, metric: &'static Metric, histogram: &Histogram) {
         let described = metric.described();
         let name = plain_name(&described);
@@ -216,10 +217,10 @@ impl Exposition {
         }
     }
 
-    /// As OpenMetrics text.
+    /// Returns the OpenMetrics text.
     ///
     /// # Errors
-    /// When it cannot be written, which nothing known can cause.
+    /// When it cannot be written, which has no known cause.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.0)?;
@@ -227,7 +228,7 @@ impl Exposition {
     }
 }
 
-/// The name without what the encoder adds.
+/// Returns the name without the parts that the encoder adds.
 fn plain_name(metric: &Described) -> &'static str {
     let family = metric.family();
     let without = metric.unit().and_then(|unit| family.strip_suffix(unit)).and_then(|rest| rest.strip_suffix('_'));

@@ -1,4 +1,4 @@
-//! What the kernel says of the daemon itself, from `/proc`. A figure that cannot be read is left out.
+//! Metrics of the daemon process, from `/proc`. A value that cannot be read is left out.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::family::Exposition;
 use super::table;
 
-/// Ticks per second in what `/proc` tells programs: USER_HZ, which is 100 wherever nodelb runs.
+/// Ticks per second in `/proc`: USER_HZ, which is 100 on every architecture that nodelb supports.
 const TICKS: f64 = 100.0;
 
 pub(super) fn process(exposition: &mut Exposition) {
@@ -23,7 +23,7 @@ pub(super) fn process(exposition: &mut Exposition) {
         exposition.one(&table::RESIDENT_MEMORY, bytes);
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        // One of them is this look itself.
+        // Subtract the descriptor that counts the others.
         exposition.one(&table::OPEN_FDS, open.count().saturating_sub(1));
     }
     if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
@@ -31,7 +31,7 @@ pub(super) fn process(exposition: &mut Exposition) {
     }
 }
 
-/// In seconds since 1970. `stat` is that of the process, `system` that of the host.
+/// Returns the start time in seconds since 1970. `stat` is that of the process, `system` that of the host.
 fn start_time(stat: &str, system: &str) -> Option<f64> {
     let booted: f64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
     Some(booted + field(stat, 22)? / TICKS)
@@ -46,7 +46,8 @@ fn resident_bytes(status: &str) -> Option<u64> {
     kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A field of `/proc/PID/stat` by its number in proc_pid_stat(5). The second, a name, may hold anything.
+/// Returns a field of `/proc/PID/stat` by its number in proc_pid_stat(5). The second field, a name, may contain
+/// anything.
 fn field(stat: &str, number: usize) -> Option<f64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()

@@ -1,11 +1,11 @@
-//! The only list of metrics. `docs/metrics.md` is generated from it, nodelb(8) names each, a test compares.
+//! The only list of metrics. `docs/metrics.md` is generated from it, and a test checks that nodelb(8) names each one.
 //!
-//! A name follows OpenMetrics: its unit at its end, `_total` behind a counter. The number of label values is bounded, and
-//! the row says by what. kube-proxy's names are kube-proxy's, for dashboards that ask for them.
+//! A name follows OpenMetrics: it ends in the unit, and for a counter in `_total`. The number of label values is
+//! bounded, and the row states the bound. Some metrics have the names that kube-proxy uses, for existing dashboards.
 
 use super::family::{Described, Group, Kind, Label, Metric};
 
-/// Each metric as a static of its own, and all of them as the table, in this order.
+/// Defines each metric as a static, and the table of all metrics in this order.
 macro_rules! metrics {
     ($($id:ident$(<$labels:literal>)?: $group:ident, $kind:ident, $name:literal, [$($label:ident = $values:literal),*], $help:literal;)*) => {
         $(#[doc = concat!("`", $name, "`: ", $help, ".")]

@@ -1,6 +1,6 @@
-//! Places: how many connections may be in one state at a time, and who has to go when there are more. Whoever has been
-//! there longest makes room, once it has had its share of time; before that, newcomers wait. So nobody who dawdles keeps
-//! others out, and nobody who does not is sent away.
+//! Places: the maximum number of connections in one state, and the choice of the connection that ends when there are
+//! more. The connection that has been there longest makes room after its share of time; until then, new ones wait. A
+//! slow client therefore never keeps others out, and a fast one is never cut off.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// A newcomer looks again after this time at the latest, whoever may have forgotten to tell it.
+/// Maximum time after which a waiting connection looks again, in case it missed a notification.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A number of places.
+/// A limited number of places.
 #[derive(Debug)]
 pub(super) struct Places {
     most: usize,
@@ -32,11 +32,11 @@ struct Taken {
 struct Holder {
     since: Instant,
     leave: Arc<Notify>,
-    /// Whether it may be told to leave.
+    /// Whether the holder may be asked to leave.
     may_stay: bool,
 }
 
-/// A place that is taken; free again when dropped.
+/// A place in use. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Arc<Places>,
@@ -44,13 +44,13 @@ pub(super) struct Place {
 }
 
 impl Places {
-    /// So many, each of which is its holder's for at least this time.
+    /// Creates this number of places. A holder keeps its place for at least `share`.
     pub(super) fn new(most: usize, share: Duration) -> Arc<Self> {
         Arc::new(Self { most, share, taken: Mutex::default(), freed: Notify::new() })
     }
 
-    /// Takes a place, as soon as there is one. `leave` is notified when the place is given to somebody else: whoever holds
-    /// it has to end then.
+    /// Takes a place as soon as one is free. `leave` is notified when the place is given to another connection; its
+    /// holder has to end then.
     pub(super) async fn take(self: &Arc<Self>, leave: &Arc<Notify>) -> Place {
         loop {
             let (number, wait_until) = self.try_take(leave);
@@ -64,7 +64,7 @@ impl Places {
         }
     }
 
-    /// The number of the place, or when to try again.
+    /// Returns the number of a place, or the time of the next attempt.
     fn try_take(&self, leave: &Arc<Notify>) -> (Option<u64>, Instant) {
         let now = Instant::now();
         let mut wait_until = now + LOOK_AGAIN;
@@ -86,13 +86,13 @@ impl Places {
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        // What is behind the lock is whole at any moment.
+        // The data behind the lock is consistent at any moment, so a poisoned lock can still be used.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Place {
-    /// From now on the place is not given to anybody else.
+    /// From now on, the place is not given to another connection.
     pub(super) fn stay(&self) {
         if let Some(holder) = self.places.lock().places.get_mut(&self.number) {
             holder.may_stay = true;

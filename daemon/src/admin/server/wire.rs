@@ -1,4 +1,4 @@
-//! The streams that connections are made of: TCP or a unix socket, watched for writes that get nowhere.
+//! The streams of connections: TCP or a Unix socket, with a check for writes that make no progress.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,12 +9,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::Instant;
 
-/// Where connections come from.
+/// A listener for connections.
 #[derive(Debug)]
 pub enum Listener {
-    /// Loopback addresses.
+    /// At a loopback address.
     Tcp(TcpListener),
-    /// A path.
+    /// At a path.
     Unix(UnixListener),
 }
 
@@ -34,12 +34,12 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
-/// Since when the other side has taken nothing of what is to be written to it.
+/// The time since which the peer has taken nothing of what the server writes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stuck(Arc<Mutex<Option<Instant>>>);
 
 impl Stuck {
-    /// `None` while there is nothing to write, or it is taken.
+    /// Returns the time; `None` while there is nothing to write, or while the peer takes it.
     pub(super) fn since(&self) -> Option<Instant> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,7 +55,7 @@ impl Stuck {
     }
 }
 
-/// A stream whose writes are watched.
+/// A stream with monitored writes.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) stream: Stream,

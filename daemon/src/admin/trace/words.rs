@@ -9,7 +9,7 @@ use nodelb_core::model::service::{FrontendKind, TrafficPolicy};
 use nodelb_core::output::age;
 use nodelb_core::state::status::Status;
 
-/// Name and sentence of each step, in the order in which they happen.
+/// Returns the name and the sentence of each step, in the order in which they happen.
 pub(super) fn steps(story: &Story, now: Moment) -> Vec<(&'static str, String)> {
     let mut steps = vec![("client", client(story))];
     steps.extend(source_ranges(story).map(|text| ("source-ranges", text)));
@@ -51,7 +51,7 @@ fn client(story: &Story) -> String {
     }
 }
 
-/// Whether the service takes connections from the client's address, where it restricts who may connect.
+/// Whether the service accepts connections from the client's address, if it restricts its clients.
 fn source_ranges(story: &Story) -> Option<String> {
     let Caller { addr, is_in_source_ranges, .. } = story.caller?;
     Some(match is_in_source_ranges? {
@@ -95,7 +95,7 @@ fn frontend(story: &Story, found: &Found, owner: &FrontendReport) -> String {
     format!("{} is answered on {}, one of the node's addresses for it: a {whose}", owner.address.port, story.to.addr)
 }
 
-/// Claims that do not count, each with its reason.
+/// Claims that have no effect, each with its reason.
 fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, String)> {
     claims.iter().map(|row| {
         let why = row.error.as_deref().unwrap_or("it waits in line");
@@ -215,7 +215,7 @@ fn forwarded(story: &Story) -> String {
     }
 }
 
-/// What reaches the node from elsewhere.
+/// Packets that reach the node from outside.
 fn outside(story: &Story) -> String {
     let passes = "passes: packets from outside are not translated by nodelb yet";
     match story.found.as_ref().and(story.claims.first()) {
@@ -227,7 +227,7 @@ fn outside(story: &Story) -> String {
     }
 }
 
-/// `2 of 5` places, or nothing.
+/// Returns the share of a backend, such as `2 of 5` slots; empty if there is none.
 pub(super) fn share(candidate: &Candidate) -> String {
     match candidate.share {
         (0, _) => String::new(),
@@ -235,7 +235,7 @@ pub(super) fn share(candidate: &Candidate) -> String {
     }
 }
 
-/// Why it is not chosen, where its choice does not say all.
+/// Returns why a backend is not chosen, if its choice does not say so.
 pub(super) fn reason(candidate: &Candidate) -> Option<String> {
     candidate
         .row
