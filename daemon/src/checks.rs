@@ -1,11 +1,11 @@
-//! Active health checks of file-defined services: asks every backend whether it serves, and tells the owner which ones do
-//! not. Owns who is asked, when, and what the answers amount to; what follows for connections is selection's business
-//! ([`nodelb_core::compile::select`]).
+//! Active health checks of services from files: the checker asks every backend whether it serves, and sends the backends
+//! that do not serve to the owner task. Owns the targets, the times and the evaluation of the answers; selection decides
+//! what follows for connections ([`nodelb_core::compile::select`]).
 //!
-//! The checker stands between the file source and the owner: what the source says passes through it unchanged, with what
-//! is known of the backends added to the same batch. So a backend that is not to be used before it has answered, or that
-//! was quarantined when nodelb ended, is never used for a moment in between; and there is no second way to learn what is to
-//! be checked.
+//! The checker stands between the file source and the owner task: the changes of the source pass through it unmodified,
+//! and it adds the health of their backends to the same batch. Therefore a backend that may not be used before its
+//! first answer, or that was quarantined when nodelb ended, is never used for a moment in between. And there is only
+//! one way in which the checker learns what to check.
 //!
 //! ```text
 //!  file source --Vec<Change>--> [board] --the same, and Change::Quarantine--> owner
@@ -13,9 +13,9 @@
 //!              which, when: schedule  answers: ask (TCP connect, HTTP GET; sockets of nodelb's own)
 //! ```
 //!
-//! [`board`] (what is checked and how it stands), [`state`] (rise and fall), [`routes`] (which targets this host has a route
-//! to) and [`schedule`] (who is asked when) are pure;
-//! [`ask`] talks to backends, [`remember`] to the state directory, [`run`] is the task.
+//! [`board`] (what is checked, and its state), [`state`] (rise and fall), [`routes`] (which targets this host has a
+//! route to) and [`schedule`] (which target is asked when) are pure; [`ask`] communicates with backends, [`remember`]
+//! with the state directory, and [`run`] is the task.
 
 mod ask;
 mod board;

@@ -1,6 +1,6 @@
-//! One question to one backend: a TCP connect, or an HTTP GET whose status is what matters. Over sockets of nodelb's own,
-//! so that no service ever answers for a backend. A backend may be slow, hostile or gone: time and bytes are bounded, and
-//! nothing of an answer but its status is believed or followed.
+//! One check of one backend: a TCP connect, or an HTTP GET of which the status decides. It uses sockets of nodelb's own, so
+//! that no service answers in place of a backend. A backend may be slow, hostile or gone: time and bytes are limited,
+//! and of an answer nothing but the status is used.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -28,18 +28,18 @@ use tokio::time::{Instant, timeout_at};
 use super::board::Question;
 use super::report::Outcome;
 
-/// The most bytes of an answer's head; the least hyper lets itself be told.
+/// Maximum size of an answer's header in bytes. hyper accepts no smaller limit.
 const MAX_HEAD: usize = 8 << 10;
 
 const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"), " (health check)");
 
-/// A bad answer, or none.
+/// A bad answer, or no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) outcome: Outcome,
-    /// In words, such as `connection refused`.
+    /// The error as text, such as `connection refused`.
     pub(super) text: Arc<str>,
-    /// Whether this host has no route to the backend: while its network is not up yet, that is so of every backend.
+    /// Whether this host has no route to the backend, which is true of every backend until the host's network is up.
     pub(super) has_no_route: bool,
 }
 
@@ -52,7 +52,7 @@ impl Failure {
         let outcome = match error.kind() {
             _ if is_own(error) => Outcome::Unasked,
             ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Outcome::Refused,
-            // The kernel has given up, before our time was over.
+            // The kernel has given up before the time limit of the check.
             ErrorKind::TimedOut => Outcome::Timeout,
             _ => Outcome::Unreachable,
         };
@@ -64,7 +64,7 @@ impl Failure {
     }
 }
 
-/// Whether the error is about this host rather than about the backend.
+/// Whether the error concerns this host, not the backend.
 fn is_own(error: &io::Error) -> bool {
     let resources = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EADDRNOTAVAIL, Errno::EAGAIN];
     is_one_of(error, &resources)
@@ -74,10 +74,10 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
     error.raw_os_error().is_some_and(|errno| errnos.contains(&Errno::from_raw(errno)))
 }
 
-/// Asks, and waits for the answer at most as long as the check says.
+/// Asks, and waits for the answer no longer than the time limit of the check.
 ///
 /// # Errors
-/// Everything but the answer that is expected.
+/// Every result except the expected answer.
 pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), Failure> {
     let check = &question.check;
     let deadline = Instant::now() + check.timeout;
@@ -109,8 +109,8 @@ fn text_of(duration: Duration) -> String {
     }
 }
 
-/// Connects from a socket that BPF leaves alone. Closing it resets the connection: a thousand checks a second must not
-/// leave a thousand ports in TIME_WAIT behind each second.
+/// Connects with a socket that the BPF programs ignore. Closing it resets the connection: a thousand checks a second
+/// must not leave a thousand ports a second in TIME_WAIT.
 async fn connect(at: SocketAddr, register: &Register) -> Result<TcpStream, Failure> {
     let socket = open(at, register).map_err(|error| Failure::new(Outcome::Unasked, error.to_string()))?;
     let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
@@ -124,7 +124,7 @@ fn open(at: SocketAddr, register: &Register) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The status of the final answer to a GET.
+/// Returns the status of the final answer to a GET.
 async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Failure> {
     let broken = |error: hyper::Error| Failure::new(Outcome::Protocol, chain(&error));
     let (mut sender, connection) =
@@ -139,7 +139,7 @@ async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Fa
     let answer = tokio::select! {
         biased;
         answer = &mut answering => answer,
-        // With the connection over, what it has to say has been said.
+        // The connection has ended, so it has delivered everything that it received.
         _ = connection => answering.await,
     };
     answer.map(|answer| answer.status()).map_err(|error| match reset(&error) {
@@ -148,7 +148,7 @@ async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Fa
     })
 }
 
-/// A connection that is not shut down in order before it is closed: whoever does that first is left with a port in
+/// A connection that is not shut down before it is closed: the side that shuts down first is left with a port in
 /// TIME_WAIT.
 struct Abrupt(TokioIo<TcpStream>);
 
@@ -172,12 +172,12 @@ impl hyper::rt::Write for Abrupt {
     }
 }
 
-/// The error of the socket that is behind an error of HTTP, if one is.
+/// Returns the socket error that caused an HTTP error, if there is one.
 fn reset(error: &hyper::Error) -> Option<&io::Error> {
     error.source()?.downcast_ref::<io::Error>().filter(|cause| cause.raw_os_error().is_some())
 }
 
-/// An error with what caused it.
+/// Returns an error with its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,9 +1,9 @@
-//! What is checked and how it stands: from what the file source says and what backends answer to what the owner is told.
-//! Pure, so that any order of files, edits and answers can be tried out.
+//! What is checked, and its state: computes the changes for the owner task from the changes of the file source and the
+//! answers of backends. Pure, so that tests can try any order of files, edits and answers.
 //!
-//! A target is one address that one service asks: of a backend that serves several of its ports there is one where
-//! [`HealthCheck::port`] says which, else one per port. Two services that have a backend in common ask it each for
-//! themselves, as each says how.
+//! A target is one address that one service checks. If [`HealthCheck::port`] is set, a backend that serves several of
+//! the service's ports has one target, otherwise one per port. Two services that share a backend check it separately,
+//! because each has its own settings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -19,42 +19,42 @@ use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, Sli
 
 use super::state::{Condition, Standing};
 
-/// A new text for a backend that stays unhealthy is told no sooner than this after the service was last told of, in
-/// milliseconds: people read it, nothing hangs on it.
+/// Minimum time between two reports about a service if only the error text of an unhealthy backend has changed, in
+/// milliseconds. Only people read the text.
 const TEXT_EVERY: u64 = 5_000;
 
-/// Names a target for as long as there is one; never used again.
+/// Identifies a target during its lifetime; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct TargetId(pub(super) u64);
 
 /// A backend of a service, as [`Quarantine`] names it.
 type Backend = (Addr, u16);
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     subjects: HashMap<ServiceName, Subject, RandomState>,
     slices: HashMap<SliceName, Listed, RandomState>,
     targets: HashMap<TargetId, (ServiceName, Backend), RandomState>,
     last_id: u64,
-    /// What was unhealthy when nodelb ended, of services that the source has not told of yet.
+    /// Backends that were unhealthy when nodelb ended, of services that the source has not sent yet.
     remembered: BTreeMap<ServiceName, Quarantine>,
-    /// Whether what the source tells first was checked until a moment ago, by the daemon before.
+    /// Whether the previous daemon checked the source's first services until a moment ago.
     continues: bool,
-    /// Services whose quarantine may be another than the owner was told.
+    /// Services with a quarantine that may differ from the last report to the owner task.
     untold: BTreeSet<ServiceName>,
 }
 
-/// All that is known under one service name.
+/// Everything that is known under one service name.
 #[derive(Debug, Default)]
 struct Subject {
     check: Option<Arc<HealthCheck>>,
-    /// What the targets were last made from.
+    /// The check that the targets were last made for.
     check_before: Option<Arc<HealthCheck>>,
     slices: BTreeSet<SliceName>,
-    /// By the address that is asked.
+    /// By the address that is checked.
     targets: BTreeMap<Backend, Target>,
-    /// What the owner was told, and when.
+    /// The last report to the owner task, and its time.
     told: Quarantine,
     told_at: Moment,
 }
@@ -63,27 +63,27 @@ struct Subject {
 struct Target {
     id: TargetId,
     standing: Standing,
-    /// Whose health it is.
+    /// The backends that the answers apply to.
     backends: Vec<Backend>,
 }
 
-/// The backends of a slice that are to be checked, and whether they are served over TCP.
+/// The backends of a slice that are to be checked, each with whether it is served over TCP.
 #[derive(Debug)]
 struct Listed {
     service: ServiceName,
     backends: Vec<(Backend, bool)>,
 }
 
-/// What follows from a batch of the source.
+/// The consequences of a batch of the source.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
-    /// To be asked soon: new, or to be asked something else than before.
+    /// Targets to ask soon: they are new, or their check has changed.
     pub(super) entered: Vec<TargetId>,
-    /// Not to be asked any more.
+    /// Targets that are no longer asked.
     pub(super) left: Vec<TargetId>,
 }
 
-/// A question to a backend.
+/// A check of one backend.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) at: SocketAddr,
@@ -94,20 +94,20 @@ pub(super) struct Question {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) service: ServiceName,
-    /// The first of the backends whose health it is.
+    /// The first of the backends that the answers apply to.
     pub(super) backend: SocketAddr,
-    /// Why it is unhealthy, if it is.
+    /// The error, if it is unhealthy.
     pub(super) failure: Option<Arc<str>>,
 }
 
 impl Board {
-    /// A board that knows what was unhealthy before; if it `continues`, also that the others were not.
+    /// Creates a board that remembers which backends were unhealthy. If it `continues`, all others were healthy.
     pub(super) fn recalling(remembered: BTreeMap<ServiceName, Quarantine>, continues: bool) -> Self {
         Self { remembered, continues, ..Self::default() }
     }
 
-    /// Takes in what the file source says. What follows for the owner is to be asked for with [`Board::news`], and to be
-    /// told in the same batch.
+    /// Takes a batch of the file source. The caller gets the consequences for the owner task from [`Board::news`] and
+    /// must send them in the same batch.
     pub(super) fn follow(&mut self, changes: &[Change]) -> Followed {
         let mut touched = BTreeSet::new();
         let mut is_complete = false;
@@ -126,7 +126,7 @@ impl Board {
             self.rebuild(&name, &mut followed);
         }
         if is_complete {
-            // What nobody has asked for by now is of services or backends that are gone.
+            // The entries that are left belong to services or backends that no longer exist.
             self.remembered.clear();
             self.continues = false;
         }
@@ -172,8 +172,7 @@ impl Board {
         }
     }
 
-    /// Makes the targets of the service those that follow from its description and slices now. Those that stay keep how
-    /// they stand.
+    /// Computes the service's targets from its present description and slices. Targets that stay keep their state.
     fn rebuild(&mut self, name: &ServiceName, followed: &mut Followed) {
         let Some(subject) = self.subjects.get_mut(name) else { return };
         let before = std::mem::take(&mut subject.targets);
@@ -191,7 +190,7 @@ impl Board {
                     None => newcomer(&backends, &before, remembered)
                         .unwrap_or_else(|| Standing::new(check.starts_healthy, self.continues)),
                 };
-                // The answer to a question of before is not one to the question of now: that has an id of its own.
+                // An answer to the previous check does not answer the new one, which therefore has an id of its own.
                 let id = match known {
                     Some(known) if !is_asked_anew && !is_moved => known.id,
                     _ => {
@@ -213,14 +212,14 @@ impl Board {
         self.untold.insert(name.clone());
     }
 
-    /// What a target is to be asked; `None` if it is gone.
+    /// Returns the check of a target; `None` if the target is gone.
     pub(super) fn question(&self, id: TargetId) -> Option<Question> {
         let (name, (addr, port)) = self.targets.get(&id)?;
         let check = self.subjects.get(name)?.check.clone()?;
         Some(Question { at: SocketAddr::new(addr.ip(), *port), check })
     }
 
-    /// Takes in an answer; the turn, if it made one. The answer of a target that is gone counts for nothing.
+    /// Takes an answer, and returns the turn if the target has turned. The answer of a target that is gone is ignored.
     pub(super) fn hear(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Turn> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get_mut(name)?;
@@ -236,7 +235,7 @@ impl Board {
         has_turned.then(|| Turn { service: name.clone(), backend: SocketAddr::new(addr.ip(), port), failure })
     }
 
-    /// What the owner is to be told now.
+    /// Returns the changes to send to the owner task now.
     pub(super) fn news(&mut self, now: Moment) -> Vec<Change> {
         let mut changes = Vec::new();
         for name in std::mem::take(&mut self.untold) {
@@ -259,7 +258,7 @@ impl Board {
         changes
     }
 
-    /// How many targets there are and how they stand.
+    /// Returns the number of targets in each condition.
     pub(super) fn counts(&self) -> BTreeMap<Condition, usize> {
         let mut counts = BTreeMap::new();
         for target in self.subjects.values().flat_map(|subject| subject.targets.values()) {
@@ -268,8 +267,8 @@ impl Board {
         counts
     }
 
-    /// What to remember over a restart: the backends whose answers were bad, also those of services that the source has
-    /// not told of again.
+    /// Returns what to remember over a restart: the backends with bad answers, also those of services that the source
+    /// has not sent again yet.
     pub(super) fn unhealthy(&self) -> BTreeMap<ServiceName, Quarantine> {
         let mut unhealthy = self.remembered.clone();
         for (name, subject) in &self.subjects {
@@ -287,12 +286,12 @@ impl Board {
 }
 
 impl Subject {
-    /// The backends that are not to be used, each with its last error.
+    /// Returns the backends that are not to be used, each with its last error.
     fn quarantine(&self) -> Quarantine {
         self.targets.values().flat_map(Target::failures).collect()
     }
 
-    /// Whether nothing is known under the name, and nobody has been told anything.
+    /// Whether nothing is known under the name, and nothing was reported to the owner task.
     fn is_nothing(&self) -> bool {
         self.check.is_none() && self.slices.is_empty() && self.told.is_empty()
     }
@@ -305,7 +304,7 @@ impl Target {
     }
 }
 
-/// Which addresses are to be asked, each with the backends whose health that is.
+/// Returns the addresses to check, each with the backends that its answers apply to.
 fn wanted(
     check: &HealthCheck,
     names: &BTreeSet<SliceName>,
@@ -313,7 +312,7 @@ fn wanted(
 ) -> BTreeMap<Backend, Vec<Backend>> {
     let mut backends: BTreeSet<Backend> = BTreeSet::new();
     for listed in names.iter().filter_map(|name| slices.get(name)) {
-        // Nothing answers over TCP at a port of another protocol.
+        // The port of another protocol does not answer over TCP.
         let answers = listed.backends.iter().filter(|(_, is_tcp)| *is_tcp || check.port.is_some());
         backends.extend(answers.map(|(backend, _)| *backend));
     }
@@ -324,8 +323,8 @@ fn wanted(
     wanted
 }
 
-/// How a target stands that was not asked at this address before: as its backends did at another one, or as they did before
-/// nodelb was started. `None` where nothing is known.
+/// Returns the state of a target that was not checked at this address before: that of its backends at another address,
+/// or that from before nodelb was started. `None` if nothing is known.
 fn newcomer(
     backends: &[Backend],
     before: &BTreeMap<Backend, Target>,

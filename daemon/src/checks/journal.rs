@@ -1,5 +1,5 @@
-//! What the journal is told of backends that turn: each by name as long as they are few, else how many. A thousand backends
-//! that flap are a few lines a second, a steady state is silent. Owns how much is said; pure but for saying it.
+//! Messages about backends that turn: a few are logged by name, more than that as a number. A thousand backends that
+//! flap cause a few lines a second; a steady state causes none. Owns the number of messages; pure except for logging.
 
 use std::sync::Arc;
 
@@ -8,28 +8,28 @@ use tracing::{info, warn};
 
 use super::board::Turn;
 
-/// So many turns are told by name between two beats.
+/// Maximum number of turns that are logged by name between two beats.
 const BY_NAME: u32 = 5;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// How many turns were told by name since the last beat.
+    /// The number of turns that were logged by name since the last beat.
     told: u32,
-    /// Those that were not: to unhealthy, and to healthy.
+    /// The number of other turns: to unhealthy, and to healthy.
     unhealthy: usize,
     healthy: usize,
-    /// Checks that this host could not make, and why the last one.
+    /// The number of checks that this host could not make, and the reason of the last one.
     unasked: usize,
     why: Option<Arc<str>>,
-    /// Whether one could be made.
+    /// Whether a check could be made.
     has_asked: bool,
-    /// Whether it was told that they cannot be made, and is not over yet.
+    /// Whether it was logged that checks cannot be made, and this is still so.
     is_unable: bool,
 }
 
 impl Journal {
-    /// Tells of the turn, or counts it.
+    /// Logs the turn, or counts it.
     pub(super) fn tell(&mut self, turn: &Turn) {
         if !self.admits(turn) {
             return;
@@ -49,7 +49,7 @@ impl Journal {
         }
     }
 
-    /// Whether the turn is to be told by name.
+    /// Whether the turn is logged by name.
     fn admits(&mut self, turn: &Turn) -> bool {
         if self.told < BY_NAME {
             self.told += 1;
@@ -59,7 +59,7 @@ impl Journal {
         false
     }
 
-    /// To be called once a second: tells of what was counted.
+    /// Logs what was counted. The caller must call it once a second.
     pub(super) fn beat(&mut self) {
         if let Some(summary) = self.summary() {
             warn!(message_id = %messages::BACKEND_QUARANTINED, "{summary}");
@@ -76,7 +76,7 @@ impl Journal {
         }
     }
 
-    /// Whether checks can be made, if that is news.
+    /// Returns whether checks can be made, if that has changed.
     fn ability(&mut self) -> Option<Result<(), (usize, Arc<str>)>> {
         let (count, has_asked) = (std::mem::take(&mut self.unasked), std::mem::take(&mut self.has_asked));
         match self.why.take() {
@@ -85,12 +85,12 @@ impl Journal {
         }
     }
 
-    /// A backend was asked.
+    /// Notes that a backend was asked.
     pub(super) fn has_asked(&mut self) {
         self.has_asked = true;
     }
 
-    /// This host could not ask.
+    /// Notes that this host could not ask.
     pub(super) fn cannot_ask(&mut self, why: &Arc<str>) {
         self.unasked += 1;
         self.why = Some(Arc::clone(why));

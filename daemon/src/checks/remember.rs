@@ -1,5 +1,6 @@
-//! What was unhealthy, kept in the state directory over a restart or reboot: a backend that was quarantined when nodelb ended
-//! is not used again before it has passed its checks. Owns the file's form and when it is written.
+//! Unhealthy backends, kept in the state directory over a restart or reboot: a backend that was quarantined when nodelb
+//! ended is not used again before it has passed its checks. Owns the format of the file and the times at which it is
+//! written.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -18,18 +19,18 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-/// In the state directory.
+/// The name of the file in the state directory.
 const NAME: &str = "health.json";
 
 const VERSION: u32 = 1;
 
-/// Some hundred thousand backends.
+/// Maximum size of the file in bytes, enough for a few hundred thousand backends.
 const MAX_BYTES: u64 = 32 << 20;
 
-/// The most characters of an error that are believed of a file.
+/// Maximum length in characters of an error that is read from the file.
 const MAX_ERROR: usize = 512;
 
-/// What is unhealthy, by service.
+/// Unhealthy backends by service.
 pub(super) type Unhealthy = BTreeMap<ServiceName, Quarantine>;
 
 #[derive(Serialize, Deserialize)]
@@ -63,7 +64,7 @@ fn understand(bytes: &[u8]) -> Result<Unhealthy, String> {
     Ok(unhealthy)
 }
 
-/// Writes the file, whole or not at all. May block.
+/// Writes the whole file or nothing. May block.
 fn write(directory: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     let entry = |name: &ServiceName, ((addr, port), error): (&(Addr, u16), &Arc<str>)| Entry {
         service: name.clone(),
@@ -79,32 +80,32 @@ fn write(directory: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     state::replace(&path, &new, |mut file| file.write_all(&bytes))
 }
 
-/// Reads the file at start and keeps it up to date. The state directory may block, so files are touched in threads of
-/// their own, one at a time, and nobody waits for one without a limit.
+/// Reads the file at start, and keeps it up to date. The state directory may block, so files are accessed in separate
+/// threads, one at a time, and every wait for a thread has a time limit.
 #[derive(Debug)]
 pub(super) struct Memory {
     directory: PathBuf,
     timing: MemoryTiming,
-    /// What the file says, as far as is known.
+    /// The contents of the file, as far as they are known.
     saved: Unhealthy,
     writing: Option<(JoinHandle<io::Result<()>>, Unhealthy)>,
     begun: Option<Instant>,
-    /// Whether something may have changed since the file was last compared with what is unhealthy.
+    /// Whether something may have changed since the file was last compared with the unhealthy backends.
     is_behind: bool,
     has_failed: bool,
 }
 
-/// How long files may take.
+/// Time limits of file operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemoryTiming {
-    /// From one write to the next, at least.
+    /// Minimum time between two writes.
     pub(super) every: Duration,
-    /// For reading it at start, and for writing it at the end.
+    /// Time limit for reading at start and for writing at the end.
     pub(super) patience: Duration,
 }
 
 impl Memory {
-    /// Also what is remembered; nothing, with a warning, where it cannot be read in time.
+    /// Opens the memory, and returns the contents of the file: nothing, with a warning, if it cannot be read in time.
     pub(super) async fn open(directory: PathBuf, timing: MemoryTiming) -> (Self, Unhealthy) {
         let at = directory.clone();
         let reading = state::aside(move || read(&at).map_err(io::Error::other));
@@ -135,12 +136,12 @@ impl Memory {
         (Self { directory, timing, saved, writing: None, begun: None, is_behind, has_failed }, unhealthy)
     }
 
-    /// Something may be unhealthy now that was not, or the other way round.
+    /// Notes that a backend may have become unhealthy or healthy.
     pub(super) fn is_behind(&mut self) {
         self.is_behind = true;
     }
 
-    /// Whether it is time to call [`Memory::keep`] with what is unhealthy now.
+    /// Whether [`Memory::keep`] should be called now with the unhealthy backends.
     pub(super) fn is_due(&self) -> bool {
         match &self.writing {
             Some((writing, _)) => writing.is_finished(),
@@ -151,7 +152,7 @@ impl Memory {
         }
     }
 
-    /// Begins to write what is unhealthy if the file says something else. Never waits for the disk.
+    /// Starts to write the unhealthy backends if the file has others. Never waits for the disk.
     pub(super) async fn keep(&mut self, unhealthy: Unhealthy) {
         if let Some((writing, written)) = self.writing.take() {
             let result = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -166,7 +167,7 @@ impl Memory {
         }
     }
 
-    /// Writes what is unhealthy now, as far as there is time.
+    /// Writes the present unhealthy backends, if the time limit permits.
     pub(super) async fn end(mut self, unhealthy: Unhealthy) {
         let patience = self.timing.patience;
         let path = self.directory.join(NAME);

@@ -1,44 +1,44 @@
-//! What there is to count of the checks, for metrics.
+//! The counters of the health checks, for metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 pub use super::state::Condition;
 
-/// How checks stand and went so far.
+/// The state of the checks, and their results so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Targets by how they stand.
+    /// Number of targets in each condition.
     pub targets: BTreeMap<Condition, usize>,
-    /// Checks that are over, by what came of them.
+    /// Number of finished checks by outcome.
     pub done: BTreeMap<Outcome, u64>,
-    /// Checks that wait for an answer.
+    /// Number of checks that wait for an answer.
     pub open: usize,
-    /// By how much checks began later than they were due, all together, in milliseconds.
+    /// The sum of the delays by which checks began later than they were due, in milliseconds.
     pub late_millis: u64,
 }
 
-/// What came of a check.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// A good answer.
     Passed,
-    /// The connection was refused, or reset before there was an answer.
+    /// The connection was refused, or it was reset before an answer arrived.
     Refused,
     /// No connection or no answer in time.
     Timeout,
-    /// There is no way to the backend.
+    /// There is no route to the backend.
     Unreachable,
-    /// An answer, with a status that is not expected.
+    /// An answer with a status that is not expected.
     Status,
-    /// An answer that is not HTTP, or none.
+    /// An answer that is not HTTP, or no answer.
     Protocol,
-    /// This host could not ask: no file descriptor, no memory. Says nothing about the backend.
+    /// This host could not ask, because it had no file descriptor or no memory. Says nothing about the backend.
     Unasked,
 }
 
 impl Outcome {
-    /// Every one of them.
+    /// All outcomes.
     pub const ALL: [Self; 7] =
         [Self::Passed, Self::Refused, Self::Timeout, Self::Unreachable, Self::Status, Self::Protocol, Self::Unasked];
 }

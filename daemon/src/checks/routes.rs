@@ -1,5 +1,5 @@
-//! When a target of each family was last seen to have a route from this host. Pure. One backend without a route is a backend
-//! that cannot be used; a family in which no other target has one is a host whose network is not up.
+//! The time at which a target of each family was last known to have a route from this host. Pure. If one backend has no
+//! route, it cannot be used; if no other target of its family has one, the host's network is not up.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,40 +11,40 @@ use nodelb_core::model::moment::Moment;
 use super::board::TargetId;
 use super::schedule::shortest;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// Of each target that had a route when it was asked last: its family, and when that was.
+    /// For each target that had a route when it was last asked: its family, and the time.
     seen: HashMap<TargetId, (Family, Moment), RandomState>,
-    /// The same in the order of time: IPv4, IPv6.
+    /// The same, sorted by time: IPv4, IPv6.
     in_order: [BTreeSet<(Moment, TargetId)>; 2],
 }
 
 impl Routes {
-    /// Takes in that there was a route to the target when it was asked.
+    /// Notes that there was a route to the target when it was asked.
     pub(super) fn note(&mut self, target: TargetId, family: Family, asked: Moment) {
         self.forget(target);
         self.seen.insert(target, (family, asked));
         self.in_order[index(family)].insert((asked, target));
     }
 
-    /// The target is not asked any more, or there was no route to it.
+    /// Removes a target that is no longer asked, or to which there was no route.
     pub(super) fn forget(&mut self, target: TargetId) {
         if let Some((family, asked)) = self.seen.remove(&target) {
             self.in_order[index(family)].remove(&(asked, target));
         }
     }
 
-    /// Whether there was a route to any target of the family that was asked after this moment, when it was asked last.
+    /// Whether any target of the family that was asked after this moment had a route when it was last asked.
     pub(super) fn lead_anywhere(&self, family: Family, after: Moment) -> bool {
         self.in_order[index(family)].last().is_some_and(|(asked, _)| after < *asked)
     }
 }
 
-/// After which moment another target must have been seen to have a route, for a missing one to count against a target that
-/// was asked at this moment. A window of one answer fewer than it takes to turn: when the network of the host goes down,
-/// what was seen until then is too old before a target has failed that often. Where one answer is enough, the window is one
-/// interval.
+/// Returns the moment after which another target must have had a route, so that a missing route counts against a target
+/// that was asked at `asked`. The window is one answer shorter than the number of answers that turn a target: when the
+/// host's network goes down, earlier evidence is too old before a target has failed that often. If one answer is
+/// enough, the window is one interval.
 pub(super) fn evidence_after(check: &HealthCheck, asked: Moment) -> Moment {
     let answers = u64::from(check.fall.saturating_sub(1).max(1));
     Moment(asked.0.saturating_sub(shortest(check.interval).saturating_mul(answers)))

@@ -1,5 +1,5 @@
-//! The task of the checks: passes on what the file source says, asks whom the schedule names, and tells the owner what
-//! follows from the answers.
+//! The task of the health checks: passes on the changes of the file source, asks the targets that the schedule names,
+//! and reports the consequences to the owner task.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,42 +24,42 @@ use super::report::{CheckReport, Outcome};
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
 
-/// The checker: what it is connected to.
+/// The checker's connections and settings.
 pub struct Checker {
-    /// From the file source.
+    /// Changes from the file source.
     pub incoming: mpsc::Receiver<Vec<Change>>,
-    /// To the owner.
+    /// Changes to the owner task.
     pub changes: mpsc::Sender<Vec<Change>>,
-    /// For metrics.
+    /// Reports for metrics.
     pub reports: watch::Sender<Arc<CheckReport>>,
-    /// Makes a socket nodelb's own.
+    /// Registers a socket as nodelb's own.
     pub register: Register,
-    /// Whether an address is this host's own, as far as that is known: no network is needed to reach it.
+    /// Whether an address is known to be this host's own: it can be reached without a network.
     pub is_local: Arc<dyn Fn(Addr) -> bool + Send + Sync>,
     /// The state directory.
     pub directory: PathBuf,
-    /// Whether it takes over from a daemon that has just ended, beside maps with services in them.
+    /// Whether the daemon continues the work of one that has just ended, with services in the existing maps.
     pub continues: bool,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// Keeps the hosts of a network from asking in step.
+    /// Seed of the jitter, which keeps the hosts of a network from asking at the same times.
     pub seed: u64,
-    /// How many file descriptors there may be for checks.
+    /// Maximum number of file descriptors for checks.
     pub sockets: usize,
-    /// How long things take.
+    /// Intervals and time limits.
     pub timing: Timing,
 }
 
-/// How long things take that nobody needs to configure.
+/// Intervals and time limits that need no configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// What turns within this time is told together.
+    /// Time during which turns are collected and then reported together.
     pub gather: Duration,
-    /// Due checks begin together in steps of this.
+    /// Due checks begin together in steps of this length.
     pub grain: Duration,
-    /// From one write to the state directory to the next, at least.
+    /// Minimum time between two writes to the state directory.
     pub save_every: Duration,
-    /// How long the state directory may take: at start, while services wait, and at the end.
+    /// Time limit for the state directory: at start, while services wait for it, and at the end.
     pub patience: Duration,
 }
 
@@ -74,17 +74,17 @@ impl Default for Timing {
     }
 }
 
-/// How often the journal and the metrics are brought up to date.
+/// Interval at which the journal and the metrics are updated.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
-/// The most questions open in each lane: far more than ten thousand healthy targets need.
+/// Maximum number of open checks in each lane: far more than ten thousand healthy targets need.
 const MAX_OPEN: usize = 1_024;
 
 /// File descriptors that are not for checks: maps, links, the admin API, apiservers.
 const OTHER_DESCRIPTORS: u64 = 512;
 
-/// How many sockets this process may have for checks. Raises its own limit as far as that goes: systemd leaves it low for
-/// programs that use select(2), which nodelb does not.
+/// Returns the number of sockets that this process may use for checks. Raises the process's own soft limit as far as
+/// permitted: systemd leaves it low for programs that use select(2), which nodelb does not.
 pub fn room_for_sockets() -> usize {
     let wanted = 2 * MAX_OPEN as u64 + OTHER_DESCRIPTORS;
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return MIN_SOCKETS };
@@ -93,11 +93,11 @@ pub fn room_for_sockets() -> usize {
     usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX).max(MIN_SOCKETS)
 }
 
-/// With fewer sockets nothing would be checked.
+/// Minimum number of sockets: with fewer, nothing would be checked.
 const MIN_SOCKETS: usize = 64;
 
-/// Runs the checker until `shutdown` is ready or the owner no longer listens. What the file source said is passed on once
-/// it is known what was unhealthy before.
+/// Runs the checker until `shutdown` is ready or the owner task has ended. The changes of the file source are passed on
+/// only after the unhealthy backends of the previous run are known.
 pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     let Timing { save_every: every, patience, .. } = checker.timing;
     let timing = MemoryTiming { every, patience };
@@ -120,14 +120,14 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     memory.end(running.board.unhealthy()).await;
 }
 
-/// A question that waits for its answer.
+/// A check that waits for its answer.
 struct Open {
     due: Due,
-    /// When it was asked.
+    /// The time at which it was made.
     asked: Moment,
-    /// The interval it was asked in.
+    /// The interval of the check.
     interval: Duration,
-    /// The address that is asked.
+    /// The address that was asked.
     addr: Addr,
 }
 
@@ -136,12 +136,12 @@ struct Running {
     board: Board,
     schedule: Schedule,
     asking: JoinSet<Result<(), Failure>>,
-    /// The questions that wait for an answer.
+    /// The checks that wait for an answer.
     open: HashMap<task::Id, Open>,
     routes: Routes,
     journal: Journal,
     report: CheckReport,
-    /// When what has turned is told.
+    /// The time at which turns are reported.
     tell_at: Option<Moment>,
 }
 
@@ -186,7 +186,7 @@ impl Running {
         }
     }
 
-    /// Hands what the file source says to the owner, with what is known of the backends.
+    /// Passes a batch of the file source to the owner task, with what is known of the backends.
     async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), OwnerIsGone> {
         let Followed { entered, left } = self.board.follow(&batch);
         let now = self.checker.clock.now();
@@ -199,7 +199,7 @@ impl Running {
         self.checker.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
     }
 
-    /// Tells the owner what has turned.
+    /// Reports turns to the owner task.
     async fn tell(&mut self) -> Result<(), OwnerIsGone> {
         let news = self.board.news(self.checker.clock.now());
         if news.is_empty() {
@@ -214,7 +214,7 @@ impl Running {
         while let Some(due) = self.schedule.next(now) {
             self.report.late_millis += due.late;
             let Some(question) = self.board.question(due.target) else {
-                // Not reached: a target that has left is not named.
+                // Not reached: the schedule does not name a target that has left.
                 self.schedule.leave(due.target);
                 self.schedule.close(due, false, Duration::ZERO, now);
                 continue;
@@ -227,7 +227,7 @@ impl Running {
         }
     }
 
-    /// Takes in an answer, and all others that are there. Whether a backend has turned.
+    /// Takes an answer and all others that are waiting. Returns whether a backend has turned.
     fn take(&mut self, first: Answered) -> bool {
         let now = self.checker.clock.now();
         let (mut next, mut has_turned) = (Some(first), false);
@@ -252,8 +252,9 @@ impl Running {
         has_turned
     }
 
-    /// The answer as it counts: a host that has had no route to any target of the family for a while, as before its network
-    /// is up, can say nothing about a backend. A target on this host itself has a route whatever becomes of the network.
+    /// Returns the answer as it counts. A host that has had no route to any target of the family for a while, such as
+    /// before its network is up, can say nothing about a backend. A target on this host has a route in any state of the
+    /// network.
     fn weigh(&mut self, open: &Open, answer: Result<(), Failure>) -> Result<(), Failure> {
         let (target, family) = (open.due.target, open.addr.family());
         let is_unasked = matches!(&answer, Err(failure) if failure.outcome == Outcome::Unasked);
@@ -277,7 +278,7 @@ impl Running {
         }
     }
 
-    /// Whether the answer has turned the target's backends.
+    /// Returns whether the answer has turned the target's backends.
     fn hear(&mut self, target: TargetId, answer: Result<(), Failure>, now: Moment) -> bool {
         if let Err(Failure { outcome: Outcome::Unasked, text, .. }) = &answer {
             self.journal.cannot_ask(text);
@@ -304,7 +305,7 @@ impl Running {
         });
     }
 
-    /// The moment, or the next at which checks begin: not every check wakes the task for itself.
+    /// Rounds up to a moment at which checks begin, so that not every check wakes the task separately.
     fn in_grains(&self, due: Moment) -> Moment {
         let grain = u64::try_from(self.checker.timing.grain.as_millis()).unwrap_or(1).max(1);
         Moment(due.0.next_multiple_of(grain))
@@ -314,7 +315,7 @@ impl Running {
 /// An answer with the id of the task that asked.
 type Answered = Result<(task::Id, Result<(), Failure>), JoinError>;
 
-/// Nobody listens any more: the daemon ends.
+/// The owner task has ended because the daemon ends.
 struct OwnerIsGone;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Who is asked when. Pure: time and chance come in as arguments.
+//! The times of the checks. Pure: time and randomness are arguments.
 //!
-//! Newcomers are asked one after the other, a thousand a second, so that ten thousand of them are no burst; from then on
-//! each in its own interval, give or take a tenth, so that those which have begun together drift apart. A target has at
-//! most one question open.
+//! New targets are asked one after the other, a thousand a second, so that ten thousand of them cause no burst. After
+//! that, each target has its own interval with a jitter of a tenth, so that targets that began together drift apart. A
+//! target has at most one open check.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,29 +13,29 @@ use nodelb_core::model::moment::Moment;
 
 use super::board::TargetId;
 
-/// From one newcomer to the next, in milliseconds.
+/// Time between two new targets in milliseconds.
 const NEWCOMER_EVERY: u64 = 1;
-/// By how many hundredths an interval may be shorter or longer.
+/// Maximum deviation from an interval, in per cent.
 const JITTER_PERCENT: u64 = 10;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Schedule {
     seed: u64,
-    /// How many questions of one lane may be open.
+    /// Maximum number of open checks per lane.
     room: usize,
     queue: BTreeSet<(Moment, TargetId)>,
     targets: HashMap<TargetId, Target, RandomState>,
     lanes: [Lane; 2],
-    /// When the next newcomer is due.
+    /// The time at which the next new target is due.
     newcomer_at: Moment,
 }
 
-/// Targets whose last question found no answer in time have a lane of their own: a network that has become a black hole
-/// keeps its own targets waiting, and nobody else's.
+/// A queue of targets. Those that did not answer in time the last time have a lane of their own: a network that drops
+/// all packets delays only its own targets.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Due, and not asked for want of room.
+    /// Targets that are due but cannot be asked yet because the lane is full.
     waiting: VecDeque<TargetId>,
     open: usize,
 }
@@ -54,25 +54,25 @@ enum Place {
     Open,
 }
 
-/// A target to be asked now.
+/// A target that is to be asked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) target: TargetId,
-    /// In which lane its question counts as open until it is [`Schedule::close`]d.
+    /// The lane in which the check counts as open until [`Schedule::close`].
     pub(super) lane: usize,
-    /// How long ago it should have been asked, in milliseconds.
+    /// The delay since the check was due, in milliseconds.
     pub(super) late: u64,
 }
 
 impl Schedule {
-    /// `room` is how many questions may be open in each of the two lanes.
+    /// Creates a schedule. `room` is the maximum number of open checks in each of the two lanes.
     pub(super) fn new(seed: u64, room: usize) -> Self {
         let (queue, targets) = (BTreeSet::new(), HashMap::default());
         Self { seed, room: room.max(1), queue, targets, lanes: Default::default(), newcomer_at: Moment(0) }
     }
 
-    /// Lets the target be asked soon: it is new, or is to be asked something else. One that is being asked is asked again
-    /// when that is over.
+    /// Schedules a target soon: it is new, or its check has changed. A target with an open check is asked again after
+    /// that check is closed.
     pub(super) fn enter(&mut self, target: TargetId, now: Moment) {
         let lane = match self.targets.get(&target) {
             Some(known) if known.place != Place::Queued => return,
@@ -92,14 +92,14 @@ impl Schedule {
         self.targets.insert(target, Target { due, lane, place: Place::Queued });
     }
 
-    /// The target is not to be asked any more. A question that is open stays so until it is closed.
+    /// Removes a target that is no longer to be asked. Its open check stays open until it is closed.
     pub(super) fn leave(&mut self, target: TargetId) {
         if let Some(known) = self.targets.remove(&target) {
             self.queue.remove(&(known.due, target));
         }
     }
 
-    /// Whom to ask now: to be called until there is nobody.
+    /// Returns the next target to ask now. The caller repeats the call until the result is `None`.
     pub(super) fn next(&mut self, now: Moment) -> Option<Due> {
         while let Some((_, target)) = self.queue.first().copied().filter(|(due, _)| *due <= now) {
             self.queue.pop_first();
@@ -113,7 +113,7 @@ impl Schedule {
             while lane.open < room
                 && let Some(target) = lane.waiting.pop_front()
             {
-                // One that has left is still in line.
+                // A target that has left may still be in the queue.
                 if let Some(known) = self.targets.get_mut(&target) {
                     known.place = Place::Open;
                     lane.open += 1;
@@ -124,11 +124,11 @@ impl Schedule {
         None
     }
 
-    /// The question is over. `was_silent`: there was no answer in time.
+    /// Closes a check. `was_silent`: no answer arrived in time.
     pub(super) fn close(&mut self, asked: Due, was_silent: bool, interval: Duration, now: Moment) {
         self.lanes[asked.lane].open -= 1;
         if let Some(known) = self.targets.get(&asked.target) {
-            // Counted from when it was asked, so that slow answers do not stretch the interval.
+            // Counted from the start of the check, so that slow answers do not stretch the interval.
             let due = known.due.plus(asked.late + self.jittered(asked.target, known.due, interval));
             self.put(asked.target, usize::from(was_silent), due.max(now));
         }
@@ -140,18 +140,18 @@ impl Schedule {
         part(interval, 100 - JITTER_PERCENT + hasher.finish() % (2 * JITTER_PERCENT + 1))
     }
 
-    /// When there is next somebody to ask, unless a question is closed before.
+    /// Returns the time at which the next target is due, unless a check is closed earlier.
     pub(super) fn next_due(&self) -> Option<Moment> {
         self.queue.first().map(|(due, _)| *due)
     }
 
-    /// How many questions are open.
+    /// Returns the number of open checks.
     pub(super) fn open(&self) -> usize {
         self.lanes.iter().map(|lane| lane.open).sum()
     }
 }
 
-/// The least time from one question to the next in this interval, in milliseconds.
+/// Returns the minimum time between two checks with this interval, in milliseconds.
 pub(super) fn shortest(interval: Duration) -> u64 {
     part(interval, 100 - JITTER_PERCENT)
 }

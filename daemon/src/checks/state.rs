@@ -1,32 +1,32 @@
-//! How a backend stands, and what an answer changes about it: the rise and fall counts. Pure.
+//! The health of a backend, and its changes by answers: the rise and fall counts. Pure.
 
 use std::sync::Arc;
 
-/// What stands for the error of a backend that may not be used before its first answer.
+/// The error of a backend that may not be used before its first answer.
 const UNASKED: &str = "not checked yet";
 
-/// How a backend stands.
+/// The health of a backend.
 ///
-/// The first answer decides alone, as with HAProxy and Envoy: nothing is known that it would have to outweigh. From then
-/// on as many answers in a row as `rise` or `fall` say are needed to turn it.
+/// The first answer decides alone, as in HAProxy and Envoy, because there is no earlier knowledge to outweigh. After
+/// that, `rise` or `fall` consecutive answers are needed to turn the backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     is_healthy: bool,
     is_decided: bool,
-    /// So many answers in a row have said the opposite.
+    /// The number of consecutive answers that contradict the present state.
     against: u8,
-    /// The last bad answer; says something while unhealthy.
+    /// The last bad answer; meaningful while the backend is unhealthy.
     error: Arc<str>,
 }
 
-/// How a backend stands, for counting.
+/// The health of a backend, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// The last answers were good.
     Healthy,
     /// The last answers were bad.
     Unhealthy,
-    /// It has not answered yet, or not to what it is asked now.
+    /// The backend has not answered yet, or not to its present check.
     Unchecked,
 }
 
@@ -41,25 +41,26 @@ impl std::fmt::Display for Condition {
 }
 
 impl Standing {
-    /// Of a backend nothing is known of, unless `continues`: then it was healthy when nodelb was ended a moment ago, and it
-    /// takes as many bad answers to turn it as if that had not happened.
+    /// Creates the state of an unknown backend. If it `continues`, the backend was healthy when nodelb ended a moment
+    /// ago, and as many bad answers turn it as without the restart.
     pub(super) fn new(starts_healthy: bool, continues: bool) -> Self {
         let is_healthy = starts_healthy || continues;
         Self { is_healthy, is_decided: continues, against: 0, error: UNASKED.into() }
     }
 
-    /// Of a backend that was unhealthy when nodelb ended. It needs as many good answers as if that had not happened.
+    /// Creates the state of a backend that was unhealthy when nodelb ended. It needs as many good answers as without
+    /// the restart.
     pub(super) fn unhealthy(error: Arc<str>) -> Self {
         Self { is_healthy: false, is_decided: true, against: 0, error }
     }
 
-    /// The question is another one: the state stays until the first answer to it, which decides.
+    /// Returns the state for a changed check: it stays until the first answer to the new check, which decides.
     pub(super) fn asked_anew(mut self) -> Self {
         (self.is_decided, self.against) = (false, 0);
         self
     }
 
-    /// Takes in an answer. Whether it turned the state.
+    /// Takes an answer. Returns whether it turned the state.
     pub(super) fn hear(&mut self, answer: Result<(), Arc<str>>, rise: u8, fall: u8) -> bool {
         let is_good = answer.is_ok();
         if let Err(error) = answer {
@@ -79,7 +80,7 @@ impl Standing {
         turns
     }
 
-    /// Why it is not to be used; `None` while it is healthy.
+    /// Returns why the backend is not to be used; `None` while it is healthy.
     pub(super) fn failure(&self) -> Option<&Arc<str>> {
         (!self.is_healthy).then_some(&self.error)
     }
