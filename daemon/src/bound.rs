@@ -1,7 +1,8 @@
-//! NodePorts that a process of this node has bound: connections from outside the node reach it, not the service. Owns
-//! looking for them and saying so; that they are not bound in the first place is `bpf/bind.h`'s business.
+//! NodePorts that a process of this node has bound: connections from outside the node reach that process, not the
+//! service. Owns the search for them and the messages about them; `bpf/bind.h` prevents the bind in the first place.
 //!
-//! Looks when other NodePorts are served than before, and once a minute, since the kernel tells nobody of a new listener.
+//! Searches when other NodePorts are served than before, and once a minute, because the kernel does not report new
+//! listeners.
 
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::addr::Family;
@@ -28,16 +29,16 @@ use crate::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag
 
 pub(crate) mod ephemeral;
 
-/// NodePorts, each with who has bound it.
+/// NodePorts, each with the process that has bound it.
 type Bound = BTreeMap<L4Addr, Arc<str>>;
 
-/// How long after the last time it is looked again if nothing happens.
+/// Time after which the search is repeated even if nothing changes.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// How long after the first change of what is served: changes rarely come alone.
+/// Time between the first change of the NodePorts and the search: changes rarely come alone.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The task that looks.
+/// The task that searches.
 pub(crate) struct Lookout {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     changes: mpsc::Sender<Vec<Change>>,
@@ -45,17 +46,17 @@ pub(crate) struct Lookout {
 }
 
 impl Lookout {
-    /// Looks for what the snapshot says is served, and tells the owner what it finds.
+    /// Searches for the NodePorts that the snapshot serves, and reports the result to the owner task.
     pub(crate) fn new(snapshot: watch::Receiver<Arc<Snapshot>>, changes: mpsc::Sender<Vec<Change>>) -> Self {
         Self { snapshot, changes, overlap: None }
     }
 
-    /// Also looks at which ports the kernel chooses by itself, if NodePorts are protected.
+    /// Also checks which ports the kernel chooses by itself, if NodePorts are protected.
     pub(crate) fn with_overlap(self, overlap: Option<Overlap>) -> Self {
         Self { overlap, ..self }
     }
 
-    /// Runs until `stop`, or until there is no owner any more.
+    /// Runs until `stop` resolves, or until the owner task is gone.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
         tokio::select! {
             () = stop => {}
@@ -82,7 +83,7 @@ impl Lookout {
         }
     }
 
-    /// Until it is time to look again.
+    /// Waits until the next search.
     async fn wait(&mut self, served: &Realised) -> Result<(), watch::error::RecvError> {
         let latest = Instant::now() + EVERY;
         loop {
@@ -90,7 +91,7 @@ impl Lookout {
                 () = sleep_until(latest) => return Ok(()),
                 changed = self.snapshot.changed() => changed?,
             }
-            // However much happens, it is compared once in this time.
+            // The snapshots within this time are compared once, however many there are.
             sleep(PAUSE).await;
             if nodeports(&self.snapshot.borrow_and_update()) != *served {
                 return Ok(());
@@ -99,8 +100,9 @@ impl Lookout {
     }
 }
 
-/// The NodePorts that are served and kept free, and the addresses on which they are. One that an earlier nodelb has left on
-/// a port of nodelb's own is none of them: it goes, and the listener is meant to be there.
+/// Returns the NodePorts that are served and protected, and the addresses at which they are served. A NodePort that an
+/// earlier nodelb left on one of this daemon's own ports is not among them: it is about to be removed, and the listener
+/// is intended.
 fn nodeports(snapshot: &Snapshot) -> MapState {
     let state = &snapshot.realised;
     let each = [Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into_iter().flat_map(|any| {
@@ -113,7 +115,7 @@ fn nodeports(snapshot: &Snapshot) -> MapState {
     MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() }
 }
 
-/// What has been said so far: each thing is said once.
+/// What has been logged so far, so that each message is logged once.
 #[derive(Debug, Default)]
 struct Told {
     bound: Bound,
@@ -121,7 +123,7 @@ struct Told {
 }
 
 impl Told {
-    /// Says what is new; what the owner must know, if it differs from before.
+    /// Logs what is new, and returns the bound NodePorts if they differ from the previous ones.
     fn take(&mut self, found: io::Result<Bound>, served: &Realised) -> Option<Bound> {
         let bound = match found {
             Ok(bound) => bound,
@@ -156,7 +158,7 @@ impl Told {
     }
 }
 
-/// Goes through the sockets of this network namespace, if a NodePort is served.
+/// Reads the sockets of this network namespace, if any NodePort is served.
 async fn look(served: Realised) -> io::Result<Bound> {
     if served.frontends.is_empty() {
         return Ok(Bound::new());
@@ -165,7 +167,7 @@ async fn look(served: Realised) -> io::Result<Bound> {
         let mut finds = Finds::default();
         let mut diag = SockDiag::open()?;
         for family in [Family::Ipv4, Family::Ipv6] {
-            // A connected UDP socket gets nothing but what its peer sends.
+            // A connected UDP socket receives only what its peer sends.
             for (protocol, state) in [(Protocol::Tcp, LISTEN), (Protocol::Udp, CLOSE)] {
                 let request = InetDiagRequest::all(family, protocol, &[state]);
                 diag.dump(&request, |socket| finds.add(&served, protocol, socket))?;
@@ -177,7 +179,7 @@ async fn look(served: Realised) -> io::Result<Bound> {
     .unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
-/// The sockets found at each NodePort, the first by address standing for all.
+/// The sockets found at each NodePort; the first by address represents all of them.
 #[derive(Debug, Default)]
 struct Finds(BTreeMap<L4Addr, (L4Addr, u32)>);
 

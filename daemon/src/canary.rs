@@ -1,9 +1,10 @@
-//! Proof of life: whether the hooks act on this node's processes, found by trying. Owns what each outcome
-//! means; when to try, and what follows, is the reconcile loop's business.
+//! Tests by real connects whether the hooks act on this node's processes. Owns the meaning of each outcome; the
+//! reconcile loop decides when to test, and what follows.
 //!
-//! A canary frontend has no backend, so the hook must refuse a connect() to it at once. The connect() is that of a UDP
-//! socket, which sends no packet whatever happens. Programs of another nodelb refuse it too: so the program leaves a mark in
-//! its own record of the socket, and those know neither the record nor which sockets are nodelb's own.
+//! A canary frontend has no backend, so the hook must refuse a connect() to it immediately. The connect() uses a UDP
+//! socket, so no packet is sent in any case. Programs of another nodelb refuse it, too. Therefore this daemon's program
+//! marks its own record of the socket: programs of another nodelb have neither the record nor the list of nodelb's own
+//! sockets.
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::state::entries::CANARIES;
 
-/// What a connect() to a canary frontend came to.
+/// The outcome of a connect() to a canary frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Connected,
@@ -33,14 +34,14 @@ impl Display for Answer {
     }
 }
 
-/// The hooks act on this process as they should. Holds a note for each family that could not be tried.
+/// The hooks act on this process as they should. Contains a note for each family that could not be tested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
-    /// Such as `IPv6 is not tried: this host has no IPv6 sockets`.
+    /// Notes such as `IPv6 is not tried: this host has no IPv6 sockets`.
     pub notes: Vec<String>,
 }
 
-/// The hooks do not act as they should, or that could not be found out. The text is for `/readyz` and the journal.
+/// The hooks do not act as they should, or the test failed. The text is for `/readyz` and the journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CanaryError {
     /// The first half failed: an ordinary socket was not refused.
@@ -50,53 +51,53 @@ pub enum CanaryError {
          `bpftool cgroup tree` whether nodelb's programs are on the root of the cgroup v2 hierarchy, then restart nodelb"
     )]
     NotInEffect {
-        /// Which family was tried.
+        /// The family that was tested.
         family: Family,
-        /// What was dialled.
+        /// The address of the canary frontend.
         frontend: L4Addr,
-        /// What the kernel said instead.
+        /// The kernel's answer instead of a refusal.
         answer: String,
-        /// The cgroup of this process, where it was tried.
+        /// The cgroup of this process, to which the result applies.
         cgroup: String,
     },
-    /// A program answered that is not this daemon's: a socket registered as nodelb's own was refused too, or this daemon's
-    /// program saw nothing of it.
+    /// The program that answered is not this daemon's: a socket that is registered as nodelb's own was refused, too, or
+    /// this daemon's program did not see the socket.
     #[error(
         "programs of another nodelb answer {family} connections {}: they translate by maps of their own, which may be out of \
          date for ever, and nodelb's own connections to its apiserver too",
         if *beside { "together with those of this one" } else { "in place of those of this one" }
     )]
     AnotherAnswers {
-        /// Which family was tried.
+        /// The family that was tested.
         family: Family,
         /// Whether this daemon's program is in effect as well.
         beside: bool,
     },
-    /// Nothing was found out.
+    /// The test could not be made.
     #[error("the {family} canary could not be tried: {reason}; whether the hooks are in effect is not known")]
     NotTried {
-        /// Which family was to be tried.
+        /// The family that was to be tested.
         family: Family,
-        /// What failed.
+        /// The operation that failed.
         reason: String,
     },
 }
 
-/// What is known of the sockets that are tried.
+/// The kind of socket that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// A process of this node might have it.
+    /// A socket that any process of this node might have.
     Ordinary,
-    /// Registered as nodelb's own.
+    /// A socket that is registered as nodelb's own.
     Own,
 }
 
-/// Tries both halves in both families: an ordinary socket must be refused at once, one of nodelb's own must not be, and it
-/// must be this daemon's program that did so. `prepare` makes a socket known to that program, and `was_seen` asks whether
-/// the program has had it.
+/// Tests both halves in both families: an ordinary socket must be refused immediately, one of nodelb's own must not be
+/// refused, and this daemon's program must have made both decisions. `prepare` registers a socket with that program,
+/// and `was_seen` asks whether the program has seen it.
 ///
 /// # Errors
-/// The first thing that is not as it should be.
+/// The first result that is not as it should be.
 pub fn check<E: Display>(
     prepare: impl Fn(Probe, BorrowedFd<'_>) -> Result<(), E>,
     was_seen: impl Fn(BorrowedFd<'_>) -> Result<bool, E>,
@@ -123,16 +124,17 @@ fn unprepared(probe: Probe, error: &impl Display) -> String {
     }
 }
 
-/// An answer, and whether this daemon's program had a part in it.
+/// An answer, and whether this daemon's program took part in it.
 type Seen = (Answer, bool);
 
-/// What the two answers mean together.
+/// Returns what the two answers mean together.
 fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, CanaryError> {
     const REFUSED: Answer = Answer::Failed(Errno::ECONNREFUSED);
     let family = frontend.addr.family();
     match (ordinary, own) {
         ((Answer::NoFamily, _), _) => Ok(Some(format!("{family} is not tried: this host has no {family} sockets"))),
-        // Connected, or unreachable where the node has no route: either way the hook left nodelb's own alone.
+        // Connected, or unreachable because the node has no route: in both cases the hook left nodelb's own socket
+        // alone.
         ((REFUSED, true), (answer, true)) if answer != REFUSED => Ok(None),
         ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, beside: ordinary && own }),
         ((answer, _), _) => {
@@ -141,7 +143,7 @@ fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, 
     }
 }
 
-/// Connects a new UDP socket after `prepare` has had it, and asks `was_seen` for it afterwards.
+/// Connects a new UDP socket after `prepare` has registered it, and then asks `was_seen` about it.
 fn dial(
     frontend: L4Addr,
     prepare: impl FnOnce(BorrowedFd<'_>) -> Result<(), String>,
@@ -165,7 +167,7 @@ fn dial(
     Ok((answer, was_seen(socket.as_fd())?))
 }
 
-/// The cgroup v2 of this process, for the message only.
+/// Returns the cgroup v2 of this process, for the message only.
 fn own_cgroup() -> String {
     let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = cgroups.lines().find_map(|line| line.strip_prefix("0::"));

@@ -1,5 +1,5 @@
-//! `nodelb check-config`: everything that is wrong in the configuration, the credentials for Kubernetes and the services
-//! directory, before it matters.
+//! `nodelb check-config`: finds all problems of the configuration, of the credentials for Kubernetes and of the
+//! services directory before a start or a reload does.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -19,12 +19,12 @@ use crate::files;
 
 mod access;
 
-/// Checks the configuration and then, unless only its keys are asked for, the credentials and the services directory it
-/// names. Runs no exec plugin and connects to nothing.
+/// Checks the configuration. Unless only its keys are to be checked, it also checks the credentials and the services
+/// directory that the configuration names. Runs no exec plugin and makes no connection.
 ///
 /// # Errors
-/// All problems of the configuration; or, where root asks, every file that the unit's root may not open; or the first
-/// problem of the credentials (exit code 78), or all of the service files (65).
+/// All problems of the configuration; or, if root runs the command, every file that the unit's root may not open; or
+/// the first problem of the credentials (exit code 78), or all problems of the service files (65).
 pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     if options.keys {
@@ -41,7 +41,7 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
             return Err(Failure::message(code, closed.join("\n")));
         }
         for problem in closed {
-            // A user who checks a configuration has it perhaps elsewhere than the unit will.
+            // A user who checks a configuration may keep it at another path than the unit.
             writeln!(told, "note: {problem}").context("writing a notice")?;
         }
     }
@@ -63,16 +63,16 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
     Err(Failure::message(Code::Data, problems.join("\n")))
 }
 
-/// What `nodelb.service` does not see of this host: `ProtectHome=` and `PrivateTmp=`.
+/// Directories of this host that `nodelb.service` does not see: `ProtectHome=` and `PrivateTmp=`.
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
-/// Those of them that are the users' own.
+/// Those of them that contain home directories.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 
-/// Where it may write files.
+/// Directories in which the unit may write.
 const WRITABLE: [&str; 2] = ["/var/lib/nodelb", "/run/nodelb"];
 
-/// A line for each path that who asks here may open and the unit may not.
+/// Returns a line for each path that the user of this command may open but the unit may not.
 fn unit_notices(config: &Config) -> Vec<String> {
     let (kubernetes, state) = (&config.kubernetes, &config.state.directory);
     let paths = [
@@ -95,7 +95,8 @@ fn unit_notices(config: &Config) -> Vec<String> {
     hidden.chain(state).collect()
 }
 
-/// A line for each address of the admin API that this host does not have. Ports are not tried: a daemon that runs has them.
+/// Returns a line for each address of the admin API that this host does not have. Ports are not tested, because a
+/// running daemon uses them.
 fn listen_notices(config: &Config) -> Vec<String> {
     let notice = |address: &SocketAddr| {
         let error = TcpListener::bind((address.ip(), 0)).err()?;
@@ -106,11 +107,12 @@ fn listen_notices(config: &Config) -> Vec<String> {
     config.admin.listen.iter().filter_map(notice).collect()
 }
 
-/// Everything that the daemon opens: the configuration with what it names for Kubernetes, and the service files.
+/// Returns all paths that the daemon opens: the configuration with the files that it names for Kubernetes, and the
+/// service files.
 fn named(config: &Config, path: Option<&Path>) -> (Vec<access::Named>, Vec<access::Named>) {
     let kubernetes = config.kubernetes_settings();
     let path = path.unwrap_or(Path::new(DEFAULT_PATH));
-    // What lies in a home directory is a draft: the unit sees nothing of it anyway.
+    // A file in a home directory is a draft: the unit cannot see it anyway.
     let is_draft = HOMES.iter().any(|home| path.starts_with(home));
     let mut named = Vec::from_iter((!is_draft).then(|| ("the configuration", path.into(), Use::Read)));
     if let Some(Named { files, plugin }) = kubernetes.as_ref().and_then(credentials::named) {
@@ -124,7 +126,7 @@ fn named(config: &Config, path: Option<&Path>) -> (Vec<access::Named>, Vec<acces
     (named, services)
 }
 
-/// What is to be told of the credentials. Those that only the unit has are not judged.
+/// Returns notices about the credentials. Credentials that only the unit has are not checked.
 fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
     let files = [&settings.kubeconfig, &settings.token_file, &settings.ca_file];
     let elsewhere: Vec<&str> = files.into_iter().flatten().filter_map(|file| credstore::out_of_reach(file)).collect();

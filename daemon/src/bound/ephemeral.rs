@@ -1,4 +1,4 @@
-//! Ports that the kernel hands out by itself: whether NodePorts are among them. Changes no setting.
+//! Ports that the kernel assigns by itself: whether NodePorts are among them. Changes no setting.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use tracing::warn;
 const LOCAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// Looks at the kernel's settings and logs when NodePorts come to be among the ports: both may change while nodelb runs.
+/// Reads the kernel's settings and logs when NodePorts become part of the ports: both may change while nodelb runs.
 #[derive(Debug)]
 pub(crate) struct Overlap {
     nodeports: RangeInclusive<u16>,
@@ -17,12 +17,12 @@ pub(crate) struct Overlap {
 }
 
 impl Overlap {
-    /// Nothing is logged yet.
+    /// Creates the check, with nothing logged yet.
     pub(crate) fn new(nodeports: RangeInclusive<u16>) -> Self {
         Self { nodeports, logged: None }
     }
 
-    /// Logs an overlap that is not the one of the last time.
+    /// Logs an overlap that differs from the last one.
     pub(super) fn look(&mut self) {
         let read = |path| fs::read_to_string(path).ok();
         if let (Some(local), Some(reserved)) = (read(LOCAL), read(RESERVED)) {
@@ -39,8 +39,8 @@ impl Overlap {
     }
 }
 
-/// What happens to NodePorts that the kernel may choose as a port, with the remedy, if there are any. The settings count for
-/// IPv6 too.
+/// Returns the consequence for NodePorts that the kernel may choose as a port, with the remedy, if there are any. The
+/// settings apply to IPv6, too.
 fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> Option<String> {
     let mut ends = local.split_whitespace().map(|end| end.parse::<u16>().ok());
     let (first, last) = (ends.next()??, ends.next()??);
@@ -59,7 +59,7 @@ fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> O
     ))
 }
 
-/// `30000-32767`, or one port.
+/// Parses `30000-32767`, or one port.
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(first.parse().ok()?..=last.parse().ok()?)

@@ -1,12 +1,12 @@
-//! What `nodelb.service` may open. It runs as root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, so owner, group and mode
-//! count for it as they do for any user: what root opens in a shell may be closed to it.
+//! Files that `nodelb.service` may open. The unit runs as root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, so
+//! owner, group and mode apply to it as to any other user: it may be unable to open a file that root opens in a shell.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What is done with a file or a directory.
+/// How a file or a directory is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// A file is read.
@@ -18,7 +18,7 @@ pub(super) enum Use {
 }
 
 impl Use {
-    /// The bits that it takes.
+    /// Returns the permission bits that the use requires.
     fn bits(self) -> u32 {
         match self {
             Self::Read => 0o4,
@@ -36,15 +36,15 @@ impl Use {
     }
 }
 
-/// What it is, where it is, and what is done with it.
+/// A description, a path and its use.
 pub(super) type Named = (&'static str, PathBuf, Use);
 
-/// A line for each that is closed to the unit. What is missing is reported by what opens it.
+/// Returns a line for each path that is closed to the unit. A missing file is reported by the code that opens it.
 pub(super) fn closed(named: &[Named]) -> Vec<String> {
     let mut reported = BTreeSet::new();
     let closed = named.iter().filter_map(|(what, path, wanted)| {
         let (at, metadata, bits) = first_closed(path, *wanted)?;
-        // Many files may lie below one directory.
+        // Many files may lie below the same directory.
         if !reported.insert(at.clone()) {
             return None;
         }
@@ -66,9 +66,9 @@ pub(super) fn closed(named: &[Named]) -> Vec<String> {
     closed.collect()
 }
 
-/// The first thing on the way to a path that is closed, and the bits that it takes to pass it.
+/// Returns the first closed directory or file on the way to a path, and the permission bits that it requires.
 fn first_closed(path: &Path, wanted: Use) -> Option<(PathBuf, Metadata, u32)> {
-    // The way to a symbolic link counts as well as the way to what it leads to.
+    // The directories of a symbolic link count as well as those of its target.
     let target = fs::canonicalize(path).ok()?;
     let ways = [path, &target].map(|end| end.ancestors().skip(1).map(Path::to_path_buf).collect::<Vec<_>>());
     let directories = ways.into_iter().flat_map(|way| way.into_iter().rev()).filter(|it| !it.as_os_str().is_empty());
@@ -77,7 +77,7 @@ fn first_closed(path: &Path, wanted: Use) -> Option<(PathBuf, Metadata, u32)> {
         .find(|(_, metadata, bits)| !grants(metadata.uid(), metadata.gid(), metadata.permissions().mode(), *bits))
 }
 
-/// Whether user 0 of group 0 gets these bits. The class that it belongs to decides, as the kernel has it.
+/// Whether user 0 with group 0 has these bits. As in the kernel, only the first matching class decides.
 fn grants(owner: u32, group: u32, mode: u32, bits: u32) -> bool {
     let granted = match (owner, group) {
         (0, _) => mode >> 6,
