@@ -1,6 +1,6 @@
-//! Active health checks of services from files: the checker asks every backend whether it serves, and sends the backends
-//! that do not serve to the owner task. Owns the targets, the times and the evaluation of the answers; selection decides
-//! what follows for connections ([`nodelb_core::compile::select`]).
+//! Active health checks of services from files: the checker asks every backend whether it serves, and sends the
+//! backends that do not serve to the owner task. Owns the targets, the times and the evaluation of the answers;
+//! selection decides what follows for connections ([`nodelb_core::compile::select`]).
 //!
 //! The checker stands between the file source and the owner task: the changes of the source pass through it unmodified,
 //! and it adds the health of their backends to the same batch. Therefore a backend that may not be used before its

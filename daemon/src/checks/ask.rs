@@ -1,6 +1,6 @@
-//! One check of one backend: a TCP connect, or an HTTP GET of which the status decides. It uses sockets of nodelb's own, so
-//! that no service answers in place of a backend. A backend may be slow, hostile or gone: time and bytes are limited,
-//! and of an answer nothing but the status is used.
+//! One check of one backend: a TCP connect, or an HTTP GET of which the status decides. It uses sockets of nodelb's
+//! own, so that no service answers in place of a backend. A backend may be slow, hostile or gone: time and bytes are
+//! limited, and of an answer nothing but the status is used.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};

@@ -15,7 +15,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }
 
-/// A kernel that serves these NodePorts on 192.0.2.1 and 2001:db8::1.
+/// The state of a kernel that serves these NodePorts on 192.0.2.1 and 2001:db8::1.
 fn serving(nodeports: &[&str]) -> Realised {
     let mut state = Realised::default();
     for nodeport in nodeports {
@@ -39,7 +39,7 @@ fn socket(at: &str, only_v6: bool) -> (Protocol, InetDiagMessage) {
     (protocol, InetDiagMessage { family, state: LISTEN, id, uid: 7, inode: 1, only_v6, cgroup: None })
 }
 
-/// The NodePorts that are taken, and by what.
+/// Returns the bound NodePorts, each with its process.
 fn found(served: &Realised, sockets: &[(&str, bool)]) -> Vec<(String, String)> {
     let mut finds = Finds::default();
     for (at, only_v6) in sockets {
@@ -147,7 +147,7 @@ async fn looks_again_after_a_while_and_ends_with_the_owner() {
     task.await.unwrap();
 }
 
-/// A NodePort on nodelb's own port is in the maps only until the one that an earlier nodelb left there is gone.
+/// A NodePort on a port of nodelb's own is in the maps only until the one from an earlier nodelb is removed.
 #[tokio::test(start_paused = true)]
 async fn nodelb_does_not_warn_of_its_own_listener() {
     let [own, other] = [0, 1].map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap());

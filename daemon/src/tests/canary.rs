@@ -24,7 +24,8 @@ fn alive_means_refused_for_others_and_untouched_for_nodelb() {
     assert_eq!(note, "IPv6 is not tried: this host has no IPv6 sockets");
 }
 
-/// Every pair of answers, each seen by the program of this daemon or not: all is well in one case alone.
+/// Every pair of answers, each with and without this daemon's program having seen the socket: exactly one case is a
+/// success.
 #[test]
 fn only_what_the_own_program_did_counts() {
     let [ipv4, _] = CANARIES;
@@ -55,7 +56,7 @@ fn hooks_that_are_not_in_effect_are_named_with_the_cgroup() {
     }
 }
 
-/// Test processes run where no hook of nodelb is attached.
+/// Test processes run in a cgroup without hooks of nodelb.
 #[test]
 fn without_hooks_the_first_half_fails() {
     let error = check(|_, _| Ok::<(), Infallible>(()), |_| Ok(false)).unwrap_err();

@@ -2,7 +2,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsa
 
 use super::*;
 
-/// Checks this `[kubernetes]` section beside an empty services directory.
+/// Checks this `[kubernetes]` section with an empty services directory.
 fn checked(kubernetes: &str) -> Result<String, Failure> {
     checked_as(kubernetes, false)
 }
@@ -31,7 +31,7 @@ fn credentials_that_are_of_no_use_are_told() {
     assert!(told.contains("/missing"), "{told}");
 }
 
-/// The example of docs/install.md has such backends, and a pod that connects to them is refused.
+/// The example of docs/install.md has such backends, and the connection of a pod to them is refused.
 #[test]
 fn loopback_backends_are_good_for_the_nodes_own_processes_only() {
     let scratch = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn what_the_unit_cannot_open_is_noted() {
 
 #[test]
 fn what_the_modes_close_to_the_unit_is_told() {
-    // Only root can give files to others; the modes themselves are compared with the kernel's view in `access`.
+    // Only root can change the owner of a file; `access` compares the modes themselves with the kernel's decision.
     if !geteuid().is_root() {
         return;
     }
@@ -129,7 +129,7 @@ fn what_the_modes_close_to_the_unit_is_told() {
     }
 }
 
-/// An authority, and a client's certificate of it with its key, in PEM.
+/// A certificate authority, and a client certificate of it with its key, in PEM.
 fn certificates() -> (String, String, String) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

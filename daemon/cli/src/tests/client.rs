@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use super::{At, get};
 use crate::exit::Code;
 
-/// Answers one connection with these bytes and hands back what was asked.
+/// Answers one connection with these bytes, and returns the request.
 fn answering(bytes: &'static str) -> (At, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = At::Tcp(listener.local_addr().unwrap());
@@ -25,7 +25,7 @@ fn answering(bytes: &'static str) -> (At, JoinHandle<String>) {
     (address, task)
 }
 
-/// An address nobody listens on.
+/// Returns an address on which no process listens.
 fn silent() -> At {
     At::Tcp(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
 }

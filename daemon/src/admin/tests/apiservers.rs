@@ -10,7 +10,7 @@ fn address(n: u8) -> Address {
     SocketAddr::from(([192, 0, 2, n], 6443)).into()
 }
 
-/// The second configured address is in use, for the first has failed; a third is learned.
+/// The second configured address is in use because the first has failed; a third is learned.
 pub(crate) fn report() -> PoolReport {
     let servers = [1, 2].map(|n| Server { address: address(n), tls_server_name: None });
     let mut pool = Pool::new(&servers, Timing::default(), 7, Moment(0));
@@ -35,7 +35,7 @@ session:
 Apiserver       Last-Heard  Switches  Problem
 192.0.2.2:6443  12s         0         -
 ";
-    // The wait is jittered, by the seed.
+    // The wait has a jitter that depends on the seed.
     let wait = text.lines().nth(2).and_then(|line| line.split("again in ").nth(1)).unwrap();
     assert_eq!(text, expected.replace("WAIT", wait));
 }

@@ -71,7 +71,7 @@ fn nobody_is_accused_while_a_round_runs() {
     assert!(shown.contains("changes are under way") && !shown.contains("somebody else"), "{shown}");
     rounds.end();
     assert!(text(&state, &Filter::default()).contains("added by somebody else"));
-    // One that is over before the snapshot is looked at.
+    // A round that ends before the snapshot is read.
     state.maps = Arc::new(move || {
         rounds.begin();
         rounds.end();

@@ -97,7 +97,7 @@ fn rows_of_earlier_runs_say_so() {
     assert!(text.trim_end().ends_with("before the last start"), "{text}");
 }
 
-/// The file of earlier runs may say anything.
+/// The file of earlier runs may contain anything.
 #[test]
 fn no_figure_is_too_large_to_be_shown() {
     let (event, _) = changed();

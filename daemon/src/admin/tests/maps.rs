@@ -21,7 +21,8 @@ fn name_of(id: ServiceId) -> Option<String> {
     Some(name.into())
 }
 
-/// A service with a weight-2 backend, one whose name the other's is a prefix of, and one nobody knows.
+/// A service with a backend of weight 2, one with a name that begins with the other's, and one that the table does not
+/// know.
 fn held() -> MapState {
     let slot = |id, addr: &str| Slot { backend: BackendId(id), addr: addr.parse().unwrap() };
     let shared = [slot(1, "10.1.0.1:80"), slot(1, "10.1.0.1:80"), slot(2, "10.1.0.2:80")];

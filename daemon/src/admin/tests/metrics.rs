@@ -27,7 +27,7 @@ fn state(report: PoolReport) -> AdminState {
     AdminState { apiservers: watch::channel(Arc::new(report)).1, limits: LIMITS, ..untold() }
 }
 
-/// The samples of these families, as `name{labels} value`.
+/// Returns the samples of these families, as `name{labels} value`.
 fn samples_of(state: &AdminState, about: &str) -> BTreeSet<String> {
     let now = Now { moment: Moment(21_500), unix: 1_700_000_060 };
     let text = metrics(state, now).unwrap();
@@ -212,7 +212,7 @@ fn hooks_that_are_not_in_effect_show() {
     let bad = with(health(Check::failed("canary", "answered")));
     expect(&samples_of(&bad, "nodelb_hooks"), ["nodelb_hooks_in_effect 0"]);
     expect(&samples_of(&bad, "nodelb_ready"), ["nodelb_ready 0"]);
-    // The memory datapath has none.
+    // The memory datapath has no hooks.
     expect(&samples_of(&state(PoolReport::default()), "nodelb_hooks"), []);
 }
 
@@ -233,7 +233,7 @@ fn connections_are_counted_by_service_port() {
     assert_eq!(samples_of(&state, "nodelb_service_connections"), samples, "asking is no connection");
 }
 
-/// Everything that there can be.
+/// A state in which every metric has a value.
 fn full() -> AdminState {
     AdminState {
         sources: vec![watch::channel(Arc::new(rows())).1],
@@ -247,7 +247,7 @@ fn full() -> AdminState {
     }
 }
 
-/// What is published is the table: every metric, with its type, unit, help and labels, and none besides.
+/// The published metrics are exactly those of the table, with the same types, units, help texts and labels.
 #[test]
 fn every_metric_of_the_table_is_published() {
     let now = Now { moment: Moment(21_500), unix: 1_700_000_060 };
@@ -277,7 +277,7 @@ fn service(number: u32) -> [Change; 2] {
     let ports = vec![ServicePort { name: Arc::clone(&port), protocol, frontends }];
     let awaits_load_balancer = number.is_multiple_of(10);
     let service = Service { ports, awaits_load_balancer, ..Service::new(name.clone(), Source::Files) };
-    // Every fifth has none.
+    // Every fifth service has no backends.
     let backends = (0..number % 5).map(|_| Backend::new(addr(10), 8080)).take(1).collect();
     let slice = Slice {
         name: SliceName::new(&name.namespace, &name.name),
@@ -316,7 +316,7 @@ fn services_are_counted_by_how_they_stand() {
     }
 }
 
-/// What a scrape costs where there are many: printed, for a look now and then.
+/// Prints the cost of a scrape with many services, for occasional inspection.
 #[test]
 #[expect(clippy::print_stdout, reason = "a figure to look at, with --nocapture")]
 fn a_scrape_at_fifty_thousand_services_is_short() {
@@ -325,6 +325,6 @@ fn a_scrape_at_fifty_thousand_services_is_short() {
     let text = metrics(&state, Now::default()).unwrap();
     println!("a scrape at 50,000 services: {} ms, {} bytes", start.elapsed().as_millis(), text.len());
     assert!(text.contains("nodelb_services 50000\n"));
-    // However many services there are: a label with a value for each is bounded.
+    // The number of values is bounded for a label with one value per service, so the size is bounded, too.
     assert!(text.len() < 1_000_000);
 }

@@ -19,7 +19,7 @@ fn every_route_and_parameter_is_described() {
     }
 }
 
-/// What OpenAPI 3.1 asks of the objects that occur here, and that each reference leads somewhere.
+/// Checks the requirements of OpenAPI 3.1 for the objects that occur here, and that each reference has a target.
 #[test]
 fn the_document_is_well_formed() {
     let document = describe(ROUTES);

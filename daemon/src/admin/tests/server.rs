@@ -164,7 +164,7 @@ async fn stop_does_not_wait_for_a_silent_client() {
     drop(silent);
 }
 
-/// What `/openapi.json` says of an answer holds for it: the very keys, and values of the kinds it names.
+/// The answers have exactly the keys that `/openapi.json` describes, with values of the described kinds.
 #[tokio::test]
 async fn every_answer_is_as_openapi_describes_it() {
     let mut server = served(Bounds::default()).await;

@@ -40,7 +40,7 @@ fn snapshot() -> Snapshot {
     engine.snapshot(Moment(0))
 }
 
-/// A service whose two backends are on loopback and have failed their checks.
+/// A service with two backends, both on loopback addresses, which have failed their checks.
 fn loopback(engine: &mut Engine) {
     let name: nodelb_core::model::service::ServiceName = "shop/local".parse().unwrap();
     let at: nodelb_core::model::addr::L4Addr = "10.96.7.8:80".parse().unwrap();
@@ -117,7 +117,7 @@ fn told_of(to: &str, from: &str) -> String {
     page(&story, Moment(5_000)).to_text()
 }
 
-/// It was refused with 400, and the operator was to say what the address alone does not tell.
+/// Such a request was refused with 400, and the operator had to add what the address alone does not show.
 #[test]
 fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
     assert!(told_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the node's own network namespace"));
@@ -135,7 +135,7 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
     }
 }
 
-/// A pod was told that it is forwarded, and met its own loopback.
+/// The answer for a pod was that its connection is forwarded, but the pod reached its own loopback.
 #[test]
 fn a_pod_is_warned_of_loopback_backends_and_everyone_of_a_last_resort() {
     let pod = told("10.96.7.8:80", Client::Pod);

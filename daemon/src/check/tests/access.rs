@@ -24,16 +24,16 @@ fn the_owners_bits_count_for_the_owner_and_no_others() {
 
 fn set(path: &Path, owner: u32, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    // Only root can give files away; for others the owner of what they make is not root anyway.
+    // Only root can change the owner of a file; for other users the owner of their files is not root anyway.
     if nix::unistd::geteuid().is_root() {
         chown(path, Some(owner), Some(owner)).unwrap();
     }
 }
 
-/// The lines about what lies in a directory that is open to everybody.
+/// Returns the lines about the contents of a directory that is open to all users.
 fn lines_about(directory: &Path, path: &Path, wanted: Use) -> Vec<String> {
     let lines = closed(&[("it", path.into(), wanted)]);
-    // The directory of the test is its user's alone, which is root's where it matters.
+    // The directory of the test is open to its user only, which is root where that matters.
     lines.into_iter().filter(|line| line.contains(directory.to_str().unwrap())).collect()
 }
 
@@ -68,10 +68,10 @@ fn what_is_closed_on_the_way_is_named() {
 }
 
 proptest! {
-    /// Against the kernel: a process of user 0 without capabilities opens what is granted, and nothing else.
+    /// Compares with the kernel: a process of user 0 without capabilities can open exactly the granted files.
     #[test]
     fn the_kernel_agrees(owner in 0_u32..2, group in 0_u32..2, mode in 0_u32..0o1000) {
-        // Without root nothing can be given away, and the class is always the owner's.
+        // Without root no owner can be changed, and the class is always the owner's.
         if !nix::unistd::geteuid().is_root() {
             return Ok(());
         }
@@ -80,7 +80,7 @@ proptest! {
         fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
         let path = file.path().to_path_buf();
         let opened = std::thread::spawn(move || {
-            // Of this thread alone.
+            // Applies to this thread only.
             caps::clear(None, caps::CapSet::Effective).unwrap();
             fs::File::open(path).is_ok()
         });

@@ -25,7 +25,7 @@ async fn listener() -> (TcpListener, SocketAddr) {
     (listener, at)
 }
 
-/// Answers each connection with these bytes once a request is there; what was asked comes back.
+/// Answers each connection with these bytes after a request has arrived, and returns the requests.
 async fn server(answer: &'static [u8]) -> (SocketAddr, mpsc::Receiver<String>) {
     let (listener, at) = listener().await;
     let (asked_in, asked) = mpsc::channel(8);
@@ -45,7 +45,7 @@ async fn server(answer: &'static [u8]) -> (SocketAddr, mpsc::Receiver<String>) {
     (at, asked)
 }
 
-/// `Ok` or the outcome and the text.
+/// Returns `Ok`, or the outcome and the text.
 async fn answer(at: SocketAddr, method: Method) -> Result<(), (Outcome, String)> {
     let asked = ask(&question(at, method, Duration::from_secs(20)), &own()).await;
     asked.map_err(|failure| (failure.outcome, failure.text.to_string()))
@@ -79,7 +79,7 @@ async fn only_the_final_status_counts() {
     type Expected = Result<(), (Outcome, &'static str)>;
     let cases: [(&'static [u8], Expected); 8] = [
         (b"HTTP/1.1 204 No Content\r\n\r\n", Ok(())),
-        // Not followed: the backend has answered.
+        // The redirect is not followed: the backend has answered.
         (b"HTTP/1.1 302 Found\r\nlocation: http://192.0.2.1/\r\n\r\n", Ok(())),
         (b"HTTP/1.0 200\r\n\r\n", Ok(())),
         (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", Ok(())),
@@ -95,7 +95,7 @@ async fn only_the_final_status_counts() {
     }
 }
 
-/// A backend that never ends its header is given up long before memory is.
+/// A backend with a header that never ends is given up long before memory runs out.
 #[tokio::test]
 async fn an_endless_answer_is_given_up() {
     let (listener, at) = listener().await;
@@ -120,7 +120,7 @@ async fn silence_is_given_up_in_time() {
     let failure = asked.unwrap_err();
     assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no answer within 50 ms"));
 
-    // A listener whose queue is full answers no SYN.
+    // A listener with a full queue answers no SYN.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     full.listen(0).unwrap();
@@ -137,8 +137,8 @@ async fn silence_is_given_up_in_time() {
     assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no connection within 1 s"));
 }
 
-/// Who cannot be made nodelb's own would be translated, and another backend would answer: not asked, and no fault of the
-/// backend.
+/// A connection that cannot be registered as nodelb's own would be translated, and another backend would answer. Such a
+/// check is not made, and does not count against the backend.
 #[tokio::test]
 async fn a_socket_that_is_not_its_own_is_not_used() {
     let (listener, at) = listener().await;
@@ -149,7 +149,7 @@ async fn a_socket_that_is_not_its_own_is_not_used() {
     assert!(nobody.is_err(), "nobody connected");
 }
 
-/// A check leaves no port in TIME_WAIT: the backend sees a reset.
+/// A check leaves no port in TIME_WAIT: the backend receives a reset.
 #[tokio::test]
 async fn a_check_ends_with_a_reset() {
     let (listener, at) = listener().await;
@@ -168,8 +168,8 @@ async fn a_check_ends_with_a_reset() {
     assert_eq!(ending.await.unwrap(), ErrorKind::ConnectionReset);
 }
 
-/// Each error of connect(2) that is about the backend, or about the way to it, is a failed check; only those that are about
-/// this host say nothing.
+/// Each error of connect(2) that concerns the backend or the route to it is a failed check; only errors that concern
+/// this host say nothing about the backend.
 #[test]
 fn every_error_of_a_connect_has_its_outcome() {
     let of = |errno: Errno| Failure::of(&io::Error::from_raw_os_error(errno as i32));

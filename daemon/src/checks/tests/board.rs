@@ -57,12 +57,12 @@ impl Board {
     }
 }
 
-/// A board beside what an owner was told.
+/// A board with the state that the owner task has received.
 #[derive(Default)]
 struct Stage {
     board: Board,
     now: Moment,
-    /// What the owner has in quarantine.
+    /// The owner task's quarantine.
     told: BTreeMap<ServiceName, Quarantine>,
     changes: usize,
 }
@@ -94,13 +94,13 @@ impl Stage {
         }
     }
 
-    /// The target of a service that asks this address.
+    /// Returns the target of a service that asks this address.
     fn target(&self, service: &str, last: u8, port: u16) -> Option<TargetId> {
         let subject = self.board.subjects.get(&name(service))?;
         subject.targets.get(&(addr(last), port)).map(|target| target.id)
     }
 
-    /// So many equal answers of a backend on port 80; what turned.
+    /// Takes this number of equal answers of a backend on port 80; returns the turns.
     fn answers(&mut self, service: &str, last: u8, answer: Result<(), &str>, count: u32) -> Vec<Turn> {
         let id = self.target(service, last, 80).unwrap();
         let turns = (0..count).filter_map(|_| self.board.hear(id, answer.map_err(Arc::from))).collect();
@@ -108,7 +108,8 @@ impl Stage {
         turns
     }
 
-    /// `shop/web: 192.0.2.1:80 connection refused`, one line per backend that the owner knows to be unhealthy.
+    /// Returns `shop/web: 192.0.2.1:80 connection refused`, one line per backend that the owner task knows to be
+    /// unhealthy.
     fn text(&self) -> Vec<String> {
         let line = |name: &ServiceName, (backend, error): (&Backend, &Arc<str>)| {
             format!("{name}: {}:{} {error}", backend.0, backend.1)
@@ -147,7 +148,7 @@ fn before_its_first_answer_a_backend_is_as_the_service_says() {
     assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 not checked yet"], "told in the batch that brings it");
 }
 
-/// What nothing hangs on is told now and then, and never costs the owner a change a check.
+/// A new error text is sent only from time to time, and never costs the owner task one change per check.
 #[test]
 fn another_error_is_told_after_a_while() {
     let mut stage = Stage::default();
@@ -204,7 +205,7 @@ fn a_port_of_its_own_is_asked_once_per_address() {
     assert_eq!(stage.text(), expected, "asked elsewhere: unhealthy until the first answer from there");
 }
 
-/// Edits of a file keep what is known of the backends that stay.
+/// Edits of a file keep the state of the backends that stay.
 #[test]
 fn an_edit_keeps_how_backends_stand() {
     let mut stage = Stage::default();
@@ -229,7 +230,7 @@ fn an_edit_keeps_how_backends_stand() {
     assert_eq!(stage.follow(&[listed("web", &[1, 3])]), Followed::default(), "the same again");
 }
 
-/// What a backend says to the question of before is not what it says to the question of now.
+/// A backend's answer to the previous check does not count for the present one.
 #[test]
 fn an_answer_to_the_question_before_an_edit_counts_for_nothing() {
     let mut stage = Stage::default();
@@ -312,8 +313,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// After any sequence of edits and answers the owner knows exactly the targets that are unhealthy, as the same targets
-    /// made from scratch would be; who is asked are exactly those; and when all files are gone, nothing is left.
+    /// After any sequence of edits and answers, the owner task knows exactly the unhealthy targets, and the targets are
+    /// those that a new board would have. Exactly those are asked; and when all files are gone, nothing is left.
     #[test]
     fn the_owner_knows_exactly_what_is_unhealthy(steps in prop::collection::vec(step(), 1..60)) {
         let mut stage = Stage::recalling(&[("web", 1), ("api", 2), ("gone", 3)]);

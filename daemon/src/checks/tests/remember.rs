@@ -97,7 +97,7 @@ async fn a_directory_that_cannot_be_written_is_tried_again() {
     assert_eq!(read(&state), Ok(unhealthy(&[1])));
 }
 
-/// A pipe that nobody writes to stands for a disk that hangs: opening it is refused, and takes no time.
+/// A pipe without a writer represents a disk that hangs: opening it is refused immediately.
 #[tokio::test]
 async fn what_is_not_a_file_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// A checker with both ends of its wires.
+/// A checker with both ends of its channels.
 struct Rig {
     files: mpsc::Sender<Vec<Change>>,
     owner: mpsc::Receiver<Vec<Change>>,
@@ -43,12 +43,12 @@ impl Rig {
         Self { files, owner, reports, stop, task }
     }
 
-    /// What the owner hears next.
+    /// Returns the next change that the owner task receives.
     async fn heard(&mut self) -> Vec<Change> {
         tokio::time::timeout(Duration::from_secs(20), self.owner.recv()).await.unwrap().unwrap()
     }
 
-    /// The ports of the backends in quarantine after the next news of them.
+    /// Returns the ports of the backends in quarantine after the next change.
     async fn quarantined(&mut self) -> Vec<u16> {
         loop {
             let news = self.heard().await.into_iter().find_map(|change| match change {
@@ -117,7 +117,7 @@ async fn a_backend_that_dies_is_quarantined_and_comes_back() {
     rig.end().await;
 }
 
-/// What was unhealthy is known again with the very first batch, before the backend could be asked.
+/// The first batch already contains the remembered unhealthy backends, before any backend could be asked.
 #[tokio::test]
 async fn a_restart_does_not_put_back_what_is_dead() {
     let directory = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ async fn a_restart_does_not_put_back_what_is_dead() {
     rig.end().await;
 }
 
-/// As the first backends of 64 sockets' worth of black holes do not answer, the last one is asked all the same.
+/// The first backends occupy 64 sockets and do not answer; the last one is asked nevertheless.
 #[tokio::test]
 async fn backends_that_do_not_answer_hold_up_nobody() {
     let directory = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ async fn backends_that_do_not_answer_hold_up_nobody() {
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     full.listen(0).unwrap();
     let port = full.local_addr().unwrap().as_socket().unwrap().port();
-    // Fills the queue of the listener, so that no other connection to it comes about.
+    // Fills the queue of the listener, so that no other connection to it is established.
     let filling: Vec<_> = (0..4).map(|_| tokio::spawn(tokio::net::TcpStream::connect(("127.0.0.1", port)))).collect();
     let (_listening, alive) = listen();
     let mut backends: Vec<SocketAddr> = (1..=64).map(|last| SocketAddr::from(([127, 0, 0, last], port))).collect();
@@ -179,7 +179,7 @@ async fn what_is_done_is_counted() {
     tokio::time::timeout(Duration::from_secs(20), rig.task).await.unwrap().unwrap();
 }
 
-/// A multicast address has no route for TCP on any host, a backend on this host always has one.
+/// A multicast address has no route for TCP on any host; a backend on this host always has one.
 #[tokio::test]
 async fn an_answer_from_this_host_is_no_evidence_that_its_network_is_up() {
     let directory = tempfile::tempdir().unwrap();

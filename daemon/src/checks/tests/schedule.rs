@@ -10,12 +10,12 @@ fn id(number: u64) -> TargetId {
     TargetId(number)
 }
 
-/// Plays a schedule in steps of a millisecond; `takes` says how long a target needs and whether it was silent.
+/// Simulates a schedule in steps of a millisecond; `takes` returns how long a target needs and whether it was silent.
 struct Play {
     schedule: Schedule,
     now: Moment,
     open: VecDeque<(Moment, Due, bool)>,
-    /// When each target was asked.
+    /// The times at which each target was asked.
     asked: BTreeMap<TargetId, Vec<u64>>,
     late: u64,
 }
@@ -45,7 +45,7 @@ impl Play {
         }
     }
 
-    /// The most questions in any 100 ms.
+    /// Maximum number of checks in any 100 ms.
     fn peak(&self) -> usize {
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
         self.asked.values().flatten().for_each(|at| *counts.entry(at / 100).or_default() += 1);
@@ -74,8 +74,8 @@ fn a_few_newcomers_are_asked_at_once() {
     assert_eq!(play.asked.into_values().flatten().collect::<Vec<_>>(), [0, 1, 2]);
 }
 
-/// Half of the targets are behind a black hole and there is room for a few questions only: the others do not notice once
-/// it is known who is silent.
+/// Half of the targets are behind a network that drops all packets, and only a few checks may be open. The other
+/// targets are not affected after the silent ones are known.
 #[test]
 fn a_black_hole_holds_up_nobody_else() {
     let mut play = Play::new(20, 400);
@@ -124,8 +124,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: at most one question per target, only of those that are there, no more than there
-    /// is room for, nobody forgotten, and in the end nothing left.
+    /// In any order of events, there is at most one check per target, only targets that exist are asked, no limit is
+    /// exceeded, no target is forgotten, and nothing is left at the end.
     #[test]
     fn nobody_is_asked_twice_or_forgotten(steps in prop::collection::vec(step(), 1..200)) {
         let (mut schedule, mut now) = (Schedule::new(1, 2), Moment(0));

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Hears answers, `+` for good and `-` for bad, with rise 2 and fall 3; the state after each, `H` or `U`.
+/// Takes answers, `+` for good and `-` for bad, with rise 2 and fall 3. Returns the state after each, `H` or `U`.
 fn heard(mut standing: Standing, answers: &str) -> String {
     let mut hear = |answer| {
         let before = standing.failure().is_none();

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// Table 1.1 of the collection of Service and network events (Kubernetes v1.25 to v1.32) that the catalogue is written
-/// from: reason and type.
+/// Reasons and types from table 1.1 of the collection of Service and network events (Kubernetes v1.25 to v1.32) on
+/// which the catalogue is based.
 const TABLE: &[(&str, &str)] = &[
     ("EnsuringLoadBalancer", "Normal"),
     ("EnsuredLoadBalancer", "Normal"),
@@ -52,7 +52,7 @@ fn every_entry_says_what_it_means_and_every_warning_what_to_do() {
         assert!(entry.kind == "Normal" || entry.severity >= Severity::Info, "{entry:?}");
         for cause in entry.causes {
             assert!(!cause.word.is_empty() && !cause.means.is_empty() && !cause.remedy.is_empty(), "{entry:?}");
-            // A word that is part of an earlier one would never be found.
+            // A word that contains an earlier one would never be found.
             assert_eq!(entry.cause_of(cause.word), Some(cause), "{}", entry.reason);
         }
     }

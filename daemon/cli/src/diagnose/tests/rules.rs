@@ -1,4 +1,4 @@
-//! For each way to break a service: the facts as the witnesses tell them, and the true cause as the first finding.
+//! For each way to break a service: the facts as the witnesses report them, and the true cause as the first finding.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// A time so many seconds ago.
+/// Returns the time this number of seconds ago.
 fn ago(seconds: u64) -> String {
     nodelb_core::model::calendar::utc(NOW - seconds).unwrap()
 }
@@ -57,7 +57,7 @@ fn pod(labels: &Value, ready: bool, since: u64) -> Value {
     })
 }
 
-/// A service that works, as all three witnesses tell.
+/// Returns the facts of a service that works according to all three witnesses.
 fn sound() -> Facts {
     let frontend = json!({
         "address": "10.96.7.7:80/TCP", "type": "ClusterIP", "service": "shop/web", "backends": ["10.1.0.1:8080/TCP"],
@@ -106,7 +106,7 @@ fn sound() -> Facts {
     }
 }
 
-/// The daemon's part of a service without backends: what a client meets.
+/// Changes the facts to those of a service without backends, including the result of a connection.
 fn emptied(facts: &mut Facts, choice: Option<&str>) {
     let Witness::Spoke(daemon) = &mut facts.daemon else { panic!("no daemon") };
     daemon.frontends[0].backends.clear();
@@ -137,7 +137,7 @@ fn denial(question: &'static str) -> Denial {
     Denial { question, why: "403 Forbidden: no".into(), is_forbidden: true }
 }
 
-/// The row of `/diff` of a source that was there before.
+/// The row of `/diff` of a source that existed before.
 fn not_configured() -> Value {
     json!({
         "between": "source/memory", "what": "source kubernetes", "source": "not configured", "memory": "as last known",
@@ -156,7 +156,7 @@ fn not_told() -> Value {
     })
 }
 
-/// What breaks a service, and what its first finding must be.
+/// Changes that break a service, each with the expected first finding.
 type Case = (&'static str, fn(&mut Facts), Kind, Severity, &'static [&'static str]);
 
 static CASES: &[Case] = &[
@@ -629,7 +629,7 @@ fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
     let graded = |facts: &Facts| findings(facts).iter().map(|found| (found.severity, found.kind)).collect::<Vec<_>>();
     let warned = [(Severity::Warning, Kind::BackendUnreachable), (Severity::Warning, Kind::FrontendFails)];
     assert_eq!(graded(&facts)[..2], warned);
-    // As a NodePort is dialled.
+    // The address that a connection to a NodePort uses.
     (daemon(&mut facts).frontends[0].kind, facts.dials[1].to) = ("NodePort".into(), "192.0.2.1:30080/TCP".into());
     daemon(&mut facts).frontends[0].address = "0.0.0.0:30080/TCP".into();
     assert_eq!(graded(&facts)[..2], warned);

@@ -13,7 +13,7 @@ fn row(backends: &[&str]) -> Frontend {
     }
 }
 
-/// What is told of a connect to a service with these backends.
+/// Returns the difference that is reported for a connect to a service with these backends.
 fn told(backends: &[&str], met: &Met) -> Option<String> {
     let frontend = l4("198.51.100.1:80");
     judge(frontend, frontend, &row(backends), met).and_then(|row| row.kernel)
@@ -45,7 +45,7 @@ fn everything_else_is() {
     assert!(told(&[], &Met::Peer(Some(l4(backend)))).is_some());
 }
 
-/// What the list of sockets says in this test.
+/// The content of the list of sockets in this test.
 fn listed(source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
     assert!(source.ip().is_loopback());
     Ok(Some(L4Addr { protocol, ..l4("192.0.2.1:80") }))

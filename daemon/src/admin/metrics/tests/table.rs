@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::generated;
 
-/// Names as OpenMetrics and Prometheus want them, and rows that can be understood.
+/// Names follow the rules of OpenMetrics and Prometheus, and rows are complete.
 #[test]
 fn every_row_is_in_order() {
     let mut names = BTreeSet::new();
@@ -29,7 +29,7 @@ fn every_row_is_in_order() {
     assert!(METRICS.is_sorted_by_key(|metric| metric.group), "the rows of a group stand together");
 }
 
-/// By group: its title, when it is there, its metrics.
+/// Returns for each group its title, its condition and its metrics.
 fn groups() -> Vec<(&'static str, &'static str, Vec<&'static Described>)> {
     METRICS
         .chunk_by(|a, b| a.group == b.group)
@@ -49,7 +49,7 @@ have `_bucket`, `_sum` and `_count` behind their name. The number of label value
 nodelb.
 ";
 
-/// `docs/metrics.md` is the table. `UPDATE=1` rewrites it.
+/// `docs/metrics.md` equals the table. `UPDATE=1` rewrites it.
 #[test]
 fn the_document_is_the_table() {
     let mut text = INTRODUCTION.to_owned();
@@ -64,7 +64,7 @@ fn the_document_is_the_table() {
     generated::is_whole_file("docs/metrics.md", &text);
 }
 
-/// The section METRICS of nodelb(8) is the table. `UPDATE=1` rewrites it.
+/// The section METRICS of nodelb(8) equals the table. `UPDATE=1` rewrites it.
 #[test]
 fn the_manual_page_is_the_table() {
     let mut text = String::new();
@@ -82,7 +82,7 @@ fn the_manual_page_is_the_table() {
     generated::is_part_of_file("contrib/man/nodelb.8", (".\\\" metrics: begin", ".\\\" metrics: end"), &text);
 }
 
-/// Text as a manual page has it: code in bold, dashes that can be searched for.
+/// Returns text for a manual page: code in bold, and dashes that can be searched for.
 fn roff(text: &str) -> String {
     let mut parts = text.split('`');
     let plain = |part: &str| part.replace('\\', "\\\\").replace('-', "\\-");

@@ -54,7 +54,7 @@ async fn whoever_may_stay_stays() {
     timeout(Duration::ZERO, first_leaves.notified()).await.unwrap_err();
 }
 
-/// What was taken away is not given back a second time.
+/// A place that was taken away is not freed a second time.
 #[tokio::test(start_paused = true)]
 async fn a_place_lost_counts_once() {
     let places = Places::new(1, SHARE);

@@ -1,8 +1,9 @@
-//! Reads OpenMetrics text as strictly as its specification (1.0.0) asks, as far as nodelb uses it. Says what is wrong with it.
+//! Parses OpenMetrics text as strictly as its specification (1.0.0) requires, as far as nodelb uses it, and reports
+//! errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One family as it was read.
+/// One parsed family.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Family {
     pub(crate) kind: String,
@@ -11,7 +12,7 @@ pub(crate) struct Family {
     pub(crate) samples: Vec<Sample>,
 }
 
-/// Names and values, in their order.
+/// Names and values in their order.
 pub(crate) type Labels = Vec<(String, String)>;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +22,7 @@ pub(crate) struct Sample {
     pub(crate) value: f64,
 }
 
-/// The families by name.
+/// Returns the families by name.
 pub(crate) fn read(text: &str) -> Result<BTreeMap<String, Family>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("does not end in `# EOF`")?;
     if !body.is_empty() && !body.ends_with('\n') {
@@ -100,7 +101,7 @@ impl Family {
         Ok(())
     }
 
-    /// What can only be seen at the end.
+    /// Checks that are possible only at the end.
     fn is_whole(&self) -> Result<(), String> {
         if self.kind.is_empty() || self.help.as_deref().unwrap_or_default().is_empty() || self.samples.is_empty() {
             return Err("no type, help or sample".into());

@@ -1,5 +1,5 @@
-//! Readers that mean no good, or behave as if they did not. Whatever they do, somebody else's question is answered, and
-//! changes are applied meanwhile. Waits are long; nothing here is about how fast it goes.
+//! Readers that are hostile, or behave like hostile ones. Whatever they do, the server answers requests of others, and
+//! changes are applied meanwhile. The timeouts are long: no test here measures speed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -14,17 +14,17 @@ use tokio::time::timeout;
 use super::rig::{Served, backends, served, service, status, synced};
 use crate::admin::server::Bounds;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than the patience: what this bounds does not come to anybody's help here.
+/// Longer than `PATIENCE`: a time limit of this length ends no connection during a test.
 const NEVER: Duration = Duration::from_secs(3_600);
 
-/// No time limit helps: only places do.
+/// Returns bounds without time limits in effect: only places can help.
 fn timeless() -> Bounds {
     Bounds { header_time: NEVER, total_time: NEVER, stuck_time: NEVER, ..Bounds::default() }
 }
 
-/// A change is applied and shown, to both kinds of clients.
+/// A change is applied, and both kinds of clients see it.
 async fn is_alive(server: &mut Served, round: usize) {
     let address = format!("10.96.0.{round}:80");
     let name = format!("shop/alive-{round}");
@@ -53,7 +53,7 @@ async fn silence_and_half_headers_keep_nobody_out() {
         held.push(sent(&server, bytes).await);
     }
     is_alive(&mut server, 1).await;
-    // The first to come had to go.
+    // The first connections had to end.
     let mut byte = [0];
     let first = timeout(PATIENCE, held[0].read(&mut byte)).await.expect("an end");
     assert!(!first.is_ok_and(|read| read > 0));
@@ -68,7 +68,7 @@ async fn ten_thousand_connections_keep_nobody_out() {
         tokio::spawn(async move {
             let mut held = std::collections::VecDeque::new();
             for _ in 0..10_000 {
-                // A queue that is full lets some wait.
+                // A full queue makes some connections wait.
                 if let Ok(Ok(stream)) = timeout(Duration::from_secs(1), TcpStream::connect(address)).await {
                     held.push_back(stream);
                 }
@@ -116,7 +116,8 @@ fn large() -> MapState {
     MapState { frontends, ..Default::default() }
 }
 
-/// 4 MB of answer each, asked for and never read: neither the places nor the room for what is unread keep others out.
+/// Requests for 4 MB each without reading the answer: neither the places nor the memory for unread answers keep others
+/// out.
 #[tokio::test]
 async fn answers_that_nobody_reads_keep_nobody_out() {
     let mut server = served(Bounds { answered: 4, answered_share: Duration::from_millis(100), ..timeless() }).await;
@@ -144,7 +145,7 @@ async fn an_answer_that_is_not_taken_is_cut() {
     server.stop().await;
 }
 
-/// It gives its place back, and has cost nobody anything.
+/// The connection frees its place, and has delayed no other client.
 #[tokio::test]
 async fn a_stream_that_is_not_read_is_cut() {
     let bounds = Bounds { stuck_time: Duration::from_millis(300), streams: 1, ..timeless() };
@@ -169,7 +170,7 @@ async fn a_stream_that_is_not_read_is_cut() {
     server.stop().await;
 }
 
-/// One request on each connection, however many are sent.
+/// One request is served per connection, however many are sent.
 #[tokio::test]
 async fn endless_requests_on_one_connection_are_one_request() {
     let mut server = served(timeless()).await;
@@ -189,7 +190,7 @@ async fn endless_requests_on_one_connection_are_one_request() {
     server.stop().await;
 }
 
-/// Bodies are nobody's business here: none is read, however long or slow.
+/// The server never reads a body, however long or slow it is.
 #[tokio::test]
 async fn a_body_is_not_waited_for() {
     let mut server = served(timeless()).await;
@@ -221,7 +222,7 @@ async fn garbage_and_half_open_connections_are_dropped() {
         let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
     }
-    // Closed for writing before anything is asked, and after: the answer still comes.
+    // A client that shuts down its sending side before a request gets the end of the connection.
     let mut silent = server.connect().await;
     silent.shutdown().await.unwrap();
     let mut nothing = Vec::new();

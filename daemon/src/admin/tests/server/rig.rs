@@ -1,4 +1,4 @@
-//! A server in a box: what it serves is an engine's, which the test drives.
+//! A server with an engine behind it, which the test drives.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::admin::server::{Bounds, Listener, serve};
 use crate::admin::{AdminState, Now};
 use crate::status::{Check, Health};
 
-/// The server's clock stands still.
+/// The server's clock does not advance.
 pub(super) const NOW: Moment = Moment(60_000);
 const LIMITS: Limits = Limits { frontends: 100_000, services: 100_000, slots: 100_000, affinity: 4 };
 
-/// A server on a free port and on a unix socket.
+/// A server on a free port and on a Unix socket.
 pub(super) struct Served {
     pub(super) address: SocketAddr,
     socket: tempfile::TempDir,
@@ -83,7 +83,7 @@ impl Served {
         UnixStream::connect(self.socket.path().join("nodelb.sock")).await.unwrap()
     }
 
-    /// Sends the bytes and returns everything that comes back until the server closes.
+    /// Sends the bytes, and returns all bytes until the server closes the connection.
     pub(super) async fn raw(&self, request: &str) -> String {
         whole(self.connect().await, request).await
     }
@@ -96,13 +96,13 @@ impl Served {
         self.raw(&format!("GET {target} HTTP/1.1\r\nHost: localhost:9890\r\n{headers}\r\n")).await
     }
 
-    /// Over the unix socket.
+    /// The same over the Unix socket.
     pub(super) async fn get_unix(&self, target: &str) -> String {
         let request = format!("GET {target} HTTP/1.1\r\nHost: whatever\r\n\r\n");
         whole(self.connect_unix().await, &request).await
     }
 
-    /// A round of the owner's.
+    /// Runs a round as the owner task does.
     pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.engine.reconcile(&mut self.datapath, NOW);
@@ -126,7 +126,7 @@ pub(super) fn status(answer: &str) -> &str {
     answer.split(' ').nth(1).unwrap_or("none")
 }
 
-/// One service with one address.
+/// Returns a service with one address.
 pub(super) fn service(name: &str, address: &str, kind: FrontendKind) -> Change {
     let name: ServiceName = name.parse().unwrap();
     let address: nodelb_core::model::addr::L4Addr = address.parse().unwrap();
@@ -135,7 +135,7 @@ pub(super) fn service(name: &str, address: &str, kind: FrontendKind) -> Change {
     Change::UpsertService(Service { ports: vec![port], ..Service::new(name, Source::Files) })
 }
 
-/// Its backends.
+/// Returns the service's backends.
 pub(super) fn backends(name: &str, backends: &[&str]) -> Change {
     let service: ServiceName = name.parse().unwrap();
     let backend = |text: &&str| {

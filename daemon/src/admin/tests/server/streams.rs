@@ -8,10 +8,10 @@ use tokio::time::timeout;
 use super::rig::{Served, backends, served, service, status, synced};
 use crate::admin::server::Bounds;
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A reader of a stream, past the head of the answer.
+/// A reader of a stream, after the header of the answer.
 struct Reader<S>(Lines<BufReader<S>>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
@@ -23,12 +23,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
         reader
     }
 
-    /// The next line, without the sizes of chunks.
+    /// Returns the next line, without the sizes of chunks.
     async fn line(&mut self) -> String {
         timeout(PATIENCE, self.0.next_line()).await.expect("a line").unwrap().expect("more")
     }
 
-    /// The next line that contains this.
+    /// Returns the next line that contains this text.
     async fn line_with(&mut self, words: &str) -> String {
         loop {
             let line = self.line().await;
@@ -98,7 +98,7 @@ async fn a_stream_over_the_socket_keeps_to_its_filter() {
     server.stop().await;
 }
 
-/// Many changes while nobody reads are one change for who reads then.
+/// Many changes that happen while no client reads are one change for a later reader.
 #[tokio::test]
 async fn a_reader_that_was_away_sees_the_newest_state_only() {
     let mut server = served(Bounds::default()).await;
@@ -121,7 +121,7 @@ async fn a_reader_that_was_away_sees_the_newest_state_only() {
     server.stop().await;
 }
 
-/// However many follow, ordinary questions are answered; and whoever leaves makes room.
+/// However many streams there are, other requests are answered; and a stream that ends makes room.
 #[tokio::test]
 async fn streams_have_places_of_their_own() {
     let server = served(Bounds { streams: 2, answered: 1, ..Bounds::default() }).await;
