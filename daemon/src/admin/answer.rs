@@ -27,9 +27,8 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 struct Shared {
     state: Arc<AdminState>,
-    /// At most one whole table is rendered at a time, and concurrently at most one answer about a single service.
-    /// Readers of whole tables therefore keep neither the cores from the real work nor an operator from a narrow
-    /// request.
+    /// At most one whole table is rendered at a time, and at most one answer about a single service. Readers of whole
+    /// tables therefore neither occupy all cores nor delay an operator's narrow request.
     whole: Arc<Semaphore>,
     narrow: Arc<Semaphore>,
     /// A slow apiserver delays only requests that query an apiserver.

@@ -42,7 +42,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     Ok(Page(vec![differences(rows).or_say(agree), compared.for_programs()]))
 }
 
-/// Compares with an apiserver: the requested service, or those at the requested address, or all.
+/// Compares the requested service with an apiserver, or the one at the requested address, or all.
 fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Problem> {
     let Some(ask) = &state.reality.live else {
         let message = "there is no apiserver to ask: no Kubernetes is configured. Set [kubernetes] in nodelb.toml(5), or \
