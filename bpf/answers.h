@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Whether what a UDP socket sends to a NodePort is no new flow, but an answer
- * to a socket of this node that has that number as its port: one that the
- * kernel chose, or that it had before the Service came. A packet filter would
- * know the answer by its connection; a socket hook asks who has the port.
- * core::explain::trace::is_answer() in Rust is the same decision.
+ * Whether a datagram that a UDP socket sends to a NodePort is an answer
+ * instead of a new flow: an answer to a socket of this node that has the same
+ * number as its port, because the kernel chose it or because the socket had it
+ * before the Service existed. A packet filter would recognise the answer by
+ * its connection; a socket hook looks up which socket has the port.
+ * core::explain::trace::is_answer() in Rust implements the same decision.
  */
 #ifndef NODELB_ANSWERS_H
 #define NODELB_ANSWERS_H
@@ -12,8 +13,9 @@
 #include "service.h"
 
 /*
- * Whether a NodePort is served there that no process of this node may bind:
- * where one may, the socket that has the port is a backend of the service.
+ * Whether a NodePort is served that no process of this node may bind. Where a
+ * process may bind it, the socket that has the port is a backend of the
+ * service.
  */
 VERIFIED_ONCE bool
 is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
@@ -34,7 +36,9 @@ is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	return service && !(service->flags & SERVICE_MAY_BE_BOUND);
 }
 
-/* A socket without a port, as at its first connect(), was asked nothing. */
+/*
+ * A socket without a port, as at its first connect(), has received no request.
+ */
 static __always_inline bool
 may_answer(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
@@ -56,9 +60,9 @@ has_socket(struct bpf_sock_addr *ctx, struct bpf_sock_tuple *tuple, __u32 size)
 }
 
 /*
- * A connected client has to be found by its peer, the sender. A sender
- * without an address of its own answers from the one that it sends to, as the
- * kernel does within a node.
+ * The lookup finds a connected client by its peer, which is the sender. A
+ * sender without an address of its own answers from the address that it sends
+ * to, as the kernel does within a node.
  */
 static __always_inline bool is_answer_v4(struct bpf_sock_addr *ctx,
 					 const struct frontend_key *to,

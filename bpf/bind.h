@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Whether a socket may be bound to the port that its program names.
+ * Whether a socket may be bound to the port that its program specifies.
  * Connections to a NodePort from outside the node reach the process that has
- * the port here, so no process gets one that is served.
- * core::explain::trace::refuses_bind() in Rust is the same decision.
+ * the port here, so no process may bind a port that is served.
+ * core::explain::trace::refuses_bind() in Rust implements the same decision.
  *
- * A port that the kernel chooses is never refused: at these hooks it is still
- * 0. Every bind on the node runs this; one outside the NodePort range
- * costs two comparisons.
+ * A port that the kernel chooses is never refused: it is still 0 at these
+ * hooks. The programs run for every bind on the node. A bind outside the
+ * NodePort range costs two comparisons.
  */
 #ifndef NODELB_BIND_H
 #define NODELB_BIND_H
@@ -17,7 +17,7 @@
 /* 0: every bind is allowed. */
 const volatile __u8 protects_nodeports = 0;
 
-/* Whether the NodePort is served, and by no process of this node. */
+/* Whether the NodePort is served, but not by a process of this node. */
 VERIFIED_ONCE bool is_kept_free(const struct frontend_key *nodeport)
 {
 	struct frontend_key key;
@@ -34,9 +34,9 @@ VERIFIED_ONCE bool is_kept_free(const struct frontend_key *nodeport)
 }
 
 /*
- * Whether the address takes a NodePort from its service. The IPv6 wildcard
- * counts for both families: whether the socket takes IPv6 only cannot be seen
- * here.
+ * Whether a bind to this address would take a NodePort from its service. The
+ * IPv6 wildcard counts for both families: the hook cannot see whether the
+ * socket is IPv6-only.
  */
 static __always_inline bool takes_nodeport(const struct frontend_key *at)
 {
@@ -53,7 +53,7 @@ static __always_inline bool takes_nodeport(const struct frontend_key *at)
 	return is_kept_free(&nodeport);
 }
 
-/* A listener of nodelb's own opens whatever the maps say. */
+/* nodelb's own listeners may always bind, regardless of the maps. */
 static __always_inline bool is_own(struct bpf_sock_addr *ctx)
 {
 	const struct udp_socket *udp;
@@ -67,7 +67,7 @@ static __always_inline bool is_own(struct bpf_sock_addr *ctx)
 	return tcp && tcp->flags & SOCKET_OWN;
 }
 
-/* A pod that binds in its own network namespace takes nothing away. */
+/* A bind in the network namespace of a pod takes no NodePort. */
 static __always_inline bool is_watched(struct bpf_sock_addr *ctx)
 {
 	return protects_nodeports && is_nodeport(bpf_ntohs(ctx->user_port)) &&

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
- * Tells which sockets are connected to a backend of a service, in whatever
- * network namespace they are. Runs when the daemon reads the iterator's file,
- * once for each socket that has an entry in udp_sockets or tcp_sockets;
- * changes nothing.
+ * Reports the sockets in all network namespaces that are connected to a
+ * backend of a service. Runs when the daemon reads the iterator's file, once
+ * for each socket that has an entry in udp_sockets or tcp_sockets. Changes
+ * nothing.
  *
- * A record is read without the socket's lock: one that was being connected
- * meanwhile may be told half old, half new. The reader believes what it has
- * been told twice.
+ * The program reads a record without the lock of the socket. If the socket is
+ * being connected at the same time, the record may be partly old and partly
+ * new. The reader therefore accepts only what two reads have reported.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -22,7 +22,10 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* What is read of the kernel's own structs, found by name when loaded. */
+/*
+ * The fields that are read from kernel structs. libbpf finds their offsets by
+ * name when it loads the program.
+ */
 #pragma clang attribute push(__attribute__((preserve_access_index)), \
 			     apply_to = record)
 
@@ -73,7 +76,7 @@ struct bpf_iter__bpf_sk_storage_map {
 
 #pragma clang attribute pop
 
-/* Whom the socket is connected to. */
+/* The peer of the socket. */
 struct peer {
 	__u32 addr[4];
 	__u16 port_be;
@@ -112,7 +115,10 @@ leads_to(const struct translation *translation, const struct peer *peer)
 	       a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
-/* What finds no room is told at the next read: the kernel sees to it. */
+/*
+ * A record that does not fit is reported at the next read: the kernel calls
+ * the program again for it.
+ */
 static __noinline int
 tell(struct seq_file *seq, const struct flow_record *record)
 {
@@ -120,8 +126,8 @@ tell(struct seq_file *seq, const struct flow_record *record)
 }
 
 /*
- * Those that are connected. One that has come to its backend by several
- * services gets a record for each.
+ * Connected UDP sockets. A socket that reached its backend through several
+ * services gets one record for each.
  */
 SEC("iter/bpf_sk_storage_map")
 int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
@@ -134,7 +140,10 @@ int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 
 	if (!sk || !socket || socket->flags & SOCKET_OWN)
 		return 0;
-	/* A closed one is there for a while, connected but without a port. */
+	/*
+	 * A closed socket stays in the list for a while: connected, but
+	 * without a port.
+	 */
 	if (sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED ||
 	    !sk->__sk_common.skc_num)
 		return 0;
@@ -147,7 +156,7 @@ int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
-/* Those that still wait for their backend, or talk to it. */
+/* TCP sockets that are connecting or connected to their backend. */
 SEC("iter/bpf_sk_storage_map")
 int tcp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 {

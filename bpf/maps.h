@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * The maps. Each paragraph says: key, value, who writes, who reads, and what
- * happens when it is full. Sizes of 1 are set by the daemon before loading,
- * from the datapath.max-* keys of its configuration.
+ * The maps. Each comment describes the key, the value, which programs write
+ * and read it, and what happens when the map is full. The daemon sets sizes of
+ * 1 before loading, from the datapath.max-* keys of its configuration.
  */
 #ifndef NODELB_MAPS_H
 #define NODELB_MAPS_H
@@ -10,11 +10,11 @@
 #include "shared.h"
 
 /*
- * What clients dial: address, port and protocol -> service. Written by the
- * daemon, only when an address appears, goes, or changes its policy. Read once
- * for each connect and each unconnected send on the node. When full, the
- * daemon reports the addresses that found no room, and they pass through
- * untranslated.
+ * Frontends: address, port and protocol -> service. The daemon writes them,
+ * only when an address appears, disappears, or changes its policy. Programs
+ * read them once for each connect and each unconnected send on the node. When
+ * the map is full, the daemon reports the addresses that do not fit;
+ * connections to them are not translated.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -24,10 +24,11 @@ struct {
 } frontends SEC(".maps");
 
 /*
- * Service id -> views and policies. Written by the daemon through shared
- * memory: a changed list is one 8-byte store here. Read for each frontend hit.
- * When full, the daemon reports the services that found no room; their
- * addresses are not put into frontends.
+ * Service id -> views and policies. The daemon writes them through shared
+ * memory: the change of a list is one 8-byte store here. Programs read an
+ * entry for each connection to a frontend. When the map is full, the daemon
+ * reports the services that do not fit and does not put their addresses into
+ * frontends.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -38,13 +39,12 @@ struct {
 } services SEC(".maps");
 
 /*
- * Backend lists, one after another; a view says where its own is. Written by
- * the daemon through shared memory, only where no view points; a list that is
- * no longer pointed at rests for a second, and for an RCU grace period,
- * before its place is reused, so a program that has read a view may trust its
- * slots. Read once for each
- * translation. When full, the daemon reports the service, and its old list
- * stays.
+ * Backend lists, one after another; a view contains the position of its list.
+ * The daemon writes them through shared memory, only where no view points.
+ * After the last view stops pointing to a list, its slots stay unchanged for a
+ * second and for an RCU grace period, so a program that has read a view may
+ * rely on its slots. Programs read one slot for each translation. When the map
+ * is full, the daemon reports the service, and its old list stays in effect.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -55,10 +55,11 @@ struct {
 } slots SEC(".maps");
 
 /*
- * The node's addresses, on which NodePorts are answered -> nothing. Written by
- * the daemon when an address comes or goes. Read only when a destination is no
- * frontend itself and its port lies in the NodePort range. When full, the
- * daemon reports the address, and NodePorts are not answered on it.
+ * The node's addresses that answer NodePorts -> nothing. The daemon writes an
+ * entry when an address appears or disappears. Programs read it only when a
+ * destination is not a frontend itself and its port is in the NodePort range.
+ * When the map is full, the daemon reports the address, which then does not
+ * answer NodePorts.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -68,9 +69,10 @@ struct {
 } node_addrs SEC(".maps");
 
 /*
- * Client and service -> backend of the last connection. Written and read here,
- * only for services with session affinity. When full, the client seen longest
- * ago is forgotten: its next connection chooses afresh.
+ * Client and service -> backend of the last connection. The programs write and
+ * read it, only for services with session affinity. When the map is full, the
+ * least recently used client is removed; its next connection selects a backend
+ * again.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -80,11 +82,12 @@ struct {
 } affinity SEC(".maps");
 
 /*
- * TCP socket -> what it dialled and what it reached. Written at connect, and
- * by the daemon to mark its own sockets; read by getpeername. Lives and dies
- * with the socket: there is no limit but memory, and without memory the
- * connection works and getpeername shows the backend. Every program of a
- * socket's runs under that socket's lock, so plain stores are enough.
+ * TCP socket -> its destination and its backend. The programs write it at
+ * connect; the daemon writes it to mark its own sockets; getpeername reads it.
+ * An entry exists as long as its socket. Only memory limits the number of
+ * entries; without memory the connection works, and getpeername returns the
+ * backend. All programs of a socket run under the socket's lock, so plain
+ * stores suffice.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -94,11 +97,11 @@ struct {
 } tcp_sockets SEC(".maps");
 
 /*
- * UDP socket -> the services it talks to. Written at connect and at
- * unconnected sends, and by the daemon to mark its own sockets; read by
- * those, recvmsg and getpeername. When a socket talks to more services than
- * it has flows, the one that it used longest ago goes to udp_overflow.
- * Otherwise as tcp_sockets.
+ * UDP socket -> the services that it communicates with. The programs write it
+ * at connect and at unconnected sends; the daemon writes it to mark its own
+ * sockets; the same programs, recvmsg and getpeername read it. When a socket
+ * communicates with more services than it has flows, the least recently used
+ * flow moves to udp_overflow. Otherwise as tcp_sockets.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -109,12 +112,13 @@ struct {
 
 /*
  * UDP socket and frontend, UDP socket and backend -> the flow between them.
- * Written at connect and at unconnected sends, when a socket's own state has
- * no room left for a flow; read by those, recvmsg and getpeername, only for
- * sockets to which that has happened. When full, the entries used longest ago
- * go, of whatever socket: the service's datagrams still reach the backend that
- * rendezvous() names, which is the same one unless the list got another
- * backend since, and a late answer shows the backend's address.
+ * The programs write it at connect and at unconnected sends, when the socket's
+ * own state has no room for another flow. The same programs, recvmsg and
+ * getpeername read it, only for sockets that have such flows. When the map is
+ * full, the least recently used entries of any socket are removed: datagrams
+ * to the service still reach the backend that rendezvous() selects, which is
+ * the same one unless the list has gained a backend since, and a late answer
+ * shows the backend's address.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -124,11 +128,11 @@ struct {
 } udp_overflow SEC(".maps");
 
 /*
- * One number that tells whether frontends or node_addrs have changed, so that
- * a UDP socket need not look up at each datagram what it looked up for the
- * last one. Written by the daemon through shared memory: odd while it changes
- * one of them, and another even number than before when it has. Read at each
- * UDP connect and unconnected send.
+ * A number that shows whether frontends or node_addrs have changed, so that a
+ * UDP socket can reuse the lookup of its last datagram. The daemon writes it
+ * through shared memory: it is odd during a change, and a different even
+ * number after each change. Programs read it at each UDP connect and
+ * unconnected send.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -139,13 +143,13 @@ struct {
 } frontend_epoch SEC(".maps");
 
 /*
- * Shard and service id -> how many connections. Written here, by whatever CPU
- * comes along: each counts in the shard of its number, atomically, for several
- * CPUs may share a shard and one may leave a program for another in between.
- * Read by the daemon through shared memory, which sets an entry to 0 before an
- * id is given to another service. Pinned nowhere: it begins at 0 with each
- * start of the daemon. Never full, for it has an entry for each service in
- * each shard; not made at all where nothing is to be counted.
+ * Shard and service id -> number of connections. The programs write it: each
+ * CPU counts in the shard of its number, atomically, because several CPUs may
+ * share a shard and because a program may interrupt another on the same CPU.
+ * The daemon reads it through shared memory, and sets an entry to 0 before it
+ * assigns an id to another service. The map is not pinned: it starts at 0 with
+ * each start of the daemon. It is never full, because each shard has an entry
+ * for each service. It does not exist if nothing is counted.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

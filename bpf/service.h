@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * From a destination to a backend: find the frontend, choose a slot. Knows
- * neither sockets nor packets, so that every path shares it.
+ * From a destination to a backend: finds the frontend and selects a slot. The
+ * code is independent of sockets and packets, so all paths share it.
  */
 #ifndef NODELB_SERVICE_H
 #define NODELB_SERVICE_H
@@ -11,37 +11,37 @@
 #define NSEC_PER_SEC 1000000000ULL
 #define V4_MAPPED bpf_htonl(0x0000ffff)
 
-/* Both ends included; in host order. First > last: no NodePorts. */
+/* Inclusive range, in host order. First > last: no NodePorts. */
 const volatile __u16 nodeport_first = 30000;
 const volatile __u16 nodeport_last = 32767;
 
 /*
- * The cookie of the network namespace whose loopback addresses and ports are
- * the node's. 0 is no namespace's.
+ * The cookie of the network namespace in which loopback addresses and ports
+ * belong to the node. No namespace has the cookie 0.
  */
 const volatile __u64 node_netns = 0;
 
-/* Whether this machine may do loads out of order: all but x86 and s390. */
+/* Whether this machine may reorder loads: true except on x86 and s390. */
 const volatile __u8 weakly_ordered = 1;
 
-/* Entries of a shard of counters; 0: nothing is counted, and it costs nothing.
- */
+/* Entries in each shard of counters; 0: nothing is counted, at no cost. */
 const volatile __u32 counted_services = 0;
 /* One less than the number of shards, which is a power of two. */
 const volatile __u32 counter_shards_mask = 0;
 
 /*
- * A function that the verifier looks at by itself, once for each program, and
- * not again for each way that leads to it: so a program is verified in a
- * fraction of the time, which each start of the daemon has to wait for. It
- * takes numbers, the context, and pointers to whole structs, which may be NULL
- * for all that the verifier knows; it returns a number, of which the verifier
- * knows nothing. Being weak keeps the compiler from knowing more. Before 6.2
- * what such a pointer points to cannot be a map's key: a copy can.
+ * Marks a function that the verifier checks separately: once for each program
+ * instead of once for each path that calls it. This reduces the verification
+ * time of a program, which delays each start of the daemon, to a fraction. The
+ * parameters are numbers, the context, and pointers to whole structs, which
+ * the verifier assumes may be NULL. The result is a number about which the
+ * verifier assumes nothing. The weak attribute prevents the compiler from
+ * assuming more. Before 6.2 the data behind such a pointer cannot be the key
+ * of a map; a copy can.
  */
 #define VERIFIED_ONCE __weak __noinline
 
-/* Instead of an offset or an index: there is none. */
+/* Used in place of an offset or an index if there is none. */
 #define NONE -1
 
 static __always_inline bool same_addr(const __u32 *a, const __u32 *b)
@@ -76,9 +76,9 @@ static __always_inline bool is_unspecified(const __u32 *addr)
 }
 
 /*
- * The kernel sends what is addressed to the unspecified address to the
- * loopback address of its family. NodePorts are kept under the unspecified
- * address, so it is never looked up as a client names it.
+ * The kernel sends packets for the unspecified address to the loopback address
+ * of the family. The map stores NodePorts under the unspecified address, so a
+ * destination must never be looked up under it directly.
  */
 static __always_inline void resolve_unspecified(__u32 *addr)
 {
@@ -86,7 +86,7 @@ static __always_inline void resolve_unspecified(__u32 *addr)
 		addr[3] = addr[2] ? bpf_htonl(0x7f000001) : bpf_htonl(1);
 }
 
-/* Also in daemon/datapath/src/layout.rs. */
+/* daemon/datapath/src/layout.rs has the same function. */
 static __always_inline __u32 seal(const struct frontend_key *key,
 				  const struct frontend *entry)
 {
@@ -99,7 +99,7 @@ static __always_inline __u32 seal(const struct frontend_key *key,
 	return (sum ^ sum >> 15) & ~FRONTEND_FLAGS;
 }
 
-/* Copies the entry, in one load, so that it is looked at only once. */
+/* Copies the entry with one load, so that all checks see the same value. */
 static __always_inline bool
 copy_frontend(const struct frontend_key *key, struct frontend *copy)
 {
@@ -116,7 +116,7 @@ copy_frontend(const struct frontend_key *key, struct frontend *copy)
 	return (copy->flags & ~FRONTEND_FLAGS) == seal(key, copy);
 }
 
-/* The second look is for an entry that was being replaced at the first. */
+/* The second lookup is for an entry that was being replaced at the first. */
 static __always_inline bool
 look_up(const struct frontend_key *key, struct frontend *copy)
 {
@@ -128,7 +128,7 @@ static __always_inline bool is_nodeport(__u32 port)
 	return port >= nodeport_first && port <= nodeport_last;
 }
 
-/* What a NodePort of this number is kept under. */
+/* The key of a NodePort. */
 static __always_inline struct frontend_key
 nodeport_of(const struct frontend_key *to)
 {
@@ -153,7 +153,7 @@ look_up_nodeport(const struct frontend_key *to, struct frontend *copy)
 	       look_up(&nodeport, copy);
 }
 
-/* The frontend that answers this port on every address of the node. */
+/* The frontend that answers this port on all addresses of the node. */
 static __always_inline bool
 find_nodeport(const struct frontend_key *to, struct frontend *copy)
 {
@@ -168,9 +168,9 @@ find_frontend(const struct frontend_key *to, struct frontend *copy)
 }
 
 /*
- * A number for which what find_frontend() says next may be kept: it holds for
- * as long as this returns the same. 0 while the frontends are being changed:
- * then nothing may be kept.
+ * The epoch for which the next result of find_frontend() is valid: the result
+ * may be reused while this function returns the same number. 0 while the
+ * daemon changes the frontends: the result must not be reused.
  */
 static __always_inline __u32 read_epoch(void)
 {
@@ -181,7 +181,7 @@ static __always_inline __u32 read_epoch(void)
 
 	epoch = bpf_map_lookup_elem(&frontend_epoch, &first);
 	number = epoch ? *epoch : 0;
-	/* An atomic exchange keeps later loads behind the one above. */
+	/* An atomic exchange orders later loads after the load above. */
 	if (weakly_ordered)
 		__sync_lock_test_and_set(&barrier, 1);
 	return number & 1 ? 0 : number;
@@ -214,15 +214,16 @@ static __always_inline void count_refused(__u32 service_id)
 		__sync_fetch_and_add(&counter->refused, 1);
 }
 
-/* A view as the one word that it is read and written as. */
+/* A view as the single word that is read and written. */
 union view_word {
 	__u64 word;
 	struct view view;
 };
 
 /*
- * The view's word is read once; everything else follows from that value. The
- * slot's index depends on it, which orders the two loads on every machine.
+ * The word of the view is read once; all other values are derived from it. The
+ * slot's index depends on the word, which orders the two loads on every
+ * machine.
  */
 static __always_inline struct view read_view(const struct view *from)
 {
@@ -257,10 +258,10 @@ is_at(struct view view, __u32 backend_id, __u32 offset)
 	return slot && slot->backend_id == backend_id;
 }
 
-/* Where in the view: any place is as good as another. */
+/* A random offset in the view. */
 static __always_inline int choose_any(struct view view)
 {
-	/* Scaled, not taken modulo: no division, and no bias worth naming. */
+	/* Scaled instead of modulo: no division, and a negligible bias. */
 	if (view.count > 1)
 		return ((__u64)bpf_get_prandom_u32() * view.count) >> 32;
 	return 0;
@@ -293,9 +294,9 @@ VERIFIED_ONCE int search_view(__u64 view_word, __u32 backend_id)
 }
 
 /*
- * The backend's offset in the view, or NONE. The one given is right unless the
- * list has changed since; then the whole list is searched, 65,535 slots at
- * worst.
+ * The offset of the backend in the view, or NONE. The given offset is right
+ * unless the list has changed. Otherwise the whole list is searched: 65,535
+ * slots in the worst case.
  */
 static __always_inline int
 choose_again(struct view view, __u32 backend_id, __u32 offset)
@@ -305,7 +306,7 @@ choose_again(struct view view, __u32 backend_id, __u32 offset)
 	return search_view(word_of(view), backend_id);
 }
 
-/* Also in core/src/explain/rendezvous.rs, as all of rendezvous hashing. */
+/* core/src/explain/rendezvous.rs implements the same rendezvous hashing. */
 #define MOST_SCORED 1024
 
 /* Every bit of the result depends on every bit of the number. */
@@ -339,7 +340,7 @@ static long draw_step(__u32 step, struct draw *draw)
 	slot = slot_at(draw->view, offset);
 	if (!slot)
 		return 1;
-	/* The slots of a backend that has several are neighbours. */
+	/* The slots of a backend with several slots are adjacent. */
 	draw->copy = slot->backend_id == draw->backend_id ? draw->copy + 1 : 0;
 	draw->backend_id = slot->backend_id;
 	score = scramble(draw->seed ^
@@ -352,10 +353,11 @@ static long draw_step(__u32 step, struct draw *draw)
 }
 
 /*
- * The offset of the slot with the highest score: a function of who asks, the
- * service and the list, which remembers nothing. A list that loses a backend
- * moves only those that had it, whatever its order. Of a list longer than
- * MOST_SCORED slots a part is looked at, which bounds the cost.
+ * The offset of the slot with the highest score: a stateless function of the
+ * client, the service and the list. If the list loses a backend, only the
+ * clients of that backend move; the order of the list does not matter. If the
+ * list has more than MOST_SCORED slots, only a part of it is scored, which
+ * bounds the cost.
  */
 VERIFIED_ONCE int rendezvous(__u64 who, __u32 service_id, __u64 view_word)
 {
@@ -375,9 +377,10 @@ VERIFIED_ONCE int rendezvous(__u64 who, __u32 service_id, __u64 view_word)
 }
 
 /*
- * The offset of the client's backend, or NONE if the list no longer has it.
- * The clock of another CPU may be ahead of this one's, so their difference has
- * a sign; and a time that another CPU has stored meanwhile is not set back.
+ * The offset of the client's backend, or NONE if it is no longer in the list.
+ * The clock of another CPU may be ahead of this one's, so the difference of
+ * two times is signed, and a newer time that another CPU has stored meanwhile
+ * is not overwritten with an older one.
  */
 VERIFIED_ONCE int
 choose_last(struct affinity *last, __u64 now, __u64 keep, __u64 view_word)
@@ -401,10 +404,11 @@ choose_last(struct affinity *last, __u64 now, __u64 keep, __u64 view_word)
 }
 
 /*
- * The offset of the client's last backend, or of a new one to remember. Of
- * several connections at once that find none, one stores its choice and the
- * others take it. Of several that find one that expired, or whose backend has
- * gone, all choose the same: by what they found, not at random.
+ * The offset of the client's last backend, or of a new one, which is stored.
+ * If several connections find no entry at the same time, one stores its choice
+ * and the others use that choice. If several find an entry that has expired or
+ * has no backend any more, all make the same choice: they derive it from the
+ * entry instead of choosing at random.
  */
 VERIFIED_ONCE int choose_for(__u64 client, __u32 service_id,
 			     __u32 affinity_seconds, __u64 view_word)

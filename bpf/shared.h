@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Every struct, enum and limit that the BPF programs and the daemon share:
- * the only definition. Rust gets it from BTF, so there are only fixed-width
- * integers here, every pad is named, and enums are the type of some field.
+ * This file is the only definition of every struct, enum and limit that the
+ * BPF programs and the daemon share. Rust reads the definitions from BTF:
+ * therefore all integers have a fixed width, every pad has a name, and each
+ * enum is the type of a field.
  *
- * An address is four words of the 16 bytes in network order; IPv4 is
- * ::ffff:a.b.c.d. Names ending in _be are in network order too.
+ * An address consists of four words, which are its 16 bytes in network order.
+ * IPv4 is stored as ::ffff:a.b.c.d. Names that end in _be are in network order
+ * too.
  *
- * These layouts live in pinned maps. Changing one means a new layout version
- * (LAYOUT in daemon/datapath/src/pins.rs), never a new reading of old bytes.
+ * Pinned maps contain these layouts. A change needs a new layout version
+ * (LAYOUT in daemon/datapath/src/versions.rs); the old bytes must never be
+ * read in a new way.
  */
 #ifndef NODELB_SHARED_H
 #define NODELB_SHARED_H
 
 #include <linux/types.h>
 
-/* What a client dials. A NodePort has the unspecified address. */
+/*
+ * The destination of a connect or a datagram. A NodePort has the unspecified
+ * address.
+ */
 struct frontend_key {
 	__u32 addr[4];
 	__u16 port_be;
@@ -25,18 +31,20 @@ struct frontend_key {
 _Static_assert(sizeof(struct frontend_key) == 20, "layout");
 
 enum frontend_flags {
-	/* A client on this node gets the local view, not the cluster view. */
+	/*
+	 * Clients on this node use the local view instead of the cluster view.
+	 */
 	FRONTEND_INSIDE_LOCAL = 1,
-	/* So does a client from elsewhere; for the packet path. */
+	/* The same for clients outside this node; for the packet path. */
 	FRONTEND_OUTSIDE_LOCAL = 2,
-	/* Which bits are the flags; the others are the seal. */
+	/* The mask of the flags. The other bits are the seal. */
 	FRONTEND_FLAGS = 3,
 };
 
 /*
- * The upper 30 bits of the flags seal the entry: seal() of its key and of what
- * is said here. The kernel may give a deleted entry's memory to another key
- * while a program still looks at it; the seal tells.
+ * The upper 30 bits of the flags are the seal: seal() of the key and of the
+ * other fields. The kernel may reuse the memory of a deleted entry for another
+ * key while a program still reads it. A wrong seal reveals that.
  */
 struct frontend {
 	__u32 service_id;
@@ -45,9 +53,9 @@ struct frontend {
 _Static_assert(sizeof(struct frontend) == 8, "layout");
 
 /*
- * A list of backends: count slots from first. Read and written as one 8-byte
- * word, so that a reader has the old list or the new one. The generation tells
- * one publication from the next.
+ * A list of backends: count slots, starting at first. It is read and written
+ * as one 8-byte word, so a reader sees either the old list or the new one. The
+ * generation differs between consecutive publications.
  */
 struct view {
 	__u32 first;
@@ -57,42 +65,43 @@ struct view {
 _Static_assert(sizeof(struct view) == 8, "layout");
 
 enum service_flags {
-	/* Some backend is usable, here or elsewhere. */
+	/* At least one backend is usable, on this node or on another. */
 	SERVICE_HAS_BACKENDS = 1,
-	/* The entry was put and not deleted: it may be empty all the same. */
+	/* The entry is in use, even if its other fields are empty. */
 	SERVICE_IN_USE = 2,
 	/*
-	 * Which source describes the owner, for the daemon's next start.
-	 * Neither: written by an earlier nodelb, and owner means nothing.
+	 * The source that describes the owner, for the next start of the
+	 * daemon. If no such flag is set, an earlier nodelb wrote the entry
+	 * and owner is not valid.
 	 */
 	SERVICE_FROM_FILES = 4,
 	SERVICE_FROM_KUBERNETES = 16,
 	/*
-	 * Processes of this node may bind the service's NodePorts: one of
-	 * them is its backend at such a port, or no address of the node
-	 * answers NodePorts of the family. 0 where an older nodelb wrote the
-	 * entry: the NodePorts are kept free.
+	 * Processes of this node may bind the service's NodePorts: either a
+	 * process is the service's backend at such a port, or NodePorts of
+	 * this family are not answered on any address of the node. 0 in
+	 * entries of an older nodelb: the NodePorts are then reserved.
 	 */
 	SERVICE_MAY_BE_BOUND = 8,
 };
 
-/* One service port in one address family, whatever addresses it has. */
+/* One service port in one address family, with any number of addresses. */
 struct service {
 	struct view cluster;
 	struct view local;
 	enum service_flags flags;
-	/* 0: every connection is free to choose. */
+	/* 0: each connection selects a backend independently. */
 	__u32 affinity_seconds;
 	/*
-	 * Hashes of the owner's name, in the upper half, and of the port's
-	 * name, protocol and family. Read by the daemon at its start only; 0 in
-	 * entries of an earlier nodelb.
+	 * Hash of the owner's name in the upper half; hash of the port's name,
+	 * protocol and family in the lower half. Only the daemon reads it, at
+	 * its start. 0 in entries of an earlier nodelb.
 	 */
 	__u64 owner;
 };
 _Static_assert(sizeof(struct service) == 32, "layout");
 
-/* A selectable place. A backend of weight 3 has three. */
+/* One entry of a view. A backend with weight 3 has three slots. */
 struct slot {
 	__u32 addr[4];
 	__u16 port_be;
@@ -109,12 +118,12 @@ struct node_addr {
 _Static_assert(sizeof(struct node_addr) == 16, "layout");
 
 /*
- * More addresses than any node has been seen with that did not mean every
- * address of a large block: 1.5 MB of memory.
+ * Larger than any address list seen on a real node, except for nodes that own
+ * a whole large block of addresses. Uses 1.5 MB of memory.
  */
 #define MAX_NODE_ADDRS 16384
 
-/* A client is a network namespace: the host, or a pod. */
+/* A client is a network namespace: that of the host or of a pod. */
 struct affinity_key {
 	__u64 client;
 	__u32 service_id;
@@ -123,8 +132,8 @@ struct affinity_key {
 _Static_assert(sizeof(struct affinity_key) == 16, "layout");
 
 /*
- * Which backend, and where in the view it was last seen. The offset is a
- * guess that saves a search; the id decides.
+ * The client's backend and its last known position in the view. The offset is
+ * a hint that saves a search; the id is authoritative.
  */
 struct affinity {
 	__u64 last_used_ns;
@@ -134,19 +143,22 @@ struct affinity {
 _Static_assert(sizeof(struct affinity) == 16, "layout");
 
 enum socket_flags {
-	/* One of nodelb's own: never translated. */
+	/* A socket of nodelb itself: never translated. */
 	SOCKET_OWN = 1,
-	/* A UDP socket that had more flows than it has room for. */
+	/* A UDP socket that had more flows than its state has room for. */
 	SOCKET_OVERFLOWED = 2,
 	/*
-	 * UDP: a program that uses this map has left the socket alone because
-	 * it is nodelb's own, or has refused it. So nodelb knows which program
-	 * it was where there are several.
+	 * UDP: a program that uses this map left the socket alone because it
+	 * belongs to nodelb, or refused it. With several nodelb daemons this
+	 * shows which one's program it was.
 	 */
 	SOCKET_SEEN = 4,
 };
 
-/* What was dialled and what was reached. A backend port of 0: nothing. */
+/*
+ * The destination of the client and the backend it reached. A backend port of
+ * 0: no backend.
+ */
 struct translation {
 	struct frontend_key frontend;
 	__u32 backend[4];
@@ -155,7 +167,10 @@ struct translation {
 };
 _Static_assert(sizeof(struct translation) == 40, "layout");
 
-/* A TCP socket has one peer. Kept small: it is allocated at each connect. */
+/*
+ * A TCP socket has one peer. The struct is small because it is allocated at
+ * each connect.
+ */
 struct tcp_socket {
 	enum socket_flags flags;
 	struct translation peer;
@@ -163,47 +178,51 @@ struct tcp_socket {
 _Static_assert(sizeof(struct tcp_socket) == 44, "layout");
 
 /*
- * A service that a UDP socket talks to; offset as in struct affinity. The
- * translation has no backend while answers are not to be translated: then the
- * flow only says which backend the service's next datagram goes to.
+ * A service that a UDP socket communicates with; offset as in struct affinity.
+ * The translation has no backend while answers must not be translated: the
+ * flow then only stores the backend for the next datagram to the service.
  */
 struct flow {
 	struct translation translation;
 	__u32 backend_id;
 	__u32 offset;
-	/* The socket's clock when the flow was last used; both wrap. */
+	/* The socket's clock when the flow was last used. Both wrap. */
 	__u32 used;
-	/* What frontends said at this epoch; 0: nothing that may be kept. */
+	/*
+	 * The frontend epoch in which the result was found; 0: the result must
+	 * not be reused.
+	 */
 	__u32 epoch;
 	struct frontend found;
 };
 _Static_assert(sizeof(struct flow) == 64, "layout");
 
 /*
- * How many services a UDP socket can talk to at a time. With the kernel's 72
- * bytes in front, the socket's state just fits an allocation of 512.
+ * The maximum number of services that a UDP socket can communicate with at the
+ * same time. With the 72 bytes that the kernel puts in front, the socket's
+ * state just fits an allocation of 512 bytes.
  */
 #define MAX_FLOWS 6
 
 struct udp_socket {
 	enum socket_flags flags;
 	__u32 clock;
-	/* Index of the flow used last, which is likely the next one too. */
+	/* Index of the last used flow, which is probably also the next one. */
 	__u32 recent;
 	__u32 pad;
 	struct flow flows[MAX_FLOWS];
 };
 _Static_assert(sizeof(struct udp_socket) == 400, "layout");
 
-/* Which end of a flow an address is. */
+/* The end of a flow that an address belongs to. */
 enum flow_end {
 	FLOW_FRONTEND = 0,
 	FLOW_BACKEND = 1,
 };
 
-/* A flow that a UDP socket had no room for, by either end of it. */
+/* A flow that did not fit into the state of its UDP socket, by either end. */
 struct overflow_key {
-	/* Of the socket: no two on this machine ever have the same. */
+	/* Cookie of the socket. The kernel never reuses it on this machine. */
 	__u64 cookie;
 	__u32 addr[4];
 	__u16 port_be;
@@ -213,8 +232,8 @@ struct overflow_key {
 _Static_assert(sizeof(struct overflow_key) == 32, "layout");
 
 /*
- * The seal is overflow_seal() of the key and of the rest: the kernel may give
- * an entry's memory to another key while a program still looks at it.
+ * The seal is overflow_seal() of the key and of the other fields: the kernel
+ * may reuse an entry's memory for another key while a program still reads it.
  */
 struct overflow {
 	struct frontend_key frontend;
@@ -225,14 +244,14 @@ struct overflow {
 _Static_assert(sizeof(struct overflow) == 32, "layout");
 
 /*
- * Two entries for each flow; 2 MB. Sockets that talk to more services than
- * MAX_FLOWS are few.
+ * Two entries for each flow; 2 MB. Few sockets communicate with more than
+ * MAX_FLOWS services.
  */
 #define MAX_OVERFLOW 16384
 
 /*
- * What became of connections to a service. Pinned nowhere, so that it may
- * change without a new layout version.
+ * The results of connections to a service. This map is not pinned, so its
+ * layout can change without a new layout version.
  */
 struct counter {
 	__u64 translated;
@@ -241,22 +260,25 @@ struct counter {
 _Static_assert(sizeof(struct counter) == 16, "layout");
 
 /*
- * A connected socket that dialled a service, as bpf/flows.bpf.c tells the
- * daemon; its peer is the translation's backend. In no map, so that it may
- * change without a new layout version.
+ * A connected socket whose destination was a service, as bpf/flows.bpf.c
+ * reports it to the daemon. Its peer is the backend in the translation. The
+ * struct is in no map, so it can change without a new layout version.
  */
 struct flow_record {
-	/* Of the socket: no two on this machine ever have the same. */
+	/* Cookie of the socket. The kernel never reuses it on this machine. */
 	__u64 cookie;
 	/* Inode number of the network namespace, as in /proc/PID/ns/net. */
 	__u32 netns;
-	/* The interface it is bound to; 0: none. */
+	/* Index of the interface that the socket is bound to; 0: none. */
 	__u32 ifindex;
 	__u32 source[4];
 	__u16 source_port_be;
-	/* AF_INET or AF_INET6; the latter may have IPv4-mapped addresses. */
+	/*
+	 * AF_INET or AF_INET6. AF_INET6 sockets may have IPv4-mapped
+	 * addresses.
+	 */
 	__u8 family;
-	/* As in enum bpf_tcp_state, of UDP sockets too. */
+	/* A value of enum bpf_tcp_state, also for UDP sockets. */
 	__u8 state;
 	__u32 pad;
 	struct translation translation;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
- * Services for the sockets of this node: the address is exchanged once, when
- * it is dialled, and no packet is ever touched.
+ * Services for the sockets of this node: the programs replace the address
+ * once, when the socket connects, and never touch packets.
  *
- * connect and sendmsg turn a frontend into a backend; recvmsg and getpeername
- * turn it back. A destination that is no frontend passes as it is. A service
- * with nobody to answer refuses with ECONNREFUSED, or EHOSTUNREACH where only
- * this node has nobody; never with EPERM. bind keeps NodePorts free.
+ * connect and sendmsg translate a frontend into a backend; recvmsg and
+ * getpeername translate it back. A destination that is not a frontend is left
+ * alone. A service without backends refuses with ECONNREFUSED, or with
+ * EHOSTUNREACH if it has backends on other nodes only; never with EPERM. bind
+ * reserves NodePorts.
  *
- * One implementation works on 16-byte addresses; the entries at the end only
- * read and write the fields of their family. All programs of one socket run
- * under its lock (the kernel's BPF_CGROUP_RUN_*_LOCK), so what is kept about a
- * socket needs no lock of its own.
+ * One implementation works on 16-byte addresses. The entry points at the end
+ * of the file only read and write the fields of their family. All programs of
+ * one socket run under the lock of the socket (BPF_CGROUP_RUN_*_LOCK in the
+ * kernel), so the state of a socket needs no lock of its own.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,20 +29,21 @@
 #define REJECT 0
 #define ALLOW 1
 
-/* bpf_set_retval() is there since 5.18. Without it a refusal is an EPERM. */
+/* bpf_set_retval() exists since 5.18. Without it a refusal returns EPERM. */
 const volatile __u8 has_set_retval = 1;
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Where a socket is sent: nowhere else (no slot, no error), or refused. */
+/* The result for a socket: a slot, an error, or neither (not translated). */
 struct answer {
 	const struct slot *slot;
 	int error;
 };
 
 /*
- * Loopback addresses lead to a frontend only as addresses of the node, which
- * has some of them in its own network namespace: elsewhere they are others'.
+ * Loopback addresses match a frontend only as addresses of the node. The node
+ * owns them only in its own network namespace; in other namespaces they belong
+ * to other clients.
  */
 static __always_inline bool find_dialled(struct bpf_sock_addr *ctx,
 					 const struct frontend_key *to,
@@ -76,7 +78,7 @@ choose_tcp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 			  service->affinity_seconds, word_of(view));
 }
 
-/* For a socket of which no earlier choice is known. */
+/* For a socket without an earlier choice. */
 static __always_inline int
 choose_udp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 	   const struct service *service, struct view view)
@@ -126,8 +128,8 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 }
 
 /*
- * The usual case of a UDP socket that goes on talking to its service: nothing
- * has changed since the last time, so neither does the answer.
+ * The common case, a UDP socket that keeps sending to its service: if nothing
+ * has changed since the last datagram, the result is the same.
  */
 static __always_inline const struct slot *
 go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
@@ -153,7 +155,10 @@ go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
 	return slot;
 }
 
-/* The backend that the socket has had of the service, if the list has it. */
+/*
+ * The slot of the backend that the socket already uses, if the list contains
+ * it.
+ */
 static __always_inline int
 choose_kept(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 	    struct view view, const struct udp_socket *socket,
@@ -170,9 +175,9 @@ choose_kept(struct bpf_sock_addr *ctx, const struct frontend_key *to,
 }
 
 /*
- * A UDP socket that dials the same service again, by connect or by sendmsg,
- * keeps its backend for as long as the service has it. Only what is sent to a
- * backend it did not have is counted: a datagram more is no connection more.
+ * A UDP socket that connects or sends to the same service again keeps its
+ * backend as long as the service has that backend. The counter counts only a
+ * change of the backend: one more datagram is not one more connection.
  */
 static __always_inline struct answer
 dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
@@ -291,7 +296,9 @@ static __always_inline void set_v6(struct bpf_sock_addr *ctx, const __u32 *addr)
 	ctx->user_ip6[3] = addr[3];
 }
 
-/* The source is the address that a datagram names for itself; 0: none. */
+/*
+ * source is the source address that a datagram specifies for itself; 0: none.
+ */
 static __always_inline int forward_v4(struct bpf_sock_addr *ctx, __u32 source)
 {
 	struct frontend_key to = addr_v4(ctx);
@@ -310,7 +317,7 @@ static __always_inline int forward_v4(struct bpf_sock_addr *ctx, __u32 source)
 	return ALLOW;
 }
 
-/* As forward_v4(). The kernel hands IPv4-mapped datagrams to sendmsg4. */
+/* As forward_v4(). The kernel passes IPv4-mapped datagrams to sendmsg4. */
 static __always_inline int forward_v6(struct bpf_sock_addr *ctx, __u32 *source)
 {
 	struct frontend_key to = addr_v6(ctx);
@@ -369,9 +376,9 @@ int connect6(struct bpf_sock_addr *ctx)
 }
 
 /*
- * Whether the kernel itself names the peer of a connected socket: an IPv6
+ * Whether the kernel itself specifies the peer of a connected socket. An IPv6
  * socket that is connected to an IPv4-mapped address does every plain send()
- * as a sendmsg to that peer, which is a backend by now.
+ * as a sendmsg to that peer, which is already a backend.
  */
 static __always_inline bool is_to_peer(struct bpf_sock_addr *ctx)
 {

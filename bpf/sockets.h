@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * What is kept about a socket: whom it dialled and whom it reached. A TCP
- * socket has one peer, a UDP socket a few flows. Chooses nothing.
+ * The state of a socket: its destinations and its backends. A TCP socket has
+ * one peer, a UDP socket a few flows. This file selects no backends.
  */
 #ifndef NODELB_SOCKETS_H
 #define NODELB_SOCKETS_H
@@ -10,7 +10,7 @@
 
 #define AF_INET 2
 
-/* Whether there are MPTCP sockets, and bpf_skc_to_mptcp_sock() (5.19). */
+/* Whether MPTCP sockets and bpf_skc_to_mptcp_sock() (5.19) exist. */
 const volatile __u8 has_mptcp = 1;
 
 static __always_inline bool
@@ -32,7 +32,7 @@ static __always_inline void record(struct translation *known,
 static __always_inline struct flow *
 flow_at(struct udp_socket *socket, __u64 index)
 {
-	/* The compiler may not check one copy of it and use another. */
+	/* The compiler must not check one copy and use another. */
 	barrier_var(index);
 	if (index >= MAX_FLOWS)
 		index = 0;
@@ -50,8 +50,8 @@ use_flow(struct udp_socket *socket, __u32 index)
 }
 
 /*
- * How long ago the flow was used, by the socket's clock, which wraps. A place
- * without a flow is older than any flow.
+ * The time since the flow was last used, by the socket's clock, which wraps. A
+ * free entry is older than any flow.
  */
 static __always_inline __u32 age_of(const struct udp_socket *socket,
 				    const struct flow *flow)
@@ -91,7 +91,7 @@ find_flow(struct udp_socket *socket, const struct frontend_key *to)
 	return index < 0 ? NULL : use_flow(socket, index);
 }
 
-/* The address that the socket is connected to; none: no port. */
+/* The address that the socket is connected to; port 0: not connected. */
 static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 {
 	const struct bpf_sock *sk = ctx->sk;
@@ -103,7 +103,7 @@ static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 	if (sk->family == AF_INET) {
 		peer.addr[2] = V4_MAPPED;
 		peer.addr[3] = sk->dst_ip4;
-		/* The compiler may not load by a pointer made of two. */
+		/* The compiler must not load through a combined pointer. */
 		barrier();
 		return peer;
 	}
@@ -115,9 +115,9 @@ static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 }
 
 /*
- * The index of the flow to overwrite: the one used longest ago, but not the
- * one by which the socket is connected, which udp_flows() in flows.bpf.c has
- * to find.
+ * The index of the flow to overwrite: the least recently used one, except the
+ * one that the socket is connected by, which udp_flows() in flows.bpf.c must
+ * find.
  */
 VERIFIED_ONCE int
 oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
@@ -141,7 +141,7 @@ oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 	return oldest;
 }
 
-/* The index of the flow last used among those that reach this backend. */
+/* The index of the most recently used flow to this backend. */
 VERIFIED_ONCE int search_backends(const struct udp_socket *socket,
 				  const struct frontend_key *from)
 {
@@ -164,7 +164,7 @@ VERIFIED_ONCE int search_backends(const struct udp_socket *socket,
 	return found;
 }
 
-/* The flow last used among those that reach this backend, or NULL. */
+/* The most recently used flow to this backend, or NULL. */
 static __always_inline const struct flow *
 find_answering_flow(struct udp_socket *socket, const struct frontend_key *from)
 {
@@ -201,7 +201,7 @@ overflow_key(__u64 cookie, const __u32 *addr, __u16 port_be, enum flow_end end)
 	return key;
 }
 
-/* An entry that says so already is only marked as used, by the lookup. */
+/* An entry with the same content is only marked as used, by the lookup. */
 static __always_inline void
 put_overflow(const struct overflow_key *key, struct overflow *entry)
 {
@@ -221,12 +221,12 @@ read_overflow(const struct overflow_key *key, struct overflow *copy)
 	if (!entry)
 		return false;
 	*copy = *entry;
-	/* What follows looks at the copy, and the entry may change. */
+	/* The code below reads the copy, since the entry may change. */
 	barrier();
 	return copy->seal == overflow_seal(key, copy);
 }
 
-/* Keeps a flow outside the socket's own state, which needs its place. */
+/* Stores a flow in udp_overflow, to free its place in the socket's state. */
 VERIFIED_ONCE int set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
 {
 	const struct translation *known;
@@ -251,7 +251,7 @@ VERIFIED_ONCE int set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
 	return 0;
 }
 
-/* Has the socket use a place for another flow than it has had. */
+/* Replaces the flow at this index of the socket's state. */
 static __always_inline struct flow *
 make_room(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 {
@@ -264,7 +264,7 @@ make_room(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 	return flow;
 }
 
-/* The flow that was set aside, by either of its ends. */
+/* The flow that was stored in udp_overflow, by one of its ends. */
 VERIFIED_ONCE bool find_aside(struct bpf_sock_addr *ctx,
 			      const struct frontend_key *addr,
 			      enum flow_end end, struct overflow *copy)
@@ -279,8 +279,8 @@ VERIFIED_ONCE bool find_aside(struct bpf_sock_addr *ctx,
 }
 
 /*
- * The socket now sends to this address itself. If it is the backend of a
- * service, answers from it are no longer that service's, until the socket
+ * The socket now sends to this address directly. If the address is a backend
+ * of a service, its answers no longer belong to that service until the socket
  * sends to the service again, which keeps its backend.
  */
 VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
@@ -297,7 +297,7 @@ VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
 
 		if (is_backend(&flow->translation, to)) {
 			flow->translation.backend_port_be = 0;
-			/* So that the next datagram restores it. */
+			/* The next datagram then restores the translation. */
 			flow->epoch = 0;
 		}
 	}
@@ -309,7 +309,7 @@ VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
 	return 0;
 }
 
-/* Keeps what was chosen for the socket's next datagram. */
+/* Stores the choice for the socket's next datagram. */
 static __always_inline void keep_flow(struct flow *flow,
 				      const struct frontend_key *to,
 				      const struct slot *slot, __u32 offset)
@@ -325,8 +325,9 @@ static __always_inline struct tcp_socket *known_tcp(void *sk, __u64 flags)
 }
 
 /*
- * A program's MPTCP socket connects by a TCP socket of its own, its first
- * subflow, but is itself asked for its peer. Any other socket: NULL.
+ * An MPTCP socket of a program connects through an internal TCP socket, its
+ * first subflow, but getpeername is called on the MPTCP socket itself. NULL
+ * for any other socket.
  */
 static __always_inline struct tcp_socket *
 known_mptcp(struct bpf_sock_addr *ctx, __u64 flags)
@@ -357,7 +358,7 @@ record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
 	return 0;
 }
 
-/* The socket now dials an address that is no service's. */
+/* The socket now connects to an address that belongs to no service. */
 static __always_inline void
 forget_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket)
 {
@@ -391,7 +392,7 @@ static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
 	return true;
 }
 
-/* The service by whose address the socket got to this peer, if any. */
+/* The service through which the socket reached this peer, if any. */
 static __always_inline bool find_service_of(struct bpf_sock_addr *ctx,
 					    const struct frontend_key *peer,
 					    struct frontend_key *frontend)
