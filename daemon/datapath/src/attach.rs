@@ -1,6 +1,6 @@
-//! The hooks: which programs are attached where, and keeping them attached. A link is pinned, so that it outlives the
-//! process, and changes its program in one step, so that there is no moment without one. It is held open as well, so that
-//! what is attached stays attached when its pin is removed.
+//! The hooks: the programs that are attached to them, and how they are kept attached. A link is pinned, so that it
+//! outlives the process, and its program is replaced in one step, so that the hook always has a program. The daemon
+//! also holds the link open, so that its program stays attached when the pin is removed.
 
 use std::fmt;
 use std::fs::File;
@@ -20,15 +20,15 @@ use crate::pins::{Pins, remove_file};
 use crate::probe;
 use crate::sys;
 
-/// A place in the kernel and the program of `bpf/sock.bpf.c` that runs there; they have the same name.
+/// A hook of the kernel and the program of `bpf/sock.bpf.c` that runs at it; both have the same name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hook {
     pub(crate) name: &'static str,
     attach_type: bpf_attach_type,
 }
 
-/// In the order in which they are attached: what turns addresses back comes before what turns them, so that a socket
-/// translated in between sees the service's address.
+/// The hooks in the order in which they are attached: those that translate answers back come before those that
+/// translate destinations, so that a socket which is translated in between sees the service's address.
 pub(crate) const HOOKS: [Hook; 10] = [
     Hook { name: "recvmsg4", attach_type: libbpf_sys::BPF_CGROUP_UDP4_RECVMSG },
     Hook { name: "recvmsg6", attach_type: libbpf_sys::BPF_CGROUP_UDP6_RECVMSG },
@@ -42,36 +42,39 @@ pub(crate) const HOOKS: [Hook; 10] = [
     Hook { name: "bind6", attach_type: libbpf_sys::BPF_CGROUP_INET6_BIND },
 ];
 
-/// Hooks at which only an older nodelb has programs. Their pins hold the links, so removing the pins detaches them.
+/// Hooks at which only an older nodelb has programs. Their links exist only through their pins, so removing the pins
+/// detaches them.
 const RETIRED: [Hook; 2] = [
     Hook { name: "post_bind4", attach_type: libbpf_sys::BPF_CGROUP_INET4_POST_BIND },
     Hook { name: "post_bind6", attach_type: libbpf_sys::BPF_CGROUP_INET6_POST_BIND },
 ];
 
-/// Every hook that any nodelb has a program at, in the order in which they are attached; they are detached in reverse.
+/// All hooks that any version of nodelb uses, in the order in which they are attached. They are detached in reverse
+/// order.
 pub(crate) fn all_hooks() -> impl DoubleEndedIterator<Item = &'static Hook> {
     HOOKS.iter().chain(&RETIRED)
 }
 
-/// What became of a hook's link.
+/// The result of attaching a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// It was pinned and attached to the right cgroup; it runs the new program now.
+    /// The link was pinned and attached to the right cgroup; it runs the new program now.
     Updated,
-    /// There was none.
+    /// There was no link; a new one was created.
     Created,
-    /// The pinned one was attached elsewhere, to a cgroup that is gone, or was no link; a new one took its place.
+    /// The pin was not a link, or its link was attached to another cgroup or to one that is gone; a new link has
+    /// replaced it.
     Replaced,
-    /// It was attached all the time, and its pin was gone; it is pinned again.
+    /// The link was attached all the time, but its pin was gone; it is pinned again.
     Pinned,
 }
 
-/// What is wrong with a hook's link.
+/// A fault of a hook's link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFault {
-    /// Which hook.
+    /// Name of the hook.
     pub hook: &'static str,
-    /// What is wrong.
+    /// Description of the fault.
     pub reason: String,
 }
 
@@ -81,7 +84,7 @@ impl fmt::Display for LinkFault {
     }
 }
 
-/// The loaded programs, in the order of [`HOOKS`], and the cgroup they belong to.
+/// The loaded programs, in the order of [`HOOKS`], and the cgroup that they are attached to.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     programs: Vec<OwnedFd>,
@@ -94,7 +97,7 @@ impl Attachment {
         Self { programs, cgroup }
     }
 
-    /// Sees to it that every hook runs this attachment's program, and keeps each link open.
+    /// Makes every hook run the program of this attachment, and holds each link open.
     pub(crate) fn attach(&self, pins: &Pins, held: &mut Held) -> Result<Vec<(&'static str, LinkState)>, OpenError> {
         let cgroup = Cgroup::open(&self.cgroup)?;
         let each = HOOKS.iter().zip(&self.programs).zip(&mut held.0);
@@ -110,14 +113,14 @@ impl Attachment {
         Ok(states)
     }
 
-    /// Why a hook's link could not be made.
+    /// The error for a hook that cannot be attached.
     fn refused(&self, error: &io::Error, hook: Hook, pins: &Pins) -> OpenError {
         let exclusive = || exclusive_at(&self.cgroup, hook);
         let is_refused = error.raw_os_error() == Some(libc::EPERM);
         is_refused.then(exclusive).flatten().unwrap_or_else(|| failed("attaching", &pins.link(hook.name))(error))
     }
 
-    /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
+    /// The faults of the links, usually none. Makes a few system calls per hook.
     pub(crate) fn faults(&self, pins: &Path) -> Vec<LinkFault> {
         let cgroup = match Cgroup::open(&self.cgroup) {
             Ok(cgroup) => cgroup,
@@ -134,29 +137,29 @@ impl Attachment {
     }
 }
 
-/// The links, open, in the order of [`HOOKS`]. What is attached stays attached for as long as its link is open or pinned.
+/// The open links, in the order of [`HOOKS`]. A program stays attached as long as its link is open or pinned.
 #[derive(Debug, Default)]
 pub(crate) struct Held([Option<OwnedFd>; HOOKS.len()]);
 
-/// Asks after the hooks, any time and from any thread, without a word to the datapath's owner.
+/// Checks the hooks at any time and from any thread, without synchronising with the datapath's owner.
 #[derive(Clone, Debug)]
 pub struct Links {
     pub(crate) attachment: Arc<Attachment>,
-    /// Where the links are pinned.
+    /// Directory of the pinned links.
     pub(crate) directory: PathBuf,
 }
 
 impl Links {
-    /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
+    /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn faults(&self) -> Vec<LinkFault> {
         self.attachment.faults(&self.directory)
     }
 
-    /// Other pin directories whose programs are attached to the same cgroup. Looks through every BPF file system that this
-    /// process can reach.
+    /// Other pin directories with programs on the same cgroup. Searches every BPF file system that this process can
+    /// reach.
     pub fn elsewhere(&self) -> Vec<PathBuf> {
         let mountinfo = probe::mountinfo().unwrap_or_default();
-        // Of `nodelb/v1/links` the first part.
+        // The first component of `nodelb/v1/links`.
         let own = self.directory.ancestors().nth(2).unwrap_or(&self.directory);
         elsewhere::attached(own, &self.attachment.cgroup, &mountinfo)
     }
@@ -176,7 +179,7 @@ impl Cgroup {
     }
 }
 
-/// Whether a link of a hook on this cgroup is pinned in this directory.
+/// Whether this directory contains a pinned link of a hook on this cgroup.
 pub(crate) fn has_link_on(pins: &Path, cgroup: &Path) -> bool {
     let Ok(cgroup) = Cgroup::open(cgroup) else { return false };
     HOOKS.iter().any(|hook| {
@@ -185,28 +188,28 @@ pub(crate) fn has_link_on(pins: &Path, cgroup: &Path) -> bool {
     })
 }
 
-/// The ids of the links pinned in this directory under the hooks' names.
+/// The ids of the links that are pinned in this directory under the names of the hooks.
 pub(crate) fn links_in(pins: &Path) -> Vec<u32> {
     let open = all_hooks().filter_map(|hook| sys::open_pinned(&pins.join(hook.name)).ok());
     open.filter_map(|link| LinkInfo::from_fd(link.as_fd()).ok()).map(|info| info.id).collect()
 }
 
-/// The hook that the link is attached to, if that is one of nodelb's on this cgroup.
+/// The hook that the link is attached to, if it is one of nodelb's on this cgroup.
 pub(crate) fn hook_on(link: BorrowedFd<'_>, cgroup: &Path) -> Option<&'static str> {
     let cgroup = Cgroup::open(cgroup).ok()?;
     let attached = target(link)?;
     all_hooks().find(|hook| attached == (cgroup.id, hook.attach_type)).map(|hook| hook.name)
 }
 
-/// What has a hook of nodelb's to itself, if anything has: then nodelb cannot be attached there.
+/// The program that uses a hook of nodelb exclusively, if any: nodelb cannot be attached to that hook.
 pub(crate) fn exclusive(cgroup: &Path) -> Option<OpenError> {
     HOOKS.iter().find_map(|hook| exclusive_at(cgroup, *hook))
 }
 
-/// A program on the cgroup that shares with none, or one on a cgroup above that lets none be attached below.
+/// A program that is attached to the cgroup exclusively, or to a cgroup above without permitting programs below it.
 fn exclusive_at(cgroup: &Path, hook: Hook) -> Option<OpenError> {
     for at in cgroup.ancestors() {
-        // Above the root of the hierarchy nothing can be asked.
+        // The kernel cannot be queried above the root of the hierarchy.
         let directory = File::open(at).ok()?;
         let (flags, programs) = sys::attached(directory.as_fd(), hook.attach_type).ok()?;
         let is_here = at == cgroup;
@@ -216,7 +219,7 @@ fn exclusive_at(cgroup: &Path, hook: Hook) -> Option<OpenError> {
             && !is_shared
             && !is_replaceable
         {
-            // Names take CAP_SYS_ADMIN.
+            // Reading names takes CAP_SYS_ADMIN.
             let name = ProgInfoIter::default().find(|info| info.id == program);
             let name = name.map(|info| info.name.to_string_lossy().into_owned()).filter(|name| !name.is_empty());
             return Some(OpenError::Exclusive { hook: hook.name, cgroup: at.into(), is_here, program, name });
@@ -254,7 +257,7 @@ fn attach(
             (link, if was_pinned { LinkState::Replaced } else { LinkState::Created })
         }
     };
-    // Held also if it cannot be pinned: it is attached for as long as this process lives.
+    // Held open even if it cannot be pinned: it stays attached as long as this process lives.
     let link = held.insert(link);
     pins.replace_link(hook.name, |path| sys::pin(link.as_fd(), path))?;
     Ok(state)
@@ -282,7 +285,8 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
     }
 }
 
-/// The id of the cgroup the link is attached to, 0 if that is gone, and the hook; `None` if it is no such link.
+/// The id of the cgroup that the link is attached to, 0 if that is gone, and the hook; `None` if it is not a cgroup
+/// link.
 fn target(link: BorrowedFd<'_>) -> Option<(u64, bpf_attach_type)> {
     match LinkInfo::from_fd(link).ok()?.info {
         LinkTypeInfo::Cgroup(info) => Some((info.cgroup_id, info.attach_type as bpf_attach_type)),

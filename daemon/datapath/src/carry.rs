@@ -1,9 +1,9 @@
-//! What maps hold, in a form that depends on no layout; and the table of who reads it from the maps of which layout
+//! The content of maps in a form that is independent of the layout, and the table of the readers for each layout
 //! version.
 //!
-//! A changed layout takes three steps: [`crate::versions::LAYOUT`] is raised; what reads the layout of before is copied to a
-//! file of its own, with the sizes and offsets it knows, and put into the row of its version; [`current`] gets the next
-//! row. A row goes when no node can have that version any more.
+//! A change of the layout takes three steps: raise [`crate::versions::LAYOUT`]; copy the reader of the previous layout
+//! to its own file, with its sizes and offsets, and put it into the row of its version; add a row for [`current`]. A
+//! row is removed when no node can have its version any more.
 
 use std::path::Path;
 
@@ -15,34 +15,34 @@ use crate::layout::Client;
 use crate::maps::{Handles, Maps, Spec, kinds};
 use crate::read;
 
-/// What a generation of maps holds.
+/// The content of a generation of maps.
 #[derive(Debug)]
 pub(crate) struct Carried {
     pub(crate) content: Content,
-    /// Which backend each client of a service with affinity had last.
+    /// The last backend of each client, for services with affinity.
     pub(crate) clients: Vec<Client>,
     pub(crate) limits: Limits,
 }
 
-/// Reads the maps of one layout version.
+/// The reader for the maps of one layout version.
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) layout: u32,
-    /// Reads what is pinned in a generation's directory.
+    /// Reads the maps that are pinned in the directory of a generation.
     pub(crate) read: fn(&Path) -> Result<Carried, OpenError>,
-    /// Whether what it keeps about sockets means what today's does: then those maps go on in use, if they are of the same
-    /// kind, and open sockets keep the names of their peers.
+    /// Whether its per-socket state means the same as in the current layout. If so, and if the maps have the same kind,
+    /// they stay in use, and open sockets keep the names of their peers.
     pub(crate) has_todays_sockets: bool,
 }
 
 const READERS: [Reader; 1] = [Reader { layout: 1, read: current, has_todays_sockets: true }];
 
-/// Who reads the maps of this version.
+/// The reader for the maps of this version.
 pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.layout == layout)
 }
 
-/// Reads maps of today's layout.
+/// Reads maps of the current layout.
 pub(crate) fn current(directory: &Path) -> Result<Carried, OpenError> {
     let handles = Handles::open(directory)
         .map_err(|(name, error)| failed("opening (nodelb cleanup starts afresh)", &directory.join(name))(error))?;
@@ -59,7 +59,7 @@ pub(crate) fn current(directory: &Path) -> Result<Carried, OpenError> {
     Ok(Carried { content, clients, limits })
 }
 
-/// Why a map is not touched.
+/// The reason why a map is not touched.
 pub(crate) const FOREIGN: &str =
     "a map there is of another kind: it was made by something else; nodelb cleanup starts afresh";
 

@@ -1,4 +1,4 @@
-//! Removing everything nodelb ever pinned, and nothing else. May be repeated, also after it was interrupted.
+//! Removes everything that nodelb has ever pinned, and nothing else. May be repeated, also after an interruption.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,27 +17,27 @@ use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 use crate::versions::{self, LAYOUT, Lock};
 
-/// What was there and is gone.
+/// The result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
-    /// Links detached: from here on nothing is translated.
+    /// Number of detached links. After that nothing is translated.
     pub links: usize,
-    /// Map pins removed.
+    /// Number of removed map pins.
     pub maps: usize,
-    /// Files in the pin directory that are none of nodelb's, and were left.
+    /// Files in the pin directory that do not belong to nodelb and were left.
     pub left: Vec<PathBuf>,
 }
 
-/// Detaches the programs and removes all pins, of every layout version. Connections that are open stay open; new ones
-/// go where they are dialled.
+/// Detaches the programs and removes all pins, of every layout version. Open connections stay open; new ones go to
+/// their destination without translation.
 ///
 /// # Errors
-/// When a nodelb is running, or something cannot be removed.
+/// If a nodelb is running, or something cannot be removed.
 pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport, OpenError> {
-    // What may be there the next moment is a daemon's that starts now.
+    // A pin directory that appears after this belongs to a daemon that is starting.
     let Some(_lock) = Lock::take(pin_directory)? else { return Ok(CleanupReport::default()) };
     let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), crash };
-    // The oldest first: what a newer one took over from must not become the truth again.
+    // Oldest version first: the version that a newer one took over from must not become current again.
     for (layout, root) in versions::all(pin_directory)? {
         let pins = Pins::of(pin_directory, layout, crash);
         let is_known = layout == LAYOUT;
@@ -54,13 +54,13 @@ pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport
 
 struct Work<'a> {
     report: CleanupReport,
-    /// By their ids: two versions may have pinned the same link.
+    /// Ids of the detached links: two versions may have pinned the same link.
     detached: BTreeSet<u32>,
     crash: &'a CrashPoint,
 }
 
 impl Work<'_> {
-    /// Connections are no longer turned before answers are no longer turned back.
+    /// Removes the links of a version. First stops translating destinations, then stops translating answers back.
     fn remove_links(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {
         let hooks: Vec<String> = attach::all_hooks()
             .rev()
@@ -71,7 +71,7 @@ impl Work<'_> {
         for path in names.iter().chain(&hooks).map(|name| pins.link(name)) {
             if let Ok(link) = sys::open_pinned(&path) {
                 let id = LinkInfo::from_fd(link.as_fd()).map(|info| info.id);
-                // Fails only if the link is detached already, because its cgroup is gone or by its other pin.
+                // Fails only if the link is detached already, because its cgroup is gone or through its other pin.
                 let _ = sys::link_detach(link.as_fd());
                 self.crash.pass();
                 self.report.links += usize::from(id.is_ok_and(|id| self.detached.insert(id)));
@@ -85,7 +85,7 @@ impl Work<'_> {
         self.remove_unfinished(pins, is_known)?;
         let names = pins::list(pins.root()).map_err(failed("reading", pins.root()))?;
         for number in names.iter().filter_map(|name| numbered(name, "g")) {
-            // In one step, so that a crash does not leave half of the truth behind.
+            // In one step, so that a crash does not leave a partial current generation.
             pins.withdraw(number)?;
             self.remove_unfinished(pins, is_known)?;
         }
@@ -103,7 +103,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Removes the pins with these names, or all: whatever a layout that is not known has pinned there.
+    /// Removes the pins with these names; with `None` all, for an unknown layout.
     fn remove_pins(&mut self, directory: &Path, names: Option<&[&str]>) -> Result<(), OpenError> {
         let names = match names {
             Some(names) => names.iter().map(ToString::to_string).collect(),
@@ -131,7 +131,7 @@ impl Work<'_> {
     }
 }
 
-/// The names of what is no directory.
+/// The names of the entries that are not directories.
 fn files(directory: &Path) -> Result<Vec<String>, OpenError> {
     let mut names = pins::list(directory).map_err(failed("reading", directory))?;
     names.retain(|name| !directory.join(name).is_dir());

@@ -1,5 +1,5 @@
-//! How many connections each service had, as the programs count them. Owns the shards; what a service is called is not
-//! known here.
+//! The number of connections of each service, as the programs count them. Owns the shards. This module knows ids but no
+//! names of services.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,14 @@ use nodelb_core::state::entries::ServiceId;
 use crate::layout::{COUNTER_WORDS, REFUSED_WORD, TRANSLATED_WORD};
 use crate::sys::SharedWords;
 
-/// The most shards: beyond, CPUs share them, which costs time only when they count for one service at once.
+/// The maximum number of shards. With more CPUs than that, CPUs share shards, which costs time only when they count for
+/// one service at the same time.
 const MAX_SHARDS: usize = 8;
 
-/// The most entries in all shards together, as long as one shard has no more: 16 MiB.
+/// The maximum number of entries in all shards together, unless a single shard has more: 16 MiB.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Reads the counts, any time and from any thread.
+/// Reads the counts at any time and from any thread.
 #[derive(Debug)]
 pub struct Counters {
     words: SharedWords,
@@ -25,7 +26,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How many shards this machine gets for so many services: a power of two.
+    /// The number of shards on this machine for this number of services: a power of two.
     pub(crate) fn shards(services: u32) -> usize {
         let mut shards = libbpf_rs::num_possible_cpus().unwrap_or(1).next_power_of_two().min(MAX_SHARDS);
         while shards > 1 && shards * services as usize > MAX_ENTRIES {
@@ -34,12 +35,12 @@ impl Counters {
         shards
     }
 
-    /// Over a map with so many entries in each shard.
+    /// Uses a map that has this number of entries in each shard.
     pub(crate) fn new(map: &MapHandle, services: u32) -> io::Result<Self> {
         Ok(Self { words: SharedWords::map(map)?, services: services as usize })
     }
 
-    /// Since the daemon started, or since the id was given to whoever has it.
+    /// The count since the daemon started, or since the id was assigned to its service.
     pub fn read(&self, id: ServiceId) -> Count {
         let mut count = Count::default();
         self.each_shard(id, |words| {
@@ -49,7 +50,7 @@ impl Counters {
         count
     }
 
-    /// Begins anew. Only for an id that no frontend leads to.
+    /// Sets the count to 0. The id must have no frontend.
     pub(crate) fn reset(&self, id: ServiceId) {
         self.each_shard(id, |words| words.iter().for_each(|word| word.store(0, Ordering::Relaxed)));
     }

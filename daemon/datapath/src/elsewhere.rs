@@ -1,6 +1,7 @@
-//! Other pin directories whose links are on the same cgroup: of a nodelb that was told another directory since, or of one
-//! that runs beside this one. Their programs translate too, each by its own maps. Which programs are attached the kernel
-//! tells only who has CAP_SYS_ADMIN; which links are pinned anybody can look up who may read the BPF file systems.
+//! Other pin directories with links on the same cgroup: of a nodelb that was configured with another directory before,
+//! or of one that runs at the same time. Their programs translate too, each by its own maps. The kernel lists attached
+//! programs only to a process with CAP_SYS_ADMIN, but any process that may read the BPF file systems can look up pinned
+//! links.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,13 +12,13 @@ use crate::attach;
 use crate::mounts;
 use crate::versions;
 
-/// How deep below a mount they are looked for.
+/// How many levels below a mount are searched.
 const DEPTH: usize = 3;
 
-/// How many directories are looked at: others may have very many.
+/// How many directories are searched: other programs may have very many.
 const DIRECTORIES: usize = 1024;
 
-/// The pin directories other than this one with a link on this cgroup.
+/// The pin directories, other than `own`, that have a link on this cgroup.
 pub(crate) fn attached(own: &Path, cgroup: &Path, mountinfo: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let seen = identity(own).into_iter().collect();
@@ -31,7 +32,7 @@ pub(crate) fn attached(own: &Path, cgroup: &Path, mountinfo: &str) -> Vec<PathBu
     found
 }
 
-/// The ids of all links that lie in any mounted BPF file system as nodelb pins them, however deep.
+/// The ids of all links that are pinned in any mounted BPF file system under nodelb's names, at any depth.
 pub(crate) fn pinned_links(mountinfo: &str) -> BTreeSet<u32> {
     let mut ids = BTreeSet::new();
     let visit = |_: &Path, versions: &[PathBuf]| {
@@ -42,11 +43,11 @@ pub(crate) fn pinned_links(mountinfo: &str) -> BTreeSet<u32> {
 }
 
 struct Search<V> {
-    /// The same directory may be mounted at several places.
+    /// Device and inode of each directory seen: a directory may be mounted at several places.
     seen: BTreeSet<(u64, u64)>,
-    /// How many directories are looked at.
+    /// Number of directories seen.
     directories: usize,
-    /// Gets every directory with the versions in it, which may be none.
+    /// Called with each directory and the versions in it, possibly none.
     visit: V,
 }
 

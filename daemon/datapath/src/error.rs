@@ -1,9 +1,9 @@
-//! Why the kernel side cannot start. Each variant is a different thing for the operator to do.
+//! The reasons why the kernel side cannot start. Each variant needs a different action by the administrator.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// Why [`crate::KernelDatapath::open`] or [`crate::cleanup`] did not succeed. Traffic is as it was before.
+/// The error of [`crate::KernelDatapath::open`] or [`crate::cleanup`]. Traffic is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The process lacks capabilities.
@@ -13,25 +13,25 @@ pub enum OpenError {
         are(.missing)
     )]
     NotPermitted {
-        /// Their names.
+        /// Names of the missing capabilities.
         missing: Vec<&'static str>,
     },
-    /// The capabilities are there and bpf(2) is refused all the same.
+    /// The process has the capabilities, but the kernel refuses bpf(2).
     #[error(
         "bpf(2) is refused ({reason}) although the capabilities are there: a seccomp filter (SystemCallFilter=bpf allows \
          it), a container runtime or kernel lockdown forbids it"
     )]
     Forbidden {
-        /// What the kernel said.
+        /// The kernel's error.
         reason: String,
     },
-    /// The pin directory is on another kind of file system.
+    /// The pin directory is not on a bpffs.
     #[error("{} is not on a bpffs: mount -t bpf bpf /sys/fs/bpf", directory.display())]
     NoBpffs {
         /// The pin directory.
         directory: PathBuf,
     },
-    /// The pin directory is a whole bpffs, which others use too.
+    /// The pin directory is the root of a bpffs, which other programs use too.
     #[error(
         "{} is where a whole bpffs is mounted, which is not nodelb's alone: datapath.pin-directory is a directory in it, \
          such as {}",
@@ -44,15 +44,15 @@ pub enum OpenError {
     /// No cgroup v2 hierarchy is mounted.
     #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another place, beside v1)")]
     NoCgroup2,
-    /// The cgroup to attach to is not one.
+    /// The configured cgroup is not a cgroup.
     #[error("{} is not a cgroup v2 directory: {reason}", path.display())]
     BadCgroup {
-        /// As configured or found.
+        /// Path of the directory, as configured or found.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the path.
         reason: String,
     },
-    /// Another program has a hook of the cgroup to itself.
+    /// Another program uses a hook of the cgroup exclusively.
     #[error(
         "program {program}{} is attached to {} at {hook} without BPF_F_ALLOW_MULTI: the kernel lets no other program onto \
          this hook {}. See whose it is with bpftool prog show id {program}; have its owner attach it with BPF_F_ALLOW_MULTI, \
@@ -60,25 +60,25 @@ pub enum OpenError {
         named(.name), cgroup.display(), if *is_here { "there" } else { "there or in a cgroup below" }, cgroup.display()
     )]
     Exclusive {
-        /// The hook, by the name that bpftool has for it.
+        /// The name of the hook, as in bpftool.
         hook: &'static str,
-        /// The cgroup it is attached to: nodelb's, or one above.
+        /// The cgroup that the program is attached to: nodelb's, or one above it.
         cgroup: PathBuf,
-        /// Whether that is nodelb's.
+        /// Whether it is nodelb's cgroup.
         is_here: bool,
-        /// The id of the program.
+        /// Id of the program.
         program: u32,
-        /// Its name, if this process may look it up.
+        /// Name of the program, if this process may look it up.
         name: Option<String>,
     },
-    /// The kernel interprets programs instead of compiling them.
+    /// The kernel interprets BPF programs instead of compiling them.
     #[error(
         "the BPF JIT is off, and the kernel takes nodelb's programs only with it ({reason}): set \
          net.core.bpf_jit_enable to 1 with sysctl(8), and find in /etc/sysctl.d what set it to 0; a kernel that has no \
          such setting lacks CONFIG_BPF_JIT"
     )]
     NoJit {
-        /// What the load returned.
+        /// The error of the load.
         reason: String,
     },
     /// Links cannot be looked up by id.
@@ -86,32 +86,32 @@ pub enum OpenError {
         "links cannot be looked up by id ({reason}): that takes CAP_SYS_ADMIN; run nodelb cleanup --hidden as root"
     )]
     NoLookup {
-        /// What the kernel said.
+        /// The kernel's error.
         reason: String,
     },
-    /// The kernel is too old, or built without something.
+    /// The kernel is too old, or lacks a configuration option.
     #[error("this kernel lacks {what}: nodelb needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF")]
     Lacks {
-        /// What, and since when kernels have it.
+        /// The missing feature, and the first kernel with it.
         what: String,
     },
-    /// The kernel refused a program.
+    /// The kernel rejected a program.
     #[error("the kernel refuses nodelb's BPF programs ({reason}); the end of what it says:\n{log}")]
     Refused {
-        /// What the load returned.
+        /// The error of the load.
         reason: String,
         /// The last lines of the verifier's log.
         log: String,
-        /// Whether the same programs may be taken another time: memory or file descriptors are short, say.
+        /// Whether a later attempt may succeed, for example when memory or file descriptors were short.
         may_pass: bool,
     },
-    /// Another process holds the pins.
+    /// Another process uses the pins.
     #[error("another nodelb works with {}: only one can; stop it first", directory.display())]
     Busy {
         /// The pin directory.
         directory: PathBuf,
     },
-    /// The maps are of a newer version of nodelb.
+    /// A newer version of nodelb has made the maps.
     #[error(
         "{} holds maps of layout {found}, which a newer nodelb made; this one ({}) knows layout {known} and leaves \
          everything as it is: connections go on by the last state of the newer one. Install that version again, or start \
@@ -119,14 +119,14 @@ pub enum OpenError {
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
     NewerLayout {
-        /// The layout of the maps.
+        /// Layout version of the maps.
         found: u32,
-        /// The layout of this version.
+        /// Layout version of this nodelb.
         known: u32,
         /// The pin directory.
         directory: PathBuf,
     },
-    /// The maps are of an older version of nodelb that this one cannot read.
+    /// An older version of nodelb has made the maps, and this one cannot read them.
     #[error(
         "{} holds maps of layout {found}, which an older nodelb made; this one ({}) has layout {known}, cannot read those, \
          and leaves everything as it is: connections go on by the last state of the older one. Install a version in between \
@@ -134,37 +134,37 @@ pub enum OpenError {
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
     UnknownLayout {
-        /// The layout of the maps.
+        /// Layout version of the maps.
         found: u32,
-        /// The layout of this version.
+        /// Layout version of this nodelb.
         known: u32,
         /// The pin directory.
         directory: PathBuf,
     },
-    /// The limits were lowered below what is in use.
+    /// A limit is below the number of entries in use.
     #[error(
         "map {map} has more entries in use than the {limit} it would have room for: raise datapath.max-{map}; the maps \
          and all connections stay as they are"
     )]
     TooSmall {
-        /// Which map.
+        /// Name of the map.
         map: &'static str,
         /// The configured limit.
         limit: u32,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{action} {}: {reason}", object.display())]
     Failed {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         object: PathBuf,
-        /// What went wrong.
+        /// The cause.
         reason: String,
     },
 }
 
-/// Turns an error into [`OpenError::Failed`].
+/// Makes an [`OpenError::Failed`] from an error.
 pub(crate) fn failed<E: Display>(action: &'static str, object: &Path) -> impl FnOnce(E) -> OpenError {
     move |error| OpenError::Failed { action, object: object.to_path_buf(), reason: error.to_string() }
 }

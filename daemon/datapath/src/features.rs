@@ -1,11 +1,11 @@
-//! What nodelb asks of the kernel: what it cannot do without, what it uses where it is there, and what newer kernels have
-//! that it does not use. The only table of it: the lines at start, `/status` and `docs/kernels.md` come from here. Whether
-//! something is there is found by trying ([`crate::probe`]); the versions are for people.
+//! The kernel features that nodelb requires, those that it uses if they exist, and those of newer kernels that it does
+//! not use. This is the only table of them: the lines at start, `/status` and `docs/kernels.md` are generated from it.
+//! [`crate::probe`] finds features by trying them; the versions are only information for users.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// The first kernel of kernel.org that has something. Distributions bring things to older ones.
+/// The first kernel.org kernel with a feature. Distributions backport features to older kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Since(pub u8, pub u8);
 
@@ -15,45 +15,45 @@ impl fmt::Display for Since {
     }
 }
 
-/// A row of [`OPTIONAL`].
+/// One row of [`OPTIONAL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
-    /// Refused connections end in an error of their own.
+    /// A refused connect returns a meaningful error.
     RefuseConnect,
-    /// NodePorts are protected.
+    /// NodePorts are reserved.
     RefuseBind,
-    /// The network namespace of this process is told from others.
+    /// Programs can recognise the network namespace of this process.
     Netns,
-    /// MPTCP sockets are known.
+    /// Programs can recognise MPTCP sockets.
     Mptcp,
-    /// Who is connected to which backend is told.
+    /// The daemon can list the sockets that are connected to backends.
     Flows,
-    /// Sockets of others are ended.
+    /// The daemon can end the sockets of other processes.
     EndSockets,
-    /// Maps are written without a capability.
+    /// The daemon can write maps without a capability.
     NoCapability,
 }
 
-/// Something that nodelb uses where the kernel has it.
+/// A feature that nodelb uses if the kernel has it.
 #[derive(Debug)]
 pub struct Optional {
-    /// Which it is.
+    /// The feature.
     pub feature: Feature,
-    /// What the kernel calls it.
+    /// The kernel's name of the feature.
     pub name: &'static str,
-    /// The first kernel that has it.
+    /// The first kernel with the feature.
     pub since: Since,
-    /// How the kernel must be configured for it.
+    /// The kernel configuration that the feature needs.
     pub config: &'static str,
-    /// What nodelb does with it.
+    /// The purpose for which nodelb uses it.
     pub used_for: &'static str,
-    /// What nodelb does where it is missing.
+    /// The behaviour of nodelb without it.
     pub without: &'static str,
-    /// How nodelb finds out.
+    /// The way in which nodelb detects it.
     pub probe: &'static str,
 }
 
-/// Everything that is optional.
+/// All optional features.
 pub const OPTIONAL: [Optional; 7] = [
     Optional {
         feature: Feature::RefuseConnect,
@@ -121,31 +121,31 @@ pub const OPTIONAL: [Optional; 7] = [
     },
 ];
 
-/// Something that nodelb cannot do without.
+/// A feature that nodelb requires.
 #[derive(Debug)]
 pub struct Required {
-    /// What it is.
+    /// Name of the feature.
     pub name: &'static str,
-    /// The first kernel that has it.
+    /// The first kernel with the feature.
     pub since: Since,
-    /// How the kernel must be configured for it.
+    /// The kernel configuration that the feature needs.
     pub config: &'static str,
     pub(crate) found_by: FoundBy,
 }
 
-/// How it shows that something that is required is missing.
+/// How nodelb detects that a required feature is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoundBy {
-    /// Whether programs may call this helper.
+    /// Programs may not call this helper.
     Helper(libbpf_sys::bpf_func_id),
-    /// Which capabilities the process has.
+    /// The process lacks capabilities.
     Capabilities,
-    /// Something fails.
+    /// An operation fails.
     Trying,
 }
 
 impl Required {
-    /// The same in words.
+    /// A description of the detection.
     pub fn probe(&self) -> &'static str {
         match self.found_by {
             FoundBy::Helper(_) => "a program that calls it is loaded",
@@ -155,7 +155,7 @@ impl Required {
     }
 }
 
-/// Everything that is required.
+/// All required features.
 pub const REQUIRED: [Required; 12] = [
     Required {
         name: "bpf_loop()",
@@ -221,18 +221,18 @@ pub const REQUIRED: [Required; 12] = [
     },
 ];
 
-/// Something that nodelb does not use although kernels have it.
+/// A kernel feature that nodelb does not use.
 #[derive(Debug)]
 pub struct Unused {
-    /// What the kernel calls it.
+    /// The kernel's name of the feature.
     pub name: &'static str,
-    /// The first kernel that has it.
+    /// The first kernel with the feature.
     pub since: Since,
-    /// What nodelb does on every kernel.
+    /// What nodelb does instead, on every kernel.
     pub instead: &'static str,
 }
 
-/// What newer kernels than the oldest that is supported would offer.
+/// Features of kernels newer than the oldest supported one that nodelb does not use.
 pub const UNUSED: [Unused; 3] = [
     Unused {
         name: "bpf_sock_destroy()",
@@ -252,13 +252,13 @@ pub const UNUSED: [Unused; 3] = [
     },
 ];
 
-/// Where a feature stands in the table.
+/// The row of a feature in the table.
 pub fn optional(feature: Feature) -> &'static Optional {
     let row = OPTIONAL.iter().find(|row| row.feature == feature);
     row.expect("invariant: every feature has a row, as a test sees")
 }
 
-/// What of [`OPTIONAL`] was looked for on this machine, and what was found.
+/// The features of [`OPTIONAL`] that were probed on this machine, with the results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     found: BTreeSet<Feature>,
@@ -266,7 +266,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Takes note of one.
+    /// Records one result.
     pub fn note(&mut self, feature: Feature, is_there: bool) {
         let (to, from) = match is_there {
             true => (&mut self.found, &mut self.missing),
@@ -276,12 +276,12 @@ impl Findings {
         to.insert(feature);
     }
 
-    /// What is missing, in the order of the table.
+    /// The missing features, in the order of the table.
     pub fn missing(&self) -> impl Iterator<Item = &'static Optional> {
         self.missing.iter().map(|feature| optional(*feature))
     }
 
-    /// In one line, after what the kernel calls itself.
+    /// One line with the results, after the kernel's name and version.
     pub fn sentence(&self, kernel: &str) -> String {
         let rows = self.found.iter().map(|feature| optional(*feature));
         let found = rows.map(|row| format!("{} ({})", row.name, row.since)).collect::<Vec<_>>().join("; ");

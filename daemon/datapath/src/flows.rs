@@ -1,5 +1,6 @@
-//! Which sockets are connected to a backend of a service, in every network namespace of this machine: what
-//! `bpf/flows.bpf.c` tells. Owns its loading and the reading of its records; what follows from them is others' business.
+//! The sockets that are connected to a backend of a service, in every network namespace of this machine, as
+//! `bpf/flows.bpf.c` reports them. Owns the loading of these programs and the reading of their records; callers decide
+//! what to do with the result.
 
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
@@ -17,10 +18,10 @@ use crate::own::OwnSockets;
 use crate::skeleton::flows::FlowsSkelBuilder;
 use crate::sys;
 
-/// How much is read at a time: the kernel has a buffer of eight pages for it.
+/// Bytes per read: the kernel uses a buffer of eight pages.
 const CHUNK: usize = 32 * 1024;
 
-/// Reads the connections. Cheap to clone; works from any thread and without capabilities. Nothing of it is pinned.
+/// Reads the connections. Cheap to clone; works from any thread and without capabilities. Nothing is pinned.
 #[derive(Clone, Debug)]
 pub struct FlowReader {
     udp: Arc<OwnedFd>,
@@ -28,7 +29,8 @@ pub struct FlowReader {
 }
 
 impl FlowReader {
-    /// Loads the iterators over these maps. Takes CAP_BPF and CAP_PERFMON, a kernel with its own BTF, and Linux 5.12.
+    /// Loads the iterators over these maps. Needs CAP_BPF and CAP_PERFMON, a kernel with BTF of its own, and Linux
+    /// 5.12.
     pub(crate) fn load(sockets: &OwnSockets) -> io::Result<Self> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let (loaded, log) = listening(|| FlowsSkelBuilder::default().open(&mut object).and_then(OpenSkel::load));
@@ -42,16 +44,17 @@ impl FlowReader {
         })
     }
 
-    /// Tells of the UDP sockets, all of one socket after the other. One that has come to its backend by several services is told once for each. A socket that is
-    /// being connected meanwhile may be told wrongly, but not twice; one may be missed when another is closed meanwhile.
+    /// Passes each flow of the UDP sockets to `see`, all flows of one socket consecutively. A socket that reached its
+    /// backend through several services has one flow for each. A flow may be wrong if the socket is being connected at
+    /// the same time, but not in two reads. A socket may be missing if another one is closed at the same time.
     ///
     /// # Errors
-    /// When the kernel does not let itself be asked.
+    /// If the kernel refuses the request.
     pub fn udp(&self, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
         read(&self.udp, see)
     }
 
-    /// Tells of the TCP sockets that are connected, or wait to be.
+    /// Passes the TCP sockets that are connected or connecting to `see`.
     ///
     /// # Errors
     /// As [`Self::udp`].
@@ -65,7 +68,7 @@ fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
     link.as_fd().try_clone_to_owned()
 }
 
-/// The kernel returns whole records only, as many as fit.
+/// Reads all records. The kernel returns only whole records, as many as fit.
 fn read(link: &OwnedFd, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
     let mut file = sys::iter_create(link.as_fd())?;
     let mut chunk = vec![0; CHUNK];

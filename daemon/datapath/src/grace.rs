@@ -1,9 +1,10 @@
-//! Grace periods: when no BPF program can still be reading what a round took out of use. The hooks run under the RCU read
-//! lock, so one RCU grace period after the round is proof, however long a process was off its CPU; a fixed rest alone is
-//! not. To wait for one takes milliseconds, which the owner of the maps must not spend: a thread of its own does.
+//! Grace periods: when can no BPF program still read what a round took out of use? The hooks run under the RCU read
+//! lock, so one RCU grace period after the round is proof, even if a process was off its CPU for long; a fixed rest
+//! alone is not. Waiting for a grace period takes milliseconds, which the owner of the maps must not spend: a separate
+//! thread waits.
 //!
-//! `MEMBARRIER_CMD_GLOBAL` is such a wait, and needs no capability. A kernel with `nohz_full=` CPUs does not have it, and
-//! with a single CPU it returns at once: there the rest alone has to do.
+//! `MEMBARRIER_CMD_GLOBAL` waits for a grace period and needs no capability. It does not exist on a kernel with
+//! `nohz_full=` CPUs, and returns at once on a single CPU: there only the rest protects readers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +15,10 @@ use nodelb_core::state::runs::REST_MILLIS;
 
 use crate::sys;
 
-/// How long rounds are collected before one wait for all of them: a fraction of the rest that follows them anyway.
+/// How long rounds are collected before one wait for all of them: a fraction of the rest, which follows in any case.
 const COLLECT: Duration = Duration::from_millis(REST_MILLIS / 4);
 
-/// The thread that waits. It is started when it is first needed, which is after capabilities were dropped, and ends when
+/// The waiting thread. It starts when it is first needed, which is after the capabilities were dropped, and ends when
 /// this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Grace {
@@ -27,23 +28,23 @@ pub(crate) struct Grace {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// How many rounds are over.
+    /// Number of rounds that have ended.
     asked: AtomicU64,
-    /// How many of them no program can be reading from any more.
+    /// Number of rounds that no program can be reading from any more.
     passed: AtomicU64,
     has_failed: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl Grace {
-    /// Whether this kernel has what it takes.
+    /// Whether this kernel supports the wait.
     pub(crate) fn is_available(&self) -> bool {
         let commands = sys::membarrier_commands();
         let has_global = commands > 0 && commands & libc::c_long::from(libc::MEMBARRIER_CMD_GLOBAL) != 0;
         has_global && !self.shared.has_failed.load(Ordering::Relaxed)
     }
 
-    /// So many rounds are over. [`Self::passed`] says so some time later.
+    /// Reports that this many rounds have ended. [`Self::passed`] returns the number some time later.
     pub(crate) fn ask(&mut self, rounds: u64) {
         self.shared.asked.store(rounds, Ordering::Release);
         if let Some(thread) = &self.thread {
@@ -58,7 +59,7 @@ impl Grace {
         }
     }
 
-    /// How many rounds no program can be reading from any more; `None` if that cannot be known.
+    /// The number of rounds that no program can be reading from any more; `None` if it cannot be known.
     pub(crate) fn passed(&self) -> Option<u64> {
         let has_failed = self.shared.has_failed.load(Ordering::Relaxed);
         (!has_failed).then(|| self.shared.passed.load(Ordering::Acquire))
@@ -81,7 +82,7 @@ fn wait(shared: &Shared) {
             continue;
         }
         thread::sleep(COLLECT);
-        // Whatever is asked for by now has been unpublished before.
+        // Everything up to this number has been unpublished before.
         let asked = shared.asked.load(Ordering::Acquire);
         match sys::membarrier_global() {
             Ok(()) => shared.passed.store(asked, Ordering::Release),

@@ -1,6 +1,6 @@
-//! Links of nodelb whose pins cannot be reached: a bpffs that was mounted over the pin directory hides them, and their
-//! programs go on translating by maps that no process writes any more. Only the kernel knows them, and says so only to a
-//! process with CAP_SYS_ADMIN: this is a command's work, never the daemon's.
+//! Links of nodelb with unreachable pins: a bpffs that is mounted over the pin directory hides them, and their programs
+//! keep translating by maps that no process updates any more. Only the kernel knows these links, and reports them only
+//! to a process with CAP_SYS_ADMIN. Therefore only a command may do this, never the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,33 +19,32 @@ use crate::maps::NAMES;
 use crate::probe;
 use crate::sys;
 
-/// A link of nodelb that is pinned nowhere within reach.
+/// A link of nodelb without a reachable pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HiddenLink {
-    /// Its id, as `bpftool link` shows it.
+    /// Id of the link, as `bpftool link` shows it.
     pub id: u32,
-    /// Which hook it is attached to.
+    /// Name of the hook that it is attached to.
     pub hook: &'static str,
-    /// The id of its program.
+    /// Id of its program.
     pub program: u32,
-    /// The process that holds it open, if one does: a daemon in another mount namespace, perhaps.
+    /// Id of a process that holds it open, if any: possibly a daemon in another mount namespace.
     pub holder: Option<u32>,
 }
 
-/// What [`detach_hidden`] found.
+/// The result of [`detach_hidden`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HiddenReport {
-    /// Detached.
+    /// Links that were detached.
     pub detached: Vec<HiddenLink>,
-    /// Left, because a process holds them.
+    /// Links that were left attached because a process holds them open.
     pub held: Vec<HiddenLink>,
 }
 
-/// Detaches nodelb's programs from the cgroup, or the root of cgroup v2, where no link in any mounted BPF file system leads
-/// to them and no process holds them.
+/// Detaches nodelb's programs from the cgroup, or from the root of cgroup v2, if their link is pinned in no mounted BPF
+/// file system and no process holds it open.
 ///
-/// # Errors
-/// When links cannot be looked up, which takes CAP_SYS_ADMIN, or one cannot be detached.
+/// If links cannot be looked up, which takes CAP_SYS_ADMIN, or if a link cannot be detached.
 pub fn detach_hidden(cgroup: Option<&Path>) -> Result<HiddenReport, OpenError> {
     let cgroup = match cgroup {
         Some(cgroup) => cgroup.to_path_buf(),
@@ -53,7 +52,7 @@ pub fn detach_hidden(cgroup: Option<&Path>) -> Result<HiddenReport, OpenError> {
     };
     let (visible, holders) = (elsewhere::pinned_links(&probe::mountinfo()?), holders());
     let mut found = find(&cgroup, &visible).map_err(|error| no_lookup(&error))?;
-    // Connections are no longer turned before answers are no longer turned back.
+    // First stop translating destinations, then stop translating answers back.
     found.sort_by_key(|link| std::cmp::Reverse(attach::all_hooks().position(|hook| hook.name == link.hook)));
     let mut report = HiddenReport::default();
     for mut link in found {
@@ -73,7 +72,7 @@ fn no_lookup(error: &io::Error) -> OpenError {
     OpenError::NoLookup { reason: error.to_string() }
 }
 
-/// The links on this cgroup that run programs of nodelb, but for these.
+/// The links on this cgroup that run programs of nodelb, except the visible ones.
 fn find(cgroup: &Path, visible: &BTreeSet<u32>) -> io::Result<Vec<HiddenLink>> {
     let (ids, programs) = (sys::link_ids()?, programs());
     let mut found = Vec::new();
@@ -92,7 +91,7 @@ fn find(cgroup: &Path, visible: &BTreeSet<u32>) -> io::Result<Vec<HiddenLink>> {
     Ok(found)
 }
 
-/// The programs that use a map of one of nodelb's names, by id: each with its name.
+/// The programs that use a map with one of nodelb's names: name by id.
 fn programs() -> BTreeMap<u32, String> {
     let maps = MapInfoIter::default().filter(|map| {
         let name = map.name.to_string_lossy();
@@ -104,17 +103,17 @@ fn programs() -> BTreeMap<u32, String> {
     of_nodelb.map(|program| (program.id, program.name.to_string_lossy().into_owned())).collect()
 }
 
-/// How the names of the descriptors of links, maps and programs begin, in `/proc/PID/fd`; of these only links have an id of
-/// a link in `fdinfo`.
+/// The prefix of the names of BPF links, maps and programs in `/proc/PID/fd`. Only links have a link id in `fdinfo`.
 const BPF: &[u8] = b"anon_inode:bpf";
 
-/// Which process holds which link open, as far as `/proc` shows it.
+/// The process that holds each link open, as far as `/proc` shows it.
 fn holders() -> BTreeMap<u32, u32> {
     let mut holders = BTreeMap::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         for file in fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
-            // The kernel writes `bpf_link` for a link that was created here, and `bpf-link` for one that was opened by its pin.
+            // The kernel shows `bpf_link` for a link that was created here, and `bpf-link` for one that was opened
+            // through its pin.
             let is_bpf = fs::read_link(file.path()).is_ok_and(|to| to.as_os_str().as_bytes().starts_with(BPF));
             if is_bpf && let Some(link) = link_of(&process.path().join("fdinfo").join(file.file_name())) {
                 holders.insert(link, pid);
@@ -124,7 +123,7 @@ fn holders() -> BTreeMap<u32, u32> {
     holders
 }
 
-/// The id of the link that a descriptor is of, as the kernel describes it in `/proc/PID/fdinfo`.
+/// The id of the link behind a descriptor, from the kernel's description in `/proc/PID/fdinfo`.
 fn link_of(fdinfo: &Path) -> Option<u32> {
     let text = fs::read_to_string(fdinfo).ok()?;
     text.lines().find_map(|line| line.strip_prefix("link_id:")?.trim().parse().ok())

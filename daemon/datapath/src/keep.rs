@@ -1,5 +1,6 @@
-//! The pinned maps, held open: pins that vanish while the daemon runs are made again, with nothing lost. They vanish when
-//! they are removed, and when another bpffs is mounted over them. Of links [`crate::attach`] does the same.
+//! Keeps the pinned maps open, so that pins which disappear while the daemon runs are restored without any loss. Pins
+//! disappear when another program removes them or mounts another bpffs over them. [`crate::attach`] does the same for
+//! links.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -10,17 +11,17 @@ use crate::maps::NAMES;
 use crate::pins::Pins;
 use crate::sys;
 
-/// See the module.
+/// The open maps; see the module.
 #[derive(Debug)]
 pub(crate) struct Kept {
     generation: u32,
     lasting: Vec<(&'static str, OwnedFd)>,
-    /// Of the generation.
+    /// The maps of the generation.
     maps: Vec<(&'static str, OwnedFd)>,
 }
 
 impl Kept {
-    /// Opens every map that is pinned.
+    /// Opens all pinned maps.
     pub(crate) fn open(pins: &Pins, generation: u32) -> Result<Self, OpenError> {
         let directory = pins.generation(generation);
         let lasting = LASTING.iter().map(|&name| open(name, &pins.lasting(name))).collect::<Result<_, _>>()?;
@@ -28,7 +29,7 @@ impl Kept {
         Ok(Self { generation, lasting, maps })
     }
 
-    /// The maps whose pins are gone.
+    /// The maps without a pin.
     pub(crate) fn missing(&self, pins: &Pins) -> Vec<&'static str> {
         let directory = pins.generation(self.generation);
         let lasting = self.lasting.iter().map(|(name, _)| (*name, pins.lasting(name)));
@@ -36,7 +37,7 @@ impl Kept {
         lasting.chain(maps).filter(|(_, path)| !path.exists()).map(|(name, _)| name).collect()
     }
 
-    /// Makes the pins that are missing, and their directories. The generation appears in one step, as at a start.
+    /// Restores missing pins and their directories. The generation appears in one step, as at a start.
     pub(crate) fn restore(&self, pins: &Pins) -> Result<(), OpenError> {
         pins.make()?;
         for (name, map) in &self.lasting {
@@ -60,7 +61,7 @@ fn open(name: &'static str, path: &Path) -> Result<(&'static str, OwnedFd), Open
     Ok((name, sys::open_pinned(path).map_err(failed("opening", path))?))
 }
 
-/// Pins the map unless something is pinned there.
+/// Pins the map unless a pin exists there.
 fn pin(map: &OwnedFd, path: &Path, pins: &Pins) -> Result<(), OpenError> {
     if !path.exists() {
         sys::pin(map.as_fd(), path).map_err(failed("pinning", path))?;

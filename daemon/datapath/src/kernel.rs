@@ -1,4 +1,4 @@
-//! The kernel datapath as a whole: what it is told, the handle that its owner works with, what it reports.
+//! The kernel datapath as a whole: its options, the handle that its owner works with, and its reports.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -29,91 +29,92 @@ use crate::start::{Opened, Start};
 use crate::versions::{self, Ground, Lock};
 use crate::write::Writer;
 
-/// What the kernel side needs to be told.
+/// The options of the kernel side.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where maps and links are pinned; on a bpffs.
+    /// Directory for the pins of maps and links, on a bpffs.
     pub pin_directory: PathBuf,
-    /// Whose processes' sockets are served: this cgroup's and those below. `None`: the root of cgroup v2.
+    /// The cgroup: sockets of the processes in it and below are translated. `None`: the root of cgroup v2.
     pub cgroup: Option<PathBuf>,
     /// Sizes of the maps.
     pub limits: Limits,
     /// Ports that may be NodePorts; an empty range for none.
     pub nodeport_range: RangeInclusive<u16>,
-    /// Refuse to bind a NodePort that is served, in the network namespace of this process; where the kernel can
-    /// ([`Feature::RefuseBind`]).
+    /// Whether to refuse binding a NodePort that is served, in the network namespace of this process, if the kernel
+    /// supports it ([`Feature::RefuseBind`]).
     pub protect_nodeports: bool,
-    /// Count the connections of each service: 16 bytes a service for each of at most eight CPUs.
+    /// Whether to count the connections of each service, which takes 16 bytes per service and CPU, for at most eight
+    /// CPUs.
     pub count_connections: bool,
-    /// Which layout version this one says it has: [`LAYOUT`](crate::LAYOUT), except where a test needs a next one.
+    /// Layout version of this nodelb: [`LAYOUT`](crate::LAYOUT), except in tests that need a next one.
     pub layout: u32,
-    /// Die by SIGKILL after this many physical operations; see [`CrashPoint`].
+    /// Number of physical operations after which the process kills itself with SIGKILL; see [`CrashPoint`].
     pub crash_after: Option<u64>,
 }
 
 /// The default of [`Options::pin_directory`].
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/nodelb";
 
-/// Where the maps' content came from.
+/// The origin of the maps' content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// There were no maps; these are new and empty.
+    /// There were no maps. These are new and empty.
     Created,
-    /// The pinned maps are used as they are.
+    /// The pinned maps are used without changes.
     Reused,
-    /// The pinned maps had other sizes; these are new, and the content was copied.
+    /// The pinned maps had other sizes. These are new, and the content was copied.
     Rebuilt {
-        /// The sizes before.
+        /// The previous sizes.
         from: Limits,
     },
-    /// The pinned maps had the right sizes and corrupt entries; these are new, and the rest of the content was copied.
+    /// The pinned maps had the right sizes but corrupt entries. These are new, and the other entries were copied.
     Cleaned,
-    /// The pinned maps were of an older layout; these are new, and the content was copied.
+    /// The pinned maps had an older layout. These are new, and the content was copied.
     Upgraded {
-        /// The layout before.
+        /// The previous layout version.
         from: u32,
     },
 }
 
-/// What start found and did.
+/// The results of a start.
 #[derive(Clone, Debug)]
 pub struct StartReport {
-    /// Which generation of the maps is in use.
+    /// Number of the generation of the maps in use.
     pub generation: u32,
-    /// Where the content came from.
+    /// Origin of the content.
     pub origin: Origin,
-    /// What became of each hook's link.
+    /// Names of the hooks, each with the result for its link.
     pub links: Vec<(&'static str, LinkState)>,
-    /// Entries that nodelb cannot have written, and that are not there any more.
+    /// Entries that nodelb cannot have written, and that were removed.
     pub corrupt: Vec<String>,
-    /// What the kernel has of what start looks for.
+    /// Results of the probes for kernel features.
     pub findings: Findings,
-    /// The cgroup the programs are attached to.
+    /// The cgroup that the programs are attached to.
     pub cgroup: PathBuf,
-    /// Other pin directories whose programs are attached to it as well.
+    /// Other pin directories with programs on the same cgroup.
     pub elsewhere: Vec<PathBuf>,
-    /// Why [`KernelDatapath::flows`] has nothing to offer, if so.
+    /// The reason why [`KernelDatapath::flows`] returns nothing, if so.
     pub flows: Result<(), String>,
 }
 
-/// Something about links or pins that was not as it should be, and is again.
+/// A repaired fault of a link or pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
-    /// What was wrong, such as `hook connect4: its pin … cannot be opened`.
+    /// Description of the fault, such as `hook connect4: its pin … cannot be opened`.
     pub what: String,
-    /// Whether only a pin was missing: no connection was affected.
+    /// Whether only a pin was missing, which affects no connection.
     pub lasted: bool,
 }
 
-/// The maps in the kernel, with the programs attached. One owner writes; [`Self::reader`] is for everyone else.
-/// Dropping it leaves maps and links in place: traffic goes on.
+/// The maps in the kernel, with the programs attached. One owner writes; all other tasks use [`Self::reader`]. Dropping
+/// it leaves maps and links in place: traffic continues.
 #[derive(Debug)]
 pub struct KernelDatapath {
     writer: Writer,
     attachment: Arc<Attachment>,
-    /// The links, so that they are there whatever happens to their pins.
+    /// The open links, which keeps them attached when their pins disappear.
     held: Held,
-    /// The maps, for the same reason.
+    /// The open maps, for the same reason.
     kept: Kept,
     own: OwnSockets,
     flows: Option<FlowReader>,
@@ -122,7 +123,7 @@ pub struct KernelDatapath {
 }
 
 impl KernelDatapath {
-    /// Finds or makes the maps, loads the programs and attaches them. Whatever happens on the way, connections are
+    /// Finds or creates the maps, loads the programs and attaches them. After a failure at any step, connections are
     /// translated as before, and the next call continues from there.
     ///
     /// # Errors
@@ -154,51 +155,51 @@ impl KernelDatapath {
         Ok((Self { writer, attachment, held, kept, own, flows: flows.ok(), pins, lock }, report))
     }
 
-    /// For reading the maps from other threads.
+    /// A reader of the maps, for other threads.
     pub fn reader(&self) -> KernelReader {
         KernelReader { maps: Arc::clone(&self.writer.maps) }
     }
 
-    /// For registering nodelb's own sockets.
+    /// The registry of nodelb's own sockets.
     pub fn own_sockets(&self) -> OwnSockets {
         self.own.clone()
     }
 
-    /// For reading which sockets are connected through a service; `None` where the kernel cannot tell.
+    /// A reader of the sockets that are connected through a service; `None` if the kernel cannot list them.
     pub fn flows(&self) -> Option<FlowReader> {
         self.flows.clone()
     }
 
-    /// How many connections each service had; `None` where nothing is counted.
+    /// The number of connections of each service; `None` if they are not counted.
     pub fn counters(&self) -> Option<Arc<Counters>> {
         self.writer.counters.clone()
     }
 
-    /// For asking after the hooks from other threads.
+    /// A handle to check the hooks from other threads.
     pub fn links(&self) -> Links {
         Links { attachment: Arc::clone(&self.attachment), directory: self.pins.links() }
     }
 
-    /// What is wrong with the links; nothing, usually. Costs a few system calls per hook.
+    /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn verify_links(&self) -> Vec<LinkFault> {
         self.attachment.faults(&self.pins.links())
     }
 
-    /// Attaches and pins what is not attached or pinned as it should be, and says what that was.
+    /// Attaches and pins what is missing or wrong, and returns the faults that it repaired.
     ///
     /// # Errors
-    /// When a hook cannot be attached, or something cannot be pinned; the rest is left as it is.
+    /// If a hook cannot be attached, or something cannot be pinned; the rest is left unchanged.
     pub fn ensure_attached(&mut self) -> Result<Vec<Repair>, OpenError> {
         let (faults, maps) = (self.verify_links(), self.kept.missing(&self.pins));
         if faults.is_empty() && maps.is_empty() {
             return Ok(Vec::new());
         }
         let restored = self.restore_pins();
-        // Another process works there; the links of this one stay attached, for they are held.
+        // Another process uses the pin directory; the links of this process stay attached because it holds them open.
         if let Err(busy @ OpenError::Busy { .. }) = restored {
             return Err(busy);
         }
-        // Also where nothing can be pinned: links are made and held.
+        // Also if nothing can be pinned: links are created and held open.
         let links = self.attachment.attach(&self.pins, &mut self.held);
         restored?;
         let links = links?;
@@ -208,17 +209,17 @@ impl KernelDatapath {
         Ok(faults.into_iter().map(of_link).chain(maps.into_iter().map(of_map)).collect())
     }
 
-    /// Makes the directories and the pins of maps that are missing.
+    /// Restores missing directories and missing pins of maps.
     fn restore_pins(&mut self) -> Result<(), OpenError> {
         let pin_directory = self.pins.root().parent().unwrap_or(self.pins.root()).to_path_buf();
         pins::make_directory(&pin_directory, self.pins.crash()).map_err(failed("making", &pin_directory))?;
-        // Before anything is written: a second daemon may have what lies there now.
+        // Before anything is written: the directory may belong to a second daemon now.
         self.lock.extend(&pin_directory)?;
         self.kept.restore(&self.pins)?;
         self.lock.extend(&pin_directory)
     }
 
-    /// Tries each kind of work that comes after start.
+    /// Tries each kind of operation that is needed after the start.
     pub(crate) fn try_everything(&self) -> io::Result<()> {
         self.writer.maps.try_system_calls()?;
         own::try_registering(&self.own)?;

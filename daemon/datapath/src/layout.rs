@@ -1,5 +1,5 @@
-//! The one place where nodelb's types and the kernel's bytes meet, and where byte order changes. Offsets and sizes come
-//! from `bpf/shared.h` through BTF; nothing here is `unsafe`.
+//! The only place that converts between nodelb's types and the bytes in the kernel, and that changes byte order.
+//! Offsets and sizes come from `bpf/shared.h` through BTF; nothing here is `unsafe`.
 
 use std::mem::offset_of;
 
@@ -13,7 +13,7 @@ use nodelb_core::state::runs::Run;
 use crate::skeleton::flows::types as flows;
 use crate::skeleton::types;
 
-// A changed layout must be changed in two places on purpose, and is then a new layout version.
+// A layout must be changed in two places deliberately, and is then a new layout version.
 const _: () = assert!(size_of::<types::frontend_key>() == 20);
 const _: () = assert!(size_of::<types::frontend>() == 8);
 const _: () = assert!(size_of::<types::service>() == 32);
@@ -28,27 +28,27 @@ const _: () = assert!(size_of::<types::overflow>() == 32);
 const _: () = assert!(FLOW_RECORD_SIZE == 80);
 const _: () = assert!(size_of::<types::counter>() == 16);
 
-/// Bytes of what `bpf/flows.bpf.c` tells of one connection.
+/// Bytes of one record of `bpf/flows.bpf.c`, which describes one connection.
 pub(crate) const FLOW_RECORD_SIZE: usize = size_of::<flows::flow_record>();
 
-/// 8-byte words of one `services` entry: two views, flags and affinity, owner.
+/// Size of a `services` entry in 8-byte words: two views, flags and affinity, owner.
 pub(crate) const SERVICE_WORDS: usize = size_of::<types::service>() / 8;
-/// Which word of it is the cluster view.
+/// Index of the cluster view, in words.
 pub(crate) const CLUSTER_WORD: usize = offset_of!(types::service, cluster) / 8;
-/// Which word of it is the local view.
+/// Index of the local view, in words.
 pub(crate) const LOCAL_WORD: usize = offset_of!(types::service, local) / 8;
-/// Which word of it holds the owner's name, as hashes.
+/// Index of the word with the hashes of the owner's name.
 pub(crate) const OWNER_WORD: usize = offset_of!(types::service, owner) / 8;
-/// Which word of it holds flags and affinity, always stored together.
+/// Index of the word with flags and affinity, which are always stored together.
 pub(crate) const POLICY_WORD: usize = offset_of!(types::service, flags) / 8;
-/// 8-byte words of one `slots` entry.
+/// Size of a `slots` entry in 8-byte words.
 pub(crate) const SLOT_WORDS: usize = size_of::<types::slot>() / 8;
 
-/// 8-byte words of one `counters` entry.
+/// Size of a `counters` entry in 8-byte words.
 pub(crate) const COUNTER_WORDS: usize = size_of::<types::counter>() / 8;
-/// Which word of it counts what was sent to a backend.
+/// Index of the word that counts translated connections.
 pub(crate) const TRANSLATED_WORD: usize = offset_of!(types::counter, translated) / 8;
-/// Which word of it counts what was refused.
+/// Index of the word that counts refused connections.
 pub(crate) const REFUSED_WORD: usize = offset_of!(types::counter, refused) / 8;
 
 pub(crate) type FrontendKeyBytes = [u8; size_of::<types::frontend_key>()];
@@ -57,7 +57,7 @@ pub(crate) type NodeAddrBytes = [u8; size_of::<types::node_addr>()];
 pub(crate) type AffinityKeyBytes = [u8; size_of::<types::affinity_key>()];
 pub(crate) type AffinityBytes = [u8; size_of::<types::affinity>()];
 
-/// The bytes of a shared struct with the named fields set and all else zero, pads included.
+/// The bytes of a shared struct with the given fields. All other bytes are zero, including padding.
 macro_rules! bytes_of {
     ($type:ty { $($field:ident: $bytes:expr),* $(,)? }) => {{
         let mut all = [0u8; size_of::<$type>()];
@@ -77,12 +77,12 @@ macro_rules! field_of {
     }};
 }
 
-/// A view word taken apart.
+/// A decoded view word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
-    /// Where the list is. Never longer than `u16::MAX`.
+    /// Position of the list, which has at most `u16::MAX` slots.
     pub(crate) run: Run,
-    /// Which publication it is; wraps.
+    /// Number of the publication; wraps.
     pub(crate) generation: u16,
 }
 
@@ -103,14 +103,14 @@ pub(crate) fn parse_view(word: u64) -> View {
     View { run: Run { first, len: count.into() }, generation }
 }
 
-/// What the third word of a `services` entry says.
+/// The content of the third word of a `services` entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) in_use: bool,
     pub(crate) has_backends: bool,
     pub(crate) affinity_seconds: u32,
     pub(crate) may_be_bound: bool,
-    /// The source of the owner's description.
+    /// The source that describes the owner.
     pub(crate) source: Option<Source>,
 }
 
@@ -147,12 +147,12 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
     }
 }
 
-/// The owner's hashes in one word.
+/// Encodes the hashes of the owner in one word.
 pub(crate) fn owner_word(tag: Option<OwnerTag>) -> u64 {
     tag.map_or(0, |tag| u64::from(tag.service) << 32 | u64::from(tag.port))
 }
 
-/// The owner, if the entry says from which source it is: then the word was written with it.
+/// Decodes the owner, if the entry names its source: only then was the word written with the entry.
 pub(crate) fn parse_owner(source: Option<Source>, word: u64) -> Option<OwnerTag> {
     let part = |word: u64| u32::try_from(word & u64::from(u32::MAX)).ok();
     Some(OwnerTag { source: source?, service: part(word >> 32)?, port: part(word)? })
@@ -169,7 +169,7 @@ pub(crate) fn slot_words(slot: &Slot) -> [u64; SLOT_WORDS] {
     std::array::from_fn(|i| u64::from_ne_bytes(words[i]))
 }
 
-/// `None` if the words were not written by nodelb.
+/// Decodes a slot; `None` if nodelb has not written the words.
 pub(crate) fn parse_slot(words: [u64; SLOT_WORDS]) -> Option<Slot> {
     let mut bytes = [0u8; size_of::<types::slot>()];
     for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -192,7 +192,7 @@ pub(crate) fn frontend_key(addr: &L4Addr) -> FrontendKeyBytes {
     })
 }
 
-/// `None` if the bytes were not written by nodelb.
+/// Decodes a frontend key; `None` if nodelb has not written the bytes.
 pub(crate) fn parse_frontend_key(bytes: &FrontendKeyBytes) -> Option<L4Addr> {
     let [protocol] = field_of!(bytes, types::frontend_key, protocol);
     let [0] = field_of!(bytes, types::frontend_key, pad) else { return None };
@@ -210,7 +210,7 @@ pub(crate) fn frontend(addr: &L4Addr, entry: &FrontendEntry) -> FrontendBytes {
     bytes_of!(types::frontend { service_id: entry.service.0.to_ne_bytes(), flags: sealed.to_ne_bytes() })
 }
 
-/// `seal()` of `bpf/service.h`.
+/// The same as `seal()` in `bpf/service.h`.
 fn seal(key: &FrontendKeyBytes, service: ServiceId, flags: u32) -> u32 {
     const ODD: [u32; 5] = [0x85eb_ca6b, 0xc2b2_ae35, 0x27d4_eb2f, 0x1656_67b1, 0x2c1b_3c6d];
     let (words, _) = key.as_chunks::<4>();
@@ -221,7 +221,7 @@ fn seal(key: &FrontendKeyBytes, service: ServiceId, flags: u32) -> u32 {
     (sum ^ sum >> 15) & !types::frontend_flags::FRONTEND_FLAGS.0
 }
 
-/// `None` if the bytes were not written by nodelb for this address.
+/// Decodes a frontend; `None` if nodelb has not written the bytes for this address.
 pub(crate) fn parse_frontend(addr: &L4Addr, bytes: &FrontendBytes) -> Option<FrontendEntry> {
     let flags = u32::from_ne_bytes(field_of!(bytes, types::frontend, flags));
     let entry = FrontendEntry {
@@ -240,16 +240,16 @@ pub(crate) fn parse_node_addr(bytes: &NodeAddrBytes) -> Addr {
     Addr::from_octets(field_of!(bytes, types::node_addr, addr))
 }
 
-/// Which backend a client had last.
+/// The last backend of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Client {
-    /// The cookie of its network namespace.
+    /// Cookie of the client's network namespace.
     pub(crate) netns: u64,
     pub(crate) service: ServiceId,
     pub(crate) backend: BackendId,
-    /// Where in the view that was: a guess that saves a search.
+    /// Position of the backend in the view: a hint that saves a search.
     pub(crate) offset: u32,
-    /// On the kernel's monotonic clock.
+    /// Time of the last use in nanoseconds, on the kernel's monotonic clock.
     pub(crate) last_used_ns: u64,
 }
 
@@ -276,33 +276,33 @@ pub(crate) fn parse_client(key: &AffinityKeyBytes, value: &AffinityBytes) -> Cli
     }
 }
 
-/// A key of `affinity` that no client and no service has: a place to try whether the map can be written.
+/// A key of `affinity` that belongs to no client and no service, to test whether the map can be written.
 pub(crate) fn unused_affinity_key() -> AffinityKeyBytes {
     bytes_of!(types::affinity_key { service_id: u32::MAX.to_ne_bytes() })
 }
 
-/// The state of a TCP socket of nodelb's own.
+/// The state of a TCP socket that belongs to nodelb.
 pub(crate) fn own_tcp_socket() -> [u8; size_of::<types::tcp_socket>()] {
     bytes_of!(types::tcp_socket { flags: types::socket_flags::SOCKET_OWN.0.to_ne_bytes() })
 }
 
-/// The state of a UDP socket of nodelb's own.
+/// The state of a UDP socket that belongs to nodelb.
 pub(crate) fn own_udp_socket() -> [u8; size_of::<types::udp_socket>()] {
     bytes_of!(types::udp_socket { flags: types::socket_flags::SOCKET_OWN.0.to_ne_bytes() })
 }
 
-/// Of an ordinary UDP socket that has dialled nothing yet.
+/// The state of an ordinary UDP socket that has not connected yet.
 pub(crate) fn new_udp_socket() -> [u8; size_of::<types::udp_socket>()] {
     [0; _]
 }
 
-/// Whether a program has left the UDP socket alone as nodelb's own, or has refused it.
+/// Whether a program has left the UDP socket alone because it belongs to nodelb, or has refused it.
 pub(crate) fn was_seen(socket: &[u8; size_of::<types::udp_socket>()]) -> bool {
     let flags = field_of!(socket, types::udp_socket, flags);
     u32::from_ne_bytes(flags) & types::socket_flags::SOCKET_SEEN.0 != 0
 }
 
-/// `None` if there is nothing in it that nodelb knows.
+/// Decodes a record; `None` if it has unknown content.
 pub(crate) fn parse_flow_record(record: &[u8; FLOW_RECORD_SIZE]) -> Option<Flow> {
     let translation: [u8; size_of::<flows::translation>()] = field_of!(record, flows::flow_record, translation);
     let frontend = parse_frontend_key(&field_of!(translation, flows::translation, frontend))?;

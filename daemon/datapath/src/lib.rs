@@ -1,12 +1,12 @@
-//! nodelb's kernel side: loads the BPF programs, pins maps and links, writes and reads the maps. The only package with
-//! `unsafe` code, and the only one that knows libbpf.
+//! The kernel side of nodelb: loads the BPF programs, pins maps and links, writes and reads the maps. The only package
+//! with `unsafe` code, and the only one that uses libbpf.
 //!
 //! ```text
 //! open: probe -> pins -> load -> (copy) -> attach -> commit      cleanup: detach -> remove
 //! work: write --stores, batches--> maps <--read-- reader         own: registers nodelb's sockets
 //! ```
 //!
-//! Everything pinned survives the process, whenever it ends; [`CrashPoint`] lets tests end it after any operation.
+//! All pins survive the end of the process at any time; [`CrashPoint`] lets tests end it after any operation.
 
 mod attach;
 mod carry;

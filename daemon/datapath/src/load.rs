@@ -1,5 +1,5 @@
-//! Loads the BPF object: against maps that are pinned already, or with new ones. Owns what is decided before loading
-//! (sizes, features) and how a refusal is told; pins nothing, attaches nothing.
+//! Loads the BPF object, with pinned maps or with new ones. Owns the decisions before loading (sizes, features) and the
+//! error message after a failed load; pins nothing, attaches nothing.
 
 use std::fs;
 use std::io;
@@ -20,39 +20,39 @@ use crate::maps::{Handles, NAMES, Spec, into_io};
 use crate::probe::Features;
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
 
-/// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and the number that dates it.
+/// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and its epoch.
 pub(crate) const LASTING: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch"];
 
-/// How many lines of the verifier's log an error shows.
+/// Number of lines of the verifier's log that an error contains.
 const LOG_LINES: usize = 24;
 
-/// What libbpf or the verifier says where memory or file descriptors are short. An error that follows from it may be another:
-/// a map whose descriptor could not be had is no map to the verifier.
+/// Messages of libbpf or the verifier when memory or file descriptors are short. The error that follows may be a
+/// different one: the verifier does not recognise a map without a descriptor.
 const SHORT: [&str; 4] = ["-ENOMEM", "-EMFILE", "-ENFILE", "is not pointing to valid bpf_map"];
 
-/// Whether the kernel compiles programs: it takes callbacks of `bpf_loop` in compiled programs only.
+/// The setting of the BPF compiler: the kernel accepts callbacks of `bpf_loop` only in compiled programs.
 const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
 
-/// An opened object, sized but not loaded.
+/// An opened object with its sizes set, not loaded yet.
 pub(crate) struct Prepared<'o> {
     skeleton: OpenSockSkel<'o>,
-    /// What the maps of a generation will be, in the order of [`crate::maps::NAMES`].
+    /// Specifications of a generation's maps, in the order of [`crate::maps::NAMES`].
     pub(crate) specs: [Spec; NAMES.len()],
-    /// What the lasting maps will be, in the order of [`LASTING`].
+    /// Specifications of the lasting maps, in the order of [`LASTING`].
     pub(crate) lasting_specs: [Spec; LASTING.len()],
 }
 
-/// A loaded object's maps and programs. All of them go with their descriptors unless pinned or attached.
+/// The maps and programs of a loaded object. They disappear with their descriptors unless they are pinned or attached.
 pub(crate) struct Loaded {
     pub(crate) handles: Handles,
     pub(crate) lasting: [MapHandle; LASTING.len()],
-    /// Where there is anything to count.
+    /// The counters; `None` if nothing is counted.
     pub(crate) counters: Option<MapHandle>,
-    /// In the order of [`HOOKS`].
+    /// The programs, in the order of [`HOOKS`].
     pub(crate) programs: Vec<OwnedFd>,
 }
 
-/// Opens the object and sets what has to be set before loading.
+/// Opens the object and sets everything that must be set before loading.
 pub(crate) fn prepare<'o>(
     object: &'o mut MaybeUninit<OpenObject>,
     options: &Options,
@@ -66,7 +66,7 @@ pub(crate) fn prepare<'o>(
     rodata.protects_nodeports = u8::from(options.protect_nodeports && features.bind_refusal);
     rodata.has_mptcp = features.mptcp.into();
     rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
-    // 0 is no namespace's: then there are no NodePorts on loopback.
+    // No namespace has the cookie 0: then NodePorts are not answered on loopback.
     rodata.node_netns = features.netns.unwrap_or(0);
     let shards = if options.count_connections { Counters::shards(options.limits.services) } else { 0 };
     if shards > 0 {
@@ -104,7 +104,7 @@ fn spec(map: &OpenMapMut<'_>) -> Spec {
 }
 
 impl Prepared<'_> {
-    /// Loads with these maps; those not given are made.
+    /// Loads the object with these maps; creates those that are not given.
     pub(crate) fn load(
         mut self,
         generation: Option<&Handles>,
@@ -197,19 +197,20 @@ fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
     }
 }
 
-/// Whether programs are not compiled: by the kernel's setting, which is there in the first network namespace only, or by
-/// what the verifier says of callbacks.
+/// Whether programs are not compiled: according to the kernel's setting, which exists only in the first network
+/// namespace, or to the verifier's message about callbacks.
 fn is_jit_off(setting: Option<&str>, log: &str) -> bool {
     setting.is_some_and(|setting| setting.trim() == "0") || log.contains("non-JITed")
 }
 
-/// Whether it may be otherwise the next time. What the verifier says, it says again; of what is not known it is hoped.
+/// Whether a later attempt may succeed. The verifier always gives the same result; unknown errors may pass.
 fn may_pass(kind: ErrorKind) -> bool {
     use ErrorKind::{InvalidData, InvalidInput, NotFound, PermissionDenied, TooBig, Unsupported};
     !matches!(kind, InvalidData | InvalidInput | NotFound | PermissionDenied | TooBig | Unsupported)
 }
 
-/// What libbpf says while `work` runs; it has one listener for the whole process, so one load at a time.
+/// Returns the output of libbpf while `work` runs. libbpf has one print callback per process, so only one load may run
+/// at a time.
 pub(crate) fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
     static HEARD: Mutex<String> = Mutex::new(String::new());
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

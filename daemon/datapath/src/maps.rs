@@ -1,13 +1,13 @@
-//! The maps of one generation: descriptors, and the two arrays that are shared memory. Owns how single words are read
-//! and published; [`crate::read`] and [`crate::write`] say what they mean.
+//! The maps of one generation: their descriptors, and the two arrays in shared memory. Owns the reading and publishing
+//! of single words; [`crate::read`] and [`crate::write`] define the meaning of the words.
 //!
 //! # Why a reader never sees a mixture
 //!
-//! A list is written into slots that no view points at, then the view's word is stored with release ordering. A BPF
-//! program loads the word once and computes the slot's index from it, so the slot's load depends on the word's and is
-//! ordered after it on every machine: it sees the slots as they were written before the word. The words are aligned
-//! and 8 bytes wide, so neither side sees half of one. What a program may still hold, an old word, points at slots
-//! that are left alone for [`nodelb_core::state::runs::REST_MILLIS`].
+//! The writer fills slots that no view points to, and then stores the view's word with release ordering. A BPF program
+//! loads the word once and computes the slot's index from it, so the load of the slot depends on the load of the word
+//! and is ordered after it on every machine: the program sees the slots as they were written before the word. The words
+//! are aligned and 8 bytes wide, so neither side sees half of one. A program may still use an old word; the slots that
+//! it points to stay unchanged for [`nodelb_core::state::runs::REST_MILLIS`].
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,10 +23,10 @@ use crate::crash::CrashPoint;
 use crate::layout::{self, Policy, SERVICE_WORDS, SLOT_WORDS, View};
 use crate::sys::{self, SharedWords};
 
-/// The maps whose content is nodelb's, by their names in `bpf/maps.h`, which are their pins' names too.
+/// The maps with nodelb's content, by their names in `bpf/maps.h`, which are also the names of their pins.
 pub(crate) const NAMES: [&str; 5] = ["frontends", "services", "slots", "node_addrs", "affinity"];
 
-/// Which of a service's two lists.
+/// One of a service's two lists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Which {
     Cluster,
@@ -42,7 +42,7 @@ impl Which {
     }
 }
 
-/// What makes two maps interchangeable, and how large a map is.
+/// The properties that make two maps interchangeable, and the size of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) map_type: u32,
@@ -64,13 +64,13 @@ impl Spec {
         })
     }
 
-    /// Whether a map of this kind can hold what the other holds, size aside.
+    /// Whether two maps have the same properties, except for the size.
     pub(crate) fn same_kind(self, other: Self) -> bool {
         Self { max_entries: 0, ..self } == Self { max_entries: 0, ..other }
     }
 }
 
-/// What the maps of a generation are, in the order of [`NAMES`].
+/// The specifications of a generation's maps, in the order of [`NAMES`].
 pub(crate) fn kinds() -> [Spec; NAMES.len()] {
     use libbpf_sys::{BPF_F_MMAPABLE, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
     let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
@@ -95,14 +95,14 @@ pub(crate) fn kinds() -> [Spec; NAMES.len()] {
 pub(crate) struct Handles(pub(crate) [MapHandle; NAMES.len()]);
 
 impl Handles {
-    /// Opens the pins in a generation's directory.
+    /// Opens the pins in the directory of a generation.
     pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
         let open = |name| MapHandle::from_pinned_path(directory.join(name)).map_err(|e| (name, into_io(e)));
         let [frontends, services, slots, node_addrs, affinity] = NAMES.map(open);
         Ok(Self([frontends?, services?, slots?, node_addrs?, affinity?]))
     }
 
-    /// Pins all of them in a directory.
+    /// Pins all maps in a directory.
     pub(crate) fn pin(&self, directory: &Path, crash: &CrashPoint) -> io::Result<()> {
         for (name, map) in NAMES.iter().zip(&self.0) {
             sys::pin(map.as_fd(), &directory.join(name))?;
@@ -129,12 +129,12 @@ pub(crate) struct Maps {
     slots: SharedWords,
 }
 
-/// How many slots are not to be had: the writer says so, whoever likes reads it.
+/// The number of slots that are not free. The writer updates it; any task may read it.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     used: AtomicU32,
     resting: AtomicU32,
-    /// When that was said.
+    /// The time of the last update.
     at: AtomicU64,
 }
 
@@ -145,7 +145,8 @@ impl Room {
         self.at.store(now.0, Ordering::Relaxed);
     }
 
-    /// Slots in use, and those that rest; these have woken when nothing was written for long enough.
+    /// Slots in use and slots that rest. The latter count as free if nothing was written for longer than the rest
+    /// lasts.
     pub(crate) fn taken(&self, now: Moment) -> u32 {
         let rest_ends = Moment(self.at.load(Ordering::Relaxed)).plus(REST_MILLIS);
         let resting = if rest_ends > now { self.resting.load(Ordering::Relaxed) } else { 0 };
@@ -169,13 +170,13 @@ impl Maps {
         })
     }
 
-    /// The view a program would read now.
+    /// The view that a program would read now.
     pub(crate) fn view(&self, service: u32, which: Which) -> View {
         let [word] = self.services.read(service as usize * SERVICE_WORDS + which.word());
         layout::parse_view(word)
     }
 
-    /// Readers of the service see this view from now on.
+    /// Publishes the view: programs that look up the service see it from now on.
     pub(crate) fn publish(&self, service: u32, which: Which, view: View) {
         let word = &self.services.all()[service as usize * SERVICE_WORDS + which.word()];
         word.store(layout::view_word(view), Ordering::Release);
@@ -191,7 +192,7 @@ impl Maps {
         word.store(layout::policy_word(policy), Ordering::Release);
     }
 
-    /// The owner's hashes, see [`layout::owner_word`].
+    /// The hashes of the owner, see [`layout::owner_word`].
     pub(crate) fn owner(&self, service: u32) -> u64 {
         let [word] = self.services.read(service as usize * SERVICE_WORDS + layout::OWNER_WORD);
         word
@@ -206,7 +207,7 @@ impl Maps {
         self.slots.read(index as usize * SLOT_WORDS)
     }
 
-    /// Only for a slot that no view points at.
+    /// Writes a slot, which no view may point to.
     pub(crate) fn set_slot(&self, index: u32, words: [u64; SLOT_WORDS]) {
         let slot = &self.slots.all()[index as usize * SLOT_WORDS..][..SLOT_WORDS];
         for (to, word) in slot.iter().zip(words) {
@@ -214,8 +215,8 @@ impl Maps {
         }
     }
 
-    /// Writes, reads and deletes an entry of `affinity` that no client has, to see whether the kernel lets this process
-    /// work.
+    /// Writes, reads and deletes an entry of `affinity` that belongs to no client, as a test that the kernel permits
+    /// this process to do so.
     pub(crate) fn try_system_calls(&self) -> io::Result<()> {
         let key = layout::unused_affinity_key();
         let value: layout::AffinityBytes = [0; _];
@@ -225,8 +226,9 @@ impl Maps {
     }
 }
 
-/// Dates what programs keep about frontends: odd while these are being changed, and another even number afterwards. A
-/// crash in between leaves it odd: then nothing is kept, which is slower and right, until the next start.
+/// The epoch of what programs remember about frontends: odd while the frontends change, a different even number
+/// afterwards. A crash during a change leaves it odd: programs then remember nothing until the next start, which is
+/// slower but correct.
 #[derive(Debug)]
 pub(crate) struct Epoch(SharedWords);
 
@@ -235,12 +237,13 @@ impl Epoch {
         SharedWords::map(map).map(Self)
     }
 
-    /// Changes frontends or node addresses.
+    /// Runs `work`, which changes frontends or node addresses.
     pub(crate) fn change<T>(&self, work: impl FnOnce() -> T) -> T {
         let number = &self.0.all()[0];
         let odd = number.load(Ordering::Relaxed) | 1;
         number.store(odd, Ordering::Relaxed);
-        // Before the first change, in every other CPU's eyes as well; the release store comes after the last one.
+        // The odd number must be visible to all other CPUs before the first change. The release store comes after the
+        // last change.
         fence(Ordering::SeqCst);
         let result = work();
         number.store(odd.wrapping_add(1), Ordering::Release);
@@ -248,7 +251,7 @@ impl Epoch {
     }
 }
 
-/// With the system's error number where callers branch on it: libbpf-rs keeps that to itself and tells only the kind.
+/// Converts the error and keeps the system's error number, which callers check: libbpf-rs exposes only the kind.
 pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
     let number = match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,

@@ -1,25 +1,25 @@
-//! What is mounted where, as `/proc/self/mountinfo` tells it (proc_pid_mountinfo(5)). Pure.
+//! The mounts in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). Pure.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// One mount.
+/// A mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
-    /// What of the file system is mounted: `/` for all of it; of a namespace its name.
+    /// The mounted part of the file system: `/` for all of it; for a namespace, its name.
     pub root: &'a str,
     point: &'a str,
 }
 
 impl Mount<'_> {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn point(&self) -> PathBuf {
         unescape(self.point)
     }
 }
 
-/// The mounts of this kind of file system, in the order in which they were made. A line that makes no sense is left out.
+/// The mounts of this type of file system, in the order in which they were made. Malformed lines are left out.
 pub fn of_kind<'a>(mountinfo: &'a str, kind: &'a str) -> impl Iterator<Item = Mount<'a>> {
     mountinfo.lines().filter_map(move |line| {
         let (before, after) = line.split_once(" - ")?;
@@ -29,7 +29,7 @@ pub fn of_kind<'a>(mountinfo: &'a str, kind: &'a str) -> impl Iterator<Item = Mo
     })
 }
 
-/// Undoes the kernel's octal escapes.
+/// Decodes the octal escapes of the kernel.
 fn unescape(text: &str) -> PathBuf {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

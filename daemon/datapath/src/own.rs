@@ -1,5 +1,5 @@
-//! nodelb's own sockets: the programs leave a registered one untouched, wherever it connects, so that nodelb never
-//! depends on what it balances.
+//! nodelb's own sockets: the programs never translate a registered socket, whatever it connects to, so nodelb does not
+//! depend on the services that it balances.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -24,11 +24,11 @@ impl OwnSockets {
         Self { tcp: Arc::new(tcp), udp: Arc::new(udp) }
     }
 
-    /// Lets this TCP or UDP socket reach the addresses it dials. To be called before it connects; lasts as long as the
-    /// socket.
+    /// Registers this TCP or UDP socket, so that its connections are not translated. Must be called before the socket
+    /// connects; lasts as long as the socket.
     ///
     /// # Errors
-    /// When the descriptor is no socket, or the kernel has no memory for it.
+    /// If the descriptor is not a socket, or the kernel has no memory for the entry.
     pub fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let key = socket.as_raw_fd().to_ne_bytes();
         let put = match getsockopt(&socket, sockopt::SockType)? {
@@ -38,7 +38,8 @@ impl OwnSockets {
         put.map_err(into_io)
     }
 
-    /// Lets [`Self::was_seen`] know this UDP socket, which is treated like any other. To be called before it connects.
+    /// Makes [`Self::was_seen`] work for this UDP socket, which is treated like any other. Must be called before the
+    /// socket connects.
     ///
     /// # Errors
     /// As [`Self::register`].
@@ -47,11 +48,11 @@ impl OwnSockets {
         self.udp.update(&key, &layout::new_udp_socket(), MapFlags::ANY).map_err(into_io)
     }
 
-    /// Whether a program of this daemon, or of one that uses the same maps, has refused the UDP socket or left it alone as
-    /// nodelb's own. A program with other maps does not know the socket.
+    /// Whether a program that uses the same maps, of this daemon or of another, has refused the UDP socket or left it
+    /// alone because it belongs to nodelb. Programs with other maps do not know the socket.
     ///
     /// # Errors
-    /// When the socket was neither registered nor observed, or the map cannot be read.
+    /// If the socket was neither registered nor observed, or the map cannot be read.
     pub fn was_seen(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let key = socket.as_raw_fd().to_ne_bytes();
         let found = self.udp.lookup(&key, MapFlags::ANY).map_err(into_io)?.ok_or(io::ErrorKind::NotFound)?;
@@ -60,7 +61,7 @@ impl OwnSockets {
     }
 }
 
-/// Makes a socket and registers it, to see whether the kernel lets this process do so.
+/// Creates and registers a socket, as a test that the kernel permits this process to do so.
 pub(crate) fn try_registering(own: &OwnSockets) -> io::Result<()> {
     own.register(std::net::UdpSocket::bind("127.0.0.1:0")?.as_fd())
 }

@@ -1,5 +1,5 @@
-//! The pin directory: names, the order in which they appear and go, and what is the truth after a crash. Knows files,
-//! not what is in them.
+//! The pin directory: names, the order in which pins appear and disappear, and which of them are valid after a crash.
+//! This module handles files and not their content.
 //!
 //! ```text
 //! /sys/fs/bpf/nodelb/        the pin directory; locked, and each version too, by the one process that works here
@@ -11,8 +11,9 @@
 //!   v2/                      the next version: g1-new/ until it is complete, and links to the same attachments as v1's
 //! ```
 //!
-//! The highest generation without `-new` of the highest version that has one is the truth. A rename makes it so, once
-//! every link runs programs that use it and before its content changes. All else is left over from a crash and removed.
+//! The highest generation without `-new` of the highest version that has one is current. A rename makes a generation
+//! current, after every link runs programs that use it and before its content changes. Everything else was left by a
+//! crash and is removed.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -22,10 +23,10 @@ use std::path::{Path, PathBuf};
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 
-/// Marks what is not in its place yet. bpffs reserves dots in names, so it has none.
+/// The suffix of a file or directory that is not yet in place. bpffs reserves dots in names, so the suffix has none.
 pub(crate) const UNFINISHED: &str = "-new";
 
-/// One version's directory.
+/// The directory of one layout version.
 #[derive(Debug)]
 pub(crate) struct Pins {
     root: PathBuf,
@@ -33,14 +34,14 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Makes the version's directories as far as they are missing.
+    /// Creates the directories of the version that are missing.
     pub(crate) fn create(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Self, OpenError> {
         let pins = Self::of(pin_directory, layout, crash);
         pins.make()?;
         Ok(pins)
     }
 
-    /// Makes the version's directories as far as they are missing, below a pin directory that is there.
+    /// Creates the directories of the version that are missing, in an existing pin directory.
     pub(crate) fn make(&self) -> Result<(), OpenError> {
         for directory in [&self.root, &self.links()] {
             make_directory(directory, &self.crash).map_err(failed("making", directory))?;
@@ -48,7 +49,7 @@ impl Pins {
         Ok(())
     }
 
-    /// The version's directory, whether there is one or not.
+    /// The directory of the version, which need not exist.
     pub(crate) fn of(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Self {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
     }
@@ -81,7 +82,7 @@ impl Pins {
         self.root.join(format!("g{number}{UNFINISHED}"))
     }
 
-    /// The generation that is the truth, if any; all others are removed.
+    /// The current generation, if any. Removes all others.
     pub(crate) fn current_generation(&self) -> Result<Option<u32>, OpenError> {
         let current = newest_generation(&self.root).map_err(failed("reading", &self.root))?;
         for name in list(&self.root).map_err(failed("reading", &self.root))? {
@@ -95,14 +96,14 @@ impl Pins {
         Ok(current)
     }
 
-    /// A directory for the next generation's pins.
+    /// Creates a directory for the pins of the next generation.
     pub(crate) fn begin(&self, number: u32) -> Result<PathBuf, OpenError> {
         let directory = self.unfinished(number);
         make_directory(&directory, &self.crash).map_err(failed("making", &directory))?;
         Ok(directory)
     }
 
-    /// Makes the generation the truth.
+    /// Makes the generation current.
     pub(crate) fn commit(&self, number: u32) -> Result<(), OpenError> {
         let (from, to) = (self.unfinished(number), self.generation(number));
         fs::rename(&from, &to).map_err(failed("renaming", &from))?;
@@ -110,7 +111,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Takes back that the generation is the truth: what is in it is then as good as not there.
+    /// Makes the generation no longer current; its content then counts as removed.
     pub(crate) fn withdraw(&self, number: u32) -> Result<(), OpenError> {
         let (from, to) = (self.generation(number), self.unfinished(number));
         fs::rename(&from, &to).map_err(failed("renaming", &from))?;
@@ -118,13 +119,13 @@ impl Pins {
         Ok(())
     }
 
-    /// Gives up a generation that was begun.
+    /// Removes a generation that was begun.
     pub(crate) fn abandon(&self, number: u32) -> Result<(), OpenError> {
         let directory = self.unfinished(number);
         remove_directory(&directory, &self.crash).map_err(failed("removing", &directory))
     }
 
-    /// Puts a link's new pin in the place of its old one in one step. `pin` makes it under the path it is given.
+    /// Replaces a link's pin by a new one in one step. `pin` creates the new pin under the path that it gets.
     pub(crate) fn replace_link(&self, hook: &str, pin: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let (new, old) = (self.link(&format!("{hook}{UNFINISHED}")), self.link(hook));
         remove_file(&new, &self.crash)?;
@@ -136,12 +137,12 @@ impl Pins {
     }
 }
 
-/// The generation that is the truth of a version, if any.
+/// The current generation of a version, if any.
 pub(crate) fn newest_generation(version: &Path) -> io::Result<Option<u32>> {
     Ok(list(version)?.iter().filter_map(|name| numbered(name, "g")).max())
 }
 
-/// Makes a directory only its owner may enter; one that exists is fine.
+/// Creates a directory that only its owner may enter. The directory may exist already.
 pub(crate) fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => {
@@ -153,7 +154,7 @@ pub(crate) fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result
     }
 }
 
-/// Removes a directory of pins with the pins in it; no directories below are expected. Absent is fine.
+/// Removes a directory and the pins in it, which must have no directories below. The directory may be absent.
 fn remove_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     for name in list(directory)? {
         remove_file(&directory.join(name), crash)?;
@@ -161,7 +162,7 @@ fn remove_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     absent_is_fine(fs::remove_dir(directory), crash)
 }
 
-/// Removes a pin; absent is fine.
+/// Removes a pin, which may be absent.
 pub(crate) fn remove_file(path: &Path, crash: &CrashPoint) -> io::Result<()> {
     absent_is_fine(fs::remove_file(path), crash)
 }
@@ -177,7 +178,8 @@ fn absent_is_fine(removed: io::Result<()>, crash: &CrashPoint) -> io::Result<()>
     }
 }
 
-/// The names in a directory, sorted; none if it is absent. Names that are not UTF-8 are none of nodelb's.
+/// The names in a directory, sorted; empty if the directory is absent. Names that are not UTF-8 are not nodelb's and
+/// left out.
 pub(crate) fn list(directory: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -189,7 +191,7 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// 7 for `g7` with the prefix `g`.
+/// The number in a name, such as 7 in `g7` with the prefix `g`.
 pub(crate) fn numbered(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     let canonical = !digits.starts_with(['0', '+']);

@@ -1,5 +1,5 @@
-//! Giving up what start needed and running does not. Loading takes capabilities; afterwards map writes, link updates and
-//! new links work through the descriptors that are held. That is proved here before anything is gone for good.
+//! Drops the privileges that only the start needs. Loading takes capabilities; afterwards map writes, link updates and
+//! new links work through open descriptors. This module proves that before it drops anything permanently.
 
 use std::fs;
 use std::io;
@@ -9,35 +9,35 @@ use caps::{CapSet, Capability, CapsHashSet};
 
 use crate::KernelDatapath;
 
-/// What the process still has after [`drop_privileges`].
+/// The privileges that remain after [`drop_privileges`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Capabilities this kernel wants for work on maps and links; empty on kernels that want none.
+    /// Capabilities that this kernel requires for operations on maps and links; empty if it requires none.
     pub capabilities: Vec<String>,
-    /// Whether the bounding set could not be emptied for lack of CAP_SETPCAP. Harmless: no_new_privs is set, so no
-    /// executed program can gain from it.
+    /// Whether the bounding set could not be emptied because CAP_SETPCAP is missing. Harmless: no_new_privs is set, so
+    /// no executed program can gain capabilities from it.
     pub bounding_set: bool,
 }
 
-/// Why privileges could not be dropped.
+/// The reason why privileges cannot be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
-    /// Capabilities belong to threads: one that exists already would keep them.
+    /// Capabilities belong to threads: a thread that exists already would keep them.
     #[error("capabilities must be dropped before there are threads, and there are {0}")]
     Threads(usize),
-    /// The kernel refused to take them.
+    /// The kernel refused to drop the capabilities.
     #[error("dropping capabilities: {0}")]
     Capabilities(#[from] CapsError),
     /// no_new_privs could not be set, or `/proc` could not be read.
     #[error("dropping privileges: {0}")]
     System(#[from] io::Error),
-    /// Even with CAP_BPF the maps cannot be written any more.
+    /// The maps cannot be written any more, even with CAP_BPF.
     #[error("without its other capabilities nodelb cannot work, not even with CAP_BPF: {0}")]
     NoUse(io::Error),
 }
 
-/// Drops every capability from every set and sets no_new_privs, having proved that the datapath works without; keeps
-/// CAP_BPF if only that proves to be enough.
+/// Drops all capabilities from all sets and sets no_new_privs, after proving that the datapath works without them.
+/// Keeps CAP_BPF if the datapath works only with it.
 ///
 /// # Errors
 /// If there is more than one thread, or the kernel refuses.
@@ -49,7 +49,7 @@ pub fn drop_privileges(datapath: &KernelDatapath) -> Result<Kept, PrivilegeError
     drop_thread_privileges(datapath)
 }
 
-/// As [`drop_privileges`], for the calling thread and the threads it will start, whatever other threads there are.
+/// The same as [`drop_privileges`] for the calling thread and the threads that it starts. Other threads may exist.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -58,7 +58,7 @@ pub fn drop_thread_privileges(datapath: &KernelDatapath) -> Result<Kept, Privile
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
     nix::sys::prctl::set_no_new_privs().map_err(io::Error::from)?;
-    // The permitted set stays until it is proved that what is effective is enough.
+    // The permitted set stays until the effective set is proved to be sufficient.
     let wanted = [CapsHashSet::new(), CapsHashSet::from([Capability::CAP_BPF])];
     let mut refusal = io::Error::from(io::ErrorKind::PermissionDenied);
     for keep in wanted {
@@ -75,7 +75,7 @@ pub fn drop_thread_privileges(datapath: &KernelDatapath) -> Result<Kept, Privile
     Err(PrivilegeError::NoUse(refusal))
 }
 
-/// Whether nothing is left in it.
+/// Empties the bounding set; returns whether it is empty.
 fn empty_bounding_set() -> Result<bool, CapsError> {
     if !caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         return Ok(caps::read(None, CapSet::Bounding)?.is_empty());

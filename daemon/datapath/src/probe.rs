@@ -1,4 +1,4 @@
-//! Whether this machine lets nodelb work, and if not, what exactly is in the way. Changes nothing.
+//! Checks whether this machine permits nodelb to work, and if not, what exactly prevents it. Changes nothing.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -14,30 +14,30 @@ use crate::features::{Feature, Findings, FoundBy, REQUIRED, Required};
 use crate::mounts::{self, Mount};
 use crate::sys;
 
-/// What loading, attaching and pinning takes.
+/// The capabilities that loading, attaching and pinning need.
 const CAPABILITIES: [(Capability, &str); 3] = [
     (Capability::CAP_BPF, "CAP_BPF"),
     (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
-    // Without it the verifier hardens programs against speculation and refuses some loops.
+    // Without it the verifier hardens programs against speculation and rejects some loops.
     (Capability::CAP_PERFMON, "CAP_PERFMON"),
 ];
 
-/// What the kernel has of what the programs can do without; [`crate::features::OPTIONAL`] says what each means.
+/// The optional kernel features that the programs use; [`crate::features::OPTIONAL`] describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
     /// [`Feature::RefuseConnect`].
     pub(crate) set_retval: bool,
     /// [`Feature::RefuseBind`]: in this process's network namespace.
     pub(crate) bind_refusal: bool,
-    /// The number by which programs know the network namespace of this process, whose loopback addresses are the node's;
-    /// `None` without [`Feature::Netns`].
+    /// The cookie by which programs identify the network namespace of this process, which owns the node's loopback
+    /// addresses; `None` without [`Feature::Netns`].
     pub(crate) netns: Option<u64>,
     /// [`Feature::Mptcp`].
     pub(crate) mptcp: bool,
 }
 
 impl Features {
-    /// What of this is found and what is missing.
+    /// The features that were found and those that are missing.
     pub(crate) fn findings(&self) -> Findings {
         let mut findings = Findings::default();
         findings.note(Feature::RefuseConnect, self.set_retval);
@@ -48,7 +48,7 @@ impl Features {
     }
 }
 
-/// Checks everything that can be checked before loading, cheapest first.
+/// Checks everything that can be checked before loading, cheapest checks first.
 pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Features, PathBuf), OpenError> {
     let missing = missing_capabilities()?;
     if !missing.is_empty() {
@@ -60,7 +60,7 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
         None => cgroup_root()?,
     };
     check_cgroup(&cgroup)?;
-    // Before anything is made.
+    // Before anything is created.
     if let Some(exclusive) = attach::exclusive(&cgroup) {
         return Err(exclusive);
     }
@@ -75,7 +75,7 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
 }
 
 fn features() -> Features {
-    // A kernel without MPTCP or without BTF knows the function, and refuses programs that call it.
+    // A kernel without MPTCP or without BTF has the function but rejects programs that call it.
     let has_mptcp = ["/proc/sys/net/mptcp", "/sys/kernel/btf/vmlinux"].into_iter().all(|path| Path::new(path).exists());
     let netns = own_netns();
     Features {
@@ -86,7 +86,7 @@ fn features() -> Features {
     }
 }
 
-/// Whether the function is there for the programs that see a connect, a datagram or a bind.
+/// Whether programs at the connect, sendmsg and bind hooks may call the function.
 fn at_connect(function: libbpf_sys::bpf_func_id) -> bool {
     sys::has_function(libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR, function)
 }
@@ -100,7 +100,7 @@ fn own_netns() -> Option<u64> {
 fn missing_capabilities() -> Result<Vec<&'static str>, OpenError> {
     let status = Path::new("/proc/self/status");
     let held = caps::read(None, CapSet::Effective).map_err(failed("reading capabilities from", status))?;
-    // CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
+    // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON.
     let implied = |capability| capability != Capability::CAP_NET_ADMIN && held.contains(&Capability::CAP_SYS_ADMIN);
     let lacking = CAPABILITIES.iter().filter(|&&(capability, _)| !held.contains(&capability) && !implied(capability));
     Ok(lacking.map(|&(_, name)| name).collect())
@@ -119,7 +119,8 @@ fn check_bpffs(pin_directory: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether the root of a bpffs is mounted there; a directory of one that is mounted upon itself (`ReadWritePaths=`) is none.
+/// Whether the root of a bpffs is mounted at the path; a directory of a bpffs that is mounted on itself
+/// (`ReadWritePaths=`) does not count.
 fn is_whole_bpffs(mountinfo: &str, place: &Path) -> bool {
     mounts::of_kind(mountinfo, "bpf").any(|mount| mount.root == "/" && mount.point() == place)
 }
@@ -134,7 +135,7 @@ fn check_cgroup(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Where cgroup v2 is mounted, alone or beside v1.
+/// The mount point of cgroup v2, with or without v1.
 pub(crate) fn cgroup_root() -> Result<PathBuf, OpenError> {
     find_cgroup_root(&mountinfo()?).ok_or(OpenError::NoCgroup2)
 }
@@ -144,7 +145,7 @@ pub(crate) fn mountinfo() -> Result<String, OpenError> {
     fs::read_to_string(path).map_err(failed("reading", path))
 }
 
-/// The first cgroup v2 mount that shows the whole hierarchy, else the first of any.
+/// The first cgroup v2 mount that shows the whole hierarchy, otherwise the first of any.
 fn find_cgroup_root(mountinfo: &str) -> Option<PathBuf> {
     let found: Vec<_> = mounts::of_kind(mountinfo, "cgroup2").collect();
     let whole = found.iter().find(|mount| mount.root == "/");

@@ -1,5 +1,4 @@
-//! What the maps hold, read back from them. Never writes. Content that nodelb cannot have written is named and left
-//! out.
+//! Reads the content of the maps and never writes. Content that nodelb cannot have written is reported and left out.
 
 use std::fmt;
 use std::io;
@@ -18,15 +17,15 @@ use crate::layout::{self, Client, Policy};
 use crate::maps::{Maps, Which, into_io};
 use crate::sys;
 
-/// Reads the maps, any time and from any thread, without a word to their owner.
+/// Reads the maps at any time and from any thread, without synchronising with their owner.
 #[derive(Clone, Debug)]
 pub struct KernelReader {
     pub(crate) maps: Arc<Maps>,
 }
 
 impl KernelReader {
-    /// What the kernel holds now. An owner that writes meanwhile may be caught between two operations, never within
-    /// one.
+    /// The current content of the maps. If the owner writes at the same time, the result may contain some of its
+    /// operations and not others, but never a part of one.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -34,7 +33,7 @@ impl KernelReader {
         Ok(self.content()?.state)
     }
 
-    /// The same, with what nodelb cannot have written.
+    /// The same, with the content that nodelb cannot have written.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -42,13 +41,13 @@ impl KernelReader {
         content(&self.maps)
     }
 
-    /// How many slots are in use or rest before they are used again; costs no system call. `now` is on the clock of whoever
-    /// writes.
+    /// The number of slots that are in use or rest before they are used again. Makes no system call. `now` is on the
+    /// writer's clock.
     pub fn slots_taken(&self, now: Moment) -> usize {
         self.maps.room.taken(now) as usize
     }
 
-    /// How many clients `affinity` remembers. Looks at each of them, and keeps none.
+    /// The number of clients in `affinity`. Reads all of them and keeps none in memory.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -59,7 +58,7 @@ impl KernelReader {
     }
 }
 
-/// Everything in the maps, as types.
+/// The whole content of the maps, decoded.
 pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     let mut content = Content::default();
     for id in 0..maps.limits.services {
@@ -80,7 +79,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     Ok(content)
 }
 
-/// Which backend each client of a service with affinity had last.
+/// The last backend of each client, for services with affinity.
 pub(crate) fn clients(maps: &Maps) -> io::Result<Vec<Client>> {
     let mut clients = Vec::new();
     sys::each_batch(&maps.affinity, |keys, values| {
@@ -89,7 +88,7 @@ pub(crate) fn clients(maps: &Maps) -> io::Result<Vec<Client>> {
     Ok(clients)
 }
 
-/// What is under these keys, by a system call for each that is not in shared memory.
+/// The entries with these keys. Makes one system call for each entry that is not in shared memory.
 pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> {
     let mut content = Content::default();
     for key in keys {
@@ -146,7 +145,8 @@ fn add_broken_service(id: ServiceId, wrong: &dyn fmt::Display, content: &mut Con
     content.broken.entries.insert(EntryKey::Service(id), format!("service {id}: {wrong}"));
 }
 
-/// A list is trusted if its view was still the same after reading it: then it was published all the time.
+/// Reads a list. The list is valid if its view is unchanged after the read: then it was published during the whole
+/// read.
 fn list(maps: &Maps, service: u32, which: Which) -> Result<Arc<[Slot]>, Wrong> {
     loop {
         let view = maps.view(service, which);
@@ -154,7 +154,7 @@ fn list(maps: &Maps, service: u32, which: Which) -> Result<Arc<[Slot]>, Wrong> {
         let slots = inside(view.run)
             .then(|| (view.run.first..view.run.first + view.run.len).map(|at| layout::parse_slot(maps.slot(at))));
         let list = slots.map(Iterator::collect::<Option<Arc<[Slot]>>>);
-        // Orders the loads above before the one below.
+        // Orders the loads above before the load below.
         fence(Ordering::Acquire);
         if maps.view(service, which) != view {
             continue;
@@ -167,8 +167,8 @@ fn list(maps: &Maps, service: u32, which: Which) -> Result<Arc<[Slot]>, Wrong> {
     }
 }
 
-/// The bookkeeping of the slots in use, or what contradicts it: then every service that shares slots with another is
-/// named, whichever of them is wrong, and left out of the content.
+/// The bookkeeping of the slots in use. If two services share slots, the content reports both and leaves them out,
+/// whichever of them is wrong.
 pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     let mut used: Vec<(Run, ServiceId)> = Vec::new();
     for &id in content.state.services.keys() {
@@ -213,7 +213,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The error of a map that could not be read or written.
+/// Makes the error for a map that cannot be read or written.
 pub(crate) fn failed(map: &'static str) -> impl Fn(io::Error) -> MapError {
     move |error| MapError::Failed { map, reason: error.to_string() }
 }

@@ -1,5 +1,5 @@
-//! What libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as `types`. The same of
-//! `bpf/flows.bpf.c` is in `flows`.
+//! The code that libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as
+//! `types`. `flows` contains the same for `bpf/flows.bpf.c`.
 #![allow(
     unsafe_code,
     unreachable_pub,

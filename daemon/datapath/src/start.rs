@@ -1,5 +1,5 @@
-//! Start: finds or makes the maps, and gets every hook to run the new programs on them. At each step what is pinned and
-//! attached translates completely and correctly, so that it may end at any of them.
+//! Start: finds or creates the maps, and makes every hook run the new programs on them. After each step the pinned maps
+//! and attached programs translate completely and correctly, so the start may stop after any step.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ use crate::sys;
 use crate::versions::Predecessor;
 use crate::write::{Placed, Writer};
 
-/// The generation that is the truth when nodelb starts.
+/// The current generation when nodelb starts.
 struct Old {
     number: u32,
     handles: Handles,
-    /// Whether its maps can be used as they are, content aside.
+    /// Whether its maps can be used without changes, apart from their content.
     fits: bool,
 }
 
@@ -51,7 +51,7 @@ impl Old {
     }
 }
 
-/// The lasting maps that are pinned; those that are missing are the predecessor's, if they can be.
+/// The pinned lasting maps. For missing ones, the maps of the predecessor are used if possible.
 fn pinned_lasting(
     pins: &Pins,
     predecessor: Option<&Predecessor>,
@@ -71,7 +71,7 @@ fn pinned_lasting(
     Ok([tcp?, udp?, overflow?, epoch?])
 }
 
-/// The map pinned there, if there is one.
+/// The map that is pinned at the path, if any.
 fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
     if !path.exists() {
         return Ok(None);
@@ -81,7 +81,7 @@ fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
     Ok(Some((map, spec)))
 }
 
-/// Gives the predecessor's links a second pin each: what is attached stays attached, and only its program changes.
+/// Adds a second pin for each link of the predecessor: the links stay attached, and only their programs change.
 fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> {
     for hook in &HOOKS {
         let (theirs, ours) = (predecessor.pins.link(hook.name), pins.link(hook.name));
@@ -95,7 +95,7 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
     Ok(())
 }
 
-/// What start works on.
+/// The inputs of the start.
 pub(crate) struct Start<'p> {
     pins: &'p Pins,
     lasting: [Option<MapHandle>; LASTING.len()],
@@ -104,15 +104,15 @@ pub(crate) struct Start<'p> {
     cgroup: PathBuf,
 }
 
-/// Which maps come next.
+/// The maps to create next.
 struct Next {
     generation: u32,
     origin: Origin,
-    /// What they get.
+    /// The content to copy into them.
     carried: Option<Carried>,
 }
 
-/// What start ends with.
+/// The result of the start.
 pub(crate) struct Opened {
     pub(crate) writer: Writer,
     pub(crate) attachment: Attachment,
@@ -125,7 +125,7 @@ pub(crate) struct Opened {
 }
 
 impl<'p> Start<'p> {
-    /// Looks at what is pinned, and clears away what a crash left.
+    /// Reads the pins and removes those that a crash has left.
     pub(crate) fn new(
         pins: &'p Pins,
         predecessor: Option<Predecessor>,
@@ -138,7 +138,7 @@ impl<'p> Start<'p> {
         Ok(Self { pins, lasting, old, predecessor, cgroup })
     }
 
-    /// Ends with every hook running the new programs on the maps that are the truth.
+    /// Makes every hook run the new programs on the current maps.
     pub(crate) fn run(mut self, prepared: Prepared<'_>) -> Result<Opened, OpenError> {
         let opened = match self.old.take() {
             Some(old) if old.fits => self.reuse(prepared, &old)?,
@@ -148,12 +148,12 @@ impl<'p> Start<'p> {
                 self.rebuild(prepared, next)?
             }
         };
-        // What sockets keep about frontends may be of before a crash, or of another NodePort range.
+        // Sockets may remember frontends from before a crash or for another NodePort range.
         opened.writer.epoch.change(|| ());
         Ok(opened)
     }
 
-    /// With the pinned maps as they are, unless their content turns out to be corrupt.
+    /// Uses the pinned maps, unless their content turns out to be corrupt.
     fn reuse(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
         let directory = self.pins.generation(old.number);
         let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
@@ -181,10 +181,10 @@ impl<'p> Start<'p> {
         })
     }
 
-    /// With new maps of today's sizes that get the content of the old ones, without what is corrupt.
+    /// Creates maps of the configured sizes and copies the content of the old maps into them, except corrupt entries.
     fn resize(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
         let carried = carry::current(&self.pins.generation(old.number))?;
-        // Maps that fit are replaced for what is in them.
+        // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
         self.rebuild(prepared, Next { generation: old.number + 1, origin, carried: Some(carried) })
     }
@@ -200,7 +200,7 @@ impl<'p> Start<'p> {
         Ok(Next { generation: 1, origin: Origin::Upgraded { from: reader.layout }, carried: Some(carried) })
     }
 
-    /// With new maps that are filled before any program uses them.
+    /// Creates new maps and fills them before any program uses them.
     fn rebuild(self, prepared: Prepared<'_>, next: Next) -> Result<Opened, OpenError> {
         let Next { generation, origin, carried } = next;
         let loaded = prepared.load(None, &self.lasting)?;
@@ -250,7 +250,7 @@ impl<'p> Start<'p> {
     }
 }
 
-/// Fills new maps, which nobody reads yet; returns what was corrupt and left out.
+/// Fills new maps, which have no reader yet. Returns the corrupt entries that were left out.
 fn fill(carried: Carried, to: &mut Writer) -> Result<Vec<String>, OpenError> {
     let Carried { content: Content { state, broken }, clients, .. } = carried;
     let mut corrupt: Vec<String> = broken.into_texts().collect();

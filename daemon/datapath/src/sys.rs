@@ -1,5 +1,5 @@
-//! The bpf(2) calls that libbpf-rs has no safe form of, and shared memory. Each function is one system call, or one
-//! mapping; file descriptors come back close-on-exec, which is how the kernel makes them.
+//! The bpf(2) calls for which libbpf-rs has no safe function, and shared memory. Each function makes one system call or
+//! one mapping. The kernel makes all file descriptors close-on-exec.
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
 use std::ffi::{CString, c_void};
@@ -14,28 +14,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libbpf_rs::{MapCore, MapHandle};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Attaches a program to a cgroup. The attachment lives as long as the descriptor or a pin of it.
+/// Attaches a program to a cgroup. The attachment lasts as long as the descriptor or a pin of it.
 pub(crate) fn link_create(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<OwnedFd> {
     // SAFETY: both descriptors are open for the call; no options means null.
     let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), cgroup.as_raw_fd(), attach_type, null()) };
     owned(fd)
 }
 
-/// Lets the link run another program from now on, in one step.
+/// Replaces the program of the link in one step.
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: both descriptors are open for the call; no options means null.
     check(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), null()) })
 }
 
-/// Detaches the link's program, whoever else holds the link.
+/// Detaches the program of the link, even if other processes hold the link.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open for the call.
     check(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) })
 }
 
-/// What is attached to a cgroup at a hook: how the programs were attached, and their ids. Takes CAP_NET_ADMIN.
+/// The programs that are attached to a cgroup at a hook: the flags of the attachment, and the ids. Takes CAP_NET_ADMIN.
 pub(crate) fn attached(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<(u32, Vec<u32>)> {
-    // The kernel lets no more programs onto a hook.
+    // The kernel's limit of programs per hook.
     const MOST: u32 = 64;
     let mut ids = vec![0u32; MOST as usize];
     let (mut flags, mut count) = (0u32, MOST);
@@ -48,7 +48,7 @@ pub(crate) fn attached(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<(
     Ok((flags, ids))
 }
 
-/// The ids of all links of this machine, of every kind. Takes CAP_SYS_ADMIN.
+/// The ids of all links of this machine, of all types. Takes CAP_SYS_ADMIN.
 pub(crate) fn link_ids() -> io::Result<Vec<u32>> {
     let (mut ids, mut id) = (Vec::new(), 0u32);
     loop {
@@ -67,33 +67,33 @@ pub(crate) fn link_by_id(id: u32) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) })
 }
 
-/// Opens what an iterator's link has to tell: each file read to its end is one pass.
+/// Opens the output of an iterator's link. Reading one file to its end is one pass.
 pub(crate) fn iter_create(link: BorrowedFd<'_>) -> io::Result<File> {
     // SAFETY: the descriptor is open for the call.
     owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) }).map(File::from)
 }
 
-/// Gives a map or link a name in bpffs.
+/// Pins a map or link at a path in bpffs.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that outlives the call.
     check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })
 }
 
-/// Opens what is pinned under the path.
+/// Opens the object that is pinned at the path.
 pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that outlives the call.
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Whether programs of this type may call this function of the kernel (a BPF helper).
+/// Whether programs of this type may call this kernel function (a BPF helper).
 pub(crate) fn has_function(program_type: libbpf_sys::bpf_prog_type, function: libbpf_sys::bpf_func_id) -> bool {
     // SAFETY: takes two numbers; no options means null.
     unsafe { libbpf_sys::libbpf_probe_bpf_helper(program_type, function, null()) == 1 }
 }
 
-/// The number by which programs know the network namespace of a socket; never 0. Since Linux 5.14.
+/// The cookie by which programs identify the network namespace of a socket; never 0. Since Linux 5.14.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length: libc::socklen_t = 8;
@@ -110,14 +110,15 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if status == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Every key of a hash map with its value. Entries that come or go meanwhile may be missed; no other is.
+/// All keys and values of a hash map. Entries that are added or removed at the same time may be missing; no other entry
+/// is.
 pub(crate) fn entries<const K: usize, const V: usize>(map: &MapHandle) -> io::Result<Vec<([u8; K], [u8; V])>> {
     let mut found = Vec::new();
     each_batch(map, |keys, values| found.extend(keys.iter().copied().zip(values.iter().copied())))?;
     Ok(found)
 }
 
-/// The same, a few thousand keys and their values at a time.
+/// The same in batches of a few thousand keys and their values.
 pub(crate) fn each_batch<const K: usize, const V: usize>(
     map: &MapHandle,
     mut take: impl FnMut(&[[u8; K]], &[[u8; V]]),
@@ -164,7 +165,7 @@ fn check(status: i32) -> io::Result<()> {
 
 fn owned(fd: i32) -> io::Result<OwnedFd> {
     check(fd)?;
-    // SAFETY: a non-negative result is a new descriptor that nobody else owns.
+    // SAFETY: a non-negative result is a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -175,13 +176,13 @@ pub(crate) struct SharedWords {
     words: usize,
 }
 
-// SAFETY: the memory is reached through atomics only, and stays mapped until the drop.
+// SAFETY: the memory is accessed through atomics only, and stays mapped until the drop.
 unsafe impl Send for SharedWords {}
 // SAFETY: as above.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Maps the whole of an array map whose values are multiples of 8 bytes.
+    /// Maps a whole array map, the values of which are multiples of 8 bytes.
     pub(crate) fn map(map: &MapHandle) -> io::Result<Self> {
         let bytes = map.value_size() as usize * map.max_entries() as usize;
         let length = std::num::NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
@@ -191,13 +192,13 @@ impl SharedWords {
         Ok(Self { base: base.cast(), words: bytes / size_of::<AtomicU64>() })
     }
 
-    /// All words. Whoever only reads takes care to store nothing.
+    /// All words. Callers that only read must not store.
     pub(crate) fn all(&self) -> &[AtomicU64] {
         // SAFETY: the mapping holds that many words, is zeroed by the kernel, and lives as long as self.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
-    /// `N` words from `at` on, each read once; the first is an acquire load.
+    /// Reads `N` words from `at` on, each once; the first is an acquire load.
     pub(crate) fn read<const N: usize>(&self, at: usize) -> [u64; N] {
         let words = &self.all()[at..at + N];
         std::array::from_fn(|i| words[i].load(if i == 0 { Ordering::Acquire } else { Ordering::Relaxed }))
@@ -212,13 +213,13 @@ impl Drop for SharedWords {
     }
 }
 
-/// What membarrier(2) can do here: a mask of its commands.
+/// The commands of membarrier(2) that this kernel supports, as a mask.
 pub(crate) fn membarrier_commands() -> libc::c_long {
     // SAFETY: the query has no flags, takes no pointer and changes nothing.
     unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_QUERY, 0, 0) }
 }
 
-/// Waits until every program that runs in the kernel now has ended: an RCU grace period. Takes milliseconds.
+/// Waits for an RCU grace period: until all programs that run in the kernel now have ended. Takes milliseconds.
 pub(crate) fn membarrier_global() -> io::Result<()> {
     // SAFETY: the command has no flags and takes no pointer.
     match unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } {

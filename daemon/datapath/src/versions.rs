@@ -1,8 +1,9 @@
-//! Layout versions: each has a directory of its own below the pin directory. Owns which of them is the truth, that one
-//! process alone works with them, and when one goes.
+//! Layout versions: each has its own directory in the pin directory. Owns the decision which version is current, the
+//! lock that makes one process work with them at a time, and the removal of old versions.
 //!
-//! What it looks at is the same in every layout, older or newer: `vN`, in it `links`, and generations `gN`. A version is
-//! complete with its first generation, which one rename makes: before, its predecessor is the truth, and afterwards not.
+//! The code here relies only on what is the same in every layout, older or newer: `vN`, which contains `links`, and
+//! generations `gN`. A version is complete with its first generation, which one rename creates: before the rename the
+//! predecessor is current, after it the new version.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -17,28 +18,28 @@ use crate::pins::{self, Pins, UNFINISHED, numbered};
 /// The version of the layouts in `bpf/shared.h`.
 pub const LAYOUT: u32 = 1;
 
-/// The pin directory and what lies in it, for this process alone. Goes when this goes, or the process.
+/// The exclusive lock on the pin directory and its content. It is released when this is dropped or the process ends.
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
     held: Vec<File>,
 }
 
 impl Lock {
-    /// Locks the pin directory and every version in it; `None` if it is absent, since what may appear the next moment is
-    /// then another process's.
+    /// Locks the pin directory and every version in it; `None` if it is absent, because a directory that appears
+    /// afterwards belongs to another process.
     pub(crate) fn take(pin_directory: &Path) -> Result<Option<Self>, OpenError> {
         let mut lock = Self::default();
         if !lock.add(pin_directory, pin_directory)? {
             return Ok(None);
         }
-        // A nodelb that knew one version only has locked no more than that.
+        // A nodelb that knew only one version has locked only that version.
         for (_, directory) in all(pin_directory)? {
             lock.add(&directory, pin_directory)?;
         }
         Ok(Some(lock))
     }
 
-    /// Locks what was made again since, after the pin directory or a part of it was removed.
+    /// Locks the directories that were created again after the pin directory or a part of it was removed.
     pub(crate) fn extend(&mut self, pin_directory: &Path) -> Result<(), OpenError> {
         let versions = all(pin_directory)?.into_iter().map(|(_, directory)| directory);
         for directory in std::iter::once(pin_directory.to_path_buf()).chain(versions) {
@@ -55,7 +56,7 @@ impl Lock {
         there.is_some() && self.held.iter().any(|file| file.metadata().ok().map(identity) == there)
     }
 
-    /// Locks the directory; whether it is there.
+    /// Locks the directory; returns whether it exists.
     fn add(&mut self, directory: &Path, pin_directory: &Path) -> Result<bool, OpenError> {
         loop {
             let file = match File::open(directory) {
@@ -70,7 +71,7 @@ impl Lock {
                 Err(TryLockError::Error(error)) => return Err(failed("locking", directory)(error)),
             }
             let locked = file.metadata().map_err(failed("reading", directory))?;
-            // Else it was removed, and perhaps made again, between the two calls above.
+            // Otherwise the directory was removed, and perhaps created again, between the two calls above.
             if fs::metadata(directory).is_ok_and(|there| there.ino() == locked.ino()) {
                 self.held.push(file);
                 return Ok(true);
@@ -79,16 +80,16 @@ impl Lock {
     }
 }
 
-/// An older version that is the truth, and how its content is read.
+/// An older version that is current, and the reader of its content.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
     pub(crate) pins: Pins,
-    /// The directory of the generation that is the truth.
+    /// The directory of the current generation.
     pub(crate) generation: PathBuf,
     pub(crate) reader: &'static Reader,
 }
 
-/// What a start may work with.
+/// What a start works with.
 #[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) pins: Pins,
@@ -96,18 +97,18 @@ pub(crate) struct Ground {
     pub(crate) lock: Lock,
 }
 
-/// Locks the pin directory and makes the version's own directories as far as they are missing; makes and changes nothing
-/// if the truth is a version that this one cannot take over from.
+/// Locks the pin directory and creates the missing directories of this version. Creates and changes nothing if the
+/// current version is one that this one cannot take over from.
 pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Ground, OpenError> {
     predecessor(pin_directory, layout, crash)?;
     let mut lock = loop {
         pins::make_directory(pin_directory, crash).map_err(failed("making", pin_directory))?;
-        // A cleanup may have removed it again.
+        // A cleanup may have removed the directory again.
         if let Some(lock) = Lock::take(pin_directory)? {
             break lock;
         }
     };
-    // Again, now that nobody else changes it.
+    // Once more, now that no other process changes the directory.
     let predecessor = predecessor(pin_directory, layout, crash)?;
     let is_new = !Pins::of(pin_directory, layout, crash).root().exists();
     let pins = Pins::create(pin_directory, layout, crash)?;
@@ -117,7 +118,7 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     Ok(Ground { pins, predecessor, lock })
 }
 
-/// Every version that has a directory, oldest first.
+/// All versions that have a directory, oldest first.
 pub(crate) fn all(pin_directory: &Path) -> Result<Vec<(u32, PathBuf)>, OpenError> {
     let names = pins::list(pin_directory).map_err(failed("reading", pin_directory))?;
     let version = |name: &String| Some((numbered(name, "v")?, pin_directory.join(name)));
@@ -126,7 +127,7 @@ pub(crate) fn all(pin_directory: &Path) -> Result<Vec<(u32, PathBuf)>, OpenError
     Ok(versions)
 }
 
-/// Whom this version takes over from, if anyone.
+/// The version that this one takes over from, if any.
 fn predecessor(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Option<Predecessor>, OpenError> {
     let mut truth = None;
     for (version, directory) in all(pin_directory)? {
@@ -144,8 +145,8 @@ fn predecessor(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<
     }
 }
 
-/// Removes every version but this one, which is the truth: what it took over from, and what was begun and never
-/// completed. The links that it shares with them stay attached, for their pins here remain.
+/// Removes every version except this one, which is current: those that it took over from, and those that were begun and
+/// never completed. Shared links stay attached, because their pins in this version remain.
 pub(crate) fn remove_others(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<(), OpenError> {
     for (_, directory) in all(pin_directory)?.into_iter().filter(|(version, _)| *version != layout) {
         remove(&directory, crash).map_err(failed("removing", &directory))?;
@@ -162,12 +163,12 @@ fn remove(version: &Path, crash: &CrashPoint) -> io::Result<()> {
     remove_pins(version, crash)
 }
 
-/// Whether a directory of this name belongs to a version.
+/// Whether a directory with this name belongs to a version.
 fn is_part(name: &str) -> bool {
     name == "links" || numbered(name.strip_suffix(UNFINISHED).unwrap_or(name), "g").is_some()
 }
 
-/// Removes the pins in a directory, and the directory unless there is something else in it.
+/// Removes the pins in a directory, and the directory itself unless it contains anything else.
 fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     for path in pins::list(directory)?.into_iter().map(|name| directory.join(name)) {
         if !path.is_dir() {

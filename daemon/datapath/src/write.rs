@@ -1,5 +1,5 @@
-//! Carries out operations on the maps. Owns the order of the stores within one operation; the order of the operations
-//! is the caller's.
+//! Applies operations to the maps. Owns the order of the stores within one operation; the caller decides the order of
+//! the operations.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,13 +19,13 @@ use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, Which, into_io};
 use crate::read::failed;
 
-/// From this many consecutive operations of one kind on, one system call does them all: it costs as much as a few
-/// single ones.
+/// The smallest number of consecutive operations of one kind that are combined into one system call, which costs as
+/// much as a few single ones.
 const BATCH_MIN: usize = 16;
-/// At most this many at once, so that no call holds the CPU for long.
+/// The largest number of operations in one system call, so that no call uses the CPU for long.
 const BATCH_MAX: usize = 1024;
 
-/// The maps' one writer.
+/// The only writer of the maps.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) maps: Arc<Maps>,
@@ -37,20 +37,21 @@ pub(crate) struct Writer {
     pub(crate) crash: CrashPoint,
 }
 
-/// Where this writer has put each service's two lists. The maps say so too, but to whoever may write them.
+/// The position of each service's two lists, as this writer has placed them. The maps contain the positions too, but
+/// any program that may write the maps can change them there.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
     runs: Vec<[Run; 2]>,
     is_put: Vec<bool>,
-    /// Services that a program may still be reading although they were deleted, each with the number of the round.
+    /// Deleted services that a program may still be reading, each with the number of the round.
     left: BTreeMap<ServiceId, u64>,
 }
 
-/// No slots, and no room taken.
+/// No slots, and no space in use.
 const NOWHERE: Run = Run { first: 0, len: 0 };
 
 impl Placed {
-    /// As maps have it that are trusted.
+    /// The positions in maps with trusted content.
     pub(crate) fn of(maps: &Maps) -> Self {
         let mut placed = Self::default();
         for id in (0..maps.limits.services).filter(|id| maps.policy(*id).in_use) {
@@ -66,13 +67,13 @@ impl Placed {
         self.runs.get(id.0 as usize).map_or(NOWHERE, |runs| runs[which as usize])
     }
 
-    /// Takes note that the service is there; whether it was not before.
+    /// Records that the service exists; returns whether it is new.
     fn put(&mut self, id: ServiceId) -> bool {
         self.make_room(id);
         !std::mem::replace(&mut self.is_put[id.0 as usize], true)
     }
 
-    /// Takes note that the service is gone.
+    /// Records that the service is deleted.
     fn delete(&mut self, id: ServiceId) {
         if let Some(is_put) = self.is_put.get_mut(id.0 as usize) {
             *is_put = false;
@@ -104,7 +105,7 @@ impl Writer {
                 self.crash.pass();
                 results.extend(std::iter::repeat_n(Ok(()), batch.len()));
             } else {
-                // Also after a batch that failed somewhere in the middle: each operation may be repeated.
+                // Also after a batch that has failed midway: each operation may be repeated.
                 results.extend(batch.iter().map(|op| self.apply_one(op, now)));
             }
         }
@@ -112,8 +113,9 @@ impl Writer {
         results
     }
 
-    /// What was unpublished in the round rests from now on. From the first round on that ends so, nothing of it is reused
-    /// before the kernel has said that no program reads it any more, where the kernel can say so.
+    /// Ends the round: what was unpublished in it rests from now on. If the kernel can report grace periods, nothing is
+    /// reused before it has confirmed that no program reads it any more, starting with the first round that ends like
+    /// this.
     pub(crate) fn end_round(&mut self, ended: Moment) {
         let grace = self.grace.get_or_insert_with(|| {
             let grace = Grace::default();
@@ -131,7 +133,7 @@ impl Writer {
         }
     }
 
-    /// Takes over how far the kernel is.
+    /// Applies the grace periods that have ended since the last call.
     fn take_passed(&mut self) {
         let Some(grace) = &self.grace else { return };
         match grace.passed() {
@@ -142,7 +144,7 @@ impl Writer {
         self.placed.left.retain(|_, round| !runs.is_released(*round));
     }
 
-    /// Takes over which client has which backend, as far as there is room.
+    /// Copies the backends of the clients, as far as they fit.
     pub(crate) fn copy_affinity(&self, clients: &[Client]) -> io::Result<()> {
         for client in clients.iter().take(self.maps.limits.affinity as usize) {
             let (key, value) = layout::client(client);
@@ -152,7 +154,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether the kernel took all of them.
+    /// Applies a batch; returns whether the kernel accepted all operations.
     fn apply_batch(&self, batch: &[MapOp]) -> bool {
         let (mut keys, mut values, mut count) = (Vec::new(), Vec::new(), 0u32);
         for op in batch {
@@ -192,7 +194,7 @@ impl Writer {
         }
     }
 
-    /// One system call on the maps that the epoch dates.
+    /// Makes one system call on the maps that the epoch covers.
     fn change(&self, work: impl FnOnce(&Maps) -> Result<(), MapError>) -> Result<(), MapError> {
         self.epoch.change(|| work(&self.maps))?;
         self.crash.pass();
@@ -219,10 +221,10 @@ impl Writer {
         if self.placed.put(id)
             && let Some(counters) = &self.counters
         {
-            // What was counted was another's.
+            // The counts belong to the previous service.
             counters.reset(id);
         }
-        // Before the views: a service is in use for as long as any program can find slots through it.
+        // Before the views: a service is in use as long as any program can find slots through it.
         let policy = Policy {
             in_use: true,
             has_backends: entry.has_backends,
@@ -232,7 +234,7 @@ impl Writer {
         };
         let owner = layout::owner_word(entry.tag);
         if self.maps.owner(id.0) != owner {
-            // While it changes the entry does not say from which source it is, so that the word is not read.
+            // During the change the entry names no source, so that readers ignore the owner word.
             let before = self.maps.policy(id.0);
             if before.source.is_some() {
                 self.maps.set_policy(id.0, Policy { source: None, ..before });
@@ -255,8 +257,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Where the list goes; `None` if it is where it should be already. It is the run of before if only the view does not
-    /// lead there any more: that takes no room.
+    /// Selects a run for the list; `None` if the list is in its place already. The previous run is used again if only
+    /// the view no longer points to it: that takes no space.
     fn place(&mut self, id: ServiceId, which: Which, list: &[Slot], now: Moment) -> Result<Option<Run>, MapError> {
         let len = match u32::try_from(list.len()) {
             Ok(len) if list.len() <= MAX_VIEW_SLOTS => len,
@@ -285,7 +287,7 @@ impl Writer {
         self.crash.pass();
     }
 
-    /// Publishes the run and lays the old one, if it is another, to rest.
+    /// Publishes the run, and puts the old one to rest if it differs.
     fn switch(&mut self, id: ServiceId, which: Which, run: Run, now: Moment) {
         let generation = self.maps.view(id.0, which).generation.wrapping_add(1);
         self.maps.publish(id.0, which, View { run, generation });
@@ -338,7 +340,7 @@ fn put_node_addr(maps: &Maps, addr: Addr) -> Result<(), MapError> {
     })
 }
 
-/// How many operations from the first on are of its kind and can go into one batch; at least 1.
+/// The number of leading operations that have the kind of the first and fit into one batch; at least 1.
 fn batch_len(ops: &[MapOp]) -> usize {
     let puts = |op: &&MapOp| matches!(op, MapOp::PutFrontend(..));
     let deletes = |op: &&MapOp| matches!(op, MapOp::DeleteFrontend(_));

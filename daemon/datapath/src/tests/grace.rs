@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::{Duration, Grace, thread};
 
-/// Also for what is asked while it waits; and nobody is kept waiting meanwhile.
+/// Also for a request during a wait; and no caller has to wait.
 #[test]
 fn what_is_asked_for_passes_soon_and_asking_takes_no_time() {
     let mut grace = Grace::default();
