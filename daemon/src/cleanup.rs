@@ -12,10 +12,10 @@ use nodelb_kube::source::remember;
 use crate::config::Config;
 use crate::run::{crash_after, refused};
 
-/// Removes what nodelb pinned, and says how much it was.
+/// Removes everything that nodelb has pinned, and reports how much it was.
 ///
 /// # Errors
-/// When a daemon works with it (69), or something cannot be removed (71).
+/// If a daemon uses it (69), or something cannot be removed (71).
 pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Failure> {
     let config = || Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error));
     if options.hidden {
@@ -25,7 +25,7 @@ pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Fai
         Some(directory) => (directory.clone(), None),
         None => {
             let config = config()?;
-            // Where Kubernetes is a source its services come back at the next start in any case.
+            // If Kubernetes is a source, its services return at the next start in any case.
             let state = config.kubernetes_settings().is_none().then_some(config.state.directory);
             (config.datapath.pin_directory, state)
         }
@@ -48,7 +48,7 @@ pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Fai
     Ok(())
 }
 
-/// Detaches the programs whose pins cannot be reached, and says which.
+/// Detaches the programs with unreachable pins, and reports which.
 fn detach_hidden(cgroup: Option<&Path>, told: &mut dyn Write) -> Result<(), Failure> {
     let report = nodelb_datapath::detach_hidden(cgroup).map_err(refused)?;
     let mut say = |text: String| writeln!(told, "{text}").context("writing the summary");

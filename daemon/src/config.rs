@@ -1,6 +1,6 @@
 //! The configuration file: its keys, their checks, and the printed example. Owns nothing at run time: a [`Config`] is a
-//! value that `main` reads once and again on SIGHUP. What the machine itself says (host name, interface addresses, the
-//! cgroup root) is found elsewhere; here an empty value stands for "find it".
+//! value that `main` reads at the start and again on SIGHUP. Other modules read values from the machine itself (host
+//! name, interface addresses, the cgroup root); here an empty value means that they should.
 
 mod keys;
 mod kubernetes;
@@ -20,10 +20,10 @@ use self::keys::{Key, Section};
 pub use self::values::{Disconnect, Mode, PortRange};
 use crate::document::{self, Fields, Problem, Problems};
 
-/// Where the configuration is read from unless the command line names another file. It need not exist.
+/// The default path of the configuration. The file need not exist.
 pub const DEFAULT_PATH: &str = "/etc/nodelb/nodelb.toml";
 
-/// The configuration: checked, and complete, since every key has a default.
+/// The configuration: checked, and complete because every key has a default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// `[node]`
@@ -42,13 +42,12 @@ pub struct Config {
     pub log: Log,
 }
 
-/// A configuration file that is refused, with everything that is wrong in it. Prints one problem per line, each as
-/// `PATH:LINE: problem`.
+/// An invalid configuration file, with all its problems. Prints one problem per line, each as `PATH:LINE: problem`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Which file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// At least one.
+    /// The problems, at least one.
     pub problems: Vec<Problem>,
 }
 
@@ -72,7 +71,7 @@ impl Config {
     /// Reads the file at `path`; without one, the file at [`DEFAULT_PATH`] or, if that does not exist, the defaults.
     ///
     /// # Errors
-    /// When the file cannot be read or has problems: all of them.
+    /// If the file cannot be read or has problems; the error contains all of them.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         Self::load_or_default(path, Path::new(DEFAULT_PATH))
     }
@@ -93,7 +92,7 @@ impl Config {
     /// Reads a configuration from its text.
     ///
     /// # Errors
-    /// All problems of the text, by line.
+    /// All problems of the text, sorted by line.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let mut problems = Problems::of(text);
         let table = document::parse(text, &mut problems);
@@ -111,14 +110,14 @@ impl Config {
         if problems.is_empty() { Ok(config) } else { Err(problems.into_list()) }
     }
 
-    /// The keys, as `datapath.max-slots`, whose values differ in `new` and take effect only after a restart.
+    /// The keys, such as `datapath.max-slots`, that differ in `new` and take effect only after a restart.
     pub fn restart_keys(&self, new: &Self) -> Vec<String> {
         let (old, new) = (self.keys(), new.keys());
         let changed = old.iter().zip(&new).filter(|(old, new)| old.needs_restart && old.value != new.value);
         changed.map(|(old, _)| format!("{}.{}", old.section, old.name)).collect()
     }
 
-    /// The configuration as a file: every key with its comment and its value here. That of the defaults is
+    /// The configuration as a file: every key with its comment and its current value. The file with the defaults is
     /// `config.example.toml`.
     pub fn to_toml(&self) -> String {
         let mut text = String::from(EXAMPLE_HEADER);
@@ -138,7 +137,7 @@ impl Config {
         text
     }
 
-    /// Every key as `datapath.max-slots`, its value in TOML, and whether that is its default.
+    /// Every key, such as `datapath.max-slots`, with its value in TOML and whether that is the default.
     pub fn settings(&self) -> impl Iterator<Item = (String, String, bool)> {
         let pairs = self.keys().into_iter().zip(Self::default().keys());
         pairs.map(|(key, default)| {
@@ -168,18 +167,18 @@ fn read_section<S: Section>(top: &mut Fields<'_, '_>, problems: &mut Problems) -
 }
 
 impl Config {
-    /// Where load balancers ask after this node; nowhere when the configuration does not ask for Kubernetes.
+    /// The addresses at which load balancers check this node; empty unless Kubernetes is configured.
     pub fn healthz_addresses(&self) -> Vec<SocketAddr> {
         let addresses = &self.kubernetes.healthz_addresses;
         self.kubernetes_settings().map_or_else(Vec::new, |_| addresses.clone())
     }
 
-    /// Whether Kubernetes is neither configured nor switched off: what an empty or reset configuration says.
+    /// Whether Kubernetes is neither configured nor disabled, as in an empty or reset configuration.
     pub fn is_kubernetes_unsaid(&self) -> bool {
         self.kubernetes.enabled && self.kubernetes_settings().is_none()
     }
 
-    /// How Kubernetes is reached; `None` when the configuration does not ask for Kubernetes.
+    /// The settings to connect to Kubernetes; `None` if Kubernetes is not configured.
     pub fn kubernetes_settings(&self) -> Option<Settings> {
         if !self.kubernetes.enabled {
             return None;
@@ -189,7 +188,7 @@ impl Config {
         let State { directory } = &self.state;
         let set = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty()).map(credstore::locate);
         let (kubeconfig, token_file, ca_file) = (set(kubeconfig), set(token_file), set(ca_file));
-        // The checks leave no other combination that names a server.
+        // After the checks, no other combination names a server.
         (kubeconfig.is_some() || !apiserver.is_empty()).then(|| Settings {
             servers: apiserver,
             kubeconfig,
@@ -203,14 +202,14 @@ impl Config {
 }
 
 impl Admin {
-    /// Where the unix socket is to be; `None` for nowhere.
+    /// Path of the unix socket; `None` for no socket.
     pub fn socket(&self) -> Option<&Path> {
         Some(self.socket.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
 }
 
 impl Datapath {
-    /// The map sizes.
+    /// The sizes of the maps.
     pub fn limits(&self) -> Limits {
         Limits {
             frontends: self.max_frontends,
@@ -220,7 +219,7 @@ impl Datapath {
         }
     }
 
-    /// The cgroup to attach to; `None` to find the root of cgroup v2.
+    /// The cgroup to attach to; `None` for the root of cgroup v2, which is searched.
     pub fn cgroup(&self) -> Option<&Path> {
         Some(self.cgroup.as_path()).filter(|path| !path.as_os_str().is_empty())
     }

@@ -1,5 +1,5 @@
-//! How many connections each service had, for the metrics: makes series that only grow and are not too many out of what
-//! the kernel counts by id. Owns which service has a series of its own; what is counted is the datapath's to say.
+//! The number of connections of each service, for the metrics: turns the kernel's counts by id into a limited number of
+//! series that only grow. Owns the decision which service has its own series; the datapath owns the counts.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,25 +11,25 @@ use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
 
-/// How many service ports have a series of their own. The others share one.
+/// The maximum number of service ports with their own series. All others share one.
 pub const MAX_SERIES: usize = 1_000;
 
-/// Reads what the kernel counts for an id; costs no system call.
+/// Reads the kernel's count for an id. Makes no system call.
 pub type ReadCount = Arc<dyn Fn(ServiceId) -> Count + Send + Sync>;
 
-/// What the kernel counts, and what was made of it so far.
+/// The kernel's counts and the series made from them.
 #[derive(Clone)]
 pub struct Connections {
     /// The kernel's counts.
     pub read: ReadCount,
-    /// The series made of them. Whoever asks for the metrics brings it up to date.
+    /// The series. Each request for the metrics updates them.
     pub ledger: Arc<Mutex<Ledger>>,
 }
 
-/// A service port, whatever its families.
+/// A service port in all its families.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Series {
-    /// Whose.
+    /// Name of the service.
     pub service: ServiceName,
     /// Port name, empty for an unnamed port.
     pub port: Arc<str>,
@@ -43,14 +43,14 @@ impl Series {
     }
 }
 
-/// The series so far. A service port keeps its series for as long as it is there, whoever has more connections: a series
-/// that came and went would not only grow. The series of a port that is gone ends; what it had goes nowhere.
+/// The series so far. A service port keeps its series as long as the port exists, even if others have more connections:
+/// a series that came and went would not only grow. When the port is gone, its series ends and its count is dropped.
 #[derive(Debug)]
 pub struct Ledger {
     limit: usize,
     own: BTreeMap<Series, Count>,
     other: Count,
-    /// What was last read of each id that had counted anything, and whose it was.
+    /// The last count of each id with connections, and the port that had the id.
     last: HashMap<ServiceId, (Arc<PortKey>, Count)>,
 }
 
@@ -65,14 +65,14 @@ impl Ledger {
         Self { limit, own: BTreeMap::new(), other: Count::default(), last: HashMap::new() }
     }
 
-    /// Takes in what has been counted since the last time.
+    /// Adds the connections since the last update.
     pub fn update(&mut self, snapshot: &Snapshot, read: impl Fn(ServiceId) -> Count) {
         self.end(snapshot.ports().map(|(_, key)| &**key));
         let counted = snapshot.ports().map(|(id, key)| (id, Arc::clone(key), read(id)));
         self.take(counted.filter(|(_, _, count)| *count != Count::default()));
     }
 
-    /// Ends every series that none of these ports has.
+    /// Ends the series of all ports that are not in this list.
     fn end<'a>(&mut self, ports: impl Iterator<Item = &'a PortKey>) {
         let mut gone: BTreeSet<Series> = self.own.keys().cloned().collect();
         for key in ports {
@@ -111,12 +111,12 @@ impl Ledger {
         }
     }
 
-    /// Each service port that has one, in order.
+    /// All ports with their own series, in order.
     pub fn own(&self) -> impl Iterator<Item = (&Series, Count)> {
         self.own.iter().map(|(series, count)| (series, *count))
     }
 
-    /// All others together; `None` while there are none.
+    /// The sum of all other ports; `None` if there are none.
     pub fn other(&self) -> Option<Count> {
         (self.other != Count::default()).then_some(self.other)
     }

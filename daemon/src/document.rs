@@ -1,6 +1,6 @@
-//! A TOML document read key by key, collecting every problem with its line instead of stopping at the first. Owns
-//! [`Problem`], the form in which anything wrong in any file is reported. Knows no key of any file: the configuration
-//! and the service files bring their own.
+//! Reads a TOML document key by key and collects every problem with its line, instead of stopping at the first. Owns
+//! [`Problem`], the form in which problems of all files are reported. Knows no keys: the configuration and the service
+//! files define theirs.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,15 +11,15 @@ use serde::Serialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value of a document with its place.
+/// A value of a document with its position.
 pub(crate) type Value<'t> = Spanned<DeValue<'t>>;
 
-/// Something wrong in a file: where, what, and what to do about it.
+/// A problem in a file: the position, what is wrong, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Line, counted from 1; `None` where the whole file is meant.
+    /// Line, counted from 1; `None` for the whole file.
     pub line: Option<usize>,
-    /// What is wrong and the remedy.
+    /// What is wrong, and what to do.
     pub message: String,
 }
 
@@ -44,10 +44,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The most problems kept of one file: nobody reads more, and a file of garbage must not fill memory.
+/// The maximum number of problems that are kept for one file: a user does not read more, and a corrupt file must not
+/// fill memory.
 const MAX_PROBLEMS: usize = 100;
 
-/// Collects the problems of one text and knows on which line each byte of it lies.
+/// Collects the problems of one text, and finds the line of each byte.
 pub(crate) struct Problems {
     line_starts: Vec<usize>,
     list: Vec<Problem>,
@@ -77,7 +78,7 @@ impl Problems {
         self.list.is_empty()
     }
 
-    /// All of them, by line.
+    /// All problems, sorted by line.
     pub(crate) fn into_list(mut self) -> Vec<Problem> {
         self.list.sort_by_key(|problem| problem.line);
         if self.more > 0 {
@@ -87,10 +88,11 @@ impl Problems {
     }
 }
 
-/// Above this size only the first syntax error is looked for: each one costs memory, and so large a file is generated.
+/// Files larger than this stop at the first syntax error: each error takes memory, and such a large file is generated.
 const RECOVER_UP_TO_BYTES: usize = 256 << 10;
 
-/// Parses a text. Syntax errors become problems, and the table is what could be made out in spite of them.
+/// Parses a text. Syntax errors become problems, and the table contains everything that could be parsed in spite of
+/// them.
 pub(crate) fn parse<'t>(text: &'t str, problems: &mut Problems) -> Spanned<DeTable<'t>> {
     let (table, errors) = if text.len() <= RECOVER_UP_TO_BYTES {
         DeTable::parse_recoverable(text)
@@ -107,16 +109,16 @@ pub(crate) fn parse<'t>(text: &'t str, problems: &mut Problems) -> Spanned<DeTab
     table
 }
 
-/// A value of the document that is not what its key asks for: the place and what is wrong.
+/// The values that their keys do not accept: position and problem.
 pub(crate) type Mismatches = Vec<(Range<usize>, String)>;
 
-/// A type that the value of a key can have.
+/// A type of configuration value.
 pub(crate) trait Setting: Sized {
-    /// Reads the value. `None` exactly when something was added to `mismatches`.
+    /// Reads the value. Returns `None` exactly if it adds something to `mismatches`.
     fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self>;
 }
 
-/// Reads a string value through [`FromStr`]; `expected` is what the message asks for, such as `a string`.
+/// Reads a string value through [`FromStr`]. `expected` describes the value in the message, such as `a string`.
 pub(crate) fn read_text<T>(value: &Value<'_>, expected: &str, mismatches: &mut Mismatches) -> Option<T>
 where
     T: FromStr<Err: fmt::Display>,
@@ -127,7 +129,7 @@ where
     text.parse().map_err(|error: T::Err| mismatches.push((value.span(), error.to_string()))).ok()
 }
 
-/// Records that the value is of another type than expected.
+/// Records that the value has another type than expected.
 pub(crate) fn wrong_type<T>(value: &Value<'_>, expected: &str, mismatches: &mut Mismatches) -> Option<T> {
     let found = match value.get_ref() {
         DeValue::String(_) => "a string",
@@ -183,33 +185,33 @@ impl<T: Setting> Setting for Vec<T> {
     }
 }
 
-/// One table of a document while it is read: remembers which keys were asked for, so that all others can be refused.
+/// One table of a document while it is read. Remembers the keys that were read, to reject all others.
 pub(crate) struct Fields<'a, 't> {
     table: &'a DeTable<'t>,
-    /// What messages begin with, such as `service shop/web: `.
+    /// The beginning of messages, such as `service shop/web: `.
     object: String,
-    /// What stands before a key in messages, such as `datapath.`.
+    /// The prefix of keys in messages, such as `datapath.`.
     prefix: String,
     known: Vec<String>,
 }
 
 impl<'a, 't> Fields<'a, 't> {
-    /// The keys of a table that is reached by a path of keys, such as `datapath.`.
+    /// The keys of a table. `prefix` is its path of keys, such as `datapath.`.
     pub(crate) fn of(table: &'a DeTable<'t>, prefix: impl Into<String>) -> Self {
         Self { table, object: String::new(), prefix: prefix.into(), known: Vec::new() }
     }
 
-    /// Names the object that the table describes: messages begin with it from here on.
+    /// Sets the name of the object that the table describes: all following messages begin with it.
     pub(crate) fn describe(&mut self, object: impl Into<String>) {
         self.object = object.into();
     }
 
-    /// Makes a problem of something about the object.
+    /// Adds a problem of the object.
     pub(crate) fn problem(&self, at: &Range<usize>, message: impl fmt::Display, problems: &mut Problems) {
         problems.push(at, format!("{}{message}", self.object));
     }
 
-    /// The raw value of a key, if the table has it. The key counts as known from here on.
+    /// The raw value of a key, if the table has it. Marks the key as known.
     pub(crate) fn value(&mut self, key: &str) -> Option<&'a Value<'t>> {
         if !self.known.iter().any(|known| known == key) {
             self.known.push(key.to_owned());
@@ -217,7 +219,8 @@ impl<'a, 't> Fields<'a, 't> {
         self.table.get(key)
     }
 
-    /// The value of a key. `None` when the table does not have it, or has something else, which is then a problem.
+    /// The value of a key. `None` if the table does not have the key, or has a value of another type, which is added as
+    /// a problem.
     pub(crate) fn read<T: Setting>(&mut self, key: &str, problems: &mut Problems) -> Option<T> {
         let mut mismatches = Mismatches::new();
         let value = self.value(key)?;
@@ -228,7 +231,7 @@ impl<'a, 't> Fields<'a, 't> {
         read
     }
 
-    /// The value of a key in a table that is itself a value, whose problems go to the key that has the table.
+    /// The value of a key in a table that is itself a value. Its problems are reported for the key of the table.
     pub(crate) fn setting<T: Setting>(&mut self, key: &str, mismatches: &mut Mismatches) -> Option<T> {
         let value = self.value(key)?;
         let before = mismatches.len();
@@ -239,19 +242,19 @@ impl<'a, 't> Fields<'a, 't> {
         read
     }
 
-    /// The keys of a table inside this one, of the same object.
+    /// The keys of a nested table of the same object.
     pub(crate) fn nested(&self, table: &'a DeTable<'t>, prefix: &str) -> Self {
         Self { table, object: self.object.clone(), prefix: prefix.to_owned(), known: Vec::new() }
     }
 
-    /// Makes a problem of a check that failed for the value of a key the table has.
+    /// Adds a problem if the check of the value of an existing key failed.
     pub(crate) fn check(&self, key: &str, checked: Result<(), String>, problems: &mut Problems) {
         if let (Err(message), Some(value)) = (checked, self.table.get(key)) {
             self.refuse(key, &value.span(), &message, problems);
         }
     }
 
-    /// Makes a problem of the value of a key.
+    /// Adds a problem of the value of a key.
     fn refuse(&self, key: &str, at: &Range<usize>, message: &str, problems: &mut Problems) {
         problems.push(at, format!("{}{}{key}: {message}", self.object, self.prefix));
     }
@@ -277,14 +280,14 @@ impl<'a, 't> Fields<'a, 't> {
         })
     }
 
-    /// Makes a problem of every key that nobody asked for.
+    /// Adds a problem for every key that was not read.
     pub(crate) fn refuse_others(self, problems: &mut Problems) {
         for (at, message) in self.unknown() {
             problems.push(&at, format!("{}{message}", self.object));
         }
     }
 
-    /// The keys that nobody asked for.
+    /// The keys that were not read.
     pub(crate) fn unknown(&self) -> Mismatches {
         let is_known = |name: &str| self.known.iter().any(|known| known == name);
         let unknown = self.table.keys().filter(|key| !is_known(key.get_ref()));
@@ -299,7 +302,7 @@ impl<'a, 't> Fields<'a, 't> {
     }
 }
 
-/// The known key that differs from the written one by a slip: letter case, `_` for `-`, or at most two letters.
+/// The known key that is probably meant: it differs in letter case, in `_` for `-`, or in at most two letters.
 fn nearest<'k>(known: &'k [String], written: &str) -> Option<&'k String> {
     let normal = |key: &str| key.to_ascii_lowercase().replace('_', "-");
     let candidates = known.iter().filter(|known| written.len() <= known.len() + 2);

@@ -1,7 +1,7 @@
-//! Drift: what somebody else has done to the kernel's maps and links. Every few minutes, and whenever it is asked to, a
-//! [`Checker`] reads the maps beside the owner, who goes on meanwhile, and tells it which entries look as if they were
-//! not as it left them. The owner, who alone knows what is in flight, reads these again and puts right what really
-//! differs ([`nodelb_core::engine::Engine::found`]). What came of it is counted here.
+//! Drift: changes of the kernel's maps and links by other programs. Every few minutes and on request a [`Checker`]
+//! reads the maps while the owner continues to work, and sends it the entries that seem to differ from what it wrote.
+//! Only the owner knows which operations are in progress: it reads these entries again and repairs those that really
+//! differ ([`nodelb_core::engine::Engine::found`]). This module counts the results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,50 +15,50 @@ use nodelb_kube::clock::{Clock, ticking};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
 
-/// Reads the maps back from whatever holds them; may block. The error says what could not be read.
+/// Reads the content of the maps from the datapath; may block. The error says what could not be read.
 pub type ReadMaps = Arc<dyn Fn() -> Result<Content, String> + Send + Sync>;
 
-/// How often the maps are compared with what they should hold.
+/// The interval of the comparison between the maps and their intended content.
 pub const CHECK_EVERY: Duration = Duration::from_secs(120);
 
-/// How many entries the owner reads again in one round: bounds how long that keeps it from changes.
+/// The maximum number of entries that the owner reads again in one round, which bounds the delay of changes.
 const AT_A_TIME: usize = 2_048;
 
-/// The label of the links among the kinds of [`nodelb_core::state::kernel_check::DriftKind`].
+/// The label of links in metrics, in addition to the kinds of [`nodelb_core::state::kernel_check::DriftKind`].
 pub const LINK: &str = "link";
 
-/// What came of the checks so far.
+/// The results of the checks so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriftReport {
-    /// How many were carried out.
+    /// Number of completed checks.
     pub checks: u64,
-    /// When the last of them was.
+    /// Time of the last completed check.
     pub last_check: Option<Moment>,
-    /// Why the last attempt could not be carried out, if so.
+    /// The error of the last attempt, if it failed.
     pub error: Option<String>,
-    /// What was put right, by kind.
+    /// Number of repaired differences by kind.
     pub repaired: BTreeMap<&'static str, u64>,
 }
 
-/// Where what came of the checks is published.
+/// Publishes the results.
 pub type Reports = watch::Sender<Arc<DriftReport>>;
 
-/// Counts what was put right.
+/// Counts repairs.
 pub fn count(reports: &Reports, kind: &'static str, number: u64) {
     reports.send_modify(|report| *Arc::make_mut(report).repaired.entry(kind).or_default() += number);
 }
 
-/// How many links were put right so far.
+/// The number of links repaired so far.
 pub(crate) fn links(reports: &Reports) -> u64 {
     reports.borrow().repaired.get(LINK).copied().unwrap_or(0)
 }
 
-/// Counts what a round put right.
+/// Counts the repairs of a round.
 pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
     repaired.iter().for_each(|drift| count(reports, drift.kind.label(), 1));
 }
 
-/// Tells the journal in one line.
+/// Writes one line to the journal.
 pub(crate) fn tell(repaired: &[Drift]) {
     const SHOWN: usize = 8;
     if repaired.is_empty() {
@@ -74,30 +74,30 @@ pub(crate) fn tell(repaired: &[Drift]) {
     );
 }
 
-/// What the owner is told of drift, and where it tells what it put right.
+/// The owner's side: the suspect entries, and the counters of repairs.
 pub struct Findings {
-    /// Entries of the maps that look as if somebody else had changed them.
+    /// Entries of the maps that another program seems to have changed.
     pub suspects: mpsc::Receiver<Vec<EntryKey>>,
-    /// What came of it.
+    /// The counters of repairs.
     pub reports: Reports,
 }
 
-/// Looks for drift.
+/// Detects drift.
 pub struct Checker {
     /// Reads the maps.
     pub read: ReadMaps,
-    /// What the owner believes.
+    /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// What came of it.
+    /// The results.
     pub reports: Reports,
-    /// Asks for a check at once.
+    /// Requests an immediate check.
     pub asked: Arc<Notify>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
 }
 
 impl Checker {
-    /// Starts it, until `shutdown`; what it finds is for the owner.
+    /// Starts the checker, which runs until `shutdown`. Returns the owner's side.
     pub fn start(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Findings {
         let (to_owner, suspects) = mpsc::channel(1);
         let reports = self.reports.clone();
@@ -105,11 +105,11 @@ impl Checker {
         Findings { suspects, reports }
     }
 
-    /// Checks every so often until `shutdown`.
+    /// Checks periodically until `shutdown`.
     async fn run(self, owner: mpsc::Sender<Vec<EntryKey>>, every: Duration, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut due = ticking(every);
-        // The first tick is at once, and at a start the maps have just been read.
+        // The first tick comes at once, and at a start the maps have just been read.
         due.tick().await;
         loop {
             tokio::select! {
@@ -120,7 +120,7 @@ impl Checker {
         }
     }
 
-    /// One look at everything. Before every source has told what it has, nothing is put right, so nothing is looked for.
+    /// One comparison of everything. Nothing is repaired before every source is synced, so nothing is compared either.
     async fn check(&self, owner: &mpsc::Sender<Vec<EntryKey>>) {
         if !self.snapshot.borrow().is_ready {
             return;
@@ -134,7 +134,7 @@ impl Checker {
         match looking.await.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(suspects) => {
                 for some in suspects.chunks(AT_A_TIME) {
-                    // An error means that the owner has ended, and so is the daemon about to.
+                    // Fails only if the owner has ended; the daemon is then about to end too.
                     let _ = owner.send(some.to_vec()).await;
                 }
                 self.done(None);

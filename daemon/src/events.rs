@@ -1,10 +1,10 @@
-//! Kubernetes Events on Services, where `kubernetes.events` asks for them: held, refused, conflicting, without backends. Owns
-//! the task that writes them over the session in use. Nothing waits for it: it reads snapshots, and what it could not write is
-//! not kept, since it sees by the next snapshot whether there is still something to tell.
+//! Kubernetes Events on Services, if `kubernetes.events` is set: held, refused, conflicting, without backends. Owns the
+//! task that writes them over the session in use. No other task waits for it: it reads snapshots, and keeps no Event
+//! that it could not write, because the next snapshot shows whether the problem still exists.
 //!
-//! What is told is `core/v1`, not `events.k8s.io/v1`: both are the same objects in the end, `system:node-proxier` may create
-//! and patch either, and only the former has `count` and `lastTimestamp`, which is how `kubectl describe` shows that a trouble
-//! goes on, and which the latter forbids to set.
+//! The Events are `core/v1`, not `events.k8s.io/v1`: the apiserver stores both as the same objects, and
+//! `system:node-proxier` may create and patch either. Only `core/v1` has `count` and `lastTimestamp`, with which
+//! `kubectl describe` shows that a problem continues, and which `events.k8s.io/v1` forbids to set.
 
 mod board;
 mod pace;
@@ -32,23 +32,23 @@ use self::board::{Board, Due, Now};
 use self::pace::{Pace, REFUSED_FOR};
 use self::troubles::{Seen, seen};
 
-/// Between two looks.
+/// The time between two checks of the snapshot.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// What the task reads.
+/// The inputs of the task.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    /// What the owner publishes.
+    /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The session in use.
     pub session: watch::Receiver<Option<Arc<Session>>>,
-    /// The name of this node, until a snapshot has another.
+    /// The name of this node, until a snapshot has another one.
     pub node: String,
-    /// What decides when something is told.
+    /// The clock that decides when an Event is due.
     pub clock: Clock,
 }
 
-/// Writes until `shutdown`.
+/// Writes Events until `shutdown`.
 pub async fn run(reads: Reads, shutdown: impl Future<Output = ()>) {
     tokio::select! {
         () = shutdown => {}
@@ -60,7 +60,7 @@ struct Writer {
     reads: Reads,
     board: Board,
     pace: Pace,
-    /// Of which snapshot, and what was seen in it.
+    /// The last checked snapshot, and the problems found in it.
     last: Option<(Arc<Snapshot>, Arc<Seen>)>,
     was_refused: bool,
 }
@@ -90,7 +90,7 @@ impl Writer {
         }
     }
 
-    /// Writes in the name that the owner knows the node by.
+    /// Uses the node name that the owner knows.
     fn follow_name(&mut self) {
         let name = Arc::clone(&self.reads.snapshot.borrow().facts().node().name);
         if !name.is_empty() && *name != *self.reads.node {
@@ -103,7 +103,7 @@ impl Writer {
         Now { since_start: self.reads.clock.now().0 / 1000, unix: unix_seconds(SystemTime::now()) }
     }
 
-    /// Tells one. What is wrong with this one alone keeps nobody from telling the others.
+    /// Writes one Event. An error that concerns only this Event does not stop the others.
     async fn tell(&mut self, session: &Session, due: &Due) {
         let Now { since_start: now, unix } = self.now();
         self.board.attempted(now);
@@ -112,15 +112,16 @@ impl Writer {
             debug!("a Kubernetes Event on {} ({}) was not written: {error}", due.service, due.reason);
         }
         match told {
-            // 409: it was written before, and the answer was lost.
+            // 409: an earlier attempt wrote it, and the answer was lost.
             Ok(Told::Written) | Err(LinkError::Status { code: 409, .. }) => {
                 self.pace.written();
                 self.board.told(due, now);
             }
             Err(LinkError::Forbidden(why)) => self.refused(due, now, &why),
-            // Apiservers forget Events after an hour, and what one makes nothing of it will not take in a moment either.
+            // Apiservers delete Events after an hour, and an Event that one rejects would be rejected again a moment
+            // later.
             Ok(Told::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => self.board.forget(due),
-            // It shows elsewhere if the apiserver is away; what still is will be told later.
+            // Another part of nodelb reports an absent apiserver; problems that still exist are written later.
             Err(LinkError::Busy { retry_after, .. }) => {
                 self.pace.failed(now, retry_after.map_or(0, |wanted| wanted.as_secs()));
             }
@@ -139,7 +140,7 @@ impl Writer {
         }
     }
 
-    /// The troubles of the latest snapshot, found beside the workers.
+    /// The problems of the latest snapshot, computed outside the worker threads.
     async fn see(&mut self) -> Arc<Seen> {
         let snapshot = Arc::clone(&self.reads.snapshot.borrow());
         if let Some((last, seen)) = &self.last
@@ -169,11 +170,11 @@ impl Writer {
     }
 }
 
-/// The port behind a row.
+/// The service port of a row.
 fn port_of(row: &FrontendReport) -> PortKey {
     let (protocol, family) = (row.address.protocol, row.address.addr.family());
     PortKey { service: row.service.clone(), port: Arc::clone(&row.port), protocol, family }
 }
 
-/// What is told by service and reason.
+/// Events by service and reason.
 type ByTrouble<T> = BTreeMap<(nodelb_core::model::service::ServiceName, troubles::Reason), T>;

@@ -1,6 +1,6 @@
-//! Services in local files: nodelb's own form in `*.toml`, Kubernetes objects in `*.yaml`, `*.yml` and `*.json`. Owns the
-//! services directory: what is read from it, and what stays served while a file is bad. Everything but [`run`] and
-//! [`scan`] is pure.
+//! Services in local files: nodelb's own format in `*.toml`, Kubernetes objects in `*.yaml`, `*.yml` and `*.json`. Owns
+//! the services directory: what is read from it, and what stays served while a file is invalid. Everything except
+//! [`run`] and [`scan`] is pure.
 
 mod conflicts;
 mod entries;
@@ -22,37 +22,37 @@ pub use self::run::{FileSource, run};
 use self::scan::{Files, Hints, Seen};
 use crate::document::Problem;
 
-/// What one file says.
+/// The content of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileContent {
-    /// Each service name once.
+    /// The services; each name occurs once.
     pub services: Vec<Found<Service>>,
-    /// Each slice name once.
+    /// The slices; each name occurs once.
     pub slices: Vec<Found<Slice>>,
-    /// What was left out on purpose.
+    /// Messages about parts that are ignored deliberately.
     pub notices: Vec<String>,
 }
 
-/// An object and where in the file it begins.
+/// An object and its position in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found<T> {
     /// Line, counted from 1; `None` where unknown.
     pub line: Option<usize>,
-    /// The object. Shared, for it is also in the merged content of the directory.
+    /// The object. Shared because the merged content of the directory contains it too.
     pub value: Arc<T>,
 }
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
-    /// nodelb's own form.
+    /// nodelb's own format.
     Entries,
-    /// Kubernetes objects, in YAML or in JSON, which is YAML.
+    /// Kubernetes objects in YAML, or in JSON, which is a subset of YAML.
     Manifests,
 }
 
 impl Format {
-    /// The format that a file name stands for. `None` for hidden files, editors' backups and all other names.
+    /// The format by file name. `None` for hidden files, backups of editors and all other names.
     fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         if name.starts_with(['.', '#']) {
@@ -65,8 +65,8 @@ impl Format {
         }
     }
 
-    /// The largest file of this form that is read: what takes the parser half a gigabyte of memory at worst. In either
-    /// form that is more than 100,000 services.
+    /// The largest file that is read, in bytes: the parser then needs half a gigabyte of memory in the worst case. In
+    /// either format such a file has more than 100,000 services.
     const fn max_bytes(self) -> u64 {
         match self {
             Self::Entries => 8 << 20,
@@ -75,7 +75,7 @@ impl Format {
     }
 }
 
-/// Reads the content of a file; `path` decides the form and is what the objects name as their origin.
+/// Parses the content of a file. `path` decides the format and becomes the origin of the objects.
 ///
 /// # Errors
 /// All problems of the file; nothing of it should be used then.
@@ -97,7 +97,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<FileContent, Vec<Problem>> {
     if problems.is_empty() { Ok(content) } else { Err(problems) }
 }
 
-/// Objects that the file has twice.
+/// Objects that occur twice in the file.
 fn duplicates(content: &FileContent) -> Vec<Problem> {
     let services = content.services.iter().map(|found| (format!("service {}", found.value.name), found.line));
     let slices = content.slices.iter().map(|found| (format!("slice {}", found.value.name), found.line));
@@ -114,12 +114,12 @@ fn duplicates(content: &FileContent) -> Vec<Problem> {
     problems
 }
 
-/// A problem of a file of the services directory, or of the directory. Prints as `PATH:LINE: problem`.
+/// A problem of the services directory or of a file in it. Prints as `PATH:LINE: problem`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileProblem {
-    /// Which file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Problem,
 }
 
@@ -133,7 +133,7 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
-/// The files of the directory that are read as service files, as far as it can be listed. Blocks.
+/// The service files in the directory, as far as it can be listed. Blocks.
 pub fn names(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| Format::of(path).is_some()).collect();
@@ -141,16 +141,16 @@ pub fn names(directory: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// What a look at the whole directory finds.
+/// The result of checking the whole directory.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// What is wrong.
+    /// The problems.
     pub problems: Vec<FileProblem>,
-    /// What is allowed, and may not be what was meant.
+    /// Notices about valid content that may be unintended.
     pub notices: Vec<String>,
 }
 
-/// Reads the whole directory once and tells everything that is wrong in it, for `nodelb check-config`. Blocks.
+/// Reads the whole directory once and reports all problems in it, for `nodelb check-config`. Blocks.
 pub fn check(directory: &Path) -> Checked {
     let listing = match scan::read(directory, &Seen::default(), &Hints::default()) {
         Ok(listing) => listing,
@@ -174,7 +174,7 @@ pub fn check(directory: &Path) -> Checked {
     Checked { problems, notices }
 }
 
-/// Backends that a pod takes for its own.
+/// A notice about loopback backends, which a pod takes for its own.
 fn loopback_notice(slice: &Slice) -> Option<String> {
     let mut backends = slice.ports.iter().flat_map(|port| &port.backends).filter(|backend| backend.addr.is_loopback());
     let first = backends.next()?;

@@ -1,11 +1,11 @@
-//! Documents that are generated from a table of the code: a test compares them, `UPDATE=1` rewrites them.
+//! Documents that are generated from tables in the code: tests compare them, `UPDATE=1` rewrites them.
 
 use std::fs;
 use std::path::Path;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The file, by its path in the repository, is exactly `expected`.
+/// Checks that the file at this path in the repository is exactly `expected`.
 pub(crate) fn is_whole_file(path: &str, expected: &str) {
     let path = Path::new(ROOT).join(path);
     if is_update() {
@@ -15,7 +15,7 @@ pub(crate) fn is_whole_file(path: &str, expected: &str) {
     assert!(found == expected, "{} is not as the code says: run this test with UPDATE=1", path.display());
 }
 
-/// The part of the file between the lines that begin with these two is exactly `expected`.
+/// Checks that the part of the file between the lines with these beginnings is exactly `expected`.
 pub(crate) fn is_part_of_file(path: &str, (begin, end): (&str, &str), expected: &str) {
     let path = Path::new(ROOT).join(path);
     let found = fs::read_to_string(&path).unwrap();

@@ -1,6 +1,7 @@
-//! What load balancers ask a node, answered as kube-proxy does (Kubernetes 1.36, `pkg/proxy/healthcheck`): at each service's
-//! `healthCheckNodePort` whether this node has a backend of it ([`service`]), and on port 10256 whether the node works and
-//! stays ([`node`]). Owns the only sockets of nodelb that others can reach ([`doors`], [`listen`]).
+//! Answers the health checks of load balancers as kube-proxy does (Kubernetes 1.36, `pkg/proxy/healthcheck`): at each
+//! service's `healthCheckNodePort`, whether this node has a backend of the service ([`service`]), and at port 10256,
+//! whether the node works and stays ([`node`]). Owns the only sockets of nodelb that other hosts can reach ([`doors`],
+//! [`listen`]).
 //!
 //! ```text
 //!  owner ── Arc<Snapshot>, Arc<Health> ──> View ──> answers, when asked
@@ -9,8 +10,8 @@
 //!    └── Change::EntryError: what cannot be listened on
 //! ```
 //!
-//! It runs on a thread and a runtime of its own: however much anybody asks, it costs one core at most, and the owner's
-//! tasks never wait for its.
+//! The answers run on their own thread and runtime: however many requests arrive, they use one core at most and never
+//! delay the owner's tasks.
 
 use std::future::Future;
 use std::io;
@@ -35,31 +36,32 @@ mod service;
 
 pub use listen::Bounds;
 
-/// An owner that has stood still for so long makes a node unhealthy: what it is told is not applied. kube-proxy's limit, twice
-/// its `syncPeriod`. What it has tried and the kernel refused is the matter of one service, not of the node.
+/// A node is unhealthy if the owner has not progressed for this many milliseconds, because it then applies no changes.
+/// The limit is kube-proxy's, twice its `syncPeriod`. An operation that the kernel refuses concerns one service and not
+/// the node.
 const STUCK_AFTER: u64 = 60_000;
 
-/// What is seen and who is told.
+/// The inputs and outputs of the health check server.
 #[derive(Clone)]
 pub struct LocalEntry {
-    /// What answers are made of.
+    /// The state that the answers are computed from.
     pub view: View,
     /// To the owner.
     pub changes: mpsc::Sender<Vec<Change>>,
-    /// Where the node itself is asked; nowhere if empty.
+    /// The addresses of the node's own health check; empty for none.
     pub healthz_addresses: Vec<SocketAddr>,
-    /// What clients may take up.
+    /// The limits for clients.
     pub bounds: Bounds,
-    /// How long until an address that could not be listened on is tried again.
+    /// The time until a failed bind is repeated.
     pub retry: Duration,
     /// Marks a socket as nodelb's own.
     pub register: Register,
 }
 
-/// Starts it all on a thread of its own, until `stop`.
+/// Starts everything on its own thread, which runs until `stop`.
 ///
 /// # Errors
-/// When there can be no thread.
+/// If the thread cannot be started.
 pub fn start(entry: LocalEntry, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let work = move || {
@@ -74,30 +76,30 @@ pub fn start(entry: LocalEntry, stop: impl Future<Output = ()> + Send + 'static)
     Ok(())
 }
 
-/// Listens and answers for ever.
+/// Listens and answers forever.
 pub async fn run(entry: LocalEntry) {
     let places = listen::Places::new(entry.bounds);
     tokio::join!(node::run(entry.clone(), places.clone()), service::run(entry, places));
 }
 
-/// What answers are made of.
+/// The state that the answers are computed from.
 #[derive(Clone)]
 pub struct View {
-    /// What the owner publishes.
+    /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// Whether the owner lives.
+    /// The health of the owner.
     pub health: watch::Receiver<Arc<Health>>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
 }
 
-/// How this node does its work.
+/// The health of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
-    /// Whether connections are translated, and what is told is applied. Never whether an apiserver can be reached, and never
-    /// how a single service stands.
+    /// Whether connections are translated and changes are applied. Independent of the apiservers and of single
+    /// services.
     is_healthy: bool,
-    /// When something was last applied.
+    /// Time of the last applied change.
     updated: SystemTime,
     now: SystemTime,
 }
@@ -119,7 +121,7 @@ impl View {
     }
 }
 
-/// Whether everything is known that the cluster has, or at least something is served from before.
+/// Whether every source is synced, or at least services from before are served.
 fn serves(snapshot: &Snapshot) -> bool {
     snapshot.facts().is_synced(Source::Kubernetes) || snapshot.serves_anything()
 }

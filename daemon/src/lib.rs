@@ -1,4 +1,4 @@
-//! The daemon: configuration, files as a source, the owner task, the admin API, and how they are put together.
+//! The daemon: configuration, files as a source, the owner task, the admin API, and the code that connects them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! A listening TCP socket of nodelb's own: no NodePort that the maps serve is in its way. Knows nothing of what is answered.
+//! Binds the listening TCP sockets of nodelb itself: a NodePort in the maps does not prevent that. Does not know what
+//! the sockets answer.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,14 +9,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use nodelb_kube::apiserver::dial::Register;
 
-/// The longest queue of connections that are not accepted yet.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 256;
 
-/// Listens, with a socket that does not block and is registered before it is bound. An IPv6 socket is for IPv6 only, if it is
-/// not for every address of both.
+/// Listens with a non-blocking socket that is registered before it is bound. An IPv6 socket accepts only IPv6, unless
+/// it is for all addresses of both families.
 ///
-/// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(crate) fn bind(at: SocketAddr, only_v6: bool, register: &Register) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     register(socket.as_fd())?;

@@ -1,10 +1,10 @@
-//! Where log lines go: to the journal with fields (`SERVICE=`, `FRONTEND=`, `MESSAGE_ID=`) when stderr leads there, as
-//! plain lines to stderr otherwise. Owns the subscriber, its level, and how many lines of a kind there may be in a minute
-//! ([`limit`]); what is worth a line is for others to say, what it means is said in [`nodelb_core::messages`].
+//! Writes log lines: to the journal with fields (`SERVICE=`, `FRONTEND=`, `MESSAGE_ID=`) if stderr is connected to it,
+//! otherwise as plain lines to stderr. Owns the subscriber, its level, and the limit of similar lines per minute
+//! ([`limit`]). Other modules decide what to log; [`nodelb_core::messages`] documents what the messages mean.
 //!
-//! A statement that logs never waits: its line goes through a bounded [`queue`] to a thread of its own, which alone waits for
-//! journald or for what reads stderr. That thread starts after the capabilities are dropped ([`begin_writing`]), since they
-//! belong to threads; lines wait until then.
+//! Logging never waits: a line goes through a bounded [`queue`] to a separate thread, which alone waits for journald or
+//! for the reader of stderr. That thread starts after the capabilities are dropped ([`begin_writing`]), because
+//! capabilities belong to threads; lines wait until then.
 //!
 //! A field of an event, such as `tracing::info!(service = %name, "...")`, becomes the journal field of the same name
 //! in capitals.
@@ -38,16 +38,16 @@ pub mod limit;
 mod owned;
 mod queue;
 
-/// Where journald reads messages with fields.
+/// The socket on which journald receives messages with fields.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// How long a process that ends waits for its last lines, and then for its last words.
+/// How long a process that ends waits for its last lines to be written, and then for its last message.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// How often dropped lines are looked for.
+/// The interval of the check for dropped lines.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// A line on its way to the thread that writes it.
+/// A line for the writer thread.
 enum Line {
     Plain(Vec<u8>),
     Journal(Owned),
@@ -56,18 +56,18 @@ enum Line {
 /// Writes a line; may block.
 type WriteLine = Box<dyn FnMut(Line) + Send>;
 
-/// The way out of all lines of the process.
+/// The output of all lines of the process.
 struct Out {
     queue: Queue<Line>,
-    /// What the thread does with each line; taken when it starts.
+    /// The function that writes a line; the thread takes it when it starts.
     write: Mutex<Option<WriteLine>>,
-    /// How many of the dropped lines were reported.
+    /// Number of dropped lines that were reported.
     reported: AtomicU64,
 }
 
 static OUT: OnceLock<Out> = OnceLock::new();
 
-/// Steers the log of the running program.
+/// Controls the log of the running program.
 #[derive(Clone, Debug)]
 pub struct Control {
     level: reload::Handle<Targets, Registry>,
@@ -75,14 +75,14 @@ pub struct Control {
 }
 
 impl Control {
-    /// From now on lines of this level and graver ones are logged.
+    /// From now on logs lines of this level and more severe ones.
     pub fn set(&self, level: Level) {
-        // Fails only when the subscriber is gone, and then there is nothing left to log with.
+        // Fails only if the subscriber is gone; then nothing can be logged.
         let _ = self.level.reload(targets(level));
     }
 
-    /// Says how many lines were left out because there were too many like them, and how many because no process read them,
-    /// until `shutdown`.
+    /// Until `shutdown`, reports how many lines were left out because there were too many similar ones, and how many
+    /// because no process read them.
     pub async fn tell_left_out(self, shutdown: impl Future<Output = ()>) {
         tokio::select! {
             () = self.limit.tell(shutdown) => {}
@@ -101,7 +101,7 @@ async fn report_dropped_lines() {
     }
 }
 
-/// How many lines were dropped because journald or the reader of stderr did not take them.
+/// The number of lines that were dropped because journald or the reader of stderr did not read them.
 pub fn dropped_lines() -> u64 {
     OUT.get().map_or(0, |out| out.queue.dropped())
 }
@@ -128,18 +128,19 @@ impl Out {
     }
 }
 
-/// Starts the thread that writes lines. Only after the capabilities are dropped: a thread keeps those it starts with.
+/// Starts the thread that writes lines. Must be called after the capabilities are dropped: a thread keeps those that it
+/// starts with.
 ///
 /// # Errors
-/// When there can be no thread.
+/// If the thread cannot be started.
 pub fn begin_writing() -> io::Result<()> {
     OUT.get().map_or(Ok(()), Out::begin_writing)
 }
 
-/// Waits for the lines that are on their way, but not for long: for a process that ends.
+/// Waits for pending lines for a short time. For a process that ends.
 pub fn finish() {
     if let Some(out) = OUT.get() {
-        // Without a thread the lines are lost, and there is no other way to report that.
+        // Without a thread the lines are lost, and nothing else can report that.
         let _ = out.begin_writing();
         out.report_dropped();
         out.queue.flush(LAST_LINES);
@@ -149,7 +150,7 @@ pub fn finish() {
 /// Starts logging for the whole process, once.
 ///
 /// # Errors
-/// When logging has already been started.
+/// If logging has been started before.
 pub fn start(level: Level) -> anyhow::Result<Control> {
     let stderr = io::stderr();
     let to_journal = std::env::var("JOURNAL_STREAM").is_ok_and(|stream| leads_to(stderr.as_fd(), &stream));
@@ -159,24 +160,24 @@ pub fn start(level: Level) -> anyhow::Result<Control> {
         true => (ToJournal.boxed(), Out::new(journal_writer())),
         false => {
             let colour = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            // Not through `io::stderr()`: its lock would be held while a write blocks, and a panic could not be printed.
+            // Not `io::stderr()`: a blocked write would hold its lock, and a panic could not be printed.
             let file = stderr.as_fd().try_clone_to_owned().map(File::from).ok();
             (plain(|| PlainLine, colour), Out::new(plain_writer(file)))
         }
     };
     subscriber::set_global_default(Registry::default().with(layer.with_filter(filter.and(limit.clone()))))?;
-    // Fails only if logging was started before, and then the line above did.
+    // Fails only if logging was started before; then the line above has failed too.
     let _ = OUT.set(out);
     Ok(Control { level, limit })
 }
 
-/// Whether journald listens. Connecting a datagram socket never waits for the process at the other end.
+/// Whether journald listens. Connecting a datagram socket never waits for the receiving process.
 fn has_journal() -> bool {
     UnixDatagram::unbound().and_then(|socket| socket.connect(JOURNAL)).is_ok()
 }
 
-/// Sends lines to journald. The library sends when it is started, too, so that happens in the thread as well; until it
-/// succeeds there is no journald that could take a line.
+/// Sends lines to journald. Starting the library sends a message too, so the thread does that as well; until it
+/// succeeds there is no journald to receive lines.
 fn journal_writer() -> impl FnMut(Line) + Send {
     let mut journal = None;
     move |line| {
@@ -192,7 +193,7 @@ fn journal_writer() -> impl FnMut(Line) + Send {
 fn plain_writer(mut stderr: Option<File>) -> impl FnMut(Line) + Send {
     move |line| {
         if let (Some(stderr), Line::Plain(text)) = (&mut stderr, line) {
-            // A reader that is gone has seen enough.
+            // The reader has closed the pipe; nothing can be reported.
             let _ = stderr.write_all(&text);
         }
     }
@@ -204,7 +205,7 @@ fn push(line: Line, bytes: usize) {
     }
 }
 
-/// Puts events into the queue, with their fields.
+/// Puts events with their fields into the queue.
 struct ToJournal;
 
 impl<S: Subscriber> Layer<S> for ToJournal {
@@ -215,7 +216,7 @@ impl<S: Subscriber> Layer<S> for ToJournal {
     }
 }
 
-/// Puts a line into the queue. It is written to once for a line.
+/// Puts a line into the queue. Each line is one write.
 struct PlainLine;
 
 impl Write for PlainLine {
@@ -229,21 +230,20 @@ impl Write for PlainLine {
     }
 }
 
-/// nodelb's own lines at the level asked for, of all its packages: a target begins with this word. Of the libraries
-/// underneath only what went wrong.
+/// The filter: lines of all nodelb's packages at the given level, by the first word of their target. Of other libraries
+/// only warnings and errors.
 fn targets(level: Level) -> Targets {
     Targets::new().with_default(level.min(Level::WARN)).with_target("nodelb", level)
 }
 
-/// Whether the file is the one systemd says it connected to the journal: `JOURNAL_STREAM` is its device and inode, and
-/// is inherited by programs whose output was redirected since.
+/// Whether the file is the one that systemd connected to the journal: `JOURNAL_STREAM` contains its device and inode.
+/// Programs inherit the variable even if their output was redirected later.
 fn leads_to(file: impl AsFd, journal_stream: &str) -> bool {
     let Ok(stat) = nix::sys::stat::fstat(file) else { return false };
     journal_stream == format!("{}:{}", stat.st_dev, stat.st_ino)
 }
 
-/// Field names without a prefix; priorities as the journal's readers expect them (the library's default makes every
-/// information a notice).
+/// Fields without a prefix, and the usual priorities of the journal (the library's default maps info to notice).
 fn as_fields(journal: tracing_journald::Layer) -> tracing_journald::Layer {
     journal.with_field_prefix(None).with_syslog_identifier("nodelb".into()).with_priority_mappings(PriorityMappings {
         info: Priority::Informational,
@@ -253,7 +253,7 @@ fn as_fields(journal: tracing_journald::Layer) -> tracing_journald::Layer {
     })
 }
 
-/// `TIME LEVEL message field=value`, one line each. Without the id, which is for programs.
+/// `TIME LEVEL message field=value`, one line each, without the message id, which is for programs.
 fn plain<S, W>(writer: W, colour: bool) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
@@ -267,11 +267,12 @@ where
         .boxed()
 }
 
-/// How long a process that panics may take to say so.
+/// How long the message of a panic may take to be written.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// From now on a panic in any thread ends the process. A task that was gone and nobody missed would be worse: systemd starts
-/// another daemon, and connections go on meanwhile. A stderr that no process reads does not delay it for long.
+/// Makes a panic in any thread end the process. A missing task that no other task notices would be worse: systemd
+/// starts another daemon, and connections continue meanwhile. If no process reads stderr, the end is delayed only for a
+/// short time.
 pub fn end_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -279,7 +280,7 @@ pub fn end_on_panic() {
             thread::sleep(LAST_WORDS);
             std::process::abort();
         };
-        // Without this thread the process ends as soon as stderr takes the message.
+        // Without this thread the process ends as soon as stderr accepts the message.
         let _ = thread::Builder::new().spawn(end);
         finish();
         tell(panic);

@@ -1,4 +1,4 @@
-//! The `nodelb` binary: brings the command line together with what carries its commands out.
+//! The `nodelb` binary: connects the command line to the implementations of its commands.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     nodelb_cli::main(std::env::args_os(), actions)
 }
 
-/// What the configuration says of whom a command may ask.
+/// The configured addresses that a command may query.
 fn configured(path: Option<&Path>) -> Result<Configured, Failure> {
     let config = Config::load(path).map_err(|error| Failure::new(Code::Config, error))?;
     let node = Identity::of(&config.node);

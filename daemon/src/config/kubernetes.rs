@@ -1,4 +1,4 @@
-//! `[kubernetes]`: how an apiserver is written down, and what is wrong with its keys together.
+//! The `[kubernetes]` section: the format of an apiserver, and the checks of combinations of keys.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -79,7 +79,7 @@ pub(super) fn proxy_or_empty(proxy: &str) -> Check {
     }
 }
 
-/// The keys that mean something together.
+/// The keys that are checked together.
 #[derive(Clone, Copy)]
 pub(super) struct Together<'c> {
     pub(super) kubeconfig: &'c Path,
@@ -89,7 +89,7 @@ pub(super) struct Together<'c> {
     pub(super) service_cidrs: &'c [IpNet],
 }
 
-/// What is wrong with keys that are each right for themselves: at which key, and the remedy.
+/// The problems of combinations of valid keys: the key to report, and what to do.
 pub(super) fn together(section: Together<'_>) -> Vec<(&'static str, String)> {
     let is_set = |path: &Path| !path.as_os_str().is_empty();
     let (kubeconfig, token, ca) = (is_set(section.kubeconfig), is_set(section.token_file), is_set(section.ca_file));

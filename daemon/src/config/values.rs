@@ -1,4 +1,4 @@
-//! The types configuration values can have, beyond those every document knows: how each is read, printed and checked.
+//! The types of configuration values that other documents do not have: how each is read, printed and checked.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,12 +14,12 @@ use nodelb_kube::apiserver::credstore;
 
 use crate::document::{Mismatches, Setting, Value, read_text};
 
-/// What holds the maps.
+/// Where the maps are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The kernel: connections are translated.
+    /// In the kernel: connections are translated.
     Kernel,
-    /// This process: everything but translation.
+    /// In this process: everything works except translation.
     Memory,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Which sockets are ended when their backend is gone.
+/// The sockets that are ended when their backend is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disconnect {
     /// None.
@@ -78,7 +78,7 @@ impl fmt::Display for Disconnect {
     }
 }
 
-/// A range of ports, written `30000-32767`: both ends belong to it, the first is not above the last, none is 0.
+/// An inclusive range of ports, written `30000-32767`. The first port is not above the last, and neither is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     /// Lowest port.
@@ -168,7 +168,7 @@ impl Setting for tracing::Level {
     }
 }
 
-/// How a value is written in TOML, such that reading it gives the value again.
+/// A value that can be written as TOML such that reading it returns the same value.
 pub(super) trait TomlValue {
     fn to_toml(&self) -> String;
 }
@@ -220,17 +220,17 @@ macro_rules! written_as_displayed {
 
 written_as_displayed!(String, NodePortAddress, SocketAddr, IpNet, Disconnect, Mode, PortRange);
 
-/// What is wrong with a value that has the right type; each message names the remedy.
+/// The problem of a value that has the right type. Each message says what to do.
 pub(super) type Check = Result<(), String>;
 
 pub(super) fn absolute(path: &Path) -> Check {
     if path.is_absolute() { Ok(()) } else { Err(format!("`{}` must be an absolute path", path.display())) }
 }
 
-/// Where the whole BPF file system is mounted on every host.
+/// The mount point of the whole BPF file system on every host.
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// A directory that nodelb alone writes to. Other mount points of a BPF file system are refused at start.
+/// A directory that only nodelb writes to. The start refuses other mount points of a BPF file system.
 pub(super) fn own_directory(path: &Path) -> Check {
     absolute(path)?;
     match path == Path::new(BPFFS) {
@@ -243,7 +243,7 @@ pub(super) fn absolute_or_empty(path: &Path) -> Check {
     if path.as_os_str().is_empty() { Ok(()) } else { absolute(path) }
 }
 
-/// A file with credentials, or the name of what systemd hands over.
+/// A file with credentials, or the name of a systemd credential.
 pub(super) fn file_or_credential(path: &Path) -> Check {
     match credstore::name_of(path)? {
         Some(_) => Ok(()),
@@ -251,7 +251,7 @@ pub(super) fn file_or_credential(path: &Path) -> Check {
     }
 }
 
-/// What fits into a `sockaddr_un`, with the zero at its end (unix(7)).
+/// The longest path in a `sockaddr_un`, in bytes, without the terminating zero (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
 pub(super) fn socket_path(path: &Path) -> Check {
@@ -275,7 +275,7 @@ pub(super) fn name_or_empty(name: &str) -> Check {
     }
 }
 
-/// The white space around it counts no more than its case, see [`nodelb_core::model::names::node_name`].
+/// White space around the name and its case are ignored, see [`nodelb_core::model::names::node_name`].
 pub(super) fn node_name_or_empty(name: &str) -> Check {
     name_or_empty(name.trim())
 }

@@ -1,5 +1,6 @@
-//! Which Events are due: one for each service and reason, repeated with a count while the trouble lasts, few at a time. Pure:
-//! decides by a clock that never goes back, in seconds; the time of the world only dates and names what is told.
+//! Decides which Events are due: one for each service and reason, repeated with a count while the problem continues, at
+//! a limited rate. Pure: uses a clock in seconds that never goes back; wall-clock time is used only for the dates and
+//! names of Events.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,26 +10,27 @@ use nodelb_core::model::service::ServiceName;
 use super::ByTrouble;
 use super::troubles::{Reason, Seen};
 
-/// A trouble is told when it has lasted for so long: endpoints come and go.
+/// How long a problem must last before it is reported, in seconds: endpoints come and go.
 const SETTLED: u64 = 10;
 
-/// And for up to so much longer, by the name of the node: what all nodes see they do not all tell at once.
+/// The largest additional delay in seconds. It depends on the name of the node, so that nodes which see the same
+/// problem do not all report it at once.
 const SPREAD: u64 = 60;
 
-/// Between two times that the same is told.
+/// The time in seconds between two reports of the same problem.
 const AGAIN: u64 = 300;
 
-/// A trouble that ended is still the same one when it comes back within this time; apiservers keep Events for an hour.
+/// A problem that ends and returns within this time in seconds counts as the same; apiservers keep Events for an hour.
 const REMEMBERED: u64 = 3_000;
 
-/// How many may be told at once, and how often there is room for one more.
+/// How many Events may be written at once, and the time in seconds after which another one is allowed.
 const BURST: u64 = 20;
 const ONE_MORE: u64 = 10;
 
-/// The most troubles that are kept in mind.
+/// The maximum number of problems that are remembered.
 const MOST: usize = 10_000;
 
-/// An Event to be written.
+/// An Event that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) service: ServiceName,
@@ -36,43 +38,43 @@ pub(super) struct Due {
     pub(super) message: String,
     /// Its `metadata.name`.
     pub(super) name: String,
-    /// When it was first seen, in seconds since 1970.
+    /// Time of the first occurrence, in seconds since 1970.
     pub(super) first: u64,
-    /// How often it has been told, this time included.
+    /// How often it has been reported, including this time.
     pub(super) count: u32,
 }
 
-/// The time of a look, in seconds.
+/// The time of a check, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Now {
-    /// Since the daemon started; never goes back.
+    /// Seconds since the daemon started; never goes back.
     pub(super) since_start: u64,
-    /// Since 1970, as the clock of the world has it at the moment.
+    /// Seconds since 1970, by the current wall clock.
     pub(super) unix: u64,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// When it was first seen, in seconds since 1970.
+    /// Time of the first occurrence, in seconds since 1970.
     first: u64,
-    /// Since when it has been seen in every look; `None` when it was not in the last one.
+    /// The time since which every check has found it; `None` if the last check did not.
     since: Option<u64>,
     last_seen: u64,
-    /// Not to be told before.
+    /// The earliest time of the next report.
     next: u64,
     count: u32,
 }
 
-/// See the module.
+/// The state of all known problems; see the module.
 #[derive(Debug)]
 pub(super) struct Board {
     node: String,
-    /// How long a trouble lasts before it is told.
+    /// How long a problem must last before it is reported, in seconds.
     settled: u64,
     known: ByTrouble<Known>,
-    /// Services that had backends: others are not without them *any more*.
+    /// Services that had backends: only these can have *lost* their backends.
     had_backends: BTreeSet<ServiceName>,
-    /// Up to when room has been used; at most [`BURST`] times [`ONE_MORE`] ahead of now.
+    /// The time up to which the rate limit is used up; at most [`BURST`] times [`ONE_MORE`] after now.
     used_until: u64,
 }
 
@@ -84,13 +86,14 @@ impl Board {
         Self { node: node.into(), settled, known: ByTrouble::new(), had_backends: BTreeSet::new(), used_until: 0 }
     }
 
-    /// The node has another name: what it reported under the old one is another reporter's, and is reported again.
+    /// The node has another name: what it reported under the old name belongs to another reporter, and is reported
+    /// again.
     pub(super) fn rename(&mut self, node: &str) {
         let Self { had_backends, used_until, .. } = std::mem::replace(self, Self::new(node));
         (self.had_backends, self.used_until) = (had_backends, used_until);
     }
 
-    /// What is to be told now. What is not [told](Self::told) then is due again.
+    /// The Events to report now. Those that are not [reported](Self::told) remain due.
     pub(super) fn look(&mut self, now: Now, seen: &Seen) -> Vec<Due> {
         let Now { since_start: now, unix } = now;
         self.had_backends.extend(seen.with_backends.iter().cloned());
@@ -136,18 +139,18 @@ impl Board {
         due
     }
 
-    /// How many may be told now.
+    /// How many Events may be reported now.
     fn room(&self, now: u64) -> u64 {
         let ahead = self.used_until.saturating_sub(now);
         BURST.saturating_sub(ahead.div_ceil(ONE_MORE))
     }
 
-    /// It is about to be told: there is room for one less, whatever comes of it.
+    /// Counts an attempt to report an Event in the rate limit, whether it succeeds or not.
     pub(super) fn attempted(&mut self, now: u64) {
         self.used_until = self.used_until.max(now) + ONE_MORE;
     }
 
-    /// It has been told.
+    /// Records that an Event was reported.
     pub(super) fn told(&mut self, due: &Due, now: u64) {
         if let Some(known) = self.known.get_mut(&(due.service.clone(), due.reason)) {
             known.next = now + AGAIN;
@@ -155,20 +158,20 @@ impl Board {
         }
     }
 
-    /// The apiserver does not take this one: it is left alone until then.
+    /// The apiserver rejects this Event: it is not sent again before that time.
     pub(super) fn put_off(&mut self, due: &Due, until: u64) {
         if let Some(known) = self.known.get_mut(&(due.service.clone(), due.reason)) {
             known.next = until;
         }
     }
 
-    /// The apiserver has forgotten it or makes nothing of it, or the service is gone: the next time is the first.
+    /// The apiserver has deleted or rejected the Event, or the service is gone: the next report is a new Event.
     pub(super) fn forget(&mut self, due: &Due) {
         self.known.remove(&(due.service.clone(), due.reason));
     }
 }
 
-/// The same for the same trouble, another one on each node.
+/// The name of the Event: the same for the same problem, different on each node.
 fn name(node: &str, service: &ServiceName, reason: Reason, first: u64) -> String {
     let mut hasher = DefaultHasher::new();
     (node, &service.namespace, &service.name, reason, first).hash(&mut hasher);

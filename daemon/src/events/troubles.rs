@@ -1,4 +1,4 @@
-//! What of a snapshot is worth an Event. Pure.
+//! Finds the problems in a snapshot that deserve an Event. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use nodelb_core::state::status::Status;
 
 use super::ByTrouble;
 
-/// Why; each has an entry in the catalogue of `diagnose`.
+/// The reason of an Event; each has an entry in the catalogue of `diagnose`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Reason {
     BackendsHeld,
@@ -29,17 +29,17 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a look has shown.
+/// The result of one check.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The first of each service and reason, in words.
+    /// A text for each service and reason: that of the first occurrence.
     pub(super) troubles: ByTrouble<String>,
-    /// Services with a backend that can be chosen, here or elsewhere.
+    /// Services with an available backend, on this node or on another.
     pub(super) with_backends: BTreeSet<ServiceName>,
 }
 
-/// `rows` are those of `/frontends`: by address, the owner's first. `is_empty`: whether the port behind one has no backend,
-/// here or elsewhere; that none is on this node is what a `Local` policy asks for.
+/// Finds the problems. `rows` are those of `/frontends`: by address, the owner's first. `is_empty`: whether the port
+/// behind a row has no backend on any node; a `Local` policy may well have none on this node.
 pub(super) fn seen(
     rows: &[FrontendReport],
     of_kubernetes: impl Fn(&ServiceName) -> bool,

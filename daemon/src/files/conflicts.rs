@@ -1,5 +1,5 @@
-//! Services of the directory that claim one address: only one of them gets it. For `nodelb check-config`, before a file is
-//! in the directory of a daemon that runs. Pure.
+//! Finds services of the directory that claim the same address, of which only one becomes the owner. For `nodelb
+//! check-config`, before a file is put into the directory of a running daemon. Pure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use super::merge::Merged;
 use super::{FileContent, FileProblem};
 use crate::document::Problem;
 
-/// The most addresses that are named for two services.
+/// The maximum number of addresses in a problem about two services.
 const SHOWN: usize = 3;
 
-/// A problem for each two services that claim the same addresses, in the file of the one that would not get them if both
-/// were new.
+/// One problem for each two services that claim the same addresses, reported in the file of the one that would not get
+/// them if both were new.
 pub(super) fn find(contents: &BTreeMap<PathBuf, Arc<FileContent>>, merged: &Merged) -> Vec<FileProblem> {
     let mut services: Vec<&Arc<Service>> = merged.services.values().collect();
     services.sort_by_key(|service| (service.created.unwrap_or(0), &service.origin.object, &service.name));

@@ -1,4 +1,4 @@
-//! nodelb's own form of a service file: TOML with one `[[service]]` table per service. Pure.
+//! nodelb's own format of a service file: TOML with one `[[service]]` table per service. Pure.
 //!
 //! ```toml
 //! [[service]]
@@ -27,10 +27,10 @@ use self::values::{Affinity, At, BackendEntry, FrontendEntry, Timeout};
 use super::{FileContent, Found};
 use crate::document::{self, Fields, Problem, Problems};
 
-/// Reads a file. `origin` is what its objects name as their origin.
+/// Reads a file. `origin` becomes the origin of its objects.
 ///
 /// # Errors
-/// All problems of the file. Where the syntax is wrong, those alone: the rest would be guesses.
+/// All problems of the file. If the syntax is wrong, only the syntax errors: other problems would be guesses.
 pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Problem>> {
     let mut problems = Problems::of(text);
     let document = document::parse(text, &mut problems);
@@ -61,14 +61,14 @@ struct ServiceEntry {
     health_check: Option<Arc<HealthCheck>>,
 }
 
-/// A `[[service.port]]` table, or what a service without those has instead.
+/// A `[[service.port]]` table, or the equivalent keys of a service without such tables.
 struct PortEntry {
     name: String,
     frontends: Vec<At<FrontendEntry>>,
     backends: Vec<At<BackendEntry>>,
 }
 
-/// `None` where so much is wrong that there is no entry; the problems are told.
+/// Reads a service. `None` if it has too many problems for an entry; the problems are reported.
 fn read_service(table: &DeTable<'_>, at: &Range<usize>, problems: &mut Problems) -> Option<ServiceEntry> {
     let mut fields = Fields::of(table, "");
     fields.describe("service: ");
@@ -172,7 +172,7 @@ fn refuse_repeated_backends(port: &PortEntry, fields: &Fields<'_, '_>, problems:
     }
 }
 
-/// A frontend whose family no backend has would always refuse, although the service has backends: a slip.
+/// Rejects a frontend of a family that no backend has: it would always refuse, although the service has backends.
 fn refuse_unserved_family(port: &PortEntry, fields: &Fields<'_, '_>, problems: &mut Problems) {
     let served: BTreeSet<Family> = port.backends.iter().map(|At(_, BackendEntry(b))| b.addr.family()).collect();
     let unserved = port.frontends.iter().filter(|At(_, FrontendEntry(addr))| !served.contains(&addr.addr.family()));
@@ -184,8 +184,8 @@ fn refuse_unserved_family(port: &PortEntry, fields: &Fields<'_, '_>, problems: &
 }
 
 impl ServiceEntry {
-    /// The service, and the slice of its backends if it lists any. The slice's name is none that Kubernetes allows, so
-    /// it cannot collide with that of an EndpointSlice in a file beside it.
+    /// The service, and the slice with its backends, if it lists any. Kubernetes does not permit the slice's name, so
+    /// it cannot be equal to that of an EndpointSlice in another file.
     fn into_objects(self, file: &Arc<str>) -> (Service, Option<Slice>) {
         let origin = Origin { object: Arc::clone(file), ..Origin::default() };
         let slice_ports: Vec<_> = self.ports.iter().flat_map(PortEntry::slice_ports).collect();
@@ -210,7 +210,7 @@ impl ServiceEntry {
 }
 
 impl PortEntry {
-    /// The protocols of its frontends: each makes a port of its own, with the same name and backends.
+    /// The protocols of its frontends. Each makes a separate port, with the same name and backends.
     fn protocols(&self) -> BTreeSet<Protocol> {
         self.frontends.iter().map(|At(_, FrontendEntry(addr))| addr.protocol).collect()
     }

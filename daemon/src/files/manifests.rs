@@ -15,21 +15,22 @@ use self::manifest::{Kind, Manifest};
 use super::{FileContent, Found};
 use crate::document::Problem;
 
-/// The most notices and problems kept of one file; `kubectl get all` of a large cluster must not fill memory.
+/// The maximum number of notices and of problems of one file: `kubectl get all` of a large cluster must not fill
+/// memory.
 const MAX_MESSAGES: usize = 100;
 
-/// The most documents in one file. Each may cost as much as the parser's budget of one document allows.
+/// The maximum number of documents in one file. Each may use the parser's whole budget for a document.
 const MAX_DOCUMENTS: usize = 100_000;
 
-/// The most frontends and backends that the objects of one file may stand for. An object stands for the product of its
-/// addresses and its ports, so that a small file could ask for any amount of memory.
+/// The maximum number of frontends and backends that the objects of one file may have. An object has the product of its
+/// addresses and its ports, so a small file could otherwise request any amount of memory.
 const MAX_ADDRESSES: usize = 4_000_000;
 
-/// Reads a file. `origin` is what its objects name as their origin.
+/// Reads a file. `origin` becomes the origin of its objects.
 ///
 /// # Errors
-/// The problems of the file: of each document the first thing that is not as Kubernetes writes it, and every object
-/// without a proper name.
+/// The problems of the file: the first deviation from the format of Kubernetes in each document, and every object
+/// without a valid name.
 pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Problem>> {
     let mut file = Reading {
         reader: Reader { source: Source::Files, object: Arc::clone(origin) },
@@ -56,8 +57,8 @@ pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Pro
     file.finish()
 }
 
-/// The parser's limits. The largest document as kubectl writes it has 6.5 million nodes. Aliases are
-/// allowed for people's sake, in numbers too small for a bomb.
+/// The limits of the parser. The largest document that kubectl writes has 6.5 million nodes. Aliases are allowed for
+/// hand-written files, but too few of them for an attack by expansion.
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,
@@ -80,7 +81,7 @@ fn options() -> serde_saphyr::Options {
     }
 }
 
-/// What an item of a list has from its list where it does not say so itself: `kubectl get --raw` leaves it out.
+/// The fields that an item inherits from its list if it lacks them: `kubectl get --raw` omits them.
 #[derive(Clone, Copy, Default)]
 struct Inherited<'a> {
     kind: Option<Kind>,
@@ -91,10 +92,10 @@ struct Reading {
     reader: Reader,
     content: FileContent,
     problems: Vec<Problem>,
-    /// Objects of other kinds, by kind.
+    /// Number of skipped objects of other kinds, by kind.
     skipped: BTreeMap<String, usize>,
     more_notices: usize,
-    /// How many of [`MAX_ADDRESSES`] are taken.
+    /// How many of [`MAX_ADDRESSES`] are used.
     addresses: usize,
 }
 
@@ -142,7 +143,7 @@ impl Reading {
         self.notices("EndpointSlice", &name, notices);
     }
 
-    /// Takes room for more addresses. Where there is none, that is a problem.
+    /// Reserves room for more addresses; adds a problem if there is none.
     fn has_room(&mut self, line: Option<usize>, addresses: usize) -> bool {
         self.addresses = self.addresses.saturating_add(addresses);
         let has_room = self.addresses <= MAX_ADDRESSES;
@@ -152,7 +153,7 @@ impl Reading {
         has_room
     }
 
-    /// The object's full name, if it is a proper one; otherwise that is a problem.
+    /// The object's full name if it is valid; otherwise adds a problem.
     fn named(&mut self, line: Option<usize>, kind: &str, metadata: &Metadata) -> Option<ServiceName> {
         if metadata.name.is_empty() {
             self.problem(line, format!("{kind} without a name; add metadata.name"));
@@ -175,7 +176,7 @@ impl Reading {
     fn syntax_error(&mut self, error: &serde_saphyr::Error) {
         let line = error.location().and_then(|at| usize::try_from(at.line()).ok()).filter(|line| *line > 0);
         let text = error.to_string();
-        // The parser ends its messages with the place, which is told once already.
+        // The parser's messages end with the position, which the problem contains already.
         let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
         self.problem(line, format!("not readable as a Kubernetes object: {message}"));
     }

@@ -1,4 +1,5 @@
-//! The contents of all files as one set of services and slices, and the changes from one such set to the next. Pure.
+//! Merges the contents of all files into one set of services and slices, and computes the changes from one such set to
+//! the next. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,17 +11,17 @@ use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source
 use super::{FileContent, Found};
 use crate::document::Problem;
 
-/// What the directory says as a whole.
+/// The merged content of the directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     pub(super) services: BTreeMap<ServiceName, Arc<Service>>,
     pub(super) slices: BTreeMap<SliceName, Arc<Slice>>,
-    /// Objects that an earlier file has too, by the file that loses them.
+    /// The objects that an earlier file also defines, by the file that loses them.
     pub(super) problems: BTreeMap<PathBuf, Vec<Problem>>,
 }
 
-/// Merges the files. Of two that define the same object, the first by path has it; of a service that a file loses this
-/// way, its backends listed inline in that file do not count either.
+/// Merges the files. If two define the same object, the first by path wins. If a file loses a service this way, the
+/// backends that the file lists inline for it are ignored too.
 pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     let mut merged = Merged::default();
     let mut service_owner: BTreeMap<&ServiceName, &Path> = BTreeMap::new();
@@ -51,7 +52,7 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     merged
 }
 
-/// Whether the slice stands for backends listed inline, beside the service's frontends: no name of Kubernetes has `:`.
+/// Whether the slice contains backends that are listed inline with the service: names in Kubernetes have no `:`.
 fn is_inline(slice: &Slice) -> bool {
     slice.name.name.contains(':')
 }
@@ -62,8 +63,8 @@ impl Merged {
         self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });
     }
 
-    /// The changes that lead from this set to `new`, fewest and in an order in which no service is ever without backends
-    /// that it has before and after: slices come before services, and go after them.
+    /// The changes that lead from this set to `new`: as few as possible, in an order in which no service is ever
+    /// without the backends that it has before and after. Slices are added before services and removed after them.
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         let slices = changed(&self.slices, &new.slices);
@@ -78,7 +79,7 @@ impl Merged {
     }
 }
 
-/// The values of `new` that `old` has not, or has differently.
+/// The entries of `new` that are missing or different in `old`.
 fn changed<'n, K: Ord, V: PartialEq>(
     old: &BTreeMap<K, Arc<V>>,
     new: &'n BTreeMap<K, Arc<V>>,

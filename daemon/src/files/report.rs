@@ -11,20 +11,20 @@ use super::merge::Merged;
 use super::scan::{Files, KnownFile};
 use crate::document::Problem;
 
-/// What there is to say about the directory itself.
+/// The state of the directory itself.
 pub(super) struct DirectoryState<'a> {
     pub(super) path: &'a Path,
-    /// Why it cannot be read.
+    /// The reason why it cannot be read, if so.
     pub(super) trouble: Option<&'a str>,
-    /// Whether it was read before, so that something may be served.
+    /// Whether it was read before, so that its content may be served.
     pub(super) was_read: bool,
-    /// Since when there is this trouble, or none.
+    /// The time since which `trouble` has its current value.
     pub(super) since: SystemTime,
-    /// When it was last looked at.
+    /// Time of the last scan.
     pub(super) looked: SystemTime,
 }
 
-/// The directory's row, then one for each file, by path.
+/// The row of the directory, then one for each file, sorted by path.
 pub(super) fn rows(directory: &DirectoryState<'_>, files: &Files, merged: &Merged) -> Vec<SourceReport> {
     let mut rows = vec![directory_row(directory, files, merged)];
     rows.extend(files.iter().map(|(path, file)| {

@@ -1,4 +1,5 @@
-//! The task of the file source: looks at the directory when there is reason to, and tells the owner what differs.
+//! The task of the file source: scans the directory when something may have changed, and sends the differences to the
+//! owner.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -25,34 +26,34 @@ use super::scan::{self, Files, Hints, KnownFile, Listing};
 use super::watch::Watch;
 use crate::document::Problem;
 
-/// An editor's last event is followed by nothing for this long.
+/// How long events must pause before a scan, since editors cause several.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Events without end delay a look by no more than this.
+/// The maximum delay of a scan while events continue.
 const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
-/// How often the directory is looked at without an event: for links that lead out of it, and for network file systems.
+/// The interval of scans without an event: for links that lead out of the directory, and for network file systems.
 const LOOK_ANYWAY: Duration = Duration::from_secs(10);
-/// The same while something is wrong that an event may not tell the end of.
+/// The same while there is a problem that may end without an event.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long a look at the directory may take before that is reported.
+/// How long a scan of the directory may take before that is reported.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many looks may be under way: one, and those that reloads gave up.
+/// The maximum number of scans in progress: one, and those that reloads have abandoned.
 const LOOKS: usize = 8;
 
-/// The file source: what it is connected to.
+/// The inputs and outputs of the file source.
 #[derive(Debug)]
 pub struct FileSource {
-    /// The services directory. Each time a value is sent, also the same one, everything is read again, and an empty
-    /// directory is believed: that is what a reload does.
+    /// The services directory. Every value, even an equal one, makes the source read everything again and accept an
+    /// empty directory: a reload sends one.
     pub directory: watch::Receiver<PathBuf>,
-    /// The owner. One batch is what one look at the directory found, and is to be applied as a whole.
+    /// To the owner. One batch contains the result of one scan and is to be applied as a whole.
     pub changes: mpsc::Sender<Vec<Change>>,
     /// The rows of `/sources`: first the directory, then its files.
     pub reports: watch::Sender<Arc<Vec<SourceReport>>>,
 }
 
-/// Runs the file source until `shutdown` is ready or the owner no longer listens. [`Change::Synced`] is sent once the
-/// directory could be read, and again whenever what is incomplete changes. Nothing is removed for as long as the
+/// Runs the file source until `shutdown` is ready or the owner has closed the queue. Sends [`Change::Synced`] after the
+/// first successful read of the directory, and again when the incomplete part changes. Removes nothing while the
 /// directory cannot be read.
 pub async fn run(source: FileSource, shutdown: impl Future<Output = ()>) {
     tokio::select! {
@@ -66,12 +67,12 @@ struct Running {
     watch: Option<Watch>,
     files: Files,
     merged: Arc<Merged>,
-    /// What the last [`Change::Synced`] said was incomplete.
+    /// The incomplete part in the last [`Change::Synced`].
     synced: Option<Option<Arc<str>>>,
-    /// What is wrong with the directory, and since when it is so.
+    /// The problem of the directory, if any; the next field has its time.
     trouble: Option<String>,
     since: SystemTime,
-    /// Where the directory is looked at.
+    /// The threads that scan the directory.
     threads: Threads,
 }
 
@@ -116,7 +117,7 @@ impl Running {
         if self.watch.is_none() || self.trouble.is_some() || is_unsettled { LOOK_AGAIN } else { LOOK_ANYWAY }
     }
 
-    /// Looks at the directory once. Breaks when the owner no longer listens.
+    /// Scans the directory once. Breaks if the owner has closed the queue.
     async fn look(&mut self, asked: Hints) -> ControlFlow<()> {
         let directory = self.source.directory.borrow_and_update().clone();
         let hints = self.hints(&asked);
@@ -136,14 +137,14 @@ impl Running {
     fn hints(&mut self, asked: &Hints) -> Hints {
         let noted = self.watch.as_mut().map_or_else(Hints::default, Watch::take_hints);
         Hints {
-            // What was noted before the directory could not be read is lost, and was perhaps not all.
+            // Hints from before the directory became unreadable are lost, and may have been incomplete.
             everything: noted.everything || asked.everything || self.trouble.is_some(),
             believe_empty: asked.believe_empty,
             ..noted
         }
     }
 
-    /// Reads what is new and tells what follows from it. An error means that nothing does.
+    /// Reads what is new and returns the resulting changes. An error means that there are none.
     async fn changes(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Vec<Change>> {
         let listing = self.listing(directory, hints).await?;
         let mut writing = BTreeSet::new();
@@ -178,8 +179,8 @@ impl Running {
         Ok(changes)
     }
 
-    /// Lists the directory and reads what is new, in a thread: its file system may not answer. Then that is reported, and the
-    /// source waits on, until there is an answer or a reload.
+    /// Lists the directory and reads what is new, in a thread, because its file system may not answer. In that case the
+    /// delay is reported, and the source keeps waiting for an answer or a reload.
     async fn listing(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Listing> {
         let (seen, follower) = (self.files.seen(), self.watch.as_ref().map(Watch::follower));
         let looked_at = directory.clone();
@@ -199,7 +200,7 @@ impl Running {
                     return listing;
                 }
                 _ = self.source.directory.changed() => {
-                    // The next look is for the reload.
+                    // The next scan is for the reload.
                     self.source.directory.mark_changed();
                     return Err(unanswered());
                 }
@@ -212,7 +213,7 @@ impl Running {
         }
     }
 
-    /// What is to be said about being synced, if it is not what was said last.
+    /// The [`Change::Synced`] to send, if it differs from the last one.
     fn news_of_synced(&mut self) -> Option<Change> {
         let incomplete = self.files.incomplete();
         if self.synced.as_ref() == Some(&incomplete) {
@@ -263,12 +264,12 @@ fn unanswered() -> io::Error {
     io::Error::other(format!("its file system does not answer within {} s", PATIENCE.as_secs()))
 }
 
-/// Does what takes long where it keeps no other task waiting.
+/// Runs slow work on a thread where it delays no other task.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     task::spawn_blocking(work).await.map_err(io::Error::other)
 }
 
-/// Waits for a reason to look at the directory, and then until things settle; at most `pause` if there is none.
+/// Waits for a reason to scan the directory, and then until events pause; at most `pause` if there is no reason.
 async fn wait_for_reason(watch: Option<&mut Watch>, pause: Duration) {
     let Some(watch) = watch else { return sleep(pause).await };
     let changed = tokio::select! {
@@ -276,7 +277,7 @@ async fn wait_for_reason(watch: Option<&mut Watch>, pause: Duration) {
         () = sleep(pause) => return,
     };
     if changed.is_err() {
-        // Not expected of inotify. Not waiting here would spin.
+        // inotify is not expected to fail. Without a pause here the loop would spin.
         return sleep(LOOK_AGAIN).await;
     }
     let latest = Instant::now() + SETTLE_AT_MOST;

@@ -1,5 +1,5 @@
-//! The files of the services directory: which there are, what each said when it was last good, and what is wrong with it
-//! now. [`read`] is the only part that touches the file system, and it blocks.
+//! The files of the services directory: which exist, the last valid content of each, and their current problems. Only
+//! [`read`] accesses the file system, and it blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,25 +16,25 @@ use nodelb_core::source_report::SourceState;
 use super::{FileContent, FileProblem, Format, parse};
 use crate::document::Problem;
 
-/// What to look at more closely than the last time alone would ask for.
+/// What to read in addition to the files that differ from the last scan.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hints {
-    /// Names of files that are read again even if they look the same.
+    /// Names of files to read again even if they look unchanged.
     pub(super) touched: BTreeSet<OsString>,
-    /// Names of files that somebody is writing to: what they hold now is not what they will say.
+    /// Names of files that a process is writing: their current content is not final.
     pub(super) writing: BTreeSet<OsString>,
-    /// Read every file again.
+    /// Whether to read every file again.
     pub(super) everything: bool,
-    /// Believe it if the directory is suddenly another one, and empty. Otherwise that is taken for a missing mount.
+    /// Whether to accept a directory that was replaced by an empty one. Otherwise that counts as a missing mount.
     pub(super) believe_empty: bool,
 }
 
-/// What tells one version of a file from another without reading it.
+/// The data that distinguishes versions of a file without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stamp {
-    /// A file that can be read: device, inode, size, modification and change time with nanoseconds.
+    /// A readable file: device, inode, size, modification and change time with nanoseconds.
     Version([u64; 3], [i64; 4]),
-    /// Why it cannot be read.
+    /// The reason why the file cannot be read.
     Unreadable(String),
 }
 
@@ -47,14 +47,14 @@ impl Stamp {
     }
 }
 
-/// What [`read`] needs to know from the last time.
+/// The state of the last scan, for [`read`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     stamps: BTreeMap<PathBuf, Stamp>,
     directory: Option<(u64, u64)>,
 }
 
-/// What one look at the directory found.
+/// The result of one scan.
 #[derive(Debug)]
 pub(super) struct Listing {
     /// Device and inode of the directory.
@@ -65,18 +65,18 @@ pub(super) struct Listing {
 
 #[derive(Debug)]
 enum Finding {
-    /// As it was the last time.
+    /// Unchanged since the last scan.
     Same,
-    /// Being written to.
+    /// A process is writing it.
     Unsettled,
-    /// Read, or tried to.
+    /// Read, or failed to read.
     Read(Stamp, Result<FileContent, Vec<Problem>>),
 }
 
-/// Looks at the directory and reads the files that are new or differ from the last time. Blocks.
+/// Scans the directory and reads the files that are new or differ from the last scan. Blocks.
 ///
 /// # Errors
-/// When the directory cannot be listed completely, or is suddenly another, empty one: then nothing may be concluded.
+/// If the directory cannot be listed completely, or was replaced by an empty one: nothing may be concluded then.
 pub(super) fn read(directory: &Path, seen: &Seen, hints: &Hints) -> io::Result<Listing> {
     let metadata = std::fs::metadata(directory)?;
     let identity = (metadata.dev(), metadata.ino());
@@ -101,7 +101,8 @@ pub(super) fn read(directory: &Path, seen: &Seen, hints: &Hints) -> io::Result<L
     Ok(listing)
 }
 
-/// A name that may be meant as a service file but is not one; `None` for hidden files and editors' backups.
+/// A message about a name that may be meant as a service file but is not one; `None` for hidden files and backups of
+/// editors.
 fn unexpected_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
     let is_backup = name.starts_with(['.', '#']) || name.ends_with('~');
@@ -109,7 +110,7 @@ fn unexpected_name(path: &Path) -> Option<String> {
     (!is_backup && !is_temporary).then(|| name.into_owned())
 }
 
-/// `None` if the file is gone by now.
+/// `None` if the file has disappeared.
 fn find(path: &Path, format: Format, before: Option<&Stamp>, hints: &Hints) -> Option<Finding> {
     let name = path.file_name().unwrap_or_default();
     if hints.writing.contains(name) {
@@ -137,7 +138,7 @@ fn find(path: &Path, format: Format, before: Option<&Stamp>, hints: &Hints) -> O
     Some(Finding::Read(Stamp::Unreadable(why.clone()), Err(vec![Problem::whole(why)])))
 }
 
-/// Why something that is there is not read at all.
+/// The reason why an existing file is not read at all, if so.
 fn refusal(metadata: &Metadata, format: Format) -> Option<String> {
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -154,8 +155,8 @@ fn refusal(metadata: &Metadata, format: Format) -> Option<String> {
     }
 }
 
-/// The bytes of the file, and of which version. `None` if it changed while it was read. Does not wait for anybody, also
-/// if the file has just been replaced by a FIFO.
+/// The content of the file and its version. `None` if it changed during the read. Never waits for another process, even
+/// if a FIFO has just replaced the file.
 fn read_settled(path: &Path, format: Format) -> io::Result<Option<(Stamp, Vec<u8>)>> {
     let mut file: File = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let before = file.metadata()?;
@@ -170,35 +171,35 @@ fn read_settled(path: &Path, format: Format) -> io::Result<Option<(Stamp, Vec<u8
     Ok(is_settled.then_some((stamp, bytes)))
 }
 
-/// The files as they were last seen, with the last good content of each.
+/// The files at the last scan, with the last valid content of each.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     files: BTreeMap<PathBuf, KnownFile>,
     directory: Option<(u64, u64)>,
-    /// Names in the directory that are no service files.
+    /// Names in the directory that are not service files.
     pub(super) ignored: Vec<String>,
 }
 
-/// What became of the files in one look.
+/// The result of processing one scan.
 #[derive(Debug)]
 pub(super) struct Accepted {
-    /// Whether [`Files::contents`] may be others than before.
+    /// Whether [`Files::contents`] may have changed.
     pub(super) has_news: bool,
-    /// The files whose problems are not what they were.
+    /// The files with changed problems.
     pub(super) altered: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
 pub(super) struct KnownFile {
-    /// `None` until it was read once.
+    /// `None` until the file was read once.
     stamp: Option<Stamp>,
-    /// What it said when it was last good.
+    /// The last valid content.
     pub(super) content: Option<Arc<FileContent>>,
-    /// What is wrong with it now.
+    /// The current problems.
     pub(super) problems: Vec<Problem>,
-    /// Somebody was writing to it when it was last looked at.
+    /// Whether a process was writing it at the last scan.
     pub(super) is_unsettled: bool,
-    /// Since when its state and problems are these.
+    /// The time since which its state and problems are unchanged.
     pub(super) since: SystemTime,
 }
 
@@ -213,14 +214,14 @@ impl KnownFile {
 }
 
 impl Files {
-    /// What [`read`] needs of it. A file that was being written to is read again, whatever it looks like.
+    /// The state for the next [`read`]. A file that a process was writing is read again in any case.
     pub(super) fn seen(&self) -> Seen {
         let settled = self.files.iter().filter(|(_, file)| !file.is_unsettled);
         let stamps = settled.filter_map(|(path, file)| Some((path.clone(), file.stamp.clone()?)));
         Seen { stamps: stamps.collect(), directory: self.directory }
     }
 
-    /// Takes over what was found. What was read of a file in `writing` is not believed.
+    /// Stores the result of a scan. The content of a file in `writing` is ignored.
     pub(super) fn accept(&mut self, listing: Listing, writing: &BTreeSet<OsString>, now: SystemTime) -> Accepted {
         self.directory = Some(listing.directory);
         self.ignored = listing.ignored;
@@ -258,12 +259,12 @@ impl Files {
         self.files.get(path)
     }
 
-    /// What is served: the last good content of every file that is there.
+    /// The served content: the last valid content of every existing file.
     pub(super) fn contents(&self) -> BTreeMap<PathBuf, Arc<FileContent>> {
         self.iter().filter_map(|(path, file)| Some((path.to_path_buf(), Arc::clone(file.content.as_ref()?)))).collect()
     }
 
-    /// What is wrong with the files, each by itself.
+    /// The current problems of all files.
     pub(super) fn problems(&self) -> Vec<FileProblem> {
         let of_file = |(path, file): (&Path, &KnownFile)| {
             let path = path.to_path_buf();
@@ -272,7 +273,8 @@ impl Files {
         self.iter().flat_map(of_file).collect()
     }
 
-    /// What nothing at all is known of, so that the kernel may hold services of it: `None` if there is no such file.
+    /// The files of which no valid content is known, so that the kernel may contain services of them; `None` if there
+    /// is no such file.
     pub(super) fn incomplete(&self) -> Option<Arc<str>> {
         let unknown = self.iter().filter(|(_, file)| file.content.is_none());
         let paths: Vec<_> = unknown.map(|(path, _)| path.display().to_string()).collect();
@@ -288,7 +290,7 @@ impl Files {
 }
 
 impl KnownFile {
-    /// Whether the problems are now others.
+    /// Stores the result of a read; returns whether the problems have changed.
     fn take(&mut self, stamp: Stamp, parsed: Result<FileContent, Vec<Problem>>, now: SystemTime) -> bool {
         let state = self.state();
         let is_first = self.stamp.is_none();

@@ -1,5 +1,5 @@
-//! inotify on the services directory and on its parent. Tells that it is time to look, which files were touched, and
-//! which are being written to at the moment. Losing an event is no harm: the directory is also looked at now and then.
+//! inotify on the services directory and on its parent. Reports that a scan is due, which files were touched, and which
+//! a process is writing. A lost event does no harm: the directory is also scanned periodically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -14,8 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::scan::Hints;
 
-/// A file that was written to without being closed is left alone no longer than this after the last write: `truncate(2)`
-/// opens nothing that could be closed.
+/// A file that was written to but not closed counts as final this long after the last write: `truncate(2)` opens
+/// nothing that could be closed.
 const WRITER_FORGOTTEN: Duration = Duration::from_secs(60);
 
 pub(super) struct Watch {
@@ -24,23 +24,23 @@ pub(super) struct Watch {
     queue: OwnedFd,
     directory: Option<WatchDescriptor>,
     parent: Option<WatchDescriptor>,
-    /// The directory's own name in its parent.
+    /// Name of the directory in its parent.
     name: OsString,
     notes: Notes,
 }
 
-/// What the events since the last look say.
+/// The hints from the events since the last scan.
 #[derive(Default)]
 struct Notes {
     touched: BTreeSet<OsString>,
     everything: bool,
-    /// Whether one of them is a reason to look.
+    /// Whether one of the events is a reason to scan.
     is_reason: bool,
-    /// Who is being written to, and when last. Stays noted.
+    /// The files that a process is writing, with the time of the last write. Kept between scans.
     writing: BTreeMap<OsString, Instant>,
 }
 
-/// What can change the meaning of the directory's files; `MODIFY` tells that somebody has begun to write.
+/// The events that can change the content of the directory; `MODIFY` shows that a process has begun to write.
 fn in_directory() -> WatchMask {
     WatchMask::CREATE
         | WatchMask::MODIFY
@@ -52,16 +52,16 @@ fn in_directory() -> WatchMask {
         | WatchMask::MOVE_SELF
 }
 
-/// What can put another directory in its place.
+/// The events that can replace the directory.
 fn in_parent() -> WatchMask {
     WatchMask::CREATE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::ATTRIB | WatchMask::ONLYDIR
 }
 
 impl Watch {
-    /// A watch of nothing yet.
+    /// A watch without any path.
     ///
     /// # Errors
-    /// When the kernel gives out no more of them.
+    /// If the kernel's limit of inotify instances is reached.
     pub(super) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let queue = inotify.as_fd().try_clone_to_owned()?;
@@ -69,19 +69,19 @@ impl Watch {
         Ok(Self { events, queue, directory: None, parent: None, name: OsString::new(), notes: Notes::default() })
     }
 
-    /// What puts watches on a path, in whichever thread may block.
+    /// Returns the object that adds watches for a path, for use in a thread that may block.
     pub(super) fn follower(&self) -> Follower {
         Follower(self.events.watches())
     }
 
-    /// Counts what happens to what was followed, and to nothing else.
+    /// Replaces the watched paths by these; events of other watches are ignored from now on.
     pub(super) fn followed(&mut self, Followed { name, parent, directory }: Followed) {
         self.name = name;
         let mut watches = self.events.watches();
         let is_other = self.directory != directory;
         let mut replace = |old: &mut Option<WatchDescriptor>, new: Option<WatchDescriptor>| {
             if let Some(old) = std::mem::replace(old, new.clone()).filter(|old| Some(old) != new.as_ref()) {
-                // Fails if what was watched is gone, and the watch with it.
+                // Fails if the watched object, and with it the watch, is gone.
                 let _gone = watches.remove(old);
             }
         };
@@ -92,7 +92,7 @@ impl Watch {
         }
     }
 
-    /// Waits until there is reason to look at the directory. May be dropped while it waits.
+    /// Waits for a reason to scan the directory. Cancel-safe.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             self.drain().await?;
@@ -103,19 +103,19 @@ impl Watch {
         }
     }
 
-    /// Takes in the events so far.
+    /// Processes all pending events.
     pub(super) async fn drain(&mut self) -> io::Result<()> {
         loop {
             match self.next().now_or_never() {
                 Some(next) => next?,
-                // The runtime may not have noticed yet what waits in the queue.
+                // The runtime may not have noticed yet that the queue has events.
                 None if self.is_queued()? => self.next().await?,
                 None => return Ok(()),
             }
         }
     }
 
-    /// Waits for an event and takes it in.
+    /// Waits for an event and processes it.
     async fn next(&mut self) -> io::Result<()> {
         let event = self.events.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
         let place = if Some(&event.wd) == self.directory.as_ref() {
@@ -134,7 +134,7 @@ impl Watch {
         Ok(poll(&mut queue, PollTimeout::ZERO)? > 0)
     }
 
-    /// What was noted since the last time.
+    /// The hints since the last call.
     pub(super) fn take_hints(&mut self) -> Hints {
         self.notes.writing.retain(|_, last| last.elapsed() < WRITER_FORGOTTEN);
         Hints {
@@ -145,7 +145,7 @@ impl Watch {
         }
     }
 
-    /// The files being written to.
+    /// The files that a process is writing.
     pub(super) fn writing(&self) -> BTreeSet<OsString> {
         self.notes.writing.keys().cloned().collect()
     }
@@ -154,7 +154,7 @@ impl Watch {
 /// See [`Watch::follower`].
 pub(super) struct Follower(Watches);
 
-/// What was at a path.
+/// The watches that were added for a path.
 pub(super) struct Followed {
     name: OsString,
     parent: Option<WatchDescriptor>,
@@ -162,8 +162,8 @@ pub(super) struct Followed {
 }
 
 impl Follower {
-    /// Watches what is at this path now. To be called before every look at the directory: after it was replaced, the
-    /// path leads to another one. Blocks while the file system does not answer.
+    /// Watches the directory that is at this path now. Must be called before every scan, because the path leads to
+    /// another directory after a replacement. Blocks while the file system does not answer.
     pub(super) fn follow(mut self, directory: &Path) -> Followed {
         let name = directory.file_name().unwrap_or_default().to_owned();
         let parent = directory.parent().and_then(|parent| self.0.add(parent, in_parent()).ok());
@@ -172,16 +172,16 @@ impl Follower {
     }
 }
 
-/// Where an event happened.
+/// The place of an event.
 enum Place {
     Inside,
-    /// To the directory's name in its parent.
+    /// The directory's name in its parent.
     Itself,
     Elsewhere,
 }
 
 impl Notes {
-    /// Whether the event is a reason to look.
+    /// Processes an event; returns whether it is a reason to scan.
     fn take(&mut self, event: EventOwned, place: Place) -> bool {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             self.everything = true;

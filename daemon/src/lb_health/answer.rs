@@ -1,4 +1,4 @@
-//! One answer, with the headers of Go's HTTP server in its order. Pure.
+//! One answer, with the headers of Go's HTTP server in the same order. Pure.
 
 use std::time::SystemTime;
 
@@ -7,10 +7,10 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 
-/// How much of a service a load balancer that weighs its targets should send here.
+/// The share of a service's traffic for this node, for load balancers that weight their targets.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// What a load balancer is told.
+/// An answer to a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -21,13 +21,13 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// 200 or 503, in JSON.
+    /// An answer with status 200 or 503 and a JSON body.
     pub(super) fn json(is_good: bool, body: String, at: SystemTime) -> Self {
         let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         Self { status, content_type: "application/json", weight: None, body, at }
     }
 
-    /// There is nothing at this path.
+    /// An answer for an unknown path.
     pub(super) fn not_found(at: SystemTime) -> Self {
         let content_type = "text/plain; charset=utf-8";
         Self { status: StatusCode::NOT_FOUND, content_type, weight: None, body: "404 page not found\n".into(), at }
@@ -44,7 +44,7 @@ impl Answer {
         if let Some(weight) = weight {
             headers.insert(WEIGHT, weight.into());
         }
-        // A date is plain ASCII; without one the server would add its own.
+        // A date is ASCII; without this header the server would add its own.
         if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(at.max(SystemTime::UNIX_EPOCH))) {
             headers.insert(DATE, date);
         }

@@ -1,5 +1,5 @@
-//! The sockets that are wanted and those that are open: opens, closes, and tries again what could not be opened. Knows
-//! nothing of why they are wanted.
+//! The wanted and the open sockets: opens and closes them, and retries those that cannot be opened. Does not know what
+//! they are for.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use super::listen::{Door, Places, Reply, bind};
 
-/// The open and the failed ones. `L` says whose each is: a socket that changes hands is closed and opened again.
+/// The open and the failed sockets. `L` identifies the user of each: a socket that changes its user is closed and
+/// opened again.
 pub(super) struct Doors<L> {
     places: Places,
     most: usize,
@@ -26,19 +27,20 @@ pub(super) struct Doors<L> {
 }
 
 impl<L: Clone + PartialEq> Doors<L> {
-    /// At `most` so many.
+    /// Opens at most `most` sockets.
     pub(super) fn new(places: Places, most: usize, retry: Duration) -> Self {
         let register: Register = Arc::new(|_| Ok(()));
         Self { places, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None, register }
     }
 
-    /// Registers each socket by this before it is bound: then no NodePort is in its way.
+    /// Sets the function that registers each socket before it is bound, so that a protected NodePort does not prevent
+    /// the bind.
     pub(super) fn registered_by(self, register: &Register) -> Self {
         Self { register: Arc::clone(register), ..self }
     }
 
-    /// Makes the open ones the wanted ones, as far as possible: the others are untouched, and what failed before is tried
-    /// again once its time has come.
+    /// Opens and closes sockets until the open ones are the wanted ones, as far as possible. Unchanged sockets stay
+    /// open, and a failed one is retried when its time has come.
     pub(super) async fn want(&mut self, wanted: &BTreeMap<SocketAddr, L>, reply: impl Fn(SocketAddr, &L) -> Reply) {
         let is_due = self.retry_at.is_some_and(|at| at <= Instant::now());
         self.failed.retain(|at, (label, _)| wanted.get(at) == Some(&*label));
@@ -71,7 +73,7 @@ impl<L: Clone + PartialEq> Doors<L> {
         }
     }
 
-    /// `[::]` is for IPv4 too, unless that is wanted apart; on a host without IPv6 it is for IPv4 alone.
+    /// `[::]` also serves IPv4, unless an IPv4 socket is wanted separately; on a host without IPv6 it serves only IPv4.
     fn listen(&self, at: SocketAddr, wanted: &BTreeMap<SocketAddr, L>) -> io::Result<tokio::net::TcpListener> {
         if self.open.len() >= self.most {
             let message = format!("no more than {} sockets may listen; raise LimitNOFILE of nodelb.service", self.most);
@@ -87,12 +89,12 @@ impl<L: Clone + PartialEq> Doors<L> {
         }
     }
 
-    /// What could not be opened, why, and whose it is.
+    /// The sockets that cannot be opened, with their users and the errors.
     pub(super) fn failed(&self) -> impl Iterator<Item = (SocketAddr, &L, &io::Error)> {
         self.failed.iter().map(|(at, (label, error))| (*at, label, error))
     }
 
-    /// Until something that failed is to be tried again; for ever where nothing did.
+    /// Waits until a failed socket must be retried; forever if none has failed.
     pub(super) async fn retry_is_due(&self) {
         clock::at(self.retry_at).await;
     }

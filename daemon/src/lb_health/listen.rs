@@ -1,6 +1,6 @@
-//! One listening socket that anybody may reach: accepts, answers, and bounds what clients can take up. There is always room
-//! for one more: where none is left, the connection that has been there longest is cut, for an honest client is gone by
-//! then. Knows nothing of what is answered.
+//! One listening socket that any host can reach: accepts, answers, and limits the resources of clients. There is always
+//! room for one more connection: if the limit is reached, the oldest connection is closed, because a legitimate client
+//! has already gone by then. Does not know the content of the answers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -24,62 +24,62 @@ use super::answer::Answer;
 use crate::http;
 use crate::listen;
 
-/// What clients may take up.
+/// The limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Connections to one address and port at a time.
+    /// Maximum number of concurrent connections to one address and port.
     pub per_door: usize,
-    /// Connections to all of them.
+    /// Maximum number of concurrent connections in total.
     pub overall: usize,
-    /// Addresses and ports listened on.
+    /// Maximum number of listening sockets.
     pub doors: usize,
-    /// How long a connection may wait for its next request, or take to say it.
+    /// How long a connection may wait for its next request, or take to send it.
     pub idle: Duration,
 }
 
-/// File descriptors that are for the rest of nodelb alone: maps, links, apiservers, the admin API, files.
+/// Number of file descriptors that are reserved for the rest of nodelb: maps, links, apiservers, the admin API, files.
 const OTHER_FILES: usize = 256;
 
 impl Bounds {
-    /// Those of a process that may have so many files open (`RLIMIT_NOFILE`): nobody who listens or asks keeps the rest of
-    /// it from opening what it needs.
+    /// The limits for a process with this maximum of open files (`RLIMIT_NOFILE`): listening sockets and their clients
+    /// must not prevent the rest of the process from opening files.
     pub fn within(files: usize) -> Self {
         let overall = (files / 4).min(512);
         let doors = files.saturating_sub(overall + OTHER_FILES);
-        // Load balancers ask every few seconds, some over the connection they have.
+        // Load balancers send a request every few seconds, some over a persistent connection.
         Self { per_door: 64, overall, doors, idle: Duration::from_secs(120) }
     }
 }
 
-/// Pause after a failed accept (no file descriptor left): the next one would fail too.
+/// The pause after a failed accept (no file descriptor left): the next one would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// What is answered to a request for a path. Called in the task that serves the connection: never blocks.
+/// Returns the answer for a path. Runs in the task of the connection and must not block.
 pub(super) type Reply = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
 
-/// As [`listen::bind`].
+/// The same as [`listen::bind`].
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(super) fn bind(at: SocketAddr, only_v6: bool, register: &Register) -> io::Result<TcpListener> {
     TcpListener::from_std(listen::bind(at, only_v6, register)?)
 }
 
-/// A listening socket that is being served. Dropped, it is closed soon, with every connection it has.
+/// A listening socket with its server. After a drop it is closed soon, with all its connections.
 #[derive(Debug)]
 pub(super) struct Door(JoinHandle<()>);
 
 impl Door {
-    /// Begins to answer.
+    /// Starts to answer requests.
     pub(super) fn open(listener: TcpListener, places: &Places, reply: Reply) -> Self {
         let places = places.clone();
         Self(tokio::spawn(async move { accept_all(&listener, &places, &reply).await }))
     }
 
-    /// Closes it, and waits until the address is free.
+    /// Closes the socket, and waits until the address is free.
     pub(super) async fn close(mut self) {
         self.0.abort();
-        // It ends by having been aborted.
+        // The abort ends the task.
         _ = (&mut self.0).await;
     }
 }
@@ -118,7 +118,7 @@ async fn accept_all(listener: &TcpListener, places: &Places, reply: &Reply) {
     }
 }
 
-/// Answers requests until the client goes, is silent for too long, or has to make room.
+/// Answers requests until the client closes the connection, is idle for too long, or must make room for another.
 async fn converse(stream: TcpStream, mut place: Place, bounds: Bounds, reply: Reply) {
     let mut http = http::server(bounds.idle);
     http.title_case_headers(true);
@@ -136,7 +136,7 @@ async fn converse(stream: TcpStream, mut place: Place, bounds: Bounds, reply: Re
     }
 }
 
-/// Who is being served, at all doors.
+/// The current connections of all sockets.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     bounds: Bounds,
@@ -146,22 +146,22 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     next: u64,
-    /// By the order in which they came.
+    /// The connections in the order of their arrival.
     guests: BTreeMap<u64, Guest>,
 }
 
-/// Dropped, the connection is cut.
+/// Closes the connection when it is dropped.
 #[derive(Debug)]
 struct Guest {
     door: u64,
     _cut: oneshot::Sender<()>,
 }
 
-/// A connection's place, until it is dropped.
+/// The place of a connection, until it is dropped.
 #[derive(Debug)]
 struct Place {
     number: u64,
-    /// Resolves when it has to make room.
+    /// Ready when the connection must make room.
     cut: oneshot::Receiver<()>,
     taken: Arc<Mutex<Taken>>,
 }
@@ -171,12 +171,12 @@ impl Places {
         Self { bounds, taken: Arc::default() }
     }
 
-    /// A number for a door.
+    /// A new number for a socket.
     fn door(&self) -> u64 {
         lock(&self.taken).number()
     }
 
-    /// A place at the door, if need be that of who came first.
+    /// Takes a place at the socket; closes the oldest connection if there is no free one.
     fn take(&self, door: u64) -> Place {
         let mut taken = lock(&self.taken);
         let here = |guests: &BTreeMap<u64, Guest>| {
@@ -211,7 +211,7 @@ impl Drop for Place {
     }
 }
 
-/// Nothing is ever left half done under the lock.
+/// Every change under the lock is complete, so poisoning does no harm.
 fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }

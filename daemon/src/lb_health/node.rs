@@ -1,5 +1,5 @@
-//! Whether the node works and stays: kube-proxy's port 10256. `/healthz` turns load balancers away also from a node that
-//! is about to be removed (KEP-3836), `/livez` tells of the daemon alone. Anything else is not found.
+//! Whether the node works and stays: kube-proxy's port 10256. `/healthz` also makes load balancers avoid a node that is
+//! about to be removed (KEP-3836); `/livez` covers only the daemon. All other paths are not found.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use super::doors::Doors;
 use super::listen::{Places, Reply};
 use super::{LocalEntry, Standing, View};
 
-/// Listens and answers for ever.
+/// Listens and answers forever.
 pub(super) async fn run(entry: LocalEntry, places: Places) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
@@ -37,7 +37,7 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
                 ),
             }
             told.clone_from(&error);
-            // Without an owner the daemon ends.
+            // Fails only without an owner, and then the daemon ends.
             _ = entry.changes.send(vec![Change::EntryError(None, error.map(Into::into))]).await;
         }
         doors.retry_is_due().await;
@@ -64,7 +64,7 @@ fn answer(view: &View, path: &str) -> Answer {
     }
 }
 
-/// As kube-proxy's `ProxyHealth`: in this order.
+/// kube-proxy's `ProxyHealth`, with the fields in the same order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ProxyHealth {
@@ -91,8 +91,8 @@ struct ProxierHealth {
     healthy: bool,
 }
 
-/// What is told of a node that works like this, and of whether it stays, if that counts. `healthy` is about the work alone;
-/// a node that is as it should be was updated now, whenever something last changed.
+/// The answer for a node with this health; `is_eligible` is whether it stays, if the path includes that. `healthy`
+/// covers only the health; the update time of a healthy node is now, whenever the last change was.
 fn told(standing: Standing, is_eligible: Option<bool>) -> Answer {
     let Standing { is_healthy, updated, now } = standing;
     let is_good = is_healthy && is_eligible.unwrap_or(true);
@@ -105,11 +105,11 @@ fn told(standing: Standing, is_eligible: Option<bool>) -> Answer {
         healthy: is_healthy,
         status: Families { v4: family.clone(), v6: family },
     };
-    // Texts and truths: nothing that cannot be written.
+    // The struct contains only strings and booleans, so serialising cannot fail.
     Answer::json(is_good, serde_json::to_string(&health).unwrap_or_default(), now)
 }
 
-/// As Go's JSON encoder writes times in UTC (`RFC3339Nano`).
+/// The format of times in UTC in Go's JSON encoder (`RFC3339Nano`).
 fn rfc3339(time: SystemTime) -> String {
     Timestamp::try_from(time).unwrap_or_default().to_string()
 }

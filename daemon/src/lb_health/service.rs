@@ -1,5 +1,5 @@
-//! Whether this node has a backend of a service: one socket for each `healthCheckNodePort` and address of the node. Owns
-//! which are wanted, and who is told of those that cannot be had.
+//! Whether this node has a backend of a service: one socket for each `healthCheckNodePort` and address of the node.
+//! Owns the decision which sockets are wanted, and reports those that cannot be opened.
 
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::addr::Family;
@@ -21,10 +21,10 @@ use super::doors::Doors;
 use super::listen::{Places, Reply};
 use super::{LocalEntry, View};
 
-/// How many services a journal line each is spent on at a time.
+/// The maximum number of services that get a separate journal line at a time.
 const SHOWN: usize = 8;
 
-/// Follows what the owner knows until there is none.
+/// Follows the owner's snapshots until the owner has ended.
 pub(super) async fn run(entry: LocalEntry, places: Places) {
     let view = entry.view;
     let mut servers = Servers {
@@ -52,18 +52,18 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
 struct Servers {
     snapshot: tokio::sync::watch::Receiver<Arc<Snapshot>>,
     doors: Doors<ServiceName>,
-    /// What the plan was made of.
+    /// The inputs of the current plan.
     seen: Option<(HealthCheckPorts, BTreeSet<Addr>)>,
     plan: Plan,
-    /// What the owner was told.
+    /// The errors that were reported to the owner.
     told: BTreeMap<ServiceName, Arc<str>>,
 }
 
-/// What is to be listened on, and for whom.
+/// The wanted sockets, each with its service.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
     doors: BTreeMap<SocketAddr, ServiceName>,
-    /// Services whose port another one has.
+    /// Services that wait because another service uses their port.
     waiting: BTreeMap<ServiceName, String>,
 }
 
@@ -83,13 +83,13 @@ impl Plan {
     }
 }
 
-/// Where load balancers find the node: where NodePorts are answered.
+/// The addresses at which load balancers reach the node: those that answer NodePorts.
 fn addresses(facts: &Facts) -> BTreeSet<Addr> {
     facts.nodeport_addresses()
 }
 
 impl Servers {
-    /// Takes note of what has changed, which is mostly nothing that matters here.
+    /// Processes a new snapshot, which usually changes nothing relevant here.
     fn look(&mut self) {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
         let (ports, addresses) = (snapshot.facts().health_check_ports(), addresses(snapshot.facts()));
@@ -99,7 +99,7 @@ impl Servers {
         }
     }
 
-    /// Tells the journal, and says what the owner is to be told.
+    /// Logs the news, and returns the changes for the owner.
     fn news(&mut self) -> Vec<Change> {
         let mut errors = self.plan.waiting.clone();
         for (at, name, error) in self.doors.failed() {
@@ -159,8 +159,8 @@ fn family(at: SocketAddr) -> Family {
     if at.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
 }
 
-/// What is answered for a service, whatever the path and the method. Its backends are counted once for each snapshot, however
-/// often anybody asks.
+/// The answer for a service, for any path and method. Its backends are counted once per snapshot, however many requests
+/// arrive.
 fn reply(view: View, name: ServiceName, family: Family) -> Reply {
     let counted: Mutex<(Weak<Snapshot>, usize)> = Mutex::default();
     Arc::new(move |_path| {
@@ -179,7 +179,7 @@ fn reply(view: View, name: ServiceName, family: Family) -> Reply {
     })
 }
 
-/// To the byte as kube-proxy's: tabs, and no newline at the end.
+/// The same bytes as kube-proxy's: tabs, and no newline at the end.
 fn body(ServiceName { namespace, name }: &ServiceName, count: usize, is_healthy: bool) -> String {
     format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\

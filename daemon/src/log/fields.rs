@@ -1,4 +1,4 @@
-//! The fields of plain lines: all but the message's id.
+//! The fields of plain lines: all except the message id.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 
 use super::limit::ID_FIELD;
 
-/// Formats fields as usual, and leaves the id out.
+/// Formats fields as usual, but omits the message id.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WithoutId;
 

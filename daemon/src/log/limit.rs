@@ -1,6 +1,7 @@
-//! Storms: of messages with one id, and of failures in the same words, so many are told in a minute; the others are counted,
-//! and their number is told when the minute is over. Whoever logs may therefore say each thing as it happens. What counts as
-//! news is still for them to say: this is the last resort, not a reason to repeat oneself.
+//! Limits repeated lines: of lines with the same message id, and of failures with the same text, a limited number is
+//! written per minute. The others are counted, and their number is logged at the end of the minute. Code may therefore
+//! log each event as it happens. It must still decide what is new: this limit is a last resort and no reason to repeat
+//! messages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,44 +16,44 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, error, info, warn};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// The field that says which message it is.
+/// The field with the message id.
 pub const ID_FIELD: &str = "message_id";
 
-/// The field that says how many lines were left out. A line that has it is told whatever there was before.
+/// The field with the number of lines that were left out. A line with this field is always written.
 const MORE_FIELD: &str = "more";
 
-/// So many lines of one id and level are told in a window.
+/// The maximum number of lines with one id and level in a window.
 pub const BURST: u32 = 100;
 
-/// So many of them in the same words, where they are warnings or errors: a failure that repeats itself says nothing new.
+/// The maximum number of them with the same text, for warnings and errors: a repeated failure is no news.
 pub const SAME: u32 = 10;
 
-/// From the first line on.
+/// The length of a window, which begins with its first line.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// How often it is seen to that what was left out is told.
+/// The interval of the check for windows that have ended.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Which lines are alike.
+/// The key of similar lines.
 type Alike = (MessageId, Level);
 
 #[derive(Debug)]
 struct Window {
     began: Duration,
     told: u32,
-    /// How many were told in which words, by their hash: at most as many as were told at all.
+    /// Number of written lines by the hash of their text; at most as many entries as written lines.
     same: HashMap<u64, u32>,
     left_out: u64,
 }
 
-/// Counts lines that are alike. Pure: `now` is on whichever clock the caller has.
+/// Counts similar lines. Pure: `now` is on the caller's clock.
 #[derive(Debug, Default)]
 pub struct Limiter {
     windows: BTreeMap<Alike, Window>,
 }
 
 impl Limiter {
-    /// Whether the line is to be told; counts it. `words` is the same number for the same words.
+    /// Counts the line; returns whether to write it. `words` is the hash of its text.
     pub fn admit(&mut self, alike: (MessageId, Level), words: u64, now: Duration) -> bool {
         let fresh = || Window { began: now, told: 0, same: HashMap::new(), left_out: 0 };
         let window = self.windows.entry(alike).or_insert_with(fresh);
@@ -70,7 +71,7 @@ impl Limiter {
         true
     }
 
-    /// What was left out in the windows that are over, and begins these anew.
+    /// The number of lines that were left out in the windows that have ended, which start again.
     pub fn due(&mut self, now: Duration) -> Vec<((MessageId, Level), u64)> {
         let is_over = |window: &Window| now >= window.began + WINDOW;
         let over = |(alike, window): (&Alike, &Window)| {
@@ -82,7 +83,7 @@ impl Limiter {
     }
 }
 
-/// The limiter as it stands between the program and its log. Clones are one.
+/// The limiter between the program and its log. All clones share it.
 #[derive(Clone, Debug)]
 pub struct Limit {
     limiter: Arc<Mutex<Limiter>>,
@@ -121,7 +122,7 @@ impl Limit {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Limiter, Duration) -> T) -> T {
-        // Counting cannot leave it half done.
+        // A panic cannot leave the counters in an inconsistent state.
         act(&mut self.limiter.lock().unwrap_or_else(PoisonError::into_inner), self.start.elapsed())
     }
 }
@@ -148,7 +149,7 @@ impl<S> Filter<S> for Limit {
     }
 }
 
-/// What of a line matters here.
+/// The parts of a line that the limiter uses.
 #[derive(Default)]
 struct Seen {
     id: Option<MessageId>,

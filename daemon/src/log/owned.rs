@@ -1,12 +1,12 @@
-//! An event that outlives the statement that logged it: its values are formatted where it happens, and another thread
-//! gives it to a subscriber later, with the same metadata and fields.
+//! An event that outlives the statement that logged it: its values are formatted immediately, and another thread passes
+//! it to a subscriber later, with the same metadata and fields.
 
 use std::fmt;
 
 use tracing::field::{self, DebugValue, Field, Value, Visit};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The most fields that an event keeps; more than the `tracing` macros allow.
+/// The maximum number of fields of an event; more than the `tracing` macros allow.
 const FIELDS: usize = 32;
 
 /// An event with its values as text.
@@ -17,7 +17,7 @@ pub(super) struct Owned {
     bytes: usize,
 }
 
-/// A value: visitors distinguish strings from what is formatted.
+/// A value: visitors distinguish strings from formatted values.
 #[derive(Debug)]
 enum Text {
     Str(String),
@@ -41,15 +41,15 @@ impl Owned {
         copy
     }
 
-    /// How many bytes its values take.
+    /// The size of its values in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Gives the event to the subscriber, in this thread.
+    /// Passes the event to the subscriber, in this thread.
     pub(super) fn replay(&self, subscriber: &impl Subscriber) {
         let Some((first, _)) = self.values.first() else { return };
-        // A field without a value is passed over.
+        // Subscribers skip fields without a value.
         let mut values: [(&Field, Option<&dyn Value>); FIELDS] = [(first, None); FIELDS];
         for (place, (field, text)) in values.iter_mut().zip(&self.values) {
             *place = (field, Some(text.value()));

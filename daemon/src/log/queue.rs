@@ -1,5 +1,6 @@
-//! Lines on their way out. The program puts a line into a bounded queue and goes on; one thread takes the lines out and
-//! writes them. Only this thread waits for journald, a pipe or a disk. A line that does not fit is dropped and counted.
+//! The queue of log lines. The program puts a line into a bounded queue and continues; one thread takes the lines out
+//! and writes them. Only this thread waits for journald, a pipe or a disk. A line that does not fit is dropped and
+//! counted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,20 +8,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The most lines that wait, and the most bytes of text in them: about a minute of all that the limit on storms admits.
+/// The maximum number of waiting lines, and of bytes of text in them: about a minute of everything that the limiter
+/// permits.
 const LINES: usize = 4096;
 const BYTES: usize = 4 << 20;
 
-/// A queue of lines. Clones are the same queue.
+/// A queue of lines. All clones share it.
 #[derive(Debug)]
 pub(super) struct Queue<T>(Arc<Shared<T>>);
 
 #[derive(Debug)]
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// A line came in.
+    /// Signals that a line was added.
     filled: Condvar,
-    /// The last line was written.
+    /// Signals that the last line was written.
     emptied: Condvar,
 }
 
@@ -28,7 +30,7 @@ struct Shared<T> {
 struct State<T> {
     waiting: VecDeque<(T, usize)>,
     bytes: usize,
-    /// Whether the thread writes a line just now.
+    /// Whether the thread is writing a line.
     is_writing: bool,
     dropped: u64,
 }
@@ -47,7 +49,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Appends the line, of so many bytes; drops and counts it if there is no room. Never waits for a writer.
+    /// Appends a line with this number of bytes; drops and counts it if there is no room. Never waits for the writer.
     pub(super) fn push(&self, line: T, bytes: usize) {
         let mut state = self.lock();
         if state.waiting.len() >= LINES || state.bytes.saturating_add(bytes) > BYTES {
@@ -60,18 +62,18 @@ impl<T> Queue<T> {
         self.0.filled.notify_one();
     }
 
-    /// How many lines were dropped since the start.
+    /// The number of lines dropped since the start.
     pub(super) fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// Whether at least half of the queue is free, so that a line about dropped ones is not dropped as well.
+    /// Whether at least half of the queue is free, so that a line about dropped lines is not dropped too.
     pub(super) fn has_room(&self) -> bool {
         let state = self.lock();
         state.waiting.len() <= LINES / 2 && state.bytes <= BYTES / 2
     }
 
-    /// Waits until every line is written, at most so long. Whether they are.
+    /// Waits until every line is written, at most for this time; returns whether all are.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let by = Instant::now() + patience;
         let mut state = self.lock();
@@ -100,17 +102,17 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Every change under the lock is complete.
+    /// Every change under the lock is complete, so poisoning does no harm.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: Send + 'static> Queue<T> {
-    /// Starts the thread that writes the lines, for the life of the process. `write` may block.
+    /// Starts the thread that writes the lines, for the lifetime of the process. `write` may block.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// If the thread cannot be started.
     pub(super) fn start(&self, mut write: impl FnMut(T) + Send + 'static) -> io::Result<()> {
         let queue = self.clone();
         let work = move || {

@@ -14,17 +14,18 @@ use super::PortEntry;
 use super::values::duration;
 use crate::document::{Fields, Mismatches, Problems, Setting, Value, read_text, wrong_type};
 
-/// Between two checks of a backend: below the shortest a check is a load, beyond the longest it tells nothing.
+/// The range of the interval between two checks of a backend: shorter intervals cause load, longer ones detect nothing
+/// in time.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
-/// For an answer.
+/// The range of the timeout of an answer.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
-/// The longest path and the longest Host header.
+/// The maximum length of a path and of a Host header, in bytes.
 const MAX_TEXT: usize = 1_024;
 
-/// What means something only for HTTP.
+/// The keys that apply only to HTTP.
 const HTTP_KEYS: [&str; 3] = ["path", "host", "expected-status"];
 
-/// `None` where the service has no such table, or one with a problem; the problems are told.
+/// Reads the table. `None` if the service has none, or one with problems, which are reported.
 pub(super) fn read(service: &mut Fields<'_, '_>, ports: &[PortEntry], problems: &mut Problems) -> Option<HealthCheck> {
     let at = service.value("health-check")?.span();
     let table = service.table("health-check", problems)?;
@@ -75,7 +76,8 @@ fn read_method(
     }
 }
 
-/// A check goes over TCP: where nothing is served over TCP, the backend's own port does not answer it.
+/// Rejects a check that cannot be answered: checks use TCP, so the backend's own port does not answer them if the
+/// service has no TCP port.
 fn refuse_unreachable(at: &Range<usize>, ports: &[PortEntry], fields: &Fields<'_, '_>, problems: &mut Problems) {
     let is_unreachable = |port: &&PortEntry| !port.protocols().is_empty() && !port.protocols().contains(&Protocol::Tcp);
     if let Some(port) = ports.iter().find(is_unreachable) {
@@ -122,7 +124,7 @@ impl FromStr for Start {
     }
 }
 
-/// A path, with its query if there is one. Anything that would end the request line early is refused.
+/// A path, with its query if there is one. Characters that would end the request line early are rejected.
 struct Path(Arc<str>);
 
 impl FromStr for Path {
@@ -140,7 +142,7 @@ impl FromStr for Path {
     }
 }
 
-/// What the Host header says: a name or an address, perhaps with a port.
+/// The value of the Host header: a name or an address, optionally with a port.
 struct HostName(Arc<str>);
 
 impl FromStr for HostName {
@@ -182,7 +184,7 @@ impl Setting for Status {
 struct Interval(Duration);
 struct Timeout(Duration);
 
-/// A duration as it is written.
+/// A duration in its written form.
 struct Text(Duration);
 
 impl fmt::Display for Text {
@@ -195,7 +197,7 @@ impl fmt::Display for Text {
     }
 }
 
-/// Seconds as a number, or a text such as `"1500ms"`, within the range.
+/// A duration within the range: seconds as a number, or a text such as `"1500ms"`.
 fn read_duration(value: &Value<'_>, range: &RangeInclusive<Duration>, mismatches: &mut Mismatches) -> Option<Duration> {
     let (read, written) = match value.get_ref() {
         DeValue::String(text) => (duration(text), text.to_string()),
@@ -228,7 +230,7 @@ impl Setting for Timeout {
     }
 }
 
-/// A whole number of the range.
+/// A whole number within the range.
 fn read_number<T: TryFrom<u64>>(
     value: &Value<'_>,
     range: RangeInclusive<u64>,
@@ -252,7 +254,7 @@ impl Setting for Port {
     }
 }
 
-/// Answers in a row.
+/// A number of consecutive answers.
 struct Count(u8);
 
 impl Setting for Count {

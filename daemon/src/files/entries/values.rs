@@ -1,4 +1,4 @@
-//! The values that keys of a service entry can have.
+//! The types of the values in a service entry.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use toml::de::DeTable;
 
 use crate::document::{Fields, Mismatches, Setting, Value, read_text, wrong_type};
 
-/// A value with its place.
+/// A value with its position.
 pub(super) struct At<T>(pub(super) Range<usize>, pub(super) T);
 
 impl<T: Setting> Setting for At<T> {
@@ -25,7 +25,7 @@ impl<T: Setting> Setting for At<T> {
 /// `"198.51.100.10:80/TCP"`
 pub(super) struct FrontendEntry(pub(super) L4Addr);
 
-/// `"192.0.2.11:8080"`, or a table with more about the backend.
+/// `"192.0.2.11:8080"`, or a table with more keys of the backend.
 pub(super) struct BackendEntry(pub(super) Backend);
 
 /// `"none"` or `"client-ip"`
@@ -44,7 +44,7 @@ struct State(BackendState);
 
 struct BackendAddress(Addr, u16);
 
-/// Why no connection can go to an address.
+/// The reason why an address cannot be a backend or a frontend, if so.
 fn not_one_host(addr: Addr) -> Option<&'static str> {
     if addr.is_unspecified() {
         Some("is the unspecified address, not that of a host")
@@ -115,7 +115,7 @@ impl FromStr for Timeout {
     }
 }
 
-/// The longest timeout: a year. Longer ones are slips.
+/// The longest timeout, in seconds: a year. Longer ones are mistakes.
 const MAX_TIMEOUT_SECONDS: u64 = 365 * 86_400;
 
 fn timeout(seconds: u64) -> Option<Timeout> {
@@ -128,7 +128,7 @@ fn timeout_message(found: impl fmt::Display) -> String {
     )
 }
 
-/// Numbers each with a unit of `d`, `h`, `m`, `s` or `ms`, the greater units first.
+/// Numbers with a unit of `d`, `h`, `m`, `s` or `ms` each, the largest unit first.
 pub(super) fn duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = 0_u64;

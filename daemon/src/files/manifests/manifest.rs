@@ -1,5 +1,5 @@
-//! One object of a file, of whatever kind, decoded as it streams by: the fields of Services, EndpointSlices and lists are
-//! kept, and of an object that has already turned out to be something else, nothing.
+//! One object of a file, of any kind, decoded as a stream. The fields of Services, EndpointSlices and lists are kept;
+//! as soon as an object turns out to be of another kind, nothing of it is.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-/// The most objects in one list: more than a cluster of 100,000 services has. Memory must not depend on what a file
-/// claims.
+/// The maximum number of objects in one list: more than a cluster of 100,000 services has. The memory in use must not
+/// depend on a number in the file.
 const MAX_OBJECTS: usize = 250_000;
 
-/// An object with the fields of every kind that is read.
+/// An object with the fields of all kinds that are read.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
     pub(super) kind: String,
@@ -28,12 +28,12 @@ pub(super) struct Manifest {
     pub(super) items: Vec<Spanned<Manifest>>,
 }
 
-/// What an object is to nodelb.
+/// The kind of an object, as far as nodelb distinguishes kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Service,
     EndpointSlice,
-    /// `v1` List: each item says what it is.
+    /// A `v1` List: each item has its own kind.
     List,
     ServiceList,
     EndpointSliceList,
@@ -41,7 +41,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What the items of a list are where they do not say so themselves.
+    /// The kind of a list's items that have no kind of their own.
     pub(super) fn of_items(self) -> Option<Self> {
         match self {
             Self::ServiceList => Some(Self::Service),
@@ -63,8 +63,8 @@ impl Manifest {
         }
     }
 
-    /// Whether it is already clear that nothing of the object is read. Kind and version may come after other fields, and
-    /// are empty until then; an item of a list need not have them at all.
+    /// Whether the object is already known to be of a kind that is not read. Kind and version may come after other
+    /// fields, and are empty until then; an item of a list may lack them.
     fn is_other(&self) -> bool {
         let known_kinds = ["", "Service", "EndpointSlice", "List", "ServiceList", "EndpointSliceList"];
         let known_versions = ["", "v1", "discovery.k8s.io/v1"];
@@ -133,7 +133,7 @@ impl<'de> Visitor<'de> for ManifestVisitor {
     }
 }
 
-/// The next value, where `null` is the same as nothing.
+/// The next value; `null` counts as absent.
 fn or_default<'de, T, A>(map: &mut A) -> Result<T, A::Error>
 where
     T: Deserialize<'de> + Default,
