@@ -1,14 +1,15 @@
-//! Sockets that move on: a task that ends those whose backend is gone, so that their owners dial again and reach another
-//! one. Owns when to look; [`nodelb_core::stale`] says which, the [`crate::reaper`] does it.
+//! Ends stale sockets: a task that ends sockets with a backend that is gone, so that their programs connect again and
+//! reach another one. Owns the schedule; [`nodelb_core::stale`] decides which sockets are stale, and the
+//! [`crate::reaper`] ends them.
 //!
 //! ```text
 //! snapshot: moves ──> pass: read flows ─> judge ─> newer snapshot, read again, judge ─> reaper
 //!                └──> addresses answered since ──────────────────────────────────────> reaper
 //! ```
 //!
-//! Passes reconcile: each looks at every socket, and none depends on an event that might have been missed. One is due when
-//! the engine's count of moves changes, once more shortly after (a connect() may have been under way), and every minute.
-//! A reaper that has ended is replaced where somebody starts another one; what was missed meanwhile is the next pass's.
+//! Passes reconcile: each checks every socket, and none depends on an event that might be lost. A pass is due when the
+//! engine's count of moves changes, once more shortly after (a connect() may have been in progress), and every minute.
+//! If a reaper has ended, another one is used where another process starts reapers; the next pass catches up.
 
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::addr::Protocol;
@@ -40,92 +41,94 @@ mod report;
 use judge::{Judge, Suspect};
 pub use report::MovesReport;
 
-/// The time from one pass to the next, at least.
+/// The minimum time between two passes.
 const PASS_EVERY: Duration = Duration::from_millis(250);
 
-/// How long a socket keeps a backend that its service has lost: an exchange of this length still gets its answer.
+/// How long a socket keeps a backend that its service has lost: a request that is answered within this time still gets
+/// its answer.
 const LAST_ANSWER: Duration = Duration::from_millis(250);
 
-/// How long a pass that failed is waited for.
+/// The delay before a failed pass is repeated.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How often all sockets are looked at although nothing has changed.
+/// The interval of checks of all sockets without a change.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// How long until another reaper is called, at first and at most: twice as long each time that none gets anywhere.
+/// The first and the longest delay before another connect to a reaper. It doubles each time that no reaper succeeds.
 const CALL_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// What it means that sockets cannot be ended, for the journal.
+/// The consequence when sockets cannot be ended, for the journal.
 pub const STUCK: &str = "UDP sockets stay connected to backends that are gone until they are closed";
 
-/// How long the owner may take to publish what it knows now.
+/// How long the owner may take to publish its current state.
 const PICTURE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Reads the connections through services over one protocol, of every network namespace, one after the other; may block.
+/// Reads the connections through services over one protocol, in every network namespace, one after the other; may
+/// block.
 pub type ReadFlows = Arc<dyn Fn(Protocol, &mut dyn FnMut(Flow)) -> io::Result<()> + Send + Sync>;
 
-/// What it takes to end sockets: found out, and started, before capabilities are dropped.
+/// The means to end sockets: probed and started before the capabilities are dropped.
 pub struct Means {
-    /// What is.
+    /// Reads the current connections.
     pub flows: ReadFlows,
-    /// What ends them.
+    /// Ends sockets.
     pub reaper: Reaper,
-    /// Whose sockets are ended for the address they dialled: those in this cgroup; `None` for all.
+    /// The cgroup with the sockets that may be ended because of the address they connected to; `None` for all sockets.
     pub cgroup: Option<PathBuf>,
 }
 
-/// What the task works with.
+/// The inputs of the task.
 pub struct Mover {
-    /// What is right.
+    /// The owner's snapshots.
     snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// To the owner, who is asked for nothing but a newer snapshot.
+    /// To the owner; used only to request a newer snapshot.
     changes: mpsc::Sender<Vec<Change>>,
     scope: Disconnect,
-    /// Where it is remembered which boot nodelb ran in last.
+    /// The directory in which the id of the last boot is stored.
     directory: PathBuf,
     report: watch::Sender<Arc<MovesReport>>,
     clock: Clock,
     call_again: [Duration; 2],
 }
 
-/// Why a pass came to no end.
+/// The reason why a pass was not completed.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
-    /// The kernel cannot be asked; the next pass tries again.
+    /// The kernel cannot list the sockets; the next pass tries again.
     #[error("the sockets of this node cannot be listed: {0}")]
     Flows(io::Error),
-    /// The owner has something else to do; the next pass tries again.
+    /// The owner is busy; the next pass tries again.
     #[error("the reconcile loop has not said what it knows within {} s", PICTURE_WITHIN.as_secs())]
     Owner,
-    /// Nothing can be ended any more, by this reaper.
+    /// This reaper cannot end sockets any more.
     #[error("the reaper has ended, or does not answer ({0})")]
     Reaper(io::Error),
 }
 
-/// [`Means`], in use.
+/// [`Means`] with a connected reaper.
 struct AtHand {
     flows: ReadFlows,
     line: Line,
 }
 
-/// What the task remembers between passes.
+/// The state of the task between passes.
 #[derive(Default)]
 struct Memory {
     seen: Moves,
     answered: Option<Answered>,
-    /// What became answered at the last pass: looked at once more.
+    /// The addresses that were new at the last pass; the next pass checks them once more.
     recent: Vec<L4Addr>,
-    /// Whether the last pass failed: said once.
+    /// Whether the last pass failed, so that it is logged once.
     is_failing: bool,
-    /// Whether the journal was told last that there is no reaper.
+    /// Whether the last journal line says that there is no reaper.
     is_missed: bool,
-    /// Whether the journal was told that pods are out of reach.
+    /// Whether the journal has a line about unreachable pods.
     is_told_reach: bool,
     report: MovesReport,
 }
 
 impl Mover {
-    /// A task of this owner's, for sockets of this scope, with the state directory.
+    /// A task for the sockets in this scope; `directory` is the state directory.
     pub fn new(
         snapshot: watch::Receiver<Arc<Snapshot>>,
         changes: mpsc::Sender<Vec<Change>>,
@@ -136,7 +139,7 @@ impl Mover {
         Self { snapshot, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
     }
 
-    /// Starts it on the runtime; the figures are returned.
+    /// Starts the task on the runtime; returns its figures.
     pub fn start(
         self,
         means: Means,
@@ -147,7 +150,7 @@ impl Mover {
         reported
     }
 
-    /// Runs until `shutdown`, or until there is no reaper any more.
+    /// Runs until `shutdown`, or until no reaper is left.
     async fn run(self, means: Means, shutdown: impl Future<Output = ()>) {
         tokio::select! {
             () = shutdown => {}
@@ -157,7 +160,7 @@ impl Mover {
 
     async fn call_and_work(mut self, means: Means) {
         let Means { flows, mut reaper, cgroup } = means;
-        // Before anything that is served now is new.
+        // Before any frontend counts as new.
         let mut memory = Memory::beside(&self.snapshot.borrow());
         if memory.answered.is_none() && boot::is_another(self.directory.clone()).await {
             memory.begin_with_nothing();
@@ -191,9 +194,9 @@ impl Mover {
         }
     }
 
-    /// Makes passes until the reaper is gone; why. Nothing if nobody publishes any more.
+    /// Makes passes until the reaper has ended; returns the reason, or `None` if the owner has ended.
     async fn work(&mut self, memory: &mut Memory, mut at_hand: AtHand) -> Option<io::Error> {
-        // The first tick is at once: what was missed is made up for.
+        // The first tick comes at once: it catches up with missed changes.
         let mut look = ticking(LOOK_EVERY);
         let mut due: Option<Instant> = None;
         let mut last = Instant::now();
@@ -228,23 +231,24 @@ impl Mover {
         }
     }
 
-    /// Whether something has changed since the last pass that sockets may have to move on for.
+    /// Whether anything has changed since the last pass that may make sockets stale.
     fn is_moved(&self, memory: &Memory) -> bool {
         let now = self.snapshot.borrow().moves;
         now.udp != memory.seen.udp || (self.scope == Disconnect::All && now.tcp != memory.seen.tcp)
     }
 
-    /// Ends what should be ended now; how many that were.
+    /// Ends the stale sockets; returns how many.
     async fn pass(&mut self, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
         memory.seen = snapshot.moves;
-        // What is served now is not new until it is known what all sources say; unless it is known what was served before:
-        // a socket that is connected to an address itself reaches no service, whatever the sources will say.
+        // Before all sources are synced, a served frontend does not count as new, unless the previously served ones are
+        // known: a socket that is connected to a frontend's address itself reaches no service, whatever the sources
+        // will send.
         if !snapshot.is_ready && memory.answered.is_none() {
             return Ok(0);
         }
         let mut destroyed = end_dialled(&snapshot, memory, at_hand).await?;
-        // That a backend is gone is known from its source alone, never from what is remembered.
+        // Only a source shows that a backend is gone, never the remembered state.
         if !snapshot.is_ready {
             return Ok(destroyed);
         }
@@ -262,9 +266,9 @@ impl Mover {
         Ok(destroyed)
     }
 
-    /// The sockets that should move on. A record may have been read while it was written, and the kernel may be ahead of
-    /// the snapshot: so a socket counts that should by a snapshot which is newer than what was read of it, and that reads
-    /// the same twice, [`LAST_ANSWER`] apart.
+    /// The stale sockets. A record may have been read while it was written, and the kernel may be ahead of the
+    /// snapshot. Therefore a socket counts as stale if two equal reads, [`LAST_ANSWER`] apart, say so by a snapshot
+    /// that is newer than the first read.
     async fn find_stale(&mut self, protocol: Protocol, at_hand: &AtHand) -> Result<Vec<Suspect>, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow());
         let before = at_hand.suspects(protocol, snapshot).await?;
@@ -279,8 +283,8 @@ impl Mover {
         Ok(suspects)
     }
 
-    /// One that says all that was in the kernel when this was called. The owner publishes after every round, and an empty
-    /// batch makes a round.
+    /// A snapshot with everything that was in the kernel at the time of the call. The owner publishes after every
+    /// round, and an empty batch causes a round.
     async fn newer_snapshot(&mut self) -> Result<Arc<Snapshot>, PassError> {
         self.snapshot.mark_unchanged();
         let published = async {
@@ -297,7 +301,7 @@ impl Mover {
 }
 
 impl AtHand {
-    /// Reads every flow, and keeps those that should not be.
+    /// Reads every flow, and keeps the stale ones.
     async fn suspects(&self, protocol: Protocol, snapshot: Arc<Snapshot>) -> Result<Vec<Suspect>, PassError> {
         let flows = Arc::clone(&self.flows);
         let reading = tokio::task::spawn_blocking(move || {
@@ -314,19 +318,20 @@ impl AtHand {
 }
 
 impl Memory {
-    /// At a start, with this content of the kernel. Where that is nothing, something else may have answered until now, such
-    /// as kube-proxy: what nodelb answers first is not new.
+    /// The state at a start, with this content of the kernel. If the kernel is empty, another program such as
+    /// kube-proxy may have answered until now: what nodelb answers first is then not new.
     fn beside(snapshot: &Snapshot) -> Self {
         let is_adopted = snapshot.serves_anything();
         Self { answered: is_adopted.then(|| stale::answered(snapshot)), ..Self::default() }
     }
 
-    /// After a reboot of a node that nodelb served: until now nothing has answered, so all that is answered is new.
+    /// The state after a reboot of a node that nodelb served: nothing has answered until now, so every answered address
+    /// is new.
     fn begin_with_nothing(&mut self) {
         self.answered = Some(Answered::default());
     }
 
-    /// There is a reaper.
+    /// Records that a reaper is connected.
     fn found(&mut self, hello: Hello) {
         self.report.is_working = true;
         if std::mem::take(&mut self.is_missed) {
@@ -341,7 +346,7 @@ impl Memory {
         }
     }
 
-    /// There is none; said once.
+    /// Records that there is no reaper; logged once.
     fn miss(&mut self, lost: &Lost) {
         self.report.is_working = false;
         self.report.errors += 1;
@@ -354,7 +359,7 @@ impl Memory {
         }
     }
 
-    /// Says what kept a pass from its end, once; the error, if the reaper did.
+    /// Logs why a pass failed, once; returns the error if the reaper caused it.
     fn note(&mut self, ended: Result<u64, PassError>) -> Option<io::Error> {
         match ended {
             Ok(_) => {
@@ -397,7 +402,7 @@ async fn end_stale(
     memory: &mut Memory,
     at_hand: &mut AtHand,
 ) -> Result<u64, PassError> {
-    // By namespace: each is looked for and entered once for a batch.
+    // Sorted by namespace: each is searched and entered once per batch.
     stale.sort_unstable();
     let mut destroyed: BTreeMap<String, u64> = BTreeMap::new();
     for batch in stale.chunks(BATCH) {
@@ -417,7 +422,7 @@ async fn end_stale(
     Ok(total)
 }
 
-/// Ends the sockets that dialled a ClusterIP before it was answered.
+/// Ends the sockets that connected to a ClusterIP before nodelb answered it.
 async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
     let now = stale::answered(snapshot);
     let new = memory.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
@@ -435,7 +440,7 @@ async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtH
             memory.take_error(outcome);
         }
     }
-    // Not before: a reaper that ends meanwhile leaves it to the next one.
+    // Not earlier: if a reaper ends meanwhile, the next one does the work.
     (memory.answered, memory.recent) = (Some(now), new);
     let total = destroyed.values().sum();
     memory.report.count(Protocol::Udp, total);

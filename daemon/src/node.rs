@@ -1,5 +1,5 @@
-//! What this machine says about itself: its name, and its addresses, followed as they come and go. Owns the way from
-//! interfaces and routes to [`NodeFacts`]; which of the addresses matter for what is decided in the core.
+//! The facts of this machine: its name, and its current addresses. Owns the path from interfaces and routes to
+//! [`NodeFacts`]; the core decides which addresses matter for which purpose.
 
 use std::io;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ mod addresses;
 mod netlink;
 pub mod watch;
 
-/// What is set about the node, or found out once: everything but its addresses.
+/// The configured facts about the node, and those that are read once: everything except its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// See [`NodeFacts::name`].
     pub name: Arc<str>,
-    /// Whether that is the host name, because the configuration sets no name.
+    /// Whether the name is the host name, because the configuration sets none.
     pub is_host_name: bool,
     /// See [`NodeFacts::zone`].
     pub zone: Arc<str>,
@@ -28,11 +28,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// As configured, and with the host name where the configuration leaves the name open. Either in lower case, as the
-    /// kubelet registers the Node, which kube-proxy does with `--hostname-override`, too.
+    /// The configured identity, with the host name if the configuration sets no name. Both names are in lower case, as
+    /// the kubelet registers the Node; kube-proxy does the same with `--hostname-override`.
     ///
     /// # Errors
-    /// When the machine does not tell its host name.
+    /// If the host name cannot be read.
     pub fn of(node: &Node) -> io::Result<Self> {
         let configured = node_name(&node.name);
         let is_host_name = configured.is_empty();
@@ -41,7 +41,7 @@ impl Identity {
         Ok(Self { name: name.into(), is_host_name, zone: node.zone.as_str().into(), nodeport_addresses })
     }
 
-    /// The facts about a node that has these addresses.
+    /// The facts about a node with these addresses.
     fn facts(&self, addresses: &Addresses) -> NodeFacts {
         NodeFacts {
             name: Arc::clone(&self.name),
@@ -53,7 +53,7 @@ impl Identity {
     }
 }
 
-/// The host name, which is also the kubelet's default for the node name: in lower case.
+/// The host name in lower case, which is also the kubelet's default for the node name.
 fn host_name() -> io::Result<String> {
     let name = nix::unistd::gethostname()?;
     name.into_string().map(|name| node_name(&name)).map_err(|name| {
@@ -62,7 +62,8 @@ fn host_name() -> io::Result<String> {
     })
 }
 
-/// Whether the name is what a machine has whose host name is not set yet: the kernel's own, or that of the loopback address.
+/// Whether the name is one that a machine has before its host name is set: the kernel's default, or the name of the
+/// loopback address.
 fn is_unset(host_name: &str) -> bool {
     matches!(host_name, "" | "(none)" | "localhost" | "localhost.localdomain" | "localhost4" | "localhost6")
 }

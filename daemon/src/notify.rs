@@ -1,5 +1,6 @@
-//! Tells the service manager how the daemon stands, by the sd_notify(3) protocol. Owns the notification socket; when to
-//! say what is the reconcile loop's business. The environment is a parameter, so that tests have their own manager.
+//! Reports the state of the daemon to the service manager, by the sd_notify(3) protocol. Owns the notification socket;
+//! the reconcile loop decides when to send which message. The environment is a parameter, so that tests can act as the
+//! service manager.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,26 +11,26 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// The line to the service manager. Without one (started by hand) every message is dropped.
+/// The connection to the service manager. Without one (a daemon started by hand) every message is dropped.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
     watchdog: Option<Duration>,
 }
 
-/// What the service manager put into the environment.
+/// The service manager's environment variables.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// `NOTIFY_SOCKET`: a path, or `@` and an abstract name.
     pub socket: Option<OsString>,
     /// `WATCHDOG_USEC`: microseconds of silence after which the manager restarts the daemon.
     pub watchdog_usec: Option<String>,
-    /// `WATCHDOG_PID`: whom the watchdog is for, if not for everybody.
+    /// `WATCHDOG_PID`: the id of the process that the watchdog supervises, if it is limited to one.
     pub watchdog_pid: Option<String>,
 }
 
 impl Environment {
-    /// What this process was started with.
+    /// The environment of this process.
     pub fn of_process() -> Self {
         Self {
             socket: std::env::var_os("NOTIFY_SOCKET"),
@@ -46,10 +47,10 @@ impl Environment {
 }
 
 impl Notifier {
-    /// Connects to the manager the environment names.
+    /// Connects to the service manager that the environment names.
     ///
     /// # Errors
-    /// When a socket is named but cannot be reached. The daemon can do its work without: say so once and use
+    /// If a socket is named but cannot be reached. The daemon can work without it: log the error once and use
     /// [`Notifier::default`].
     pub fn connect(environment: &Environment) -> io::Result<Self> {
         let socket = environment.socket.as_deref().filter(|name| !name.is_empty()).map(connect).transpose()?;
@@ -57,41 +58,41 @@ impl Notifier {
         Ok(Self { socket, watchdog })
     }
 
-    /// How often [`Notifier::watchdog`] must be called: half of what the manager allows. `None` without a watchdog.
+    /// How often [`Notifier::watchdog`] must be called: half of the manager's limit. `None` without a watchdog.
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog.map(|allowed| allowed / 2)
     }
 
-    /// Start, or a reload, is finished.
+    /// Reports that the start or a reload is finished.
     pub fn ready(&self, status: &str) {
         self.send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
     }
 
-    /// The configuration is being read again; [`Notifier::ready`] ends it.
+    /// Reports that the configuration is being read again; [`Notifier::ready`] ends that state.
     pub fn reloading(&self, status: &str) {
-        // The time is the promise of Type=notify-reload: without it systemd 253 and newer would wait for it in vain.
+        // Type=notify-reload requires the time: without it systemd 253 and newer waits forever.
         let Ok(time) = NotifyState::monotonic_usec_now() else { return };
         self.send(&[NotifyState::Reloading, time, NotifyState::Status(&one_line(status))]);
     }
 
-    /// The daemon is about to end.
+    /// Reports that the daemon is about to end.
     pub fn stopping(&self, status: &str) {
         self.send(&[NotifyState::Stopping, NotifyState::Status(&one_line(status))]);
     }
 
-    /// One line for `systemctl status`.
+    /// Sets the line in `systemctl status`.
     pub fn status(&self, status: &str) {
         self.send(&[NotifyState::Status(&one_line(status))]);
     }
 
-    /// The reconcile loop goes round.
+    /// Reports that the reconcile loop is running.
     pub fn watchdog(&self) {
         if self.watchdog.is_some() {
             self.send(&[NotifyState::Watchdog]);
         }
     }
 
-    /// A manager that does not read must not hold up the daemon: what it has no room for is dropped.
+    /// Sends a message. A manager that does not read must not delay the daemon: messages without room are dropped.
     fn send(&self, states: &[NotifyState<'_>]) {
         let Some(socket) = &self.socket else { return };
         let message: String = states.iter().map(|state| format!("{state}\n")).collect();
@@ -101,7 +102,7 @@ impl Notifier {
     }
 }
 
-/// A line break would end the value and begin another assignment.
+/// The status as one line: a line break would end the value and begin another assignment.
 fn one_line(status: &str) -> String {
     status.replace(['\n', '\r'], " ")
 }

@@ -1,15 +1,16 @@
-//! The reaper: a small process that ends sockets in any network namespace for the daemon, and can do nothing else.
-//! Ending a socket takes CAP_NET_ADMIN where it is, going there CAP_SYS_ADMIN, and finding the way CAP_SYS_PTRACE. The
-//! daemon has none of them while it runs: systemd starts the reaper when the daemon connects to its socket
-//! (`contrib/systemd/nodelb-reaper.socket`), or else the daemon does, before it gives its own up.
+//! The reaper: a small process that ends sockets in any network namespace on behalf of the daemon, and can do nothing
+//! else. Ending a socket takes CAP_NET_ADMIN in its namespace, entering the namespace takes CAP_SYS_ADMIN, and finding
+//! it takes CAP_SYS_PTRACE. The daemon has none of them while it runs: either systemd starts the reaper when the daemon
+//! connects to its socket (`contrib/systemd/nodelb-reaper.socket`), or the daemon starts it before it drops its own
+//! capabilities.
 //!
 //! ```text
 //! daemon: client ── unix socket: wire ──> reaper: child ── namespaces, destroy ──> the kernel
 //! ```
 //!
-//! It takes orders of fixed size from the one socket that is its standard input ([`wire`]) and ends with it. An order
-//! names a socket by its cookie and addresses, which the kernel compares: none can hit another one. What to end is
-//! decided by the daemon.
+//! The reaper receives orders of limited size over the one socket that is its standard input ([`wire`]), and ends with
+//! it. An order identifies a socket by its cookie and addresses, which the kernel compares, so it cannot end a
+//! different socket. The daemon decides which sockets to end.
 
 mod child;
 pub mod client;

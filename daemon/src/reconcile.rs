@@ -1,5 +1,5 @@
-//! The owner task: the only writer. Owns the engine and the datapath; everybody else sends it changes or reads what it
-//! publishes.
+//! The owner task: the only writer of the maps. Owns the engine and the datapath; all other tasks send it changes or
+//! read what it publishes.
 //!
 //! ```text
 //!  files (1) ──┐  Vec<Change>,                        ┌── watch: Arc<Snapshot> ──> admin (n readers)
@@ -8,8 +8,8 @@
 //!                                       └── canary, every CANARY_EVERY; watchdog, from this loop only
 //! ```
 //!
-//! A change is applied at once when the owner is idle. Under load whatever queued up meanwhile goes into one round, so
-//! nobody waits for a timer and a storm costs one round per batch.
+//! An idle owner applies a change at once. Under load, all changes that are waiting go into one round: no change waits
+//! for a timer, and a burst of changes costs one round per batch.
 
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
@@ -39,63 +39,63 @@ use crate::status::{Check, Health};
 
 mod kept;
 
-/// How many batches of changes may wait for the owner before a source has to.
+/// How many batches of changes may wait for the owner before a source must wait.
 pub const QUEUE: usize = 64;
 
-/// The most changes taken into one round: bounds how long the loop is away from its watchdog.
+/// The maximum number of changes in one round, which limits the time between two watchdog messages.
 const ROUND_CHANGES: usize = 65_536;
 
-/// How often the hooks are tried out.
+/// The interval of the canary check of the hooks.
 const CANARY_EVERY: Duration = Duration::from_secs(10);
 
-/// How often the loop goes round when nothing happens.
+/// The interval of the loop without changes.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
-/// How long systemd is kept waiting for a source. What is ordered after nodelb must start in the end, the kubelet first of
-/// all: on a control-plane node the apiserver itself is among it.
+/// How many milliseconds systemd waits for a source at most. Units that are ordered after nodelb must start in the end,
+/// above all the kubelet: on a control-plane node it starts the apiserver itself.
 const READY_WITHOUT_ALL: u64 = 10_000;
 
-/// Tries whether the datapath is in effect, and says so in one check.
+/// Tests whether the datapath is in effect, and returns the results as checks.
 pub type Probe<D> = Box<dyn FnMut(&mut D) -> Vec<Check> + Send>;
 
-/// Everything the loop works on.
+/// All inputs and outputs of the loop.
 pub struct Owner<D> {
     /// The state machine.
     pub engine: Engine,
-    /// What it steers.
+    /// The datapath that the engine writes to.
     pub datapath: D,
-    /// From the sources and the node.
+    /// Changes from the sources and the node.
     pub changes: mpsc::Receiver<Vec<Change>>,
-    /// What somebody else may have done to the maps.
+    /// Possible changes of the maps by other programs.
     pub drift: Findings,
-    /// For readers.
+    /// The published snapshots, for readers.
     pub snapshot: watch::Sender<Arc<Snapshot>>,
-    /// Counted around every round, for whoever compares maps and snapshot.
+    /// The count of rounds, for readers that compare maps and snapshot.
     pub rounds: Rounds,
-    /// For readers.
+    /// The published health, for readers.
     pub health: watch::Sender<Arc<Health>>,
-    /// Told what every round did.
+    /// Receives the events of every round.
     pub reporter: Reporter,
-    /// To systemd.
+    /// The connection to systemd.
     pub notifier: Arc<Notifier>,
-    /// Proof of life of the datapath; the checks of the memory datapath are empty.
+    /// Tests the datapath; returns no checks for the memory datapath.
     pub probe: Probe<D>,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
 }
 
-/// What the loop remembers between rounds.
+/// The state of the loop between rounds.
 #[derive(Default)]
 struct Standing {
     was_ready: bool,
-    /// Whether systemd was told so although a source has yet to answer.
+    /// Whether systemd was notified of readiness before all sources were synced.
     goes_without: bool,
     probes: Vec<Check>,
     losses: Losses,
 }
 
 impl<D: Datapath> Owner<D> {
-    /// Runs until `shutdown`. Leaves the datapath as it is: connections go on.
+    /// Runs until `shutdown`. Leaves the datapath unchanged: connections continue.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut standing = Standing::default();
         let mut beat = ticking(BEAT_EVERY);
@@ -131,7 +131,7 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    /// The batch, and whatever else is waiting already.
+    /// Processes the batch and all other waiting batches.
     fn take(&mut self, batch: Vec<Change>) {
         let mut taken = batch.len();
         batch.into_iter().for_each(|change| self.engine.change(change));
@@ -143,7 +143,7 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    /// Reads the entries once more: now nothing is in flight. What differs then is put right.
+    /// Reads the entries again, while no operation is in progress, and repairs real differences.
     fn look_again(&mut self, suspects: &[EntryKey], standing: &mut Standing) {
         match self.datapath.read(suspects) {
             Ok(content) if self.engine.found(&content, suspects) > 0 => self.round(standing, Taken::now()),
@@ -172,7 +172,7 @@ impl<D: Datapath> Owner<D> {
             standing.was_ready = true;
             self.try_canary(standing);
         }
-        // Before anybody is told: who is may ask at once.
+        // Published before systemd is notified: units that wait for it may send requests at once.
         self.publish_health(standing);
         if becomes_ready {
             let (services, kept) = (self.engine.holdings().services, self.engine.kept());
@@ -182,7 +182,7 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    /// Tells systemd that all is done that can be done for now, although not every source has been read.
+    /// Notifies systemd that everything possible is done, although not every source is synced.
     fn go_without_all(&mut self, standing: &mut Standing) {
         let is_due = self.clock.now().0 >= READY_WITHOUT_ALL;
         if !is_due || standing.was_ready || standing.goes_without {
@@ -208,7 +208,7 @@ impl<D: Datapath> Owner<D> {
         self.engine.unsynced() == [Source::Kubernetes]
     }
 
-    /// Logs only what changed: a hook that stays broken is one line, not one every ten seconds.
+    /// Checks the hooks. Logs only changes: a hook that stays broken causes one line, not one every ten seconds.
     fn try_canary(&mut self, standing: &mut Standing) {
         let (taken, links) = (Taken::now(), drift::links(&self.drift.reports));
         let checks = (self.probe)(&mut self.datapath);
@@ -247,7 +247,7 @@ impl<D: Datapath> Owner<D> {
         };
         let mut checks = vec![reconcile];
         checks.extend(standing.probes.iter().cloned());
-        // No reason to take the node out of service: connections are translated all the same.
+        // No reason to mark the node as not ready: connections are translated all the same.
         let unanswered = self.snapshot.borrow().facts().entry_error(None).map(ToString::to_string);
         checks.extend(unanswered.map(|error| Check::passed("healthz", error)));
         checks.extend(node_addresses(&self.snapshot.borrow()));
@@ -255,7 +255,7 @@ impl<D: Datapath> Owner<D> {
     }
 }
 
-/// What the kernel did not take of the addresses on which NodePorts are answered; nothing, usually.
+/// The addresses for NodePorts that the kernel has not accepted; usually none.
 fn node_addresses(snapshot: &Snapshot) -> Option<Check> {
     let (addr, error) = snapshot.unanswered_node_addrs().next()?;
     let count = snapshot.unanswered_node_addrs().count();
@@ -263,7 +263,7 @@ fn node_addresses(snapshot: &Snapshot) -> Option<Check> {
     Some(Check::passed("node-addresses", detail))
 }
 
-/// One line per thing that matters to an operator; a steady state is silent.
+/// Logs one line for each important change; a steady state logs nothing.
 fn report(round: &Round) {
     const SHOWN: usize = 8;
     for (address, error) in round.errors.iter().take(SHOWN) {
@@ -286,7 +286,7 @@ fn report(round: &Round) {
             "{} frontends that no source asks for any more are removed", round.pruned
         );
     }
-    // Of backends that turn the checker tells.
+    // The checker reports backends with a changed health.
     if round.done > 0 && round.compiled.len() > round.by_checks {
         let names: BTreeSet<String> = round.compiled.iter().take(SHOWN).map(ToString::to_string).collect();
         let more = round.compiled.len().saturating_sub(SHOWN);
@@ -299,7 +299,7 @@ fn report(round: &Round) {
     }
 }
 
-/// Addresses of the node on which NodePorts are not answered although they should be.
+/// Reports addresses of the node that should answer NodePorts but do not.
 fn report_node_addrs(round: &Round, shown: usize) {
     for (addr, error) in round.unanswered.iter().take(shown) {
         warn!(
@@ -324,7 +324,7 @@ fn report_node_addrs(round: &Round, shown: usize) {
     }
 }
 
-/// Who has to do without an address because another service owns it, and who has to no longer.
+/// Reports services that lose or regain an address because another service owns it or no longer owns it.
 fn report_contests(round: &Round, shown: usize) {
     for Outranked { address, claimant, owner, text, described } in round.outranked.iter().take(shown) {
         warn!(
@@ -353,10 +353,11 @@ fn report_contests(round: &Round, shown: usize) {
     }
 }
 
-/// How many ports without a backend the journal is told of by name in a second: a source that goes away may empty all.
+/// The maximum number of ports without a backend that the journal names in a second: a source that disappears may empty
+/// all.
 const LOSSES_BY_NAME: usize = 20;
 
-/// What the journal is told of lost backends in one second.
+/// The lost backends that were logged in one second.
 #[derive(Default)]
 struct Losses {
     second: u64,
@@ -365,7 +366,8 @@ struct Losses {
 }
 
 impl Losses {
-    /// Begins the second that it is now, if it is another. How many were not told of in the one before.
+    /// Begins the current second if it is a new one; returns how many lost backends were not logged in the previous
+    /// one.
     fn turn_over(&mut self, now: Moment) -> usize {
         if now.0 / 1_000 == self.second {
             return 0;
@@ -373,7 +375,7 @@ impl Losses {
         std::mem::replace(self, Self { second: now.0 / 1_000, told: 0, untold: 0 }).untold
     }
 
-    /// How many of so many may be told of by name.
+    /// How many of `count` may be logged by name.
     fn admit(&mut self, count: usize) -> usize {
         let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.told));
         self.told += admitted;
@@ -392,7 +394,7 @@ impl Losses {
     }
 }
 
-/// Lost backends, with who took them: what an operator looks for first.
+/// Reports lost backends with the source that removed them: administrators look for these lines first.
 fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
     losses.report(now);
     for Emptied { key, cause } in &round.emptied[..losses.admit(round.emptied.len())] {

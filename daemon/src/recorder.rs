@@ -1,6 +1,6 @@
-//! Keeps the flight recorder's records: gives each event of the owner its number, publishes all of them for readers, and
-//! keeps them in the state directory, so that they are there after a restart. A task of its own: the owner hands events
-//! on and never waits, not for a disk either.
+//! Keeps the records of the flight recorder: assigns a number to each event of the owner, publishes all records for
+//! readers, and stores them in the state directory, so that they survive a restart. It is a separate task: the owner
+//! passes events on and never waits, not even for a disk.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,43 +21,44 @@ use crate::latency::Latencies;
 
 mod file;
 
-/// How many batches of events may wait for the recorder, which is away only while it looks for what earlier runs wrote.
+/// How many batches of events may wait for the recorder. It only makes them wait while it reads the records of earlier
+/// runs.
 const QUEUE: usize = 1_024;
 
-/// How many numbers a run leaves out after what earlier ones have written: a run that was killed had given some of them to
-/// records that were told, and not written yet.
+/// How many numbers a run skips after the stored records of earlier runs: a run that was killed may have shown records
+/// to readers before they were stored.
 const LEFT_OUT: u64 = 1_000;
 
-/// What happened at one time.
+/// The events of one time.
 #[derive(Debug)]
 struct Batch {
     events: Vec<Event>,
     stamp: Stamp,
 }
 
-/// The owner's end: where it reports what rounds did.
+/// The owner's side, which reports the results of rounds.
 #[derive(Debug)]
 pub struct Reporter {
     to: mpsc::Sender<Batch>,
     latencies: Latencies,
-    /// Events that found no room.
+    /// Number of events that did not fit into the queue.
     lost: usize,
 }
 
 impl Reporter {
-    /// Takes note of a round over changes that were taken then. Never waits.
+    /// Records a round and its changes, which the owner received at `taken`. Never waits.
     pub fn report(&mut self, round: &mut Round, taken: Taken, took: Duration) {
         self.latencies.observe(round, took);
         self.latencies.observe_triggers(round, taken);
         self.tell(std::mem::take(&mut round.events), taken);
     }
 
-    /// A round is due only because of one before it.
+    /// Counts a round that an earlier round made necessary.
     pub fn count_retry(&self) {
         self.latencies.retries.inc();
     }
 
-    /// Records what has happened since then, and the kernel has by now. Never waits.
+    /// Records events that happened at `taken` and are in the kernel by now. Never waits.
     pub fn tell(&mut self, mut events: Vec<Event>, taken: Taken) {
         let count = events.len();
         if self.lost > 0 {
@@ -76,14 +77,14 @@ impl Reporter {
     }
 }
 
-/// How long files may take.
+/// The intervals and limits for files.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// From one write to the next, at least; the first is made at once.
+    /// The minimum time between two writes; the first is immediate.
     pub every: Duration,
-    /// The same after one that failed.
+    /// The same after a failed write.
     pub retry: Duration,
-    /// For reading them at the start, and for writing at the end.
+    /// The maximum duration of the read at the start, and of the write at the end.
     pub patience: Duration,
 }
 
@@ -94,19 +95,19 @@ impl Default for Timing {
     }
 }
 
-/// What there is of a recorder that was started.
+/// The parts of a started recorder.
 pub struct Started {
-    /// For the owner. The recorder ends when it is gone.
+    /// The owner's side. The recorder ends when it is dropped.
     pub reporter: Reporter,
-    /// For readers.
+    /// The published records, for readers.
     pub history: watch::Receiver<Arc<History>>,
-    /// For readers; as it was given.
+    /// The given figures, for readers.
     pub latencies: Latencies,
-    /// For whoever ends the daemon: done when everything is written, or cannot be.
+    /// The task. It is done when everything is stored, or cannot be stored.
     pub task: JoinHandle<()>,
 }
 
-/// Starts it. `start` is what is recorded first.
+/// Starts the recorder. `start` is the first recorded event.
 pub fn start(directory: PathBuf, latencies: Latencies, start: Event, timing: Timing) -> Started {
     let (to, from) = mpsc::channel(QUEUE);
     let (publish, history) = watch::channel(Arc::default());
@@ -128,7 +129,7 @@ pub fn start(directory: PathBuf, latencies: Latencies, start: Event, timing: Tim
     Started { reporter, history, latencies, task: tokio::spawn(recorder.run()) }
 }
 
-/// See the module.
+/// The task's state; see the module.
 struct Recorder {
     from: mpsc::Receiver<Batch>,
     publish: watch::Sender<Arc<History>>,
@@ -136,12 +137,13 @@ struct Recorder {
     history: History,
     directory: PathBuf,
     timing: Timing,
-    /// Whether records are written: not where those of earlier runs could not be read, for what is written goes after them.
+    /// Whether records are stored. Not if the records of earlier runs could not be read, because new ones are appended
+    /// to them.
     keeps: bool,
-    /// The number of the last record that is in the file, as far as is known.
+    /// Number of the last stored record, as far as is known.
     written: u64,
     writing: Option<Writing>,
-    /// When writing may begin again.
+    /// The earliest time of the next write.
     next_write: Option<Instant>,
     has_failed: bool,
 }
@@ -149,11 +151,11 @@ struct Recorder {
 #[derive(Debug)]
 struct Writing {
     done: oneshot::Receiver<io::Result<()>>,
-    /// What the file ends with then.
+    /// Number of the last record in the file after the write.
     last: u64,
 }
 
-/// What the loop waits for.
+/// An event in the loop.
 enum Woken {
     Batch(Option<Batch>),
     Written(io::Result<()>),
@@ -181,7 +183,7 @@ impl Recorder {
         self.end().await;
     }
 
-    /// Reads what earlier runs have written. Events wait meanwhile.
+    /// Reads the records of earlier runs. Events wait meanwhile.
     async fn restore(&mut self) {
         let (directory, patience) = (self.directory.clone(), self.timing.patience);
         let shown = file::path(&directory).display().to_string();
@@ -216,7 +218,7 @@ impl Recorder {
         }
     }
 
-    /// The batch, and whatever else is waiting already.
+    /// Records the batch and all other waiting batches.
     fn take(&mut self, batch: Batch) {
         let mut next = Some(batch);
         while let Some(Batch { events, stamp }) = next {
@@ -239,7 +241,7 @@ impl Recorder {
         self.keeps && self.writing.is_none() && self.written < self.history.last()
     }
 
-    /// Begins to write if there is something to write and it is time. Never waits.
+    /// Starts a write if there are new records and it is time. Never waits.
     fn write(&mut self) {
         if !self.is_behind() || self.next_write.is_some() {
             return;
@@ -277,7 +279,7 @@ impl Recorder {
         }
     }
 
-    /// Writes the rest, as far as there is time.
+    /// Writes the remaining records, within the time limit.
     async fn end(mut self) {
         let deadline = Instant::now() + self.timing.patience;
         self.next_write = None;
@@ -302,7 +304,7 @@ impl Recorder {
     }
 }
 
-/// Waits until what is being written is; for ever if nothing is.
+/// Waits until the current write has ended; forever if there is none.
 async fn finished(writing: &mut Option<Writing>) -> io::Result<()> {
     match writing {
         Some(writing) => (&mut writing.done).await.map_err(io::Error::other).flatten(),

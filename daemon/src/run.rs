@@ -1,5 +1,5 @@
-//! What `nodelb run` is made of, and in which order. Everything that can be refused is refused before the kernel is
-//! touched; capabilities are dropped before there are threads; only then is there a runtime.
+//! The parts of `nodelb run` and the order of their start. All errors in the configuration are found before the kernel
+//! is changed; the capabilities are dropped before there are threads; the runtime starts last.
 
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::Content;
@@ -59,28 +59,29 @@ use doors::{Doors, Listeners};
 pub(crate) use kernel::{crash_after, refused};
 use reload::{Reload, Signals};
 
-/// How long the sources, the checker and the owner may take together to write down what they know when the daemon ends, and
-/// then the recorder: twice this is what a stop takes at most.
+/// How long the sources, the checker and the owner may take together to store their state at the end of the daemon, and
+/// then the recorder again: a stop takes at most twice this time.
 const LAST_WORDS: Duration = Duration::from_secs(4);
 
-/// How long until an address that could not be listened on is tried again: of the admin API, and where load balancers ask.
+/// The delay before an address that could not be bound is retried: of the admin API and of the health checks for load
+/// balancers.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 
 /// Everything that is ready before the runtime starts.
 struct Ground {
     config: Config,
     config_path: Option<PathBuf>,
-    /// Where another one starts the reaper.
+    /// Path of the socket of a reaper that another process starts.
     reaper: Option<PathBuf>,
     level: log::Control,
     identity: node::Identity,
     notifier: Arc<Notifier>,
 }
 
-/// Runs the daemon until it is told to end.
+/// Runs the daemon until it is stopped.
 ///
 /// # Errors
-/// When it cannot start. Afterwards it degrades instead of ending.
+/// If it cannot start. Later errors degrade the service and do not end the daemon.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
     log::end_on_panic();
     let result = start(options);
@@ -108,12 +109,12 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
 }
 
 fn run_kernel(ground: Ground) -> Result<(), Failure> {
-    // It has what the daemon gives up next.
+    // The reaper keeps capabilities that the daemon drops next.
     let reaper = kernel::reaper(&ground.config, ground.reaper.clone());
     let (datapath, findings) = kernel::open(&ground.config)?;
     let sockets = datapath.own_sockets();
     let register: Register = Arc::new(move |socket| sockets.register(socket));
-    // Ports below 1024 take a capability.
+    // Ports below 1024 need a capability.
     let doors = Doors::open(&ground.config.admin, &register);
     let findings = kernel::drop_capabilities(&ground.config, &datapath, findings)?;
     let means = kernel::means(&ground.config, &datapath, reaper);
@@ -147,7 +148,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
         "the datapath is memory: everything works but the translation of connections"
     );
     let datapath = MemoryDatapath::new(ground.config.datapath.limits());
-    // What the memory holds is what the engine knows to be realised.
+    // The engine's realised state is the content of the memory datapath.
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
         Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), ..Content::default() }))
     };
@@ -175,32 +176,32 @@ fn start_runtime<F: Future<Output = Result<(), Failure>>>(main: impl FnOnce() ->
         .build()
         .map_err(system("starting the runtime"))?;
     let result = runtime.block_on(main());
-    // A file read that hangs in the kernel must not keep the process from ending.
+    // A blocked read of a file must not prevent the process from ending.
     runtime.shutdown_background();
     result
 }
 
-/// What the daemon can do for itself with the datapath.
+/// The daemon's means that depend on the datapath.
 struct Own<D> {
-    /// Tries whether it is in effect.
+    /// Tests whether the datapath is in effect.
     probe: Probe<D>,
-    /// Exempts a socket from it.
+    /// Exempts a socket from the datapath.
     register: Register,
-    /// Where the admin API is listened for, with sockets that are exempted.
+    /// The sockets of the admin API, which are exempted.
     doors: Doors,
-    /// Ends sockets whose backend is gone, if that is wanted and possible.
+    /// The means to end stale sockets, if configured and available.
     means: Option<Means>,
-    /// What is wrong with its hooks.
+    /// Reads the faults of the hooks.
     links: ReadLinks,
-    /// Where is told what somebody else did to it.
+    /// Publishes what other programs have changed.
     drift: Reports,
-    /// How many connections there were, where they are counted.
+    /// The numbers of connections, if they are counted.
     connections: Option<Connections>,
-    /// How many clients it remembers.
+    /// Reads the number of remembered clients.
     clients: ReadClients,
-    /// How many slots are not to be had.
+    /// Reads the number of slots that are not free.
     slots: ReadSlots,
-    /// What the kernel has of what nodelb uses, in a line.
+    /// The kernel features that nodelb uses, in one line.
     kernel: Option<String>,
 }
 
@@ -284,18 +285,18 @@ async fn serve<D: Datapath + Send + 'static>(
     end(kubernetes.into_iter().map(|started| started.task).chain([files.checker]), owner, recorder.task).await
 }
 
-/// The engine, and the sources that the state directory says were there before.
+/// The engine, and the sources that were in use before according to the state directory.
 async fn make_engine(config: &Config, max_services: u32, realised: Realised) -> (Engine, BTreeSet<Source>) {
     let formerly = absent::formerly(config, kubernetes::STATE_PATIENCE).await;
     (Engine::new(engine_config(config, formerly.clone(), max_services), realised), formerly)
 }
 
-/// Which sockets are made to connect again, and where it is remembered which boot this is.
+/// Which sockets are ended, and the directory in which the id of the boot is stored.
 fn moved(config: &Config) -> (Disconnect, PathBuf) {
     (config.datapath.disconnect, config.state.directory.clone())
 }
 
-/// Waits for those who write down what they know; the recorder hears of everything that the owner did.
+/// Waits for the tasks that store their state; the recorder receives all events of the owner.
 async fn end(
     tasks: impl Iterator<Item = JoinHandle<()>>,
     owner: JoinHandle<()>,
@@ -319,7 +320,7 @@ async fn end(
     }
 }
 
-/// What is recorded of all runs begins anew with this one.
+/// Starts the recorder; this run begins a new section of the records.
 fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
@@ -327,8 +328,8 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::Timing::default())
 }
 
-/// Who sees what else the node's ports are used for, and who answers load balancers: without the latter services go on, but
-/// the node is taken for dead.
+/// Starts the task that watches other uses of the node's ports, and the one that answers load balancers. Without the
+/// latter, services continue but load balancers consider the node unhealthy.
 fn start_lookouts(
     view: View,
     (changes, register): (mpsc::Sender<Vec<Change>>, Register),
@@ -338,7 +339,7 @@ fn start_lookouts(
     let overlap = config.datapath.protect_nodeports.then(|| Overlap::new(config.datapath.nodeport_range.into()));
     let lookout = Lookout::new(view.snapshot.clone(), changes.clone()).with_overlap(overlap);
     tokio::spawn(lookout.run(stopped(stop.clone())));
-    // A limit that cannot be read is the usual one.
+    // If the limit cannot be read, the usual one is assumed.
     let files =
         getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
     let (healthz_addresses, bounds) = (config.healthz_addresses(), lb_health::Bounds::within(files));
@@ -351,15 +352,16 @@ fn start_lookouts(
     }
 }
 
-/// What the tasks know is written down, of all of them until then: a disk that hangs must not keep the process from ending.
+/// Waits until the tasks have stored their state, until `by` for all of them: a disk that hangs must not prevent the
+/// process from ending.
 async fn last_words(tasks: impl Iterator<Item = JoinHandle<()>>, by: Instant) {
     for task in tasks {
         _ = timeout_at(by, task).await;
     }
 }
 
-/// Tells the first change of all: nothing is selected before the node knows its name and addresses. Who the node is may be
-/// changed later.
+/// Sends the first change: no backend is selected before the node knows its name and addresses. The identity of the
+/// node may change later.
 async fn follow_node(
     identity: node::Identity,
     changes: mpsc::Sender<Vec<Change>>,
@@ -377,7 +379,7 @@ fn unix_seconds() -> u64 {
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
-    // An error means that the sender is gone, and so is the daemon.
+    // Fails only if the sender has ended, and with it the daemon.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

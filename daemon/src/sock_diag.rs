@@ -1,5 +1,6 @@
-//! The kernel's list of sockets, over netlink (sock_diag(7)): requests and answers as bytes, and the exchange of the two.
-//! Sees the sockets of the network namespace it is in; reading needs no capability. Does not know what is looked for.
+//! The kernel's list of sockets, over netlink (sock_diag(7)): encodes requests, decodes answers, and exchanges them.
+//! Covers the sockets of the current network namespace; reading needs no capability. Does not know what callers search
+//! for.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -14,18 +15,18 @@ use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 
 use crate::netlink::{HEADER, messages};
 
-/// TCP's state of a connection, and that of a connected UDP socket (`include/net/tcp_states.h`).
+/// The state of an established TCP connection and of a connected UDP socket (`include/net/tcp_states.h`).
 pub const ESTABLISHED: u8 = 1;
-/// The state of a UDP socket that is bound and not connected.
+/// The state of a UDP socket that is bound but not connected.
 pub const CLOSE: u8 = 7;
-/// The state of a TCP socket that listens.
+/// The state of a listening TCP socket.
 pub const LISTEN: u8 = 10;
 
-/// Asks for sockets (`SOCK_DIAG_BY_FAMILY`).
+/// Requests sockets (`SOCK_DIAG_BY_FAMILY`).
 pub const BY_FAMILY: u16 = 20;
-/// Ends a socket: whoever waits on it gets ECONNABORTED (`SOCK_DESTROY`).
+/// Ends a socket: pending calls on it return ECONNABORTED (`SOCK_DESTROY`).
 pub const DESTROY: u16 = 21;
-/// Flags of a request (`NLM_F_*`): that it is one; that it is to be acknowledged; for all that fit.
+/// Flags of a message (`NLM_F_*`): it is a request; it is to be acknowledged; it is for all matching sockets.
 pub const REQUEST: u16 = 0x1;
 /// See [`REQUEST`].
 pub const ACKNOWLEDGE: u16 = 0x4;
@@ -35,60 +36,60 @@ pub const DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_DUMP_INTR: u16 = 0x10;
-/// The attribute that tells whether an IPv6 socket takes IPv6 only.
+/// The attribute that shows whether an IPv6 socket is IPv6-only.
 const INET_DIAG_SKV6ONLY: u16 = 11;
-/// The attribute that tells the cgroup v2 it was made in, by the inode of its directory (Linux 5.9).
+/// The attribute with the cgroup v2 in which the socket was created, as the inode of its directory (Linux 5.9).
 const INET_DIAG_CGROUP_ID: u16 = 21;
 
-/// Of a `struct inet_diag_msg`; attributes follow.
+/// Size of a `struct inet_diag_msg` in bytes; attributes follow.
 const MESSAGE_BODY: usize = 72;
-/// Of a header and a `struct inet_diag_req_v2`.
+/// Size of a header and a `struct inet_diag_req_v2` in bytes.
 const WHOLE_REQUEST: u32 = 72;
 
-/// The kernel puts at most 32 KiB into an answer to a dump.
+/// Size of the receive buffer in bytes. The kernel puts at most 32 KiB into one part of an answer.
 const ANSWER: usize = 64 * 1024;
 
-/// How long the kernel may take for a part of its answer. It answers from memory, while it is being asked.
+/// How long the kernel may take for a part of its answer, in seconds. It answers from memory, during the request.
 const PATIENCE: i64 = 2;
 
-/// What `struct inet_diag_sockid` says of a socket. All zero asks for any.
+/// The content of a `struct inet_diag_sockid`. All zero matches any socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketId {
-    /// Port it is bound to, in host order.
+    /// Local port, in host order.
     pub source_port: u16,
-    /// Port of its peer; 0 without one.
+    /// Port of the peer, in host order; 0 without one.
     pub destination_port: u16,
-    /// Address it is bound to, as the socket's family has it: IPv4 in the first four bytes, the rest zero.
+    /// Local address in the form of the socket's family: IPv4 in the first four bytes, the others zero.
     pub source: [u8; 16],
-    /// Address of its peer, in the same form.
+    /// Address of the peer, in the same form.
     pub destination: [u8; 16],
-    /// Index of the interface it is bound to; 0 for none.
+    /// Index of the interface that the socket is bound to; 0 for none.
     pub interface: u32,
     /// The socket's cookie, low half first; `u32::MAX` twice for any.
     pub cookie: [u32; 2],
 }
 
-/// A question about sockets (`struct inet_diag_req_v2`).
+/// A request for sockets (`struct inet_diag_req_v2`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InetDiagRequest {
-    /// Of the socket, not of the address: an IPv6 socket may carry IPv4.
+    /// Family of the socket, not of the address: an IPv6 socket may carry IPv4.
     pub family: Family,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// The states asked for, one bit each (`1 << LISTEN`).
+    /// The requested states, one bit each (`1 << LISTEN`).
     pub states: u32,
-    /// Which socket; for a dump, a port that is not 0 narrows it down.
+    /// The requested socket; for a dump, a port other than 0 limits the result.
     pub id: SocketId,
 }
 
 impl InetDiagRequest {
-    /// Every socket of this family and protocol in one of these states.
+    /// A request for all sockets of this family and protocol in one of these states.
     pub fn all(family: Family, protocol: Protocol, states: &[u8]) -> Self {
         let states = states.iter().fold(0, |set, state| set | 1 << state);
         Self { family, protocol, states, id: SocketId::default() }
     }
 
-    /// The whole datagram: a netlink header of this type and these flags, and the request.
+    /// The whole datagram: a netlink header with this type and these flags, and the request.
     pub fn encode(&self, kind: u16, flags: u16, sequence: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(WHOLE_REQUEST as usize);
         bytes.extend(WHOLE_REQUEST.to_ne_bytes());
@@ -109,32 +110,32 @@ impl InetDiagRequest {
     }
 }
 
-/// A socket, as the kernel tells of it (`struct inet_diag_msg`).
+/// A socket in an answer of the kernel (`struct inet_diag_msg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InetDiagMessage {
-    /// Of the socket.
+    /// Family of the socket.
     pub family: Family,
-    /// [`LISTEN`] and so on.
+    /// State: [`LISTEN`] and others.
     pub state: u8,
-    /// Which socket.
+    /// Addresses, ports and cookie of the socket.
     pub id: SocketId,
-    /// User id of who made it.
+    /// Id of the user that created it.
     pub uid: u32,
-    /// Its inode in sockfs, as under `/proc/PID/fd`.
+    /// Inode in sockfs, as under `/proc/PID/fd`.
     pub inode: u32,
     /// Whether an IPv6 socket takes IPv6 only.
     pub only_v6: bool,
-    /// Inode of the cgroup v2 directory it was made in, where the kernel tells.
+    /// Inode of the cgroup v2 directory in which it was created, if the kernel reports it.
     pub cgroup: Option<u64>,
 }
 
 impl InetDiagMessage {
-    /// The address it is bound to.
+    /// The local address.
     pub fn source(&self) -> Addr {
         addr(self.family, self.id.source)
     }
 
-    /// The address of its peer.
+    /// The address of the peer.
     pub fn destination(&self) -> Addr {
         addr(self.family, self.id.destination)
     }
@@ -167,16 +168,16 @@ impl InetDiagMessage {
 pub enum Answer {
     /// A socket.
     Socket(InetDiagMessage),
-    /// The dump is over; whether all of it was there at one time.
+    /// The end of the dump.
     Done {
-        /// Sockets came or went meanwhile, and some may be missing.
+        /// Whether sockets came or went during the dump, so that some may be missing.
         interrupted: bool,
     },
-    /// What was asked for could not be done; an errno, 0 for an acknowledgement.
+    /// The request failed, with an errno; 0 is an acknowledgement.
     Error(i32),
 }
 
-/// The messages of a datagram from the kernel. What is cut short or of another kind is left out.
+/// The messages of a datagram from the kernel. Truncated messages and those of another type are left out.
 pub fn decode(datagram: &[u8]) -> Vec<Answer> {
     messages(datagram).filter_map(decode_message).collect()
 }
@@ -186,7 +187,7 @@ fn decode_message(message: &[u8]) -> Option<Answer> {
     let (kind, flags) = (u16::from_ne_bytes(array(header, 4)?), u16::from_ne_bytes(array(header, 6)?));
     match kind {
         BY_FAMILY => InetDiagMessage::decode(body).map(Answer::Socket),
-        // An error that ends a dump is in its last message: negative, as in an error message.
+        // If an error ends a dump, the last message contains it: negative, as in an error message.
         NLMSG_DONE => match array(body, 0).map_or(0, i32::from_ne_bytes) {
             error if error < 0 => Some(Answer::Error(-error)),
             _ => Some(Answer::Done { interrupted: flags & NLM_F_DUMP_INTR != 0 }),
@@ -196,7 +197,7 @@ fn decode_message(message: &[u8]) -> Option<Answer> {
     }
 }
 
-/// A netlink socket for questions about sockets.
+/// A netlink socket for sock_diag requests.
 #[derive(Debug)]
 pub struct SockDiag {
     socket: OwnedFd,
@@ -204,10 +205,10 @@ pub struct SockDiag {
 }
 
 impl SockDiag {
-    /// Opens one in the network namespace of this thread.
+    /// Opens a socket in the network namespace of this thread.
     ///
     /// # Errors
-    /// When the kernel has no sock_diag, or the process may not make netlink sockets.
+    /// If the kernel has no sock_diag, or the process may not create netlink sockets.
     pub fn open() -> io::Result<Self> {
         let protocol = SockProtocol::NetlinkSockDiag;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
@@ -215,11 +216,11 @@ impl SockDiag {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Hands every socket that fits to `each`. Blocks for as long as the kernel needs to go through its tables: about
-    /// a microsecond per socket.
+    /// Passes every matching socket to `each`. Blocks while the kernel reads its tables: about a microsecond per
+    /// socket.
     ///
     /// # Errors
-    /// When the kernel does not answer, or with an error.
+    /// If the kernel does not answer, or answers with an error.
     pub fn dump(&mut self, request: &InetDiagRequest, mut each: impl FnMut(&InetDiagMessage)) -> io::Result<()> {
         self.send(request, BY_FAMILY, REQUEST | DUMP)?;
         loop {
@@ -233,11 +234,11 @@ impl SockDiag {
         }
     }
 
-    /// Ends the socket with this cookie and these addresses, if it is there still. Takes CAP_NET_ADMIN in the network
+    /// Ends the socket with this cookie and these addresses, if it still exists. Takes CAP_NET_ADMIN in the network
     /// namespace, and a kernel with CONFIG_INET_DIAG_DESTROY.
     ///
     /// # Errors
-    /// ENOENT if it is not there any more; else what keeps the kernel from it.
+    /// ENOENT if the socket no longer exists; otherwise the kernel's error.
     pub fn destroy(&mut self, family: Family, protocol: Protocol, id: SocketId) -> io::Result<()> {
         let request = InetDiagRequest { family, protocol, states: u32::MAX, id };
         self.send(&request, DESTROY, REQUEST | ACKNOWLEDGE)?;
@@ -252,10 +253,10 @@ impl SockDiag {
         }
     }
 
-    /// Sends a request; [`Self::receive`] has the answer.
+    /// Sends a request; [`Self::receive`] returns the answer.
     ///
     /// # Errors
-    /// When the kernel does not take it.
+    /// If the kernel does not accept the request.
     pub fn send(&mut self, request: &InetDiagRequest, kind: u16, flags: u16) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let datagram = request.encode(kind, flags, self.sequence);
@@ -266,13 +267,13 @@ impl SockDiag {
     /// The next part of the answer to the last request.
     ///
     /// # Errors
-    /// When there is none within two seconds.
+    /// If there is none within two seconds.
     pub fn receive(&self) -> io::Result<Vec<Answer>> {
         let mut buffer = vec![0; ANSWER];
         loop {
             match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
                 Ok(length) if is_answer_to(&buffer[..length], self.sequence) => return Ok(decode(&buffer[..length])),
-                // The rest of an answer that was given up.
+                // The rest of an abandoned answer.
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -291,14 +292,14 @@ fn family_number(family: Family) -> u8 {
     }
 }
 
-/// Ends a socket of this process: the only way to learn whether the kernel does so, and lets it.
+/// Ends a socket of this process: the only way to find out whether the kernel supports and permits it.
 ///
 /// # Errors
-/// When it does not (it takes CONFIG_INET_DIAG_DESTROY), or does not let this process (CAP_NET_ADMIN).
+/// If the kernel does not support it (CONFIG_INET_DIAG_DESTROY), or does not permit it to this process (CAP_NET_ADMIN).
 pub fn try_destroy() -> io::Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     let address = socket.local_addr()?;
-    // To itself: nobody else has a socket with this address at both ends.
+    // Connected to itself: no other socket has this address at both ends.
     socket.connect(address)?;
     let mut kernel = SockDiag::open()?;
     let mut own = None;
@@ -335,10 +336,11 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Whom the socket with this local address is connected to, or about to be; `None` where there is no such socket.
+/// The peer of the socket with this local address, which is connected or connecting to it; `None` if there is no such
+/// socket.
 ///
 /// # Errors
-/// When the list of sockets cannot be read.
+/// If the list of sockets cannot be read.
 pub fn peer(source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
     let family = if source.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     let mut request = InetDiagRequest::all(family, protocol, &[1, 2]);

@@ -1,41 +1,42 @@
-//! Whether the process does its work, and whether the node's connections get translated: the facts, which the reconcile loop
-//! publishes, and the judgement, which `/healthz`, `/readyz` and load balancers are answered by.
+//! Whether the process works, and whether the node's connections are translated: the facts, which the reconcile loop
+//! publishes, and the checks, on which the answers of `/healthz`, `/readyz` and the health checks of load balancers are
+//! based.
 
 use std::net::SocketAddr;
 
 use nodelb_core::model::moment::Moment;
 
-/// A reconcile loop that has not gone round for this long, in milliseconds, is stuck. It goes round at least once a
-/// second when idle.
+/// The number of milliseconds without progress after which the reconcile loop counts as stuck. An idle loop runs at
+/// least once a second.
 pub const STUCK_AFTER: u64 = 20_000;
 
-/// What the reconcile loop says about itself and the datapath.
+/// The state of the loop and the datapath, as the loop reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// When the loop last went round.
+    /// Time of the loop's last iteration.
     pub beat: Moment,
-    /// Everything that must hold before the node is ready. Empty means that nothing has been checked yet: not ready.
+    /// All conditions of readiness. Empty means that nothing has been checked yet: not ready.
     pub checks: Vec<Check>,
 }
 
 /// One condition of readiness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What is checked: `reconcile`, `canary`, `links`.
+    /// Name of the check: `reconcile`, `canary`, `links`.
     pub name: &'static str,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub passed: bool,
-    /// What is known; for a check that failed, why, and what to do.
+    /// The details; for a failed check, the reason and what to do.
     pub detail: String,
 }
 
 impl Check {
-    /// A check that holds.
+    /// A check that has passed.
     pub fn passed(name: &'static str, detail: impl Into<String>) -> Self {
         Self { name, passed: true, detail: detail.into() }
     }
 
-    /// A check that does not hold, or not yet.
+    /// A check that has failed or has no result yet.
     pub fn failed(name: &'static str, detail: impl Into<String>) -> Self {
         Self { name, passed: false, detail: detail.into() }
     }
@@ -46,12 +47,12 @@ impl Check {
 pub struct Unopened {
     /// The address.
     pub address: SocketAddr,
-    /// Why, and what to do.
+    /// The reason, and what to do.
     pub why: String,
 }
 
 impl Unopened {
-    /// As a row of `/readyz`. Connections are translated all the same, so it is no reason to be not ready.
+    /// The row of `/readyz`. Connections are translated all the same, so the check does not affect readiness.
     pub fn check(&self) -> Check {
         let Self { address, why } = self;
         Check::passed("listen", format!("{address} of admin.listen is not open: {why}; it is tried again"))
@@ -59,7 +60,7 @@ impl Unopened {
 }
 
 impl Health {
-    /// Whether the reconcile loop goes round.
+    /// Whether the reconcile loop is running.
     pub fn alive(&self, now: Moment) -> Check {
         let silent = now.0.saturating_sub(self.beat.0);
         if silent > STUCK_AFTER {
@@ -73,7 +74,7 @@ impl Health {
         Check::passed("loop", "the reconcile loop goes round")
     }
 
-    /// Everything readiness hangs on, the loop first.
+    /// All conditions of readiness, the loop first.
     pub fn ready(&self, now: Moment) -> Vec<Check> {
         let mut checks = vec![self.alive(now)];
         if self.checks.is_empty() {

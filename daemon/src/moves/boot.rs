@@ -1,5 +1,5 @@
-//! Whether the machine was booted since nodelb ran here last. The state directory remembers the kernel's name for the boot:
-//! one that was never written means a first start, the same one a restart.
+//! Whether the machine has been booted since nodelb last ran. The state directory contains the kernel's id of the boot:
+//! no id means a first start, the same id a restart.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,26 +9,26 @@ use std::time::Duration;
 use nodelb_kube::state;
 use tokio::time::timeout;
 
-/// In the state directory.
+/// Name of the file in the state directory.
 const FILE: &str = "boot-id";
 
-/// Where the kernel says which boot this is.
+/// The kernel's file with the id of the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// More than the kernel's text has.
+/// More bytes than the kernel's text has.
 const MOST: u64 = 64;
 
-/// How long the state directory may take.
+/// How long access to the state directory may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether nodelb has run before, in another boot than this one, which is remembered now. What cannot be read or written
-/// means that it has not.
+/// Whether nodelb has run before, in another boot than this one. Stores the current id. Returns false if a file cannot
+/// be read or written.
 pub(super) async fn is_another(directory: PathBuf) -> bool {
     let asking = state::aside(move || remember(&directory, fs::read_to_string(BOOT)?.trim()));
     matches!(timeout(PATIENCE, asking).await, Ok(Ok(true)))
 }
 
-/// Remembers this boot; whether another one was remembered. May block.
+/// Stores the id of this boot; returns whether a different one was stored before. May block.
 fn remember(directory: &Path, boot: &str) -> io::Result<bool> {
     let path = directory.join(FILE);
     let before = match state::open(&path) {

@@ -1,5 +1,5 @@
-//! Which of the sockets that are told one after the other should move on. Keeps those and no others: how many sockets a pod
-//! opens is the pod's business, not nodelb's memory.
+//! Decides which of the reported sockets are stale. Keeps only those: pods decide how many sockets they open, and that
+//! must not determine nodelb's memory.
 
 use std::collections::HashMap;
 
@@ -7,22 +7,22 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::stale::{self, Flow, Stale};
 
-/// A socket that should move on.
+/// A stale socket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Suspect {
-    /// By which services it may have come to its backend; of one that came by several it is not known by which. At least
-    /// one, and all of one socket.
+    /// The flows through which the socket may have reached its backend; if there are several, it is unknown which. At
+    /// least one, and all of the same socket.
     pub(super) flows: Vec<Flow>,
-    /// Why it should, by one of them.
+    /// The reason, by one of the flows.
     pub(super) why: Stale,
 }
 
-/// Judges by one picture.
+/// Decides by one snapshot.
 pub(super) struct Judge<'s> {
     snapshot: &'s Snapshot,
-    /// Of each service and backend once.
+    /// The result for each pair of service and backend.
     known: HashMap<(L4Addr, L4Addr), Option<Stale>>,
-    /// The flows of the socket that is being told of: they follow each other.
+    /// The flows of the current socket, which are reported consecutively.
     socket: Vec<Flow>,
     suspects: Vec<Suspect>,
 }
@@ -32,7 +32,7 @@ impl<'s> Judge<'s> {
         Self { snapshot, known: HashMap::new(), socket: Vec::new(), suspects: Vec::new() }
     }
 
-    /// Takes in one flow.
+    /// Processes one flow.
     pub(super) fn see(&mut self, flow: Flow) {
         if self.socket.first().is_some_and(|first| first.socket != flow.socket) {
             self.conclude();
@@ -40,7 +40,7 @@ impl<'s> Judge<'s> {
         self.socket.push(flow);
     }
 
-    /// The sockets none of whose flows is right.
+    /// The sockets without a current flow.
     pub(super) fn suspects(mut self) -> Vec<Suspect> {
         self.conclude();
         self.suspects

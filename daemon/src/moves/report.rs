@@ -1,4 +1,4 @@
-//! What moved on, for the journal and for metrics.
+//! The ended sockets, for the journal and for metrics.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use tracing::info;
 /// Figures since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovesReport {
-    /// Whether sockets are looked at, and can be ended.
+    /// Whether sockets are checked and can be ended.
     pub is_working: bool,
-    /// UDP sockets ended.
+    /// Number of UDP sockets ended.
     pub udp: u64,
-    /// TCP sockets ended.
+    /// Number of TCP sockets ended.
     pub tcp: u64,
-    /// Passes over all sockets.
+    /// Number of passes over all sockets.
     pub passes: u64,
-    /// Passes and sockets with which something went wrong.
+    /// Number of failed passes and of sockets that could not be ended.
     pub errors: u64,
-    /// When the last pass ended.
+    /// Time at which the last pass ended.
     pub last_pass: Option<Moment>,
-    /// Whether the journal knows of errors with sockets.
+    /// Whether the journal has a line about sockets that could not be ended.
     pub(super) has_told_error: bool,
 }
 
@@ -35,7 +35,7 @@ impl MovesReport {
     }
 }
 
-/// One line for a pass that ended something.
+/// Logs one line for a pass that has ended sockets.
 pub(super) fn tell_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
@@ -46,7 +46,7 @@ pub(super) fn tell_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) 
     }
 }
 
-/// The same for sockets that dialled an address before it was answered.
+/// The same for sockets that connected to an address before nodelb answered it.
 pub(super) fn tell_dialled(destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
@@ -58,7 +58,7 @@ pub(super) fn tell_dialled(destroyed: &BTreeMap<String, u64>) {
     }
 }
 
-/// The sum, and `shop/dns 12, shop/web 3 and 4 others`.
+/// The sum, and a text such as `shop/dns 12, shop/web 3 and 4 others`.
 fn counted(destroyed: &BTreeMap<String, u64>) -> (u64, String) {
     const SHOWN: usize = 8;
     let each = destroyed.iter().take(SHOWN).map(|(name, count)| format!("{name} {count}"));

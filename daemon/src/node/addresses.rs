@@ -1,25 +1,26 @@
-//! From interfaces, addresses and routes to the addresses that are the node's own, and those it uses towards others. Pure.
+//! Computes the node's own addresses, and those that it uses towards other hosts, from interfaces, addresses and
+//! routes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use nodelb_core::model::addr::{Addr, Family};
 
-/// Left behind by kube-proxy's IPVS mode and by kube-router: they carry the ClusterIP of every service, none of which is
-/// the node's.
+/// Interfaces that kube-proxy's IPVS mode and kube-router leave behind: they have the ClusterIP of every service, which
+/// is not an address of the node.
 const LEFTOVERS: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 
-/// The most addresses that one line of the journal names.
+/// The maximum number of addresses in one journal line.
 const SHOWN: usize = 8;
 
-/// What the kernel lists.
+/// The kernel's lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
-    /// By index.
+    /// Interfaces by index.
     pub(super) interfaces: BTreeMap<u32, Interface>,
-    /// In the kernel's order.
+    /// Addresses in the kernel's order.
     pub(super) addresses: Vec<Address>,
-    /// The source addresses of the routes to somewhere far away.
+    /// The source addresses of the routes to distant addresses.
     pub(super) sources: Vec<Addr>,
 }
 
@@ -37,34 +38,35 @@ pub(super) struct Address {
     /// Index of the interface.
     pub(super) interface: u32,
     pub(super) addr: Addr,
-    /// Of scope global: good beyond this link.
+    /// Whether the scope is global: valid beyond this link.
     pub(super) is_global: bool,
-    /// Whether another host may turn out to have it, or has it: the kernel answers for it only once duplicate address
-    /// detection (RFC 4862) is done.
+    /// Whether another host has the address or may have it: the kernel answers for it only after duplicate address
+    /// detection (RFC 4862).
     pub(super) is_in_doubt: bool,
-    /// About to go, or made to go (RFC 8981): good for what is there, but nothing should count on it.
+    /// Deprecated or temporary (RFC 8981): valid for existing connections, but not to be relied on.
     pub(super) is_passing: bool,
 }
 
 /// The addresses of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addresses {
-    /// All of them, loopback ones included. Link-local ones only of IPv4: those of IPv6 say nothing without an interface.
+    /// All addresses, including loopback. Link-local addresses only of IPv4: those of IPv6 mean nothing without an
+    /// interface.
     pub(super) own: BTreeSet<Addr>,
-    /// At most one of each family.
+    /// The primary addresses, at most one per family.
     pub(super) primary: BTreeSet<Addr>,
 }
 
 impl Addresses {
-    /// What the machine's addresses are. One on an interface that is down is not the node's: the kernel has no route to
-    /// it and answers nobody. An interface of which nothing is known is taken for an ordinary one.
+    /// Computes the addresses. An address on an interface that is down does not count: the kernel has no route to it
+    /// and does not answer. An unknown interface counts as an ordinary one.
     pub(super) fn of(machine: &Machine) -> Self {
         let counted: Vec<&Address> = machine.addresses.iter().filter(|address| counts(address, machine)).collect();
         let primary = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(|family| primary(&counted, machine, family));
         Self { primary: primary.collect(), own: counted.iter().map(|address| address.addr).collect() }
     }
 
-    /// How these differ from those before, for the journal; `None` if they do not.
+    /// The differences from the previous addresses, for the journal; `None` if there are none.
     pub(super) fn news(&self, before: &Self) -> Option<String> {
         let came = Listed(self.own.difference(&before.own).collect());
         let gone = Listed(before.own.difference(&self.own).collect());
@@ -88,7 +90,7 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// Addresses in a line of the journal.
+/// Addresses in a journal line.
 struct Listed<'a>(Vec<&'a Addr>);
 
 impl fmt::Display for Listed<'_> {
@@ -115,8 +117,9 @@ fn counts(address: &Address, machine: &Machine) -> bool {
     is_of_use && !address.is_in_doubt && !is_bound_to_link && !addr.is_unspecified() && !addr.is_multicast()
 }
 
-/// The address the node uses towards others: the source of its route to far away, else the first global one in the order
-/// of its interfaces, loopback last. One that is passing only where its interface has no other.
+/// The address that the node uses towards other hosts: the source of its route to a distant address, otherwise the
+/// first global address in the order of its interfaces, loopback last. A deprecated or temporary one counts only if its
+/// interface has no other.
 fn primary(counted: &[&Address], machine: &Machine, family: Family) -> Option<Addr> {
     let is_loopback = |address: &Address| machine.interfaces.get(&address.interface).is_some_and(|it| it.is_loopback);
     let is_candidate = |address: &Address| {

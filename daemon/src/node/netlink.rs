@@ -1,8 +1,8 @@
-//! rtnetlink(7), as far as the node's addresses need it: one reading of interfaces, addresses and routes, and a socket that
-//! tells that they may have changed. Owns the sockets; what the answers mean is `addresses.rs`'. Takes no privilege.
+//! The part of rtnetlink(7) that the node's addresses need: reading interfaces, addresses and routes once, and a socket
+//! that reports possible changes. Owns the sockets; `addresses.rs` interprets the answers. Needs no privilege.
 //!
-//! Each message is decoded by itself, and here: a driver that loses one (it logs, and goes on) would make an address look
-//! as if it had gone.
+//! This module decodes each message separately: a library that loses one (it logs the error and continues) would make
+//! an address appear to be gone.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,16 +31,16 @@ use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use super::addresses::{Address, Interface, Machine};
 use crate::netlink::{HEADER, messages};
 
-/// How long the kernel may take to answer: it does so at once, or there is something wrong with it.
+/// How long the kernel may take to answer, in seconds. It answers at once unless something is wrong with it.
 const PATIENCE_SECONDS: i64 = 2;
 
-/// How often a list is asked for again that changed while it was read.
+/// How often a list that changed while it was read is requested again.
 const ATTEMPTS: usize = 50;
 
-/// And after how long.
+/// The delay before the next request.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// More than the kernel puts into one datagram.
+/// More bytes than the kernel puts into one datagram.
 const BUFFER: usize = 64 << 10;
 
 /// Groups of rtnetlink(7), as bits.
@@ -50,17 +50,17 @@ const GROUPS: i32 = libc::RTMGRP_LINK
     | libc::RTMGRP_IPV4_ROUTE
     | libc::RTMGRP_IPV6_ROUTE;
 
-/// One datagram of the kernel's; `None` for anybody else's.
+/// Receives one datagram from the kernel; `None` for a datagram from another process.
 fn receive<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
     let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), buffer)?;
     let is_kernel = from.is_some_and(|from| from.pid() == 0);
     Ok(is_kernel.then(|| &buffer[..length]))
 }
 
-/// Reads everything, now. Blocks, for [`PATIENCE_SECONDS`] at each question.
+/// Reads everything once. Blocks for up to [`PATIENCE_SECONDS`] per request.
 ///
 /// # Errors
-/// When the kernel refuses an answer, does not give one, or the lists change each time while they are read.
+/// If the kernel refuses a request, does not answer, or the lists change during each read.
 pub(super) fn read() -> io::Result<Machine> {
     for _ in 1..ATTEMPTS {
         match read_once() {
@@ -92,14 +92,14 @@ fn read_once() -> io::Result<Machine> {
     Ok(machine)
 }
 
-/// A socket for questions.
+/// A socket for requests.
 struct Kernel {
     socket: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
-/// What a datagram brought.
+/// The result of one datagram.
 enum Answer {
     More,
     Complete,
@@ -127,7 +127,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Everything the question is answered with.
+    /// The complete answer to a request.
     fn list(&mut self, question: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.ask(question, NLM_F_DUMP)?;
         let mut found = Vec::new();
@@ -140,7 +140,7 @@ impl Kernel {
         }
     }
 
-    /// The source address of packets to there; `None` where there is no route, or one that leads nowhere.
+    /// The source address of packets to a distant address; `None` without a route, or with one that drops packets.
     fn source_towards(&mut self, far: Addr) -> io::Result<Option<Addr>> {
         let mut question = RouteMessage::default();
         (question.header.address_family, question.header.destination_prefix_length) = match far.family() {
@@ -158,7 +158,7 @@ impl Kernel {
         Ok(found.iter().find_map(source))
     }
 
-    /// Takes in one datagram. A message that cannot be decoded is left out: there are kinds of interfaces with attributes
+    /// Processes one datagram. A message that cannot be decoded is left out: some types of interfaces have attributes
     /// that only newer programs know.
     fn hear(&mut self, found: &mut Vec<RouteNetlinkMessage>) -> io::Result<Answer> {
         let Some(datagram) = receive(&self.socket, &mut self.buffer)? else { return Ok(Answer::More) };
@@ -196,7 +196,7 @@ fn interface(link: &LinkMessage) -> Interface {
     }
 }
 
-/// On a point-to-point link `IFA_ADDRESS` is the other side's.
+/// Decodes an address. On a point-to-point link `IFA_ADDRESS` is the address of the peer.
 fn address(message: &AddressMessage) -> Option<Address> {
     let (mut local, mut remote) = (None, None);
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
@@ -210,7 +210,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     }
     let addr = Addr::from(local.or(remote)?);
     let is_tentative = flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic);
-    // The bit means "secondary" to IPv4.
+    // For IPv4 the same bit means "secondary".
     let is_temporary = addr.family() == Family::Ipv6 && flags.contains(AddressFlags::Secondary);
     Some(Address {
         interface: message.header.index,
@@ -233,17 +233,17 @@ fn source(message: &RouteNetlinkMessage) -> Option<Addr> {
     })
 }
 
-/// Tells that something may have changed, never what: whoever wants to know reads again.
+/// Reports that something may have changed, without details: the reader reads everything again.
 pub(super) struct Events {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
 
 impl Events {
-    /// From now on nothing is missed.
+    /// Opens the socket; no event is missed from now on.
     ///
     /// # Errors
-    /// When the kernel gives no such socket.
+    /// If the kernel does not create the socket.
     pub(super) fn open() -> io::Result<Self> {
         let groups = u32::try_from(GROUPS).map_err(io::Error::other)?;
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
@@ -251,19 +251,19 @@ impl Events {
         Ok(Self { socket, buffer: Vec::with_capacity(BUFFER) })
     }
 
-    /// Waits until something may have changed. May be dropped while it waits.
+    /// Waits until something may have changed. Cancel-safe.
     ///
     /// # Errors
-    /// When the socket is of no use any more.
+    /// If the socket cannot be used any more.
     pub(super) async fn next(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();
             match self.socket.recv_from(&mut self.buffer).await {
-                // Not from the kernel.
+                // The datagram is not from the kernel.
                 Ok(from) if from.port_number() != 0 => {}
                 Ok(_) if messages(&self.buffer).any(is_of_interest) => return Ok(()),
                 Ok(_) => {}
-                // Some were lost; nobody knows which.
+                // Some events were lost; it is unknown which.
                 Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -272,8 +272,8 @@ impl Events {
     }
 }
 
-/// Whether the message may be about the node's addresses. Of routes only those to everywhere are: a network plugin adds
-/// one for each pod.
+/// Whether the message may concern the node's addresses. Of routes only default routes do: a network plugin adds one
+/// route per pod.
 fn is_of_interest(message: &[u8]) -> bool {
     let Some(kind) = message.get(4..6).and_then(|kind| kind.first_chunk()) else { return false };
     match u16::from_ne_bytes(*kind) {

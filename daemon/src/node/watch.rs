@@ -1,7 +1,7 @@
-//! The task that follows the node's addresses: listens to the kernel, and reads everything again when something may have
-//! changed. Owns when that is; the owner is told only of what differs.
+//! The task that follows the node's addresses: listens to the kernel, and reads everything again when something may
+//! have changed. Owns the schedule; the owner task receives only differences.
 //!
-//! Losing an event is no harm: the kernel says that it lost some, and everything is also read now and then.
+//! A lost event does no harm: the kernel reports lost events, and the task also reads everything periodically.
 
 use std::future::Future;
 use std::io;
@@ -19,18 +19,18 @@ use super::addresses::Addresses;
 use super::netlink::{self, Events};
 use super::{Identity, host_name, is_unset};
 
-/// How long things take.
+/// The intervals and limits of the task.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How long no further event must come before everything is read again: an interface that comes up brings a dozen.
+    /// How long events must pause before everything is read again: an interface that comes up causes a dozen.
     pub settle: Duration,
-    /// How long that may take in all, while events keep coming.
+    /// The maximum delay while events continue.
     pub settle_at_most: Duration,
-    /// How often everything is read although nothing was heard.
+    /// The interval of reads without an event.
     pub every: Duration,
-    /// First and longest wait before a failed reading is repeated.
+    /// The first and the longest delay before a failed read is repeated.
     pub retry: (Duration, Duration),
-    /// How long a reading may take.
+    /// The maximum duration of a read.
     pub patience: Duration,
 }
 
@@ -46,25 +46,25 @@ impl Default for Timing {
     }
 }
 
-/// What the task works with.
+/// The inputs and outputs of the task.
 #[derive(Debug)]
 pub struct Connections {
-    /// What is set about the node; another value is taken over at once.
+    /// The configured facts about the node; a new value takes effect at once.
     pub identity: watch::Receiver<Arc<Identity>>,
     /// To the owner.
     pub changes: mpsc::Sender<Vec<Change>>,
 }
 
-/// Tells the owner what the node is, and from then on, until `shutdown`, how that changes.
+/// Sends the owner the facts about the node, and from then on, until `shutdown`, each change of them.
 ///
 /// # Errors
-/// When the kernel does not tell the addresses. Afterwards that is tried again, and what was known last counts.
+/// If the kernel does not list the addresses. Later failures are repeated, and the last known addresses stay in effect.
 pub async fn start(
     connections: Connections,
     timing: Timing,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    // Before the first reading, so that nothing that changes after it is missed.
+    // Opened before the first read, so that no later change is missed.
     let events = Events::open()?;
     let addresses = read(timing.patience).await?;
     let Connections { identity, changes } = connections;
@@ -93,27 +93,27 @@ pub async fn start(
 }
 
 struct Watch {
-    /// `None` while there is no socket.
+    /// The socket for events; `None` while there is none.
     events: Option<Events>,
     identity: watch::Receiver<Arc<Identity>>,
     changes: mpsc::Sender<Vec<Change>>,
     timing: Timing,
-    /// As last read.
+    /// The addresses of the last read.
     addresses: Addresses,
-    /// What the owner was told last.
+    /// The facts that were last sent to the owner.
     told: NodeFacts,
-    /// How long is waited after a failure; `None` after a success.
+    /// The delay after a failure; `None` after a success.
     wait: Option<Duration>,
     /// Reads the host name.
     host_name: fn() -> io::Result<String>,
-    /// The host name, where it was set only after the identity was read.
+    /// The host name, if it was set after the identity was read.
     late_name: Option<Arc<str>>,
-    /// A host name that is not taken over, and was reported.
+    /// A different host name that is not used and was reported.
     other_name: Option<String>,
 }
 
 impl Watch {
-    /// Ends when nobody listens any more.
+    /// Runs until the owner has closed the queue.
     async fn run(mut self) {
         loop {
             let next_look = Instant::now() + self.wait.unwrap_or(self.timing.every);
@@ -122,7 +122,7 @@ impl Watch {
                     continue;
                 },
                 changed = self.identity.changed() => {
-                    // Seen only when it is taken.
+                    // The value is marked as seen only when it is used.
                     self.identity.mark_changed();
                     let identity = self.take_identity();
                     if changed.is_err() || !self.tell(&identity).await {
@@ -138,7 +138,7 @@ impl Watch {
         }
     }
 
-    /// Waits until no more events come; false if the socket broke.
+    /// Waits until events pause; returns false if the socket failed.
     async fn settle(&mut self, mut heard: io::Result<()>) -> bool {
         let latest = Instant::now() + self.timing.settle_at_most;
         loop {
@@ -156,7 +156,7 @@ impl Watch {
         }
     }
 
-    /// Reads everything and tells what is new; false if nobody listens any more.
+    /// Reads everything and sends the differences; returns false if the owner has closed the queue.
     async fn look(&mut self) -> bool {
         let is_new_socket = self.events.is_none();
         if is_new_socket {
@@ -175,7 +175,7 @@ impl Watch {
                 return true;
             }
         };
-        // A socket that was opened again has yet to last: until the next look the failure is not over.
+        // A reopened socket may fail again: the failure counts as over only at the next read.
         if !is_new_socket && self.wait.take().is_some() {
             info!(message_id = %messages::NODE_ADDRESSES, "the node's addresses are followed again");
         }
@@ -188,8 +188,8 @@ impl Watch {
         self.tell(&identity).await
     }
 
-    /// The identity as it is now. A reload that made another one has read the host name again: what was found out about
-    /// that before counts no more.
+    /// The current identity. A reload that made a new one has read the host name again, so earlier findings about it no
+    /// longer count.
     fn take_identity(&mut self) -> Arc<Identity> {
         let identity = self.identity.borrow_and_update();
         if identity.has_changed() {
@@ -198,8 +198,8 @@ impl Watch {
         Arc::clone(&identity)
     }
 
-    /// Takes over a host name that is set late, as by DHCP. One that changes is only reported: the kubelet keeps the name of
-    /// its start, and so does the Node.
+    /// Uses a host name that is set late, for example by DHCP. A later change is only reported: the kubelet keeps the
+    /// name from its start, and so does the Node.
     fn look_at_host_name(&mut self, identity: &Identity) {
         let Ok(now) = (self.host_name)() else { return };
         let used = self.late_name.as_ref().unwrap_or(&identity.name);
@@ -218,7 +218,7 @@ impl Watch {
         }
     }
 
-    /// Notes a failure; the first of several is told.
+    /// Records a failure; logs the first of several.
     fn fail(&mut self, error: &io::Error) {
         let (first, longest) = self.timing.retry;
         if self.wait.is_none() {
@@ -230,7 +230,7 @@ impl Watch {
         self.wait = Some(self.wait.map_or(first, |wait| (wait * 2).min(longest)));
     }
 
-    /// Tells the owner, if there is anything to tell; false if nobody listens any more.
+    /// Sends the facts to the owner if they have changed; returns false if the owner has closed the queue.
     async fn tell(&mut self, identity: &Identity) -> bool {
         let mut facts = identity.facts(&self.addresses);
         if let Some(name) = &self.late_name {
@@ -244,7 +244,7 @@ impl Watch {
     }
 }
 
-/// Never ends while there is no socket.
+/// The next event. Never returns while there is no socket.
 async fn next(events: &mut Option<Events>) -> io::Result<()> {
     match events {
         Some(events) => events.next().await,
@@ -252,7 +252,7 @@ async fn next(events: &mut Option<Events>) -> io::Result<()> {
     }
 }
 
-/// A reading may block, so it has a thread of its own.
+/// Reads the addresses on a separate thread, because a read may block.
 async fn read(patience: Duration) -> io::Result<Addresses> {
     let reading = tokio::task::spawn_blocking(|| netlink::read().map(|machine| Addresses::of(&machine)));
     match timeout(patience, reading).await {

@@ -1,4 +1,4 @@
-//! The reaper's own side: what it gives up, what it tries out, and the loop in which it takes orders.
+//! The reaper process itself: it drops privileges, tests the remaining ones, and runs the loop that executes orders.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -14,17 +14,17 @@ use super::destroy::{self, Terms};
 use super::namespaces::Home;
 use super::wire::{self, HEADER, Hello, Order};
 
-/// All that it may do.
+/// All capabilities that it may have.
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
 
-/// What other processes call it.
+/// The process name.
 const NAME: &std::ffi::CStr = c"nodelb-reaper";
 
-/// Takes orders from standard input until it closes: the other end is a daemon that has started it, or one that has
-/// connected to the socket for which systemd starts it.
+/// Executes orders from standard input until it is closed. The other end is either a daemon that has started this
+/// process, or one that has connected to the socket for which systemd starts it.
 ///
 /// # Errors
-/// When nobody is at the other end of standard input, or somebody else, or who is says what is no order.
+/// If standard input has no peer or one without permission, or the peer sends an invalid order.
 pub fn run() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::message(Code::System, format!("reaper: {error}"));
     let line = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(failed)?;
@@ -37,13 +37,14 @@ pub fn run() -> Result<(), Failure> {
     let everywhere = give_up_privileges().map_err(failed)?;
     let home = Home::here().map_err(failed)?;
     match serve(line, Hello { everywhere }, &home) {
-        // The daemon is gone, and so is what it wanted.
+        // The daemon has ended, and with it its orders.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
         other => other.map_err(failed),
     }
 }
 
-/// Orders are root's to give, or those of whoever started this process. Whoever it was when the connection was made.
+/// Only root and the user that started this process may give orders. The check uses the peer's user at the time of the
+/// connect.
 fn check_peer(line: &UnixStream) -> Result<(), Failure> {
     let refused = |why: String| Failure::message(Code::Permission, format!("reaper: {why}: no orders are taken"));
     let peer = getsockopt(line, sockopt::PeerCredentials)
@@ -82,19 +83,19 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
     }
 }
 
-/// Closes what the daemon may have inherited and passed on, standard streams aside.
+/// Closes descriptors that the daemon may have inherited and passed on, except the standard streams.
 fn close_all_but(line: &UnixStream) -> io::Result<()> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
     let open: Vec<i32> = fs::read_dir("/proc/self/fd")?.filter_map(|entry| number(entry.ok()?)).collect();
     for number in open.into_iter().filter(|number| *number > 2 && *number != line.as_raw_fd()) {
-        // The directory's own is closed by now.
+        // The descriptor of the directory itself is closed already.
         let _ = nix::unistd::close(number);
     }
     Ok(())
 }
 
-/// Keeps what it needs of what it has, in one thread that no executed program can gain from; tells whether that is enough
-/// for other network namespaces.
+/// Keeps only the needed capabilities, in one thread, such that no executed program can gain any; returns whether they
+/// suffice for other network namespaces.
 fn give_up_privileges() -> io::Result<bool> {
     let refused = |error: caps::errors::CapsError| io::Error::other(error.to_string());
     nix::sys::prctl::set_name(NAME)?;

@@ -1,5 +1,5 @@
-//! The daemon's side of the reaper: starting it while there are capabilities, or calling the one that systemd starts; trying
-//! it out, and talking to it afterwards.
+//! The daemon's side of the reaper: starts it while the daemon has capabilities, or connects to the one that systemd
+//! starts; tests it, and sends it orders.
 
 use std::fs;
 use std::io;
@@ -20,75 +20,75 @@ use tokio::time::timeout;
 
 use super::wire::{self, HELLO, Hello, OUTCOME, Order, Outcome};
 
-/// How long an order of [`wire::BATCH`] entries may take: it is a matter of milliseconds on a node that works.
+/// How long an order of [`wire::BATCH`] entries may take. A node that works needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where reapers come from.
+/// The source of reapers.
 #[derive(Debug)]
 pub enum Reaper {
-    /// This process has started the only one there will be; nothing when it was called. Ends when this is dropped.
+    /// This process has started the only reaper; `None` after it was used. It ends when this is dropped.
     Started(Option<(Child, UnixStream)>),
-    /// Somebody starts one for whoever connects to this socket.
+    /// Another process starts a reaper for each connection to this socket.
     Behind(PathBuf),
 }
 
-/// Why there is no reaper.
+/// The reason why there is no reaper.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
-    /// The one that was started could be the last.
+    /// The started reaper has ended, and no other one can be started.
     #[error("the reaper has ended, or does not answer ({0}), and nodelb has no capabilities to start another one with")]
     Started(io::Error),
-    /// The next one may do better.
+    /// No reaper answers; a later one may.
     #[error("no reaper answers at {} ({error}; see `systemctl status nodelb-reaper.socket`)", .path.display())]
     Behind {
-        /// Where it was called.
+        /// Path of the socket.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         error: io::Error,
     },
-    /// There is one, and it can end nothing: no other one of this process could.
+    /// The reaper runs but cannot end sockets; another one of this process could not either.
     #[error(
         "sockets cannot be ended here ({error}; it takes CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY)"
     )]
     Powerless {
-        /// What it met.
+        /// The error of the test.
         error: io::Error,
-        /// Whether somebody else starts the next one, by then with a capability perhaps.
+        /// Whether another process starts the next reaper, which may then have the capability.
         is_behind: bool,
     },
 }
 
 impl Lost {
-    /// Whether it is of use to call again.
+    /// Whether another connect cannot succeed.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Started(_) | Self::Powerless { is_behind: false, .. })
     }
 
-    /// Whether the next one will hardly do better, unless somebody has changed something.
+    /// Whether the next reaper will probably fail too, unless an administrator changes something.
     pub fn is_lasting(&self) -> bool {
         matches!(self, Self::Powerless { .. })
     }
 }
 
 impl Reaper {
-    /// Starts one with what capabilities this process has: before they are dropped, and before there are threads.
+    /// Starts a reaper with the capabilities of this process: before they are dropped, and before there are threads.
     ///
     /// # Errors
-    /// When no process can be started.
+    /// If the process cannot be started.
     pub fn start() -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("nodelb").arg("reaper").env_clear();
-        // In a process group of its own: what a terminal sends is for the daemon, which ends it.
+        // In its own process group: signals from a terminal are for the daemon, which ends the reaper.
         command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         Ok(Self::Started(Some((command.spawn()?, line))))
     }
 
-    /// The line to one that works, and what it says first. Addresses that were dialled are looked for among the sockets of
-    /// this cgroup; `None`: among all.
+    /// Connects to a reaper that works; returns the connection and its first message. Sockets that are connected to
+    /// service addresses are searched for in this cgroup; with `None`, everywhere.
     ///
     /// # Errors
-    /// When there is none, it does not answer in time, or it can end nothing.
+    /// If there is no reaper, it does not answer in time, or it cannot end sockets.
     pub async fn call(&mut self, cgroup: Option<&Path>) -> Result<(Line, Hello), Lost> {
         let called = async {
             let mut line = self.connect().await?;
@@ -109,7 +109,7 @@ impl Reaper {
         }
     }
 
-    /// What follows from this error.
+    /// The consequence of this error.
     pub fn lost(&self, error: io::Error) -> Lost {
         match self {
             Self::Started(_) => Lost::Started(error),
@@ -133,7 +133,7 @@ impl Reaper {
     }
 }
 
-/// The line to a reaper that works. After an error it is of no more use.
+/// The connection to a reaper that works. It cannot be used after an error.
 #[derive(Debug)]
 pub struct Line {
     child: Option<Child>,
@@ -141,7 +141,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// To whoever is at the other end.
+    /// Uses the connection to a peer.
     pub(crate) fn over(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { child: None, stream: tokio::net::UnixStream::from_std(stream)? })
@@ -153,11 +153,12 @@ impl Line {
         Hello::decode(bytes)
     }
 
-    /// Has it end a socket of this process: the only way to learn whether the kernel does so, and lets it.
+    /// Makes the reaper end a socket of this process: the only way to find out whether the kernel supports and permits
+    /// it.
     async fn try_out(&mut self) -> io::Result<Outcome> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         let address = socket.local_addr()?;
-        // To itself: nobody else has a socket with this address at both ends.
+        // Connected to itself: no other socket has this address at both ends.
         socket.connect(address)?;
         let cookie = SockRef::from(&socket).cookie()?;
         let netns = fs::metadata("/proc/self/ns/net")?.ino().try_into().map_err(io::Error::other)?;
@@ -167,10 +168,10 @@ impl Line {
         outcomes.first().copied().ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Tells which sockets are this process's own, of which none counts as dialled.
+    /// Sends the list of this process's own sockets, which must never be ended for their destination address.
     ///
     /// # Errors
-    /// As [`Self::order`]; or when they cannot be told.
+    /// The same as [`Self::order`], or if the sockets cannot be listed.
     pub async fn spare_own(&mut self) -> io::Result<()> {
         let inode = |entry: fs::DirEntry| {
             let target = fs::read_link(entry.path()).ok()?;
@@ -180,7 +181,7 @@ impl Line {
         self.order(&Order::Spare(own)).await.map(drop)
     }
 
-    /// Waits until the reaper ends. It says nothing unasked: whatever comes is its end.
+    /// Waits until the reaper ends. It sends nothing without an order, so any event is its end.
     pub async fn ended(&self) -> io::Error {
         loop {
             let read = match self.stream.readable().await {
@@ -195,10 +196,10 @@ impl Line {
         }
     }
 
-    /// Has the order carried out; one outcome for each of its entries, at most [`wire::BATCH`] of them.
+    /// Sends an order, and waits for one outcome for each of its entries, of which there are at most [`wire::BATCH`].
     ///
     /// # Errors
-    /// When the reaper has ended, or does not answer in time.
+    /// If the reaper has ended or does not answer in time.
     pub async fn order(&mut self, order: &Order) -> io::Result<Vec<Outcome>> {
         let mut answer = vec![0; order.outcomes() * OUTCOME];
         let exchange = async {
@@ -211,10 +212,10 @@ impl Line {
 }
 
 impl Drop for Line {
-    /// A reaper that was given up may be stuck; waiting for it is not.
+    /// Kills the reaper: an abandoned one may hang, but waiting for it after the kill does not.
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It may have ended by itself.
+            // Fails if the reaper has already ended.
             drop(child.kill());
             drop(child.wait());
         }

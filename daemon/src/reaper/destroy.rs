@@ -1,5 +1,5 @@
-//! Carrying out orders: each namespace is entered once for all that is to be ended there. Owns which sockets a dialled
-//! address stands for.
+//! Executes orders: enters each namespace once for all sockets to end in it. Owns the decision which sockets belong to
+//! a service address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use super::namespaces::{self, Home, Inode};
 use super::wire::{Outcome, libc_errno};
 use crate::sock_diag::{ESTABLISHED, InetDiagMessage, InetDiagRequest, SockDiag, SocketId};
 
-/// Ends these sockets, where they are still connected to these peers.
+/// Ends these sockets if they are still connected to these peers.
 pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<Vec<Outcome>> {
     let mut outcomes = vec![Outcome { destroyed: 0, errno: libc_errno::ESRCH }; targets.len()];
     let mut by_namespace: BTreeMap<Inode, Vec<usize>> = BTreeMap::new();
@@ -44,16 +44,16 @@ pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<V
     Ok(outcomes)
 }
 
-/// Which sockets count as dialled: told by the daemon, who alone can know.
+/// The conditions for ending sockets by destination address. The daemon sends them, because only it knows them.
 #[derive(Debug, Default)]
 pub(super) struct Terms {
-    /// Only those of this cgroup and below; `None` for all.
+    /// Only sockets of this cgroup and below count; `None` for all.
     pub(super) cgroup: Option<PathBuf>,
-    /// None of these, by inode.
+    /// Inodes of sockets that never count.
     pub(super) spared: BTreeSet<u32>,
 }
 
-/// Ends every UDP socket that is connected to one of these addresses, in every namespace, if it counts.
+/// Ends every UDP socket that is connected to one of these addresses and meets the conditions, in every namespace.
 pub(super) fn dialled(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> io::Result<Vec<Outcome>> {
     let places: BTreeMap<(Addr, u16), usize> =
         addresses.iter().enumerate().map(|(place, to)| ((to.addr, to.port), place)).collect();
@@ -63,7 +63,7 @@ pub(super) fn dialled(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> io::R
         let visited = home.visit(inode, &path, || end_dialled(&places, &mut bystanders, &mut outcomes));
         if let Err(error) = visited.and_then(|ended| ended) {
             let errno = errno_of(&error);
-            // One that is gone has no sockets either.
+            // A namespace that is gone has no sockets either.
             if errno != libc_errno::ENOENT {
                 outcomes.iter_mut().for_each(|outcome| outcome.errno = errno);
             }
@@ -100,10 +100,10 @@ fn end_dialled(
     Ok(())
 }
 
-/// Whose sockets are none of the datapath's business.
+/// The sockets that the datapath does not translate and that must be left alone.
 struct Bystanders<'a> {
     terms: &'a Terms,
-    /// Looked up when the first socket is found.
+    /// The ids of the cgroups; looked up when the first socket is found.
     cgroups: Option<BTreeSet<u64>>,
 }
 
@@ -117,13 +117,13 @@ impl Bystanders<'_> {
     }
 }
 
-/// The ids, which are inode numbers, of a cgroup and all below it.
+/// The ids of a cgroup and all cgroups below it, which are inode numbers.
 fn cgroups_below(cgroup: &Path) -> io::Result<BTreeSet<u64>> {
     use std::os::unix::fs::MetadataExt;
     let mut ids = BTreeSet::from([fs::metadata(cgroup)?.ino()]);
     let mut waiting = vec![cgroup.to_path_buf()];
     while let Some(directory) = waiting.pop() {
-        // One that was removed meanwhile has no sockets.
+        // A cgroup that was removed meanwhile has no sockets.
         for entry in fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok) {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 ids.insert(entry.ino());
@@ -134,7 +134,7 @@ fn cgroups_below(cgroup: &Path) -> io::Result<BTreeSet<u64>> {
     Ok(ids)
 }
 
-/// As the kernel has the two addresses: in the form of the socket's family, not of the address's.
+/// The socket's addresses in the kernel's form: in the family of the socket, not of the address.
 fn id_of(socket: &Socket, peer: L4Addr) -> SocketId {
     let form = |addr: Addr| match socket.family {
         Family::Ipv6 => addr.octets(),
@@ -162,7 +162,7 @@ fn outcome(ended: io::Result<()>) -> Outcome {
     }
 }
 
-/// Its number; EIO for what has none.
+/// The error's number, or EIO if it has none.
 pub(super) fn errno_of(error: &io::Error) -> i32 {
     let unknown = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT } else { Errno::EIO };
     error.raw_os_error().unwrap_or(unknown as i32)

@@ -1,5 +1,5 @@
-//! Where the machine's network namespaces are found: at the processes that are in them, and at the mounts that keep
-//! them. Owns the search and the way in and back; remembers nothing from one search to the next.
+//! Finds the machine's network namespaces: through the processes in them, and through the mounts that keep them alive.
+//! Owns the search, entering a namespace and returning from it; keeps no state between searches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -10,27 +10,28 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, setns};
 use nodelb_datapath::mounts::{self, Mount};
 
-/// A network namespace by the number of its inode.
+/// The inode number of a network namespace.
 pub(super) type Inode = u64;
 
-/// This process's own namespace, to which it returns: a process that stayed in a pod's would keep that alive.
+/// The original namespace of this process, to which it returns: a process that stayed in a pod's namespace would keep
+/// it alive.
 pub(super) struct Home {
     namespace: File,
     pub(super) inode: Inode,
 }
 
 impl Home {
-    /// The namespace this process is in.
+    /// The current namespace of this process.
     pub(super) fn here() -> io::Result<Self> {
         let namespace = File::open("/proc/self/ns/net")?;
         let inode = namespace.metadata()?.ino();
         Ok(Self { namespace, inode })
     }
 
-    /// Whether this process is there now.
+    /// Checks that this process is in its original namespace.
     ///
     /// # Errors
-    /// When it is not: then it must end.
+    /// If it is not: the process must then end.
     pub(super) fn check(&self) -> io::Result<()> {
         match fs::metadata("/proc/self/ns/net")?.ino() == self.inode {
             true => Ok(()),
@@ -38,17 +39,18 @@ impl Home {
         }
     }
 
-    /// Does the work in the namespace with this number, found there before. Takes CAP_SYS_ADMIN, unless it is this one.
+    /// Runs `work` in the namespace with this number, which was found at `path`. Takes CAP_SYS_ADMIN, unless it is the
+    /// original namespace.
     ///
     /// # Errors
-    /// When it is not there any more, cannot be entered, or cannot be left ([`Self::check`]).
+    /// If the namespace is gone, cannot be entered, or cannot be left ([`Self::check`]).
     pub(super) fn visit<T>(&self, inode: Inode, path: &Path, work: impl FnOnce() -> T) -> io::Result<T> {
         if inode == self.inode {
             return Ok(work());
         }
         let namespace = File::open(path)?;
         if namespace.metadata()?.ino() != inode {
-            // The process ended, and another one has its number.
+            // The process has ended, and another one has its number.
             return Err(io::ErrorKind::NotFound.into());
         }
         setns(&namespace, CloneFlags::CLONE_NEWNET)?;
@@ -58,7 +60,7 @@ impl Home {
     }
 }
 
-/// A way to each namespace that any process is in, or that is mounted.
+/// A path to each namespace that has a process or a mount.
 pub(super) fn all(home: &Home) -> io::Result<BTreeMap<Inode, PathBuf>> {
     let mut found = BTreeMap::from([(home.inode, PathBuf::from("/proc/self/ns/net"))]);
     for (inode, path) in mounted()?.into_iter().chain(processes()?) {
@@ -67,7 +69,8 @@ pub(super) fn all(home: &Home) -> io::Result<BTreeMap<Inode, PathBuf>> {
     Ok(found)
 }
 
-/// A way to each of these; one that is not found is not in the result. Looks no further than it must.
+/// A path to each of these namespaces; those that are not found are missing from the result. Stops as soon as all are
+/// found.
 pub(super) fn find(home: &Home, wanted: &BTreeSet<Inode>) -> io::Result<BTreeMap<Inode, PathBuf>> {
     let mut found = BTreeMap::new();
     if wanted.contains(&home.inode) {
@@ -83,7 +86,7 @@ pub(super) fn find(home: &Home, wanted: &BTreeSet<Inode>) -> io::Result<BTreeMap
     if missing.is_empty() || mounted()?.into_iter().any(|each| take(&mut missing, each)) {
         return Ok(found);
     }
-    // A thread may be elsewhere than its process.
+    // A thread may be in another namespace than its process.
     let _ = processes()?.any(|each| take(&mut missing, each)) || threads()?.any(|each| take(&mut missing, each));
     Ok(found)
 }
@@ -97,22 +100,22 @@ fn threads() -> io::Result<impl Iterator<Item = (Inode, PathBuf)>> {
     Ok(numbered(Path::new("/proc"))?.flat_map(tasks).filter_map(|task| of_task(&task)))
 }
 
-/// The entries of a directory whose names are numbers: processes of `/proc`, threads of a process.
+/// The numeric entries of a directory: processes of `/proc`, threads of a process.
 fn numbered(directory: &Path) -> io::Result<impl Iterator<Item = PathBuf> + use<>> {
     let is_number = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
     let entries = fs::read_dir(directory)?.filter_map(Result::ok);
     Ok(entries.filter(move |entry| is_number(&entry.file_name())).map(|entry| entry.path()))
 }
 
-/// Nothing for one that has ended, or may not be looked at.
+/// The namespace of a task; `None` if it has ended or may not be read.
 fn of_task(task: &Path) -> Option<(Inode, PathBuf)> {
     let path = task.join("ns/net");
     let inode = inode_of(fs::read_link(&path).ok()?.to_str()?)?;
     Some((inode, path))
 }
 
-/// Those that can be reached: a container runtime may keep its own where others must not look, and then the processes in
-/// them lead there.
+/// The mounted namespaces that can be reached. A container runtime may hide its mounts; then the processes in the
+/// namespaces lead to them.
 fn mounted() -> io::Result<Vec<(Inode, PathBuf)>> {
     let mut mounted = parse_mounts(&fs::read_to_string("/proc/self/mountinfo")?);
     mounted.retain(|(inode, path)| fs::metadata(path).is_ok_and(|file| file.ino() == *inode));
@@ -125,7 +128,7 @@ fn parse_mounts(mountinfo: &str) -> Vec<(Inode, PathBuf)> {
     mounts::of_kind(mountinfo, "nsfs").filter_map(namespace).collect()
 }
 
-/// 4026531840 for `net:[4026531840]`.
+/// The inode in a name, such as 4026531840 in `net:[4026531840]`.
 fn inode_of(name: &str) -> Option<Inode> {
     name.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }

@@ -1,6 +1,6 @@
-//! What daemon and reaper say to each other: frames of a header and entries of fixed size, in the machine's byte order,
-//! for both are on the same machine. They may be of different versions after an upgrade: the reaper says first which one it
-//! speaks. Whatever comes in is checked as if it came from anybody.
+//! The protocol between daemon and reaper: frames of a header and entries of fixed size, in the machine's byte order,
+//! because both run on the same machine. They may have different versions after an upgrade: the reaper first sends its
+//! protocol version. All received data is checked as untrusted.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,76 +10,75 @@ use std::path::{Path, PathBuf};
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
 
-/// What is spoken here. Another number for whatever the other version would not understand.
+/// The version of this protocol. It must change with every incompatible change.
 const VERSION: u32 = 2;
 
-/// The most entries in one order: bounds how long the reaper is away, and its memory.
+/// The maximum number of entries in one order, which limits the reaper's memory and the duration of an order.
 pub const BATCH: usize = 256;
 
-/// The most bytes of a cgroup's path, as of any path.
+/// The maximum length of a cgroup's path in bytes, as of any path.
 const MAX_PATH: usize = 4096;
 
-/// Bytes of the header of an order.
+/// Size of an order's header in bytes.
 pub const HEADER: usize = 4;
-/// Bytes of an entry of an order.
+/// Size of an order's entry in bytes.
 pub const ENTRY: usize = 56;
-/// Bytes of the inode of a socket.
+/// Size of a socket's inode number in bytes.
 const INODE: usize = 4;
-/// Bytes of an entry of an answer.
+/// Size of an answer's entry in bytes.
 pub const OUTCOME: usize = 8;
-/// Bytes of the reaper's first words.
+/// Size of the reaper's first message in bytes.
 pub const HELLO: usize = 8;
 
-/// What the reaper is told.
+/// An order to the reaper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Only sockets of this cgroup and those below it count as [`Order::Dialled`]. Without this order: all.
+    /// Limits [`Order::Dialled`] to the sockets of this cgroup and those below it. Without this order, all sockets
+    /// count.
     Within(PathBuf),
-    /// The sockets with these inodes are the daemon's own: they never count as [`Order::Dialled`]. In place of those named
-    /// before.
+    /// Inodes of the daemon's own sockets, which [`Order::Dialled`] never ends. Replaces the previous list.
     Spare(Vec<u32>),
-    /// These sockets, if they are still connected to these peers.
+    /// Ends these sockets if they are still connected to these peers.
     Sockets(Vec<(Socket, L4Addr)>),
-    /// Every UDP socket that is connected to one of these addresses, wherever it is.
+    /// Ends every UDP socket that is connected to one of these addresses, in every namespace.
     Dialled(Vec<L4Addr>),
 }
 
-/// How an entry of an order went.
+/// The result of one entry of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// How many sockets were ended.
+    /// Number of ended sockets.
     pub destroyed: u32,
-    /// The last errno, 0 without one: ENOENT for a socket that was not there any more, ESRCH for a network namespace that
-    /// was not found.
+    /// The last errno, or 0: ENOENT if the socket no longer existed, ESRCH if the network namespace was not found.
     pub errno: i32,
 }
 
 impl Outcome {
-    /// Whether there was nothing left to do: what was to be ended has ended by itself.
+    /// Whether nothing remained to be done because the socket has ended already.
     pub fn is_over(self) -> bool {
         matches!(self.errno, 0 | libc_errno::ENOENT | libc_errno::ESRCH)
     }
 }
 
-/// The two numbers that are answers rather than errors.
+/// The two error numbers that are results and not failures.
 pub mod libc_errno {
     use nix::errno::Errno;
 
-    /// The socket is not there any more, or is connected to somebody else.
+    /// The socket no longer exists, or is connected to another peer.
     pub const ENOENT: i32 = Errno::ENOENT as i32;
-    /// No way to the network namespace was found.
+    /// The network namespace was not found.
     pub const ESRCH: i32 = Errno::ESRCH as i32;
 }
 
-/// What the reaper says first.
+/// The reaper's first message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// Whether it has what it takes to enter other network namespaces.
+    /// Whether the reaper has the capabilities to enter other network namespaces.
     pub everywhere: bool,
 }
 
 impl Hello {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         bytes[..4].copy_from_slice(&VERSION.to_ne_bytes());
@@ -87,10 +86,10 @@ impl Hello {
         bytes
     }
 
-    /// From bytes.
+    /// Decodes the message.
     ///
     /// # Errors
-    /// When they are not of this version.
+    /// If the bytes do not have this version.
     pub fn decode(bytes: [u8; HELLO]) -> io::Result<Self> {
         let [a, b, c, d, everywhere, ..] = bytes;
         match u32::from_ne_bytes([a, b, c, d]) {
@@ -106,7 +105,7 @@ const WITHIN: u8 = 3;
 const SPARE: u8 = 4;
 
 impl Order {
-    /// How many outcomes answer it.
+    /// The number of outcomes in the answer.
     pub fn outcomes(&self) -> usize {
         match self {
             Self::Sockets(targets) => targets.len().min(BATCH),
@@ -115,7 +114,7 @@ impl Order {
         }
     }
 
-    /// The order as a frame. More than [`BATCH`] entries are the caller's mistake: those beyond are left out.
+    /// Encodes the order as a frame. The caller must not pass more than [`BATCH`] entries: the others are left out.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Sockets(targets) => {
@@ -137,10 +136,10 @@ impl Order {
         }
     }
 
-    /// How many bytes follow this header.
+    /// The number of bytes that follow this header.
     ///
     /// # Errors
-    /// When it is no order's.
+    /// If the header is invalid.
     pub fn length(header: [u8; HEADER]) -> io::Result<usize> {
         let [kind, _, low, high] = header;
         let count = usize::from(u16::from_ne_bytes([low, high]));
@@ -152,10 +151,10 @@ impl Order {
         }
     }
 
-    /// The order of this header and these bytes.
+    /// Decodes the order from its header and body.
     ///
     /// # Errors
-    /// When one of the entries can be none.
+    /// If an entry is invalid.
     pub fn decode(header: [u8; HEADER], body: &[u8]) -> io::Result<Self> {
         let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
         match header[0] {
@@ -181,7 +180,7 @@ fn frame<const N: usize>(kind: u8, entries: &[[u8; N]]) -> Vec<u8> {
     frame
 }
 
-/// Answers as bytes.
+/// Encodes an answer.
 pub fn encode_outcomes(outcomes: &[Outcome]) -> Vec<u8> {
     let bytes = |outcome: &Outcome| {
         let mut bytes = [0; OUTCOME];
@@ -192,7 +191,7 @@ pub fn encode_outcomes(outcomes: &[Outcome]) -> Vec<u8> {
     outcomes.iter().flat_map(bytes).collect()
 }
 
-/// Answers from bytes.
+/// Decodes an answer.
 pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
     let outcome = |&[a, b, c, d, e, f, g, h]: &[u8; OUTCOME]| Outcome {
         destroyed: u32::from_ne_bytes([a, b, c, d]),
@@ -201,7 +200,7 @@ pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
     bytes.as_chunks::<OUTCOME>().0.iter().map(outcome).collect()
 }
 
-/// In place of a socket, where any will do.
+/// A placeholder for a socket, where any will do.
 fn nobody(to: L4Addr) -> Socket {
     let source = L4Addr { port: 0, ..to };
     Socket { netns: 0, cookie: 0, family: to.addr.family(), ifindex: 0, source }

@@ -1,11 +1,11 @@
-//! What is said of services that stay in the kernel although no source describes them now: in `/readyz` and `/status` for
-//! as long as it lasts, and once in the journal.
+//! Reports services that stay in the kernel although no source describes them: in `/readyz` and `/status` while the
+//! state lasts, and once in the journal.
 
 use nodelb_core::engine::{Kept, KeptBecause};
 use nodelb_core::messages;
 use tracing::warn;
 
-/// What the check `reconcile` says once the first full reconcile is done.
+/// The text of the check `reconcile` after the first full reconcile.
 pub(super) fn reconciled(kept: &[Kept]) -> String {
     let told: Vec<String> = kept.iter().filter_map(describe).collect();
     match told.as_slice() {
@@ -14,7 +14,7 @@ pub(super) fn reconciled(kept: &[Kept]) -> String {
     }
 }
 
-/// Logs the sources that are not configured. A file that cannot be read has a line of its own.
+/// Logs the sources that are not configured. A file that cannot be read has its own line.
 pub(super) fn warn(kept: &[Kept]) {
     for it in kept.iter().filter(|it| it.because == KeptBecause::NotConfigured) {
         if let Some(text) = describe(it) {
@@ -23,7 +23,7 @@ pub(super) fn warn(kept: &[Kept]) {
     }
 }
 
-/// What is missing, what follows from it, and what to do. `None` where nothing of an absent source is left.
+/// What is missing, the consequence, and what to do. `None` if nothing of an absent source is left.
 fn describe(Kept { source, ports, because }: &Kept) -> Option<String> {
     let count = match ports {
         0 => "no service port is".to_owned(),

@@ -1,6 +1,6 @@
-//! The records in the state directory: one JSON object per line, only ever appended to. A file that has grown large takes
-//! the place of the one before it, so that there are two at most. Whatever of them can be read is of use: a line that was
-//! cut off by a crash, or makes no sense, costs that record and no other.
+//! The records in the state directory: one JSON object per line, append-only. When the file has grown large, it
+//! replaces the previous file, so there are at most two. All readable lines are used: a line that a crash has cut off,
+//! or that is invalid, loses only its own record.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use nodelb_core::history::Record;
 use nodelb_kube::state;
 
-/// A file larger than this is not appended to any more.
+/// The size in bytes above which a file is replaced by a new one.
 const MAX_FILE: u64 = 4 << 20;
 
-/// The most bytes read of a file, from its end: more than one batch beyond [`MAX_FILE`].
+/// The maximum number of bytes that are read from the end of a file: more than one batch beyond [`MAX_FILE`].
 const MAX_READ: u64 = 16 << 20;
 
-/// The most bytes of a line; ten times the longest record.
+/// The maximum length of a line in bytes; ten times the longest record.
 const MAX_LINE: usize = 128 << 10;
 
-/// Where the latest records are.
+/// Path of the file with the latest records.
 pub(super) fn path(state_directory: &Path) -> PathBuf {
     state_directory.join("history.jsonl")
 }
@@ -29,19 +29,19 @@ fn old_path(state_directory: &Path) -> PathBuf {
     state_directory.join("history.old.jsonl")
 }
 
-/// What was found.
+/// The result of a read.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// In order of their numbers, each once.
+    /// The records in the order of their numbers, each once.
     pub(super) records: Vec<Record>,
-    /// How many lines make no sense.
+    /// Number of invalid lines.
     pub(super) unreadable: usize,
 }
 
-/// Reads what there is. May block.
+/// Reads the records. May block.
 ///
 /// # Errors
-/// When a file is there and cannot be read, or the directory cannot be made.
+/// If a file exists but cannot be read, or the directory cannot be created.
 pub(super) fn read(directory: &Path) -> io::Result<Found> {
     fs::create_dir_all(directory)?;
     let mut found = Found::default();
@@ -62,7 +62,7 @@ fn read_file(mut file: File, found: &mut Found) -> io::Result<()> {
     file.seek(SeekFrom::Start(skipped))?;
     let mut reader = BufReader::new(file.take(MAX_READ));
     let mut line = Vec::new();
-    // Where the beginning is left out, the first line may be half of one.
+    // If the beginning of the file is skipped, the first line may be partial.
     let mut is_whole = skipped == 0;
     while reader.read_until(b'\n', &mut line)? > 0 {
         let record = (line.len() <= MAX_LINE).then(|| serde_json::from_slice(&line).ok()).flatten();
@@ -77,10 +77,10 @@ fn read_file(mut file: File, found: &mut Found) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the records behind what is there. May block.
+/// Appends the records. May block.
 ///
 /// # Errors
-/// When they cannot be written. Some of them may have been, the last one in part: they may be written again.
+/// If the records cannot be written. Some may have been, the last one in part: the caller may write them again.
 pub(super) fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()> {
     let mut bytes = Vec::new();
     for record in records {

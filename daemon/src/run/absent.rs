@@ -1,5 +1,5 @@
-//! A source that was there before and that the configuration does not name: what the state directory knows of it, and what
-//! is done with that.
+//! Handles a source that was in use before but is not in the configuration: reads its state from the state directory
+//! and decides what happens with it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,8 +17,8 @@ use tracing::{info, warn};
 use super::kubernetes::{SAVE_EVERY, STATE_PATIENCE};
 use crate::config::Config;
 
-/// The sources that the state directory says were there before. Where it does not answer in time, they count as there:
-/// nothing is removed for that.
+/// The sources that were in use before according to the state directory. If it does not answer in time, all count as in
+/// use: nothing is removed for that reason.
 pub(super) async fn formerly(config: &Config, patience: Duration) -> BTreeSet<Source> {
     let mut was_there = config.is_kubernetes_unsaid();
     if was_there {
@@ -28,12 +28,12 @@ pub(super) async fn formerly(config: &Config, patience: Duration) -> BTreeSet<So
     was_there.then_some(Source::Kubernetes).into_iter().collect()
 }
 
-/// Whether the file is there; it counts as there while that is not known.
+/// Whether the file exists; if that cannot be found out, true.
 async fn is_there(patience: Duration, ask: impl FnOnce() -> io::Result<bool> + Send + 'static) -> bool {
     in_time(patience, ask).await.unwrap_or(true)
 }
 
-/// Runs what may block for ever in a thread of its own, and waits for it only so long.
+/// Runs a call that may block forever in a separate thread, and waits for it for a limited time.
 async fn in_time<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -41,13 +41,13 @@ async fn in_time<T: Send + 'static>(
     timeout(patience, state::aside(work)).await.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// The sources that the operator has switched off.
+/// The sources that the administrator has disabled.
 pub(super) fn switched_off(config: &Config) -> BTreeSet<Source> {
     (!config.kubernetes.enabled).then_some(Source::Kubernetes).into_iter().collect()
 }
 
-/// Sends what the state directory knows of Kubernetes where the configuration does not say whether it is a source: its
-/// services stay as last known, as if no apiserver could be reached. Where it is switched off, removes that.
+/// Sends the stored state of Kubernetes if the configuration does not say whether it is a source: its services stay as
+/// last known, as they do when no apiserver can be reached. If it is disabled, removes that state.
 pub(super) async fn recall(
     config: &Config,
     formerly: &BTreeSet<Source>,
@@ -77,7 +77,7 @@ pub(super) async fn recall(
     let memory = Memory { directory, cluster: None, save_every: SAVE_EVERY, patience: STATE_PATIENCE };
     let recalled = memory.recall(node).await;
     if !recalled.is_empty() {
-        // An error means that the owner is gone, and so is the daemon.
+        // Fails only if the owner has ended, and with it the daemon.
         let _ = changes.send(recalled).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Where the admin API is listened for: loopback addresses and a unix socket. None of them is needed to serve: what cannot
-//! be opened is left out with a warning, and an address is tried again until it can.
+//! The listening sockets of the admin API: loopback addresses and a unix socket. nodelb can serve without any of them:
+//! a socket that cannot be opened is skipped with a warning, and an address is retried until it succeeds.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -20,7 +20,7 @@ use crate::listen;
 use crate::status::Unopened;
 use nodelb_kube::apiserver::dial::Register;
 
-/// Everything that is listened on, before there is a runtime. The socket's file is removed when this is dropped.
+/// All listening sockets, before the runtime starts. The file of the unix socket is removed when this is dropped.
 pub(super) struct Doors {
     register: Register,
     tcp: Vec<TcpListener>,
@@ -28,16 +28,16 @@ pub(super) struct Doors {
     socket: Option<Socket>,
 }
 
-/// What the admin API needs of them.
+/// The listeners that the admin API uses.
 pub(super) struct Listeners {
-    /// Those that are open, and the others as they are opened.
+    /// Open listeners, and the others as soon as they are open.
     pub(super) open: mpsc::Receiver<Listener>,
     pub(super) unopened: watch::Receiver<Arc<Vec<Unopened>>>,
 }
 
 impl Doors {
-    /// Opens them, as far as that is possible; the log has the others. Each TCP socket is registered before it is bound: a
-    /// NodePort on its port, left in the maps by an earlier nodelb, is not in its way.
+    /// Opens the listeners, as far as possible, and logs the others. Each TCP socket is registered before it is bound,
+    /// so that a NodePort with the same port, left in the maps by an earlier nodelb, does not prevent the bind.
     pub(super) fn open(config: &Admin, register: &Register) -> Self {
         let socket = open_socket(config);
         let (mut tcp, mut unopened) = (Vec::new(), Vec::new());
@@ -59,10 +59,10 @@ impl Doors {
         Self { register: Arc::clone(register), tcp, unopened, socket }
     }
 
-    /// The listeners, for the runtime that asks. Addresses that are not open are tried again in a task of it.
+    /// The listeners for the current runtime. A task of the runtime retries the addresses that are not open.
     ///
     /// # Errors
-    /// When the runtime cannot wait for one.
+    /// If a listener cannot be added to the runtime.
     pub(super) fn listeners(&mut self) -> io::Result<Listeners> {
         let (opened, open) = mpsc::channel(self.tcp.len() + 2);
         let (report, unopened) = watch::channel(Arc::new(self.unopened.clone()));
@@ -81,7 +81,7 @@ impl Doors {
     }
 }
 
-/// Tries the addresses until all are open, or the admin API has ended.
+/// Retries the addresses until all are open or the admin API has ended.
 async fn try_again(
     mut unopened: Vec<Unopened>,
     register: Register,
@@ -130,7 +130,7 @@ fn warn_of(Unopened { address, why }: &Unopened) {
     );
 }
 
-/// An error of [`bind`], with what to do about it.
+/// An error of [`bind`], printed with what to do about it.
 struct Why(io::Error);
 
 impl fmt::Display for Why {
@@ -157,7 +157,7 @@ fn open_socket(config: &Admin) -> Option<Socket> {
     let path = config.socket()?;
     match Socket::open(path) {
         Ok(socket) => Some(socket),
-        // systemd makes the directory; a daemon that is started by hand has none, and needs none.
+        // systemd creates the directory. A daemon that is started by hand has none and needs none.
         Err(socket::Error::NoDirectory) if config.socket == Admin::default().socket => {
             debug!("no {}: its directory does not exist", path.display());
             None
@@ -172,7 +172,7 @@ fn open_socket(config: &Admin) -> Option<Socket> {
     }
 }
 
-/// They are loopback addresses, of which none is of both families.
+/// Binds a loopback address, which always belongs to one family.
 fn bind(address: SocketAddr, register: &Register) -> io::Result<TcpListener> {
     listen::bind(address, true, register)
 }

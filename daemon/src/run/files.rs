@@ -1,4 +1,4 @@
-//! Starts what reads the services directory: the file source, and the checker that stands between it and the owner.
+//! Starts the tasks that read the services directory: the file source, and the checker between it and the owner.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::config::Config;
 use crate::files;
 use crate::reconcile::QUEUE;
 
-/// What of the daemon they are connected to.
+/// The parts of the daemon that they use.
 pub(super) struct Connections {
-    /// The owner.
+    /// To the owner.
     pub(super) changes: mpsc::Sender<Vec<Change>>,
-    /// Makes a socket nodelb's own.
+    /// Marks a socket as nodelb's own.
     pub(super) register: Register,
-    /// What the node's own addresses are known from.
+    /// The owner's snapshots, which contain the node's addresses.
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
     pub(super) clock: Clock,
-    /// How many service ports the kernel held at the start.
+    /// Number of service ports in the kernel at the start.
     pub(super) expected: usize,
 }
 
-/// What there is to show and to tell of them, and the task to wait for at the end.
+/// Their reports and figures, and the task to wait for at the end.
 pub(super) struct Files {
     pub(super) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     pub(super) checks: watch::Receiver<Arc<CheckReport>>,
@@ -40,7 +40,7 @@ pub(super) struct Files {
     pub(super) checker: JoinHandle<()>,
 }
 
-/// Starts both; they run until `stop`.
+/// Starts both tasks, which run until `stop`.
 pub(super) fn start(config: &Config, connections: Connections, stop: watch::Receiver<bool>) -> Files {
     let Connections { changes, register, snapshot, clock, expected } = connections;
     let (directory, directory_out) = watch::channel(config.files.directory.clone());
@@ -66,7 +66,7 @@ pub(super) fn start(config: &Config, connections: Connections, stop: watch::Rece
     Files { sources, checks, directory, checker }
 }
 
-/// Whether the address is the node's own. All are, for as long as its addresses are not known.
+/// Whether the address belongs to the node. True for every address while the node's addresses are unknown.
 fn is_local(node: &NodeFacts, addr: Addr) -> bool {
     addr.is_loopback() || node.addresses.is_empty() || node.addresses.contains(&addr)
 }

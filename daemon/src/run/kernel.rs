@@ -1,4 +1,4 @@
-//! The kernel datapath as the daemon runs it: opened, stripped of privilege, and tried out every few seconds.
+//! The kernel datapath in the daemon: opens it, drops the privileges, and tests it every few seconds.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -27,15 +27,15 @@ use crate::reaper::Reaper;
 use crate::sock_diag;
 use crate::status::Check;
 
-/// The environment variable that makes the daemon kill itself after so many operations on maps, pins and links: how
-/// the tests try out a crash at every step.
+/// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:
+/// tests use it for a crash at every step.
 const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 
-/// The environment variable that makes the daemon call its layout by another version: how the tests try out an upgrade to
-/// the next one.
+/// The environment variable with another version number for the daemon's layout: tests use it for an upgrade to the
+/// next version.
 const LAYOUT_IS: &str = "NODELB_LAYOUT";
 
-/// Opens the kernel datapath. Also what the kernel has of what nodelb uses.
+/// Opens the kernel datapath. Also returns the kernel features that were found.
 pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failure> {
     let options = Options {
         pin_directory: config.datapath.pin_directory.clone(),
@@ -54,7 +54,7 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failur
     Ok((datapath, findings))
 }
 
-/// Gives up the capabilities that opening took. Returns what the kernel has of what nodelb uses, in a line.
+/// Drops the capabilities that the opening needed. Returns the kernel features that nodelb uses, in one line.
 pub(super) fn drop_capabilities(
     config: &Config,
     datapath: &KernelDatapath,
@@ -72,7 +72,8 @@ pub(super) fn drop_capabilities(
     Ok(tell_findings(config, &findings))
 }
 
-/// What the kernel has and what it lacks; returns it in one line. What sockets are ended by is told where that is tried.
+/// Logs the available and the missing kernel features; returns them in one line. The features for ending sockets are
+/// logged where they are tested.
 fn tell_findings(config: &Config, findings: &Findings) -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let sentence = findings.sentence(&format!("Linux {}", release.trim()));
@@ -92,7 +93,7 @@ fn tell_findings(config: &Config, findings: &Findings) -> String {
     sentence
 }
 
-/// What start found, and what will not work.
+/// Logs the results of the start, and what will not work.
 fn tell(config: &Config, report: &StartReport) {
     let maps = text_of(report.origin);
     info!(
@@ -122,7 +123,7 @@ fn tell(config: &Config, report: &StartReport) {
     }
 }
 
-/// Which maps are used, to follow `attached, with`.
+/// A description of the maps in use, to follow `attached, with`.
 fn text_of(origin: Origin) -> String {
     match origin {
         Origin::Created => "new maps".into(),
@@ -136,7 +137,8 @@ fn text_of(origin: Origin) -> String {
     }
 }
 
-/// What ends sockets, if any are to be ended: behind this socket, or started here and now, before capabilities are dropped.
+/// The reaper, if sockets are to be ended: that of this socket, or one that is started now, before the capabilities are
+/// dropped.
 pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper> {
     if config.datapath.disconnect == Disconnect::None {
         return None;
@@ -154,11 +156,11 @@ pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper>
         .ok()
 }
 
-/// What it takes to end sockets; `None`, and why in the journal, if something is missing.
+/// The means to end sockets. `None` if any of them is missing; the journal has the reason.
 pub(super) fn means(config: &Config, datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option<Means> {
     let reaper = reaper?;
     let flows = datapath.flows()?;
-    // Without capabilities by now.
+    // The capabilities have been dropped by now.
     if let Err(error) = flows.udp(&mut |_| ()) {
         warn!(
             message_id = %messages::SOCKETS_STAY,
@@ -173,8 +175,8 @@ pub(super) fn means(config: &Config, datapath: &KernelDatapath, reaper: Option<R
     Some(Means { flows: read, reaper, cgroup: config.datapath.cgroup().map(ToOwned::to_owned) })
 }
 
-/// What an operator has to change decides how the daemon ends. What may pass by itself is a code after which systemd tries
-/// again.
+/// The failure with its exit code. Some codes mean that an administrator must change something. For errors that may
+/// pass, the code makes systemd try again.
 pub(crate) fn refused(error: OpenError) -> Failure {
     let code = match error {
         OpenError::TooSmall { .. }
@@ -197,7 +199,7 @@ pub(crate) fn refused(error: OpenError) -> Failure {
     Failure::new(code, error)
 }
 
-/// As [`refused`], of the capabilities that are given up.
+/// The same as [`refused`], for errors in dropping capabilities.
 fn stuck_with_privileges(error: PrivilegeError) -> Failure {
     let is_permission = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let code = match &error {
@@ -208,12 +210,12 @@ fn stuck_with_privileges(error: PrivilegeError) -> Failure {
     Failure::new(code, error)
 }
 
-/// How many operations the daemon survives, if a test says so.
+/// The number of operations after which the daemon kills itself, if a test sets it.
 pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
     number_of(CRASH_AFTER)
 }
 
-/// Which layout version the daemon says it has.
+/// The daemon's layout version.
 fn layout() -> Result<u32, Failure> {
     match number_of(LAYOUT_IS)? {
         Some(version) if version < LAYOUT => {
@@ -223,7 +225,7 @@ fn layout() -> Result<u32, Failure> {
     }
 }
 
-/// The number that an environment variable says, if it is set.
+/// The number in an environment variable, if it is set.
 fn number_of<T: FromStr>(variable: &str) -> Result<Option<T>, Failure> {
     let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.parse().ok());
@@ -231,15 +233,15 @@ fn number_of<T: FromStr>(variable: &str) -> Result<Option<T>, Failure> {
     number.map(Some).ok_or_else(refused)
 }
 
-/// What was counted, and the series made of it.
+/// The counts of connections, and the series made from them.
 pub(super) fn connections(counters: Arc<Counters>) -> Connections {
     Connections { read: Arc::new(move |id| counters.read(id)), ledger: Arc::default() }
 }
 
-/// How long a number of clients is good for: to count them is to look at each, of millions perhaps.
+/// How long a count of clients is reused: counting reads each of them, possibly millions.
 const COUNT_CLIENTS_EVERY: Duration = Duration::from_secs(30);
 
-/// Counts the clients, not more often than that.
+/// Counts the clients, at most once per [`COUNT_CLIENTS_EVERY`].
 pub(super) fn clients(reader: KernelReader) -> ReadClients {
     let counted = Mutex::new(Counted::default());
     Arc::new(move || {
@@ -248,7 +250,7 @@ pub(super) fn clients(reader: KernelReader) -> ReadClients {
     })
 }
 
-/// What was counted last, and when.
+/// The last count and its time.
 #[derive(Debug, Default)]
 struct Counted {
     last: Option<(Instant, Option<usize>)>,
@@ -263,7 +265,7 @@ impl Counted {
     }
 }
 
-/// Links that are gone are put back; saying so once is the loop's business.
+/// Restores links that are gone. The loop makes sure that a fault is logged once.
 pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Check {
     match datapath.ensure_attached() {
         Ok(repairs) if repairs.is_empty() => Check::passed("links", "every program is attached"),
@@ -276,7 +278,7 @@ pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Che
     }
 }
 
-/// What was put right, by what it meant for connections.
+/// Logs the repairs, by their effect on connections.
 fn tell_repairs(repairs: &[Repair]) {
     let (lasted, lost): (Vec<_>, Vec<_>) = repairs.iter().partition(|repair| repair.lasted);
     let text = |repairs: &[&Repair]| repairs.iter().map(|repair| repair.what.as_str()).collect::<Vec<_>>().join("; ");
@@ -294,7 +296,7 @@ fn tell_repairs(repairs: &[Repair]) {
     }
 }
 
-/// Tries the hooks; `links` says whose programs they are where they are not this daemon's.
+/// Tests the hooks. `links` finds the pin directories of other attached programs.
 pub(super) fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
     let prepare = |probe, socket: BorrowedFd<'_>| match probe {
         Probe::Ordinary => own.observe(socket),
@@ -310,7 +312,7 @@ pub(super) fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
     }
 }
 
-/// What ends the programs of another nodelb, whose links are pinned in these directories.
+/// How to end the programs of another nodelb, with links that are pinned in these directories.
 fn end_others(directories: &[PathBuf]) -> String {
     if directories.is_empty() {
         return "Their links are in no BPF file system that is mounted here: one may be mounted over them. nodelb cleanup \

@@ -1,4 +1,4 @@
-//! Starts what reads Kubernetes: the supervisor of its addresses, and the source.
+//! Starts the tasks that read Kubernetes: the supervisor of the apiserver addresses, and the source.
 
 use nodelb_core::explain::trace;
 use std::path::PathBuf;
@@ -33,44 +33,44 @@ use super::{stopped, unix_seconds};
 use crate::admin::AskLive;
 use crate::events;
 
-/// How often at most the state is written to the state directory.
+/// The minimum time between two writes to the state directory.
 pub(super) const SAVE_EVERY: Duration = Duration::from_secs(30);
 
-/// How long the state directory may take; less than the daemon waits for its end.
+/// How long access to the state directory may take; less than the daemon's time limit for its end.
 pub(super) const STATE_PATIENCE: Duration = Duration::from_secs(4);
 
-/// What of the daemon the source is connected to.
+/// The parts of the daemon that the source uses.
 pub(super) struct Connections {
-    /// The owner.
+    /// To the owner.
     pub(super) changes: mpsc::Sender<Vec<Change>>,
-    /// What the owner publishes.
+    /// The owner's snapshots.
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// Makes a socket nodelb's own.
+    /// Marks a socket as nodelb's own.
     pub(super) register: Register,
     pub(super) clock: Clock,
     /// Name of this node.
     pub(super) node: String,
-    /// How many service ports the kernel holds.
+    /// Number of service ports in the kernel.
     pub(super) expected: usize,
     /// Whether Kubernetes Events are written.
     pub(super) events: bool,
 }
 
-/// What there is to show of it, and the task to wait for at the end.
+/// Its reports, and the task to wait for at the end.
 pub(super) struct Kubernetes {
     pub(super) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     pub(super) pool: watch::Receiver<Arc<PoolReport>>,
     pub(super) task: JoinHandle<()>,
-    /// Asks an apiserver what it says now.
+    /// Queries the current objects of an apiserver.
     pub(super) live: AskLive,
 }
 
-/// What there is to show of the apiservers, also where there are none.
+/// The report about the apiservers; empty if there are none.
 pub(super) fn pool_of(kubernetes: Option<&Kubernetes>) -> watch::Receiver<Arc<PoolReport>> {
     kubernetes.map_or_else(|| watch::channel(Arc::default()).1, |kubernetes| kubernetes.pool.clone())
 }
 
-/// How an apiserver is asked for what it has now, if there is one to ask.
+/// The function that queries the current objects of an apiserver, if one is configured.
 pub(super) fn live_of(kubernetes: Option<&Kubernetes>) -> Option<AskLive> {
     kubernetes.map(|kubernetes| Arc::clone(&kubernetes.live))
 }
@@ -79,10 +79,10 @@ fn config_failure(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(Code::Config, error)
 }
 
-/// Starts both, if a cluster is configured; they run until `stop`.
+/// Starts both tasks, if a cluster is configured; they run until `stop`.
 ///
 /// # Errors
-/// When the settings name no credentials.
+/// If the settings name no credentials.
 pub(super) async fn start(
     settings: Option<Settings>,
     connections: Connections,
@@ -90,7 +90,7 @@ pub(super) async fn start(
 ) -> Result<Option<Kubernetes>, Failure> {
     let Some(settings) = settings else { return Ok(None) };
     let Connections { changes, snapshot, register, clock, node, expected, events } = connections;
-    // Where it cannot be read yet, the supervisor says why.
+    // If the credentials cannot be read yet, the supervisor logs the reason.
     let credentials = Credentials::new(&settings, credentials::Timing::default()).map_err(config_failure)?;
     let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(settings.state_directory.clone()));
     let cluster = cluster.ok();
@@ -122,15 +122,15 @@ pub(super) async fn start(
     Ok(Some(Kubernetes { sources, pool, task, live }))
 }
 
-/// To be called from a thread that may block. It only waits for the answer: the question is a task of the runtime's, whose
-/// timers must not be looked at when that is gone.
+/// Must be called from a thread that may block. It only waits for the answer: a task of the runtime sends the query,
+/// because its timers must not be used after the runtime has ended.
 fn ask_live(live: Live) -> AskLive {
     let (runtime, live) = (Handle::current(), Arc::new(live));
     Arc::new(move |service| {
         let (told, telling) = oneshot::channel();
         let (live, service) = (Arc::clone(&live), service.cloned());
         runtime.spawn(async move {
-            // Nobody is waiting any more when it cannot be told.
+            // Fails only if the caller no longer waits.
             let _ = told.send(live.differences(service.as_ref()).await);
         });
         telling.blocking_recv().unwrap_or_else(|_stopped| vec![not_asked()])
@@ -151,7 +151,7 @@ fn not_asked() -> Difference {
     }
 }
 
-/// Makes the state directory. One that blocks keeps nobody from starting.
+/// Creates the state directory. A directory that blocks does not delay the start.
 async fn make_directory(directory: PathBuf) {
     let shown = directory.display().to_string();
     let making = state::aside(move || std::fs::create_dir_all(directory));
@@ -167,7 +167,7 @@ async fn make_directory(directory: PathBuf) {
     }
 }
 
-/// Whether a connection to the address would be translated.
+/// Whether connections to the address are translated.
 fn is_frontend(snapshot: watch::Receiver<Arc<Snapshot>>) -> apiserver::supervisor::IsFrontend {
     Arc::new(move |at| {
         let to = L4Addr::new(Addr::from(at.ip()), at.port(), Protocol::Tcp);

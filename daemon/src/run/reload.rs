@@ -1,5 +1,5 @@
-//! Signals: SIGHUP takes a new configuration over, SIGTERM and SIGINT end the daemon. The file is read in a thread of its own:
-//! while its file system does not answer, every signal does what it always does.
+//! Signals: SIGHUP loads a new configuration, SIGTERM and SIGINT end the daemon. A separate thread reads the file:
+//! while its file system does not answer, every signal still works.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use crate::log::Control;
 use crate::node::Identity;
 use crate::notify::Notifier;
 
-/// How long the configuration may take to be read before it is reported that it does.
+/// How long reading the configuration may take before the delay is reported.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many readings may be under way: one, and those of earlier reloads that hang.
+/// The maximum number of reads in progress: one, and those of earlier reloads that hang.
 const READINGS: usize = 8;
 
-/// The signals the daemon answers.
+/// The signals that the daemon handles.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -32,7 +32,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From here on no signal is lost or kills the process: to be called before anybody is told that it is ready.
+    /// Installs the handlers: from now on no signal is lost or kills the process. Must be called before the daemon is
+    /// reported as ready.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -42,37 +43,37 @@ impl Signals {
     }
 }
 
-/// What SIGHUP needs.
+/// The inputs and outputs of a reload.
 pub(super) struct Reload {
-    /// What is in effect.
+    /// The configuration in effect.
     pub(super) config: watch::Sender<Arc<Config>>,
     pub(super) config_path: Option<PathBuf>,
     pub(super) level: Control,
     pub(super) identity: watch::Sender<Arc<Identity>>,
     pub(super) directory: watch::Sender<PathBuf>,
-    /// Has the maps compared with what they should hold.
+    /// Requests a comparison of the maps with their intended content.
     pub(super) check: Arc<Notify>,
     pub(super) notifier: Arc<Notifier>,
 }
 
-/// What was read, or all problems.
+/// The configuration and identity, or all problems.
 type Loaded = Result<(Config, Identity), String>;
 
-/// A configuration that is being read.
+/// A read of the configuration in progress.
 struct Reading {
     loaded: oneshot::Receiver<Loaded>,
-    /// Whether it was reported that it takes long.
+    /// Whether the delay was reported.
     is_late: bool,
 }
 
-/// What becomes of a [`Reading`].
+/// The progress of a [`Reading`].
 enum Progress {
     Done(Box<Loaded>),
     Late,
 }
 
 impl Reload {
-    /// Answers SIGHUP until SIGTERM or SIGINT.
+    /// Handles SIGHUP until SIGTERM or SIGINT.
     pub(super) async fn until_told_to_end(mut self, signals: Signals) {
         self.answer(signals).await;
         self.notifier.stopping("stopping; connections go on");
@@ -87,7 +88,7 @@ impl Reload {
                 _ = signals.interrupt.recv() => return,
                 _ = signals.hangup.recv() => {
                     self.notifier.reloading("reloading the configuration");
-                    // The latest SIGHUP counts: what an earlier one reads, if it still does, is dropped.
+                    // The latest SIGHUP counts: the result of an earlier read is dropped.
                     reading = self.begin(&threads);
                 }
                 progress = progress(&mut reading) => match progress {
@@ -96,14 +97,14 @@ impl Reload {
                         let outcome = self.conclude(*loaded);
                         self.notifier.ready(&outcome);
                     }
-                    // systemd waits for this; the reading goes on.
+                    // systemd waits for this message; the read continues.
                     Progress::Late => self.notifier.ready(&self.report_late()),
                 }
             }
         }
     }
 
-    /// Begins to read the configuration; `None` if that is impossible, which is reported.
+    /// Starts to read the configuration; `None` if that is impossible, which is reported.
     fn begin(&self, threads: &Threads) -> Option<Reading> {
         let path = self.config_path.clone();
         let load = move || {
@@ -131,7 +132,8 @@ impl Reload {
         "reload waits for the file system; the old configuration stays in force".into()
     }
 
-    /// Takes the configuration over if it has no problem; refuses it whole if it has one. Says which.
+    /// Applies the configuration if it has no problem, and rejects it as a whole otherwise. Returns a description of
+    /// the result.
     fn conclude(&self, loaded: Loaded) -> String {
         let (config, identity) = match loaded {
             Ok(loaded) => loaded,
@@ -146,11 +148,11 @@ impl Reload {
             );
         }
         self.level.set(config.log.level);
-        // Also where it is the same: a reload reads every file again.
+        // Also if the directory is the same: a reload reads every file again.
         self.directory.send_replace(config.files.directory.clone());
         self.identity.send_replace(Arc::new(identity));
         self.check.notify_one();
-        // What needs a restart stays in force as it was, so that the next reload compares with that.
+        // Keys that need a restart keep their old values, so that the next reload compares with those.
         let Config { kubernetes, state, admin, datapath, .. } = Config::clone(&old);
         self.config.send_replace(Arc::new(Config { kubernetes, state, admin, datapath, ..config }));
         info!(message_id = %messages::CONFIG_APPLIED, "the configuration is reloaded");
@@ -158,7 +160,7 @@ impl Reload {
     }
 }
 
-/// Waits for what is being read, or until it is late; for ever if nothing is read.
+/// Waits for the current read, or until it is late; forever if there is none.
 async fn progress(reading: &mut Option<Reading>) -> Progress {
     let Some(reading) = reading else { return std::future::pending().await };
     tokio::select! {
@@ -170,7 +172,7 @@ async fn progress(reading: &mut Option<Reading>) -> Progress {
     }
 }
 
-/// Reports every problem of a configuration that stays without effect.
+/// Reports every problem of a rejected configuration.
 fn refuse(problems: &str) -> String {
     for problem in problems.lines() {
         error!(message_id = %messages::CONFIG_REFUSED, "{problem}");
