@@ -6,7 +6,7 @@
 //! ```text
 //!  owner ── Arc<Snapshot>, Arc<Health> ──> View ──> answers, when asked
 //!    ▲                          │
-//!    │                          └── wanted ports ──> doors ──> listen ──> load balancers, and anybody else
+//!    │                          └── wanted ports ──> doors ──> listen ──> load balancers, and any other host
 //!    └── Change::EntryError: what cannot be listened on
 //! ```
 //!

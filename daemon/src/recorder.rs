@@ -21,7 +21,7 @@ use crate::latency::Latencies;
 
 mod file;
 
-/// How many batches of events may wait for the recorder. It only makes them wait while it reads the records of earlier
+/// How many batches of events may wait for the recorder, which delays them only while it reads the records of earlier
 /// runs.
 const QUEUE: usize = 1_024;
 

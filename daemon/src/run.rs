@@ -320,7 +320,7 @@ async fn end(
     }
 }
 
-/// Starts the recorder; this run begins a new section of the records.
+/// Starts the recorder, with the start of this run as its first event.
 fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));

@@ -1,7 +1,7 @@
 //! Limits repeated lines: of lines with the same message id, and of failures with the same text, a limited number is
 //! written per minute. The others are counted, and their number is logged at the end of the minute. Code may therefore
-//! log each event as it happens. It must still decide what is new: this limit is a last resort and no reason to repeat
-//! messages.
+//! log each event as it happens. Code must still decide which events are new: this limit is a last resort and no reason
+//! to repeat messages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -11,7 +11,7 @@ fn counted(id: u32, service: &str, translated: u64) -> (ServiceId, Arc<PortKey>,
     (ServiceId(id), key(service, Family::Ipv4), Count { translated, refused: 0 })
 }
 
-/// `shop/web 12`, and what the others have together.
+/// Lines such as `shop/web 12`, and the sum of the others.
 fn told(ledger: &Ledger) -> Vec<String> {
     let own = ledger.own().map(|(series, count)| format!("{} {}", series.service, count.translated));
     own.chain(ledger.other().map(|count| format!("other {}", count.translated))).collect()
@@ -34,7 +34,7 @@ fn the_largest_get_a_series_and_keep_it() {
     assert_eq!(told(&ledger), ["a/b 9", "a/c 6", "other 1000"]);
 }
 
-/// What one service had counted is never taken for another's, and no series goes back.
+/// The count of one service never appears under another, and no series decreases.
 #[test]
 fn an_id_that_changes_hands_begins_anew() {
     let mut ledger = Ledger::new(10);
@@ -47,7 +47,7 @@ fn an_id_that_changes_hands_begins_anew() {
     assert_eq!(told(&ledger), ["a/a 103", "a/b 3"]);
 }
 
-/// Of a service that lives on.
+/// For a service that continues to exist.
 #[test]
 fn a_port_that_is_gone_makes_room_and_takes_nothing_from_the_others() {
     let mut ledger = Ledger::new(1);

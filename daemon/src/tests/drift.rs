@@ -4,7 +4,8 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// A checker of maps that hold one service too many, or cannot be read, beside an engine that is ready or not.
+/// A checker with maps that contain one service too many, or that cannot be read, and with an engine that is ready or
+/// not.
 struct Rig {
     asked: Arc<Notify>,
     owner: mpsc::Receiver<Vec<EntryKey>>,

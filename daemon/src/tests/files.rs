@@ -78,7 +78,7 @@ fn check_tells_everything_that_is_wrong_in_the_directory() {
     assert!(missing[0].to_string().contains("missing: cannot read the services directory: "), "{missing:?}");
 }
 
-/// Pieces that the formats are made of, so that random texts get past the first byte.
+/// Fragments of the formats, so that random texts are not all rejected at the first byte.
 fn pieces() -> impl proptest::strategy::Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "[[service]]\n",
@@ -171,7 +171,7 @@ proptest! {
     }
 }
 
-/// The accident is a copied file with a forgotten address: `check-config` has both files in hand.
+/// The typical mistake is a copied file with an unchanged address: `check-config` sees both files.
 #[test]
 fn an_address_that_two_files_claim_is_a_problem_that_names_both() {
     let directory = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@ use prometheus_client::registry::Registry;
 
 use super::*;
 
-/// The samples of the histogram, as `le value` and the count.
+/// The histogram as lines `le value`, and its count.
 fn buckets(histogram: &Histogram) -> Vec<String> {
     let mut registry = Registry::default();
     registry.register("it", "For a test", histogram.clone());
@@ -17,7 +17,7 @@ fn count(histogram: &Histogram) -> String {
     buckets(histogram).pop().unwrap().replace("+Inf ", "")
 }
 
-/// kube-proxy's buckets, by which dashboards compute quantiles.
+/// The buckets are kube-proxy's, because dashboards compute quantiles from them.
 #[test]
 fn buckets_are_those_of_kube_proxy() {
     let latencies = Latencies::default();
@@ -44,7 +44,7 @@ fn what_happened_before_the_start_is_no_latency() {
     assert!(buckets(&latencies.network_programming)[0].ends_with(" 2") || taken.elapsed() > Duration::from_millis(200));
 }
 
-/// A clock that was an hour ahead at the start, and was set since, makes nothing older than it is.
+/// A clock that was an hour ahead at the start, and has been set since, makes no change older than it is.
 #[test]
 fn the_start_is_where_the_clock_of_now_has_it() {
     assert_eq!(began(1_000_000, Duration::from_millis(1_500)), 998_500);

@@ -1,4 +1,4 @@
-//! A node in a box for the tests of both kinds of server: an engine with maps in memory, what it publishes, and clients.
+//! A simulated node for the tests of both servers: an engine with maps in memory, its published state, and clients.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -36,7 +36,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A node that is called n1, with nothing told by Kubernetes yet.
+    /// A node with the name n1 that has received nothing from Kubernetes.
     pub(super) fn new() -> Self {
         let sources = BTreeSet::from([Source::Kubernetes]);
         let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
@@ -61,14 +61,14 @@ impl World {
         world
     }
 
-    /// The same, with everything told.
+    /// The same node, synced.
     pub(super) fn synced() -> Self {
         let mut world = Self::new();
         world.tell([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
         world
     }
 
-    /// What the owner does.
+    /// Applies changes as the owner does.
     pub(super) fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
         let now = self.entry.view.clock.now();
@@ -77,7 +77,7 @@ impl World {
         self.health.send_replace(Arc::new(Health { beat: now, checks: Vec::new() }));
     }
 
-    /// The next thing the owner is told.
+    /// The next change for the owner.
     pub(super) async fn next(&mut self) -> Change {
         let mut batch = timeout(PATIENCE, self.told.recv()).await.expect("in time").expect("somebody");
         assert_eq!(batch.len(), 1, "{batch:?}");
@@ -101,7 +101,7 @@ pub(super) fn service(name: &str, number: u8, port: u16) -> Service {
     }
 }
 
-/// Its backends on this node.
+/// The backends of the service on this node.
 pub(super) fn slice(name: &str, backends: &[(u8, BackendState)]) -> Slice {
     let service: ServiceName = name.parse().expect("a name");
     let backend = |(number, state): &(u8, BackendState)| Backend {
@@ -118,12 +118,12 @@ pub(super) fn slice(name: &str, backends: &[(u8, BackendState)]) -> Slice {
     Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports }
 }
 
-/// An address that nobody listens on.
+/// An address without a listener.
 pub(super) async fn free() -> SocketAddr {
     TcpListener::bind((HERE, 0)).await.expect("a port").local_addr().expect("an address")
 }
 
-/// Sends the bytes, and returns all that comes back until the server closes.
+/// Sends the bytes, and returns everything received until the server closes the connection.
 pub(super) async fn raw(at: SocketAddr, request: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(at).await?;
     stream.write_all(request.as_bytes()).await?;
@@ -132,7 +132,7 @@ pub(super) async fn raw(at: SocketAddr, request: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// The same for a request as a load balancer makes it, with the date taken out.
+/// The same for a request of a load balancer, with the date removed from the answer.
 pub(super) async fn ask(at: SocketAddr, path: &str) -> io::Result<String> {
     let answer = raw(at, &format!("GET {path} HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n")).await?;
     let (before, rest) = answer.split_once("Date: ").expect("a date");
@@ -141,7 +141,7 @@ pub(super) async fn ask(at: SocketAddr, path: &str) -> io::Result<String> {
     Ok(format!("{before}Date: D\r\n{after}"))
 }
 
-/// Asks until it is so.
+/// Repeats the request until the condition holds.
 pub(super) async fn until(at: SocketAddr, is_so: impl Fn(&io::Result<String>) -> bool) {
     let asking = async {
         while !is_so(&ask(at, "/").await) {
@@ -204,7 +204,7 @@ async fn the_thread_ends_when_it_is_told() {
     drop(world.told);
 }
 
-/// What the Node says of itself.
+/// The Node object, optionally with a sign that the node is about to be removed.
 pub(super) fn node_object(leaving: Option<&str>) -> Change {
     Change::NodeObject(Some(NodeObject { leaving: leaving.map(Into::into), ..NodeObject::default() }))
 }

@@ -110,7 +110,7 @@ fn dropped_lines_are_reported_once_and_the_writer_gets_the_others() {
             to.write_all(&text).unwrap();
         }
     });
-    // More than fits, however many the writer has taken meanwhile.
+    // More lines than fit, however many the writer has taken meanwhile.
     let lines = 10_000;
     (0..lines).for_each(|number| out.queue.push(Line::Plain(format!("{number}\n").into_bytes()), 8));
     let dropped = out.queue.dropped();

@@ -47,7 +47,7 @@ fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
     [Change::UpsertService(service), Change::UpsertSlice(slice)]
 }
 
-/// An owner who publishes when told to.
+/// An owner that publishes on request.
 struct Owner {
     engine: Engine,
     maps: MemoryDatapath,
@@ -66,8 +66,8 @@ impl Owner {
     }
 }
 
-/// A mover whose sockets are the next of these lists, the last one for ever, beside an owner who answers with a round. The
-/// orders that reach its reaper are returned.
+/// A mover that reads its sockets from these lists in turn, the last one repeatedly, with an owner that answers with a
+/// round. Returns the orders that reach its reaper.
 struct Rig {
     mover: Mover,
     owner: Owner,
@@ -106,7 +106,7 @@ impl Rig {
         self.owner.publish();
     }
 
-    /// One pass, in which the owner makes a round for each batch it gets.
+    /// One pass, in which the owner runs a round for each batch that it receives.
     async fn pass(&mut self) -> u64 {
         let Self { mover, owner, at_hand, memory, .. } = self;
         tokio::select! {
@@ -125,7 +125,7 @@ impl Rig {
     }
 }
 
-/// Ends everything it is told to.
+/// Reports every requested socket as ended.
 fn reap(mut line: UnixStream, orders: &Mutex<Vec<Order>>) {
     let mut header = [0; HEADER];
     while line.read_exact(&mut header).is_ok() {
@@ -191,7 +191,8 @@ async fn what_is_read_only_once_is_not_believed() {
     assert_eq!(rig.orders(), []);
 }
 
-/// A client that connects, asks and closes while its backend leaves the service gets its answer.
+/// If the backend leaves the service while a client connects, sends a request and closes, the client still gets its
+/// answer.
 #[tokio::test]
 async fn an_exchange_under_way_is_not_cut_off() {
     let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
@@ -201,7 +202,8 @@ async fn an_exchange_under_way_is_not_cut_off() {
     assert!(began.elapsed() >= LAST_ANSWER, "{:?}", began.elapsed());
 }
 
-/// The kernel has a new backend, a socket is connected to it, and the snapshot that says so is not published yet.
+/// The kernel has a new backend and a socket that is connected to it, but the snapshot with that backend is not
+/// published yet.
 #[tokio::test]
 async fn a_snapshot_that_is_older_than_the_sockets_condemns_nobody() {
     let mut rig = Rig::new(vec![vec![flow(1, DNS, TWO)]]);
@@ -228,8 +230,8 @@ async fn addresses_are_looked_for_when_they_get_a_backend_and_once_more() {
     assert_eq!(rig.orders(), []);
 }
 
-/// After a reboot everything that gets a backend is new, also before an apiserver has answered; but nothing is gone before
-/// its source has said so.
+/// After a reboot every address with a backend is new, even before an apiserver has answered; but no backend is gone
+/// before its source says so.
 #[tokio::test]
 async fn after_a_reboot_what_is_answered_first_is_new() {
     let mut rig = Rig::new(vec![vec![flow(1, OTHER, ONE)]]);
@@ -247,7 +249,7 @@ async fn after_a_reboot_what_is_answered_first_is_new() {
     assert_eq!(rig.orders(), [ended(&flow(1, OTHER, ONE))]);
 }
 
-/// Lets the owner make one round during a pass that is to fail.
+/// Lets the owner run one round during a pass that must fail.
 async fn fail(rig: &mut Rig) -> PassError {
     let Rig { mover, owner, at_hand, memory, .. } = rig;
     let round = async {
@@ -262,7 +264,7 @@ async fn fail(rig: &mut Rig) -> PassError {
     }
 }
 
-/// A line to nobody.
+/// A connection without a peer.
 fn dead() -> Line {
     Line::over(UnixStream::pair().unwrap().0).unwrap()
 }
@@ -293,13 +295,13 @@ async fn what_a_reaper_left_undone_is_the_next_ones() {
     assert_eq!(rig.orders(), [Order::Dialled(vec![l4(OTHER)])]);
 }
 
-/// What systemd does with `Accept=yes`, as far as the daemon sees it: whoever connects gets a reaper of its own. This one
-/// greets, says that it ended what it is told to `orders` times, and ends.
+/// The daemon's view of systemd with `Accept=yes`: each connection gets its own reaper. This one sends its first
+/// message, answers `orders` orders as executed, and ends.
 fn accept(listener: &UnixListener, orders: usize) {
     accept_saying(listener, orders, Outcome { destroyed: 1, errno: 0 });
 }
 
-/// As [`accept`], with this outcome of each entry.
+/// The same as [`accept`], with this outcome for each entry.
 fn accept_saying(listener: &UnixListener, orders: usize, outcome: Outcome) {
     let mut line = listener.accept().unwrap().0;
     line.write_all(&Hello { everywhere: true }.encode()).unwrap();
@@ -335,7 +337,7 @@ async fn another_reaper_is_called_until_one_works() {
 
     let listener = UnixListener::bind(&path).unwrap();
     let serving = thread::spawn(move || {
-        // It is tried out; it is tried out and ends a socket; and so on for ever.
+        // It is tested; it is tested and ends a socket; and so on.
         accept(&listener, 1);
         accept(&listener, 2);
         accept(&listener, usize::MAX);

@@ -25,7 +25,7 @@ mod written {
     use super::*;
 
     proptest! {
-        /// As kube-proxy takes `--hostname-override`: trimmed, in lower case.
+        /// As kube-proxy uses `--hostname-override`: trimmed and in lower case.
         #[test]
         fn a_name_counts_in_whatever_case_it_is_written(
             name in "[a-z0-9]([a-z0-9.-]{0,12}[a-z0-9])?",

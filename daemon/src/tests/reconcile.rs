@@ -15,7 +15,8 @@ use crate::recorder;
 
 const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
 
-/// What systemd and `/readyz` hear of a daemon that waits for Kubernetes for this long, beside these maps.
+/// The messages to systemd and the check in `/readyz` of a daemon that has waited for this source for this long, with
+/// these maps.
 async fn heard_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: D) -> (String, Check) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
@@ -90,7 +91,7 @@ async fn nor_for_a_directory_of_services_that_cannot_be_read() {
     assert!(!check.passed, "{}", check.detail);
 }
 
-/// Maps that take their time, and note when each round is said to have ended.
+/// Slow maps that record the time at which each round ends.
 struct Slow(MemoryDatapath, Arc<Mutex<Vec<(Moment, Moment)>>>, Moment);
 
 impl Datapath for Slow {
@@ -114,7 +115,7 @@ impl Datapath for Slow {
     }
 }
 
-/// `t_round`: what is unpublished at the end of a long round was used until then.
+/// `t_round`: entries that are unpublished at the end of a long round were in use until then.
 #[tokio::test]
 async fn the_rest_begins_when_the_round_is_over() {
     let rounds = Arc::default();

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Files are quick here, and waited for long.
+/// Short intervals for writes, and long limits for waiting.
 const TIMING: Timing =
     Timing { every: Duration::from_millis(1), retry: Duration::from_millis(1), patience: Duration::from_secs(60) };
 
@@ -22,7 +22,7 @@ impl Daemon {
         Self { started: start(directory.into(), Latencies::default(), event, TIMING) }
     }
 
-    /// Waits until so much has been recorded in all runs.
+    /// Waits until this number is the last one recorded.
     async fn reaches(&mut self, last: u64) -> Arc<History> {
         self.started.history.wait_for(|history| history.last() >= last).await.unwrap().clone()
     }
@@ -68,7 +68,7 @@ async fn a_restart_goes_on_where_the_last_run_ended() {
     daemon.end().await;
 }
 
-/// Whoever kills the daemon at any time finds what it had published a moment before.
+/// A daemon that is killed at any time leaves the records that it has published shortly before.
 #[tokio::test]
 async fn records_are_written_while_it_runs() {
     let directory = directory();
@@ -116,7 +116,7 @@ async fn a_directory_of_no_use_costs_the_file_only() {
     daemon.end().await;
 }
 
-/// The recorder is busy with a disk that hangs: the owner goes on, and what is lost is counted.
+/// The recorder waits for a disk that hangs: the owner continues, and lost events are counted.
 #[tokio::test]
 async fn the_owner_never_waits() {
     let (to, mut from) = mpsc::channel(1);

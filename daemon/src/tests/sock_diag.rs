@@ -2,7 +2,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use super::*;
 
-/// What a kernel (6.18, x86-64) was asked and answered: two TCP listeners of IPv6, the first for IPv6 only.
+/// A request to a kernel (6.18, x86-64), and its answer: two TCP listeners of IPv6, the first IPv6-only.
 const ASKED: &str = "\
     480000001400010307000000000000000a06000000040000000000000000000000000000000000000000000000000000\
     000000000000000000000000000000000000000000000000";

@@ -84,7 +84,7 @@ fn node_addresses_round_trip() {
     }
 }
 
-/// What an earlier nodelb wrote is 0 in the new places, and says nothing.
+/// An earlier nodelb wrote 0 in the new fields, which is no information.
 #[test]
 fn owners_round_trip_and_zero_is_no_owner() {
     for source in Source::ALL {

@@ -24,20 +24,21 @@ fn what_is_short_may_pass_and_what_the_verifier_says_does_not() {
     assert!(matches!(refused_with(libc::ENOSYS, ""), OpenError::Lacks { .. }));
 }
 
-/// net.core.bpf_jit_enable may be 2, for debugging; a kernel with CONFIG_BPF_JIT_ALWAYS_ON allows 1 alone.
+/// net.core.bpf_jit_enable may be 2, for debugging; a kernel with CONFIG_BPF_JIT_ALWAYS_ON permits only 1.
 #[test]
 fn a_jit_that_is_off_is_recognised() {
     assert!(is_jit_off(Some("0\n"), ""));
     for on in [Some("1\n"), Some("2\n"), Some(""), None] {
         assert!(!is_jit_off(on, "processed 9 insns"), "{on:?}");
     }
-    // As kernel/bpf/verifier.c has it.
+    // The message of kernel/bpf/verifier.c.
     let error = refused_with(libc::EINVAL, "callbacks are not allowed in non-JITed programs\nprocessed 900 insns");
     assert!(matches!(error, OpenError::NoJit { .. }), "{error:?}");
     assert!(error.to_string().contains("net.core.bpf_jit_enable to 1"), "{error}");
 }
 
-/// The Debian package's purge removes every map that outlives generations: a name that it does not know leaves its directory.
+/// Purging the Debian package removes every map that outlives generations: a name that it does not know would leave its
+/// directory in place.
 #[test]
 fn purge_knows_every_lasting_map() {
     let script = include_str!("../../../../packaging/deb/postrm");

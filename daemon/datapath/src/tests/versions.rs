@@ -1,13 +1,13 @@
 use super::*;
 
-/// A directory of this test's own, on an ordinary file system.
+/// A directory for this test, on an ordinary file system.
 fn scratch(name: &str) -> PathBuf {
     let directory = std::env::temp_dir().join(format!("nodelb-versions-{}-{name}", std::process::id()));
     drop(fs::remove_dir_all(&directory));
     directory
 }
 
-/// A cleanup that finds no pin directory must not go on: a daemon that starts the next moment would lose its pins.
+/// A cleanup without a pin directory must stop: a daemon that starts immediately afterwards would lose its pins.
 #[test]
 fn what_is_absent_is_not_locked() {
     let directory = scratch("absent");

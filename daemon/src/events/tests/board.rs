@@ -8,14 +8,14 @@ fn seen(troubles: &[(&str, Reason)], with_backends: &[&str]) -> Seen {
     }
 }
 
-/// When the daemon of these tests started.
+/// The start of the daemon in these tests, in seconds since 1970.
 const START: u64 = 1_700_000_000;
 
 fn at(now: u64) -> Now {
     Now { since_start: now, unix: START + now }
 }
 
-/// One of a node that adds nothing to [`SETTLED`].
+/// A board for a node with no delay in addition to [`SETTLED`].
 fn board() -> Board {
     Board { settled: SETTLED, ..Board::new("n1") }
 }
@@ -39,11 +39,11 @@ fn a_trouble_is_told_when_it_stays_and_then_every_few_minutes() {
     assert!((111..410).all(|now| tell(&mut board, now, &held).is_empty()));
     let again = tell(&mut board, 410, &held);
     assert_eq!((again[0].count, &again[0].name), (2, &first[0].name));
-    // It ends and comes back: the same Event.
+    // It ends and returns: the same Event.
     assert!(tell(&mut board, 420, &seen(&[], &["shop/web"])).is_empty());
     assert!(tell(&mut board, 430, &held).is_empty());
     assert_eq!(tell(&mut board, 711, &held)[0].count, 3);
-    // Long after it is another one.
+    // A long time later it is another Event.
     assert!(tell(&mut board, 10_000, &held).is_empty());
     let other = tell(&mut board, 10_010, &held);
     assert!(other[0].count == 1 && other[0].name != first[0].name, "{other:?}");
@@ -71,7 +71,7 @@ fn only_who_had_backends_can_be_without_them() {
     tell(&mut board, 1000, &seen(&[], &["shop/web"]));
     tell(&mut board, 1001, &empty);
     assert_eq!(tell(&mut board, 1011, &empty).len(), 1);
-    // The service is deleted and made again, with nothing behind it.
+    // The service is deleted and created again, without backends.
     tell(&mut board, 1020, &seen(&[], &[]));
     assert!(board.had_backends.is_empty());
 }
@@ -102,7 +102,7 @@ fn what_ended_untold_begins_anew() {
     assert!(board.known.is_empty());
     tell(&mut board, 200, &refused);
     assert_eq!(tell(&mut board, 210, &refused)[0].first, START + 200);
-    // What has been told settles anew too when it comes back.
+    // A reported problem must also last for the full time again when it returns.
     tell(&mut board, 300, &seen(&[], &[]));
     assert!(tell(&mut board, 900, &refused).is_empty());
     let again = tell(&mut board, 910, &refused);
@@ -118,7 +118,7 @@ fn what_is_not_taken_makes_room_for_the_others() {
     assert_eq!(due.len(), 2);
     board.put_off(&due[0], 10 + 3_600);
     assert_eq!(board.look(at(12), &both), due[1..]);
-    // It is left alone even if it goes and comes.
+    // It is not reported even if it ends and returns.
     board.look(at(20), &seen(&[], &[]));
     board.look(at(30), &both);
     assert!(board.look(at(60), &both).iter().all(|due| &*due.service.namespace == "b"));
@@ -156,7 +156,7 @@ fn nodes_do_not_all_tell_at_once() {
     assert!(settled.len() > 40 && settled.iter().all(|it| (SETTLED..=SETTLED + SPREAD).contains(it)), "{settled:?}");
 }
 
-/// A reload of `node.name`: Events name the reporter, so what was reported in the old name is no one's any more.
+/// A reload of `node.name`: Events name their reporter, so those with the old name no longer belong to this node.
 #[test]
 fn a_renamed_node_reports_again_in_its_new_name() {
     let mut board = board();

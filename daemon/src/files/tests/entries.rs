@@ -9,7 +9,7 @@ fn problems(text: &str) -> Vec<String> {
     read_text(text).unwrap_err().iter().map(Problem::to_string).collect()
 }
 
-/// A service in one line, with its ports and the backends under them.
+/// A service in one line, followed by its ports and their backends.
 fn summary(text: &str) -> Vec<String> {
     let content = read_text(text).unwrap();
     let services = content.services.iter().flat_map(|found| {

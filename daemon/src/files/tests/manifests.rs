@@ -15,7 +15,7 @@ fn problems(text: &str) -> Vec<String> {
     read_text(text).unwrap_err().iter().map(Problem::to_string).collect()
 }
 
-/// As `kubectl get services,endpointslices -A -o yaml` prints it, cut to one of each.
+/// The output of `kubectl get services,endpointslices -A -o yaml`, reduced to one object of each kind.
 const KUBECTL: &str = r#"apiVersion: v1
 items:
 - apiVersion: v1

@@ -23,7 +23,7 @@ fn slice_yaml(name: &str, service: &str, address: &str) -> String {
     )
 }
 
-/// `+slice shop/file:web` and the like.
+/// The changes as text, such as `+slice shop/file:web`.
 fn shown(changes: &[Change]) -> Vec<String> {
     let show = |change: &Change| match change {
         Change::UpsertService(Service { name, .. }) => format!("+service {name}"),

@@ -13,7 +13,7 @@ fn service(name: &str, backend: &str) -> String {
     format!("[[service]]\nname = \"a/{name}\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{backend}:80\"]\n")
 }
 
-/// A running source on a scratch directory, and what its owner would know.
+/// A running source on a temporary directory, and the state that its owner would have.
 struct Scene {
     scratch: tempfile::TempDir,
     directory: PathBuf,
@@ -28,7 +28,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts on a directory prepared by `prepare`, which is given its path.
+    /// Starts a source on a directory that `prepare` fills; it gets the path.
     fn start(prepare: impl FnOnce(&Path)) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("services.d");
@@ -65,7 +65,7 @@ impl Scene {
         }
     }
 
-    /// Waits until the services are these.
+    /// Waits until the services have these names.
     async fn expect(&mut self, services: &[&str]) {
         let expected: BTreeSet<_> = services.iter().map(|name| (*name).to_owned()).collect();
         while self.services != expected || self.synced.is_empty() {
@@ -76,14 +76,14 @@ impl Scene {
         }
     }
 
-    /// Nothing comes for a while.
+    /// Checks that no change arrives for a while.
     async fn expect_quiet(&mut self) {
         if let Ok(batch) = timeout(Duration::from_millis(350), self.changes.recv()).await {
             panic!("{batch:?}");
         }
     }
 
-    /// Waits until a row says this.
+    /// Waits until a row has this state and problem.
     async fn expect_row(&mut self, name: &str, state: SourceState, problem: &str) {
         let says = |rows: &Arc<Vec<SourceReport>>| {
             rows.iter().any(|row| {
@@ -118,7 +118,7 @@ async fn files_come_change_and_go() {
     assert_eq!((scene.synced.as_slice(), scene.batches), (&[None][..], 1));
     scene.write("b.toml", &service("two", "192.0.2.1"));
     scene.expect(&["a/one", "a/two"]).await;
-    // Atomically replaced, edited in place, renamed, removed.
+    // A file is replaced atomically, edited in place, renamed, removed.
     scene.write(".b.toml.new", &service("three", "192.0.2.1"));
     fs::rename(scene.directory.join(".b.toml.new"), scene.directory.join("b.toml")).unwrap();
     scene.expect(&["a/one", "a/three"]).await;
@@ -153,7 +153,7 @@ async fn a_write_in_two_halves_is_seen_whole() {
     let (one, two) = (service("one", "192.0.2.1"), service("two", "192.0.2.1"));
     scene.write("a.toml", &(one.clone() + &two));
     scene.expect(&["a/one", "a/two"]).await;
-    // The first half would be a good file by itself, without the second service.
+    // The first half would be a valid file by itself, without the second service.
     let mut file = fs::File::create(scene.directory.join("a.toml")).unwrap();
     file.write_all(one.as_bytes()).unwrap();
     scene.write("b.toml", &service("three", "192.0.2.1"));
@@ -208,7 +208,7 @@ async fn a_directory_that_goes_removes_nothing() {
     fs::rename(&scene.directory, &aside).unwrap();
     scene.expect_row("services.d", SourceState::LastGood, "cannot be read").await;
     scene.expect_quiet().await;
-    // A file in its place, then an empty directory as under a lost mount.
+    // A file in place of the directory, then an empty directory as after a lost mount.
     fs::write(&scene.directory, "").unwrap();
     scene.expect_quiet().await;
     fs::remove_file(&scene.directory).unwrap();
@@ -252,7 +252,7 @@ async fn a_reload_believes_an_empty_directory_and_moves_to_another() {
     scene.stop().await;
 }
 
-/// As the kubelet mounts a ConfigMap: files are links through `..data`, which is swapped for a new directory.
+/// A ConfigMap as the kubelet mounts it: files are links through `..data`, which is replaced by a new directory.
 #[tokio::test]
 async fn a_configmap_swap_is_seen() {
     let mut scene = Scene::start(|directory| {

@@ -23,7 +23,7 @@ impl Scratch {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    /// Looks once; the names whose problems are now others.
+    /// Scans once; returns the names of the files with changed problems.
     fn look(&mut self, hints: &Hints) -> Vec<String> {
         let listing = read(self.directory.path(), &self.files.seen(), hints).unwrap();
         let accepted = self.files.accept(listing, &BTreeSet::new(), SystemTime::UNIX_EPOCH);
@@ -127,7 +127,7 @@ fn a_file_being_written_to_is_left_alone() {
     scratch.look(&Hints::default());
     assert_eq!(scratch.services(), ["a/one"]);
 
-    // Begun after the look did: what was read is not believed, and read again later although nothing seems to differ.
+    // The write begins after the scan: the content is ignored, and read again later even if the file looks unchanged.
     scratch.write("a.toml", "");
     let listing = read(scratch.directory.path(), &scratch.files.seen(), &Hints::default()).unwrap();
     scratch.files.accept(listing, &writing.writing, SystemTime::UNIX_EPOCH);

@@ -11,7 +11,7 @@ use crate::lb_health::tests::{HERE, ask, free};
 
 type Wanted = BTreeMap<SocketAddr, &'static str>;
 
-/// Everybody says whose socket it is.
+/// Every socket answers with the name of its user.
 async fn want(doors: &mut Doors<&'static str>, wanted: &Wanted) {
     let reply = |_: SocketAddr, label: &&'static str| -> Reply {
         let label = *label;
@@ -82,7 +82,8 @@ async fn every_address_is_for_both_families_unless_they_are_wanted_apart() {
     assert_eq!((said(v4).await.as_deref(), said(v6).await), (Some("v4"), None));
     if has_v6 {
         want(&mut doors, &Wanted::from([(any_v4, "v4"), (any_v6, "v6")])).await;
-        // Opened while the other one was for both: closed and opened again as what it is now.
+        // The second socket was opened while the first served both families: the first is closed and opened again for
+        // its family.
         assert_eq!((said(v4).await.as_deref(), said(v6).await.as_deref()), (Some("v4"), Some("v6")));
     }
 }

@@ -33,7 +33,7 @@ fn roomy() -> Bounds {
     Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) }
 }
 
-/// Asks over a connection that stays.
+/// Sends a request over a persistent connection.
 async fn exchange(stream: &mut TcpStream) -> io::Result<String> {
     stream.write_all(REQUEST.as_bytes()).await?;
     let mut answer = Vec::new();

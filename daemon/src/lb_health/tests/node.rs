@@ -10,15 +10,15 @@ fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_186_623 + seconds)
 }
 
-/// Status and body of a node that works, or not, and stays, or not.
+/// Status and body for a node with this health and eligibility.
 fn said(is_healthy: bool, is_eligible: Option<bool>) -> (u16, String) {
     let answer = told(Standing { is_healthy, updated: at(0), now: at(9) }, is_eligible);
     assert_eq!((answer.content_type, answer.weight), ("application/json", None));
     (answer.status.as_u16(), answer.body)
 }
 
-/// Go's `json.Marshal` of kube-proxy's `ProxyHealth`. `lastUpdated` is now where all is well, `healthy` knows nothing of the
-/// Node.
+/// The bytes of Go's `json.Marshal` for kube-proxy's `ProxyHealth`. `lastUpdated` is the current time for a healthy
+/// node; `healthy` is independent of the Node.
 #[test]
 fn bodies_are_those_of_kube_proxy() {
     let status = |healthy| {
@@ -60,7 +60,7 @@ fn a_clock_before_1970_is_no_reason_to_fail() {
     assert_eq!(Answer::not_found(time).into_response().headers()["date"], "Thu, 01 Jan 1970 00:00:00 GMT");
 }
 
-/// The answer with every time of its body, whatever it is, as `T`.
+/// The answer with `T` for every time in its body.
 fn timeless(answer: &str) -> String {
     let is_time = |part: &str| part.len() >= 20 && part.ends_with('Z') && part.contains('T');
     answer.split('"').map(|part| if is_time(part) { "T" } else { part }).collect::<Vec<_>>().join("\"")

@@ -25,7 +25,7 @@ fn remove(name: &str) -> Change {
     Change::RemoveService(name.parse().expect("a name"), Source::Kubernetes)
 }
 
-/// The whole answer of kube-proxy (1.36), as its Go server writes it.
+/// The complete answer of kube-proxy (1.36), as its Go server writes it.
 fn answer(name: &str, status: &str, count: usize, is_healthy: bool) -> String {
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"{name}\"\n\t}},\n\

@@ -25,7 +25,7 @@ fn what_was_left_out_is_never_forgotten() {
     let mut limiter = Limiter::default();
     (0..u64::from(BURST)).for_each(|words| assert!(limiter.admit(A, words, seconds(0))));
     assert!(!limiter.admit(A, 1_000, seconds(59)));
-    // The window is over, but its count has not been told yet.
+    // The window has ended, but its count has not been logged yet.
     assert!(!limiter.admit(A, 1_000, seconds(61)));
     assert_eq!(limiter.due(seconds(61)), [(A, 2)]);
 }

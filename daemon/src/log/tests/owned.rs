@@ -9,7 +9,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use super::Owned;
 
-/// Notes what a visitor sees of each event: once as it happens, once of its copy.
+/// Records what a visitor sees of each event: of the original, and of its copy.
 #[derive(Clone, Default)]
 struct Seen {
     live: Arc<Mutex<Vec<String>>>,

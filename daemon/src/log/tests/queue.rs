@@ -3,7 +3,8 @@ use std::time::{Duration, Instant};
 
 use super::{BYTES, LINES, Queue};
 
-/// A thread that takes the first line and blocks until this sender is dropped; and what it has written.
+/// A thread that takes the first line and blocks until the returned sender is dropped; the receiver gets the written
+/// lines.
 fn stuck(queue: &Queue<usize>) -> (mpsc::Sender<()>, mpsc::Receiver<usize>) {
     let (thaw, frozen) = mpsc::channel::<()>();
     let (written_in, written) = mpsc::channel();
@@ -20,7 +21,7 @@ fn a_writer_that_blocks_delays_no_line_and_what_does_not_fit_is_counted() {
     let queue = Queue::default();
     let (thaw, written) = stuck(&queue);
     queue.push(0, 1);
-    // The thread has taken this one and blocks.
+    // The thread has taken this line and blocks.
     while !queue.lock().waiting.is_empty() {
         std::thread::yield_now();
     }

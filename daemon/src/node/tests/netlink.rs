@@ -44,7 +44,7 @@ fn an_address_is_the_local_side_and_counts_once_it_is_certain() {
     assert_eq!(with(AddressFlags::Deprecated), (false, true));
 }
 
-/// The machine the test runs on has a loopback interface, and whatever else getifaddrs(3) knows.
+/// The test machine has a loopback interface, and the other addresses that getifaddrs(3) returns.
 #[test]
 fn the_machine_is_read_as_others_read_it() {
     let machine = read().unwrap();

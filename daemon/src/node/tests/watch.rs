@@ -13,7 +13,7 @@ fn facts(batch: Option<&[Change]>) -> NodeFacts {
     }
 }
 
-/// In whatever network this runs: only the configuration changes here.
+/// Works in any network: only the configuration changes in this test.
 #[tokio::test]
 async fn the_owner_is_told_what_differs_and_nothing_else() {
     let (identity_in, identity_out) = watch::channel(identity(&[NodePortAddress::Primary]));
@@ -62,7 +62,7 @@ async fn a_failure_is_waited_for_longer_and_longer() {
     assert!(!watch.settle(Err(io::ErrorKind::BrokenPipe.into())).await && watch.events.is_none());
 }
 
-/// A host name that is set late is taken over; one that changes afterwards is not, for the kubelet does not take it over.
+/// A host name that is set late is used; a later change is not, because the kubelet ignores it too.
 #[tokio::test]
 async fn a_host_name_that_is_set_late_is_taken_over_once() {
     static NOW: std::sync::Mutex<&str> = std::sync::Mutex::new("localhost");
@@ -108,7 +108,7 @@ async fn a_host_name_that_is_set_late_is_taken_over_once() {
     assert_eq!((watch.late_name, watch.other_name), (None, None), "a name that is set counts for good");
 }
 
-/// The reload is noticed by the reading that an address event leads to, not by its own notice.
+/// The read after an address event notices the reload before its own notification does.
 #[tokio::test]
 async fn a_node_name_that_is_reloaded_in_the_moment_of_an_address_event_is_taken_over() {
     let unset = Identity { name: "localhost".into(), is_host_name: true, ..Identity::default() };

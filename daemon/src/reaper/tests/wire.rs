@@ -79,7 +79,7 @@ proptest! {
         if let Ok(length) = Order::length(header) {
             prop_assert!(length <= usize::from(u16::MAX) * INODE);
         }
-        // Either is fine: it returns.
+        // Both results are valid; the test checks that the function returns.
         drop(Order::decode(header, &bytes));
         decode_outcomes(&bytes);
     }

@@ -18,7 +18,7 @@ fn directory() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// The numbers found, and how many lines make no sense.
+/// The numbers found, and the number of invalid lines.
 fn found(directory: &TempDir) -> (Vec<u64>, usize) {
     let found = read(directory.path()).unwrap();
     (found.records.iter().map(|record| record.sequence).collect(), found.unreadable)
@@ -47,7 +47,7 @@ fn a_directory_that_is_not_there_is_made() {
     append(&directory.path().join("a/b"), &records(1..=1)).unwrap();
 }
 
-/// Power fails in the middle of a line, wherever that is: everything before it and everything after it is there.
+/// Power fails at any position within a line: all records before and after it can still be read.
 #[test]
 fn a_line_that_was_cut_off_costs_that_record_only() {
     let whole = serde_json::to_vec(&*records(3..=3)[0]).unwrap();

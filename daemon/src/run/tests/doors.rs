@@ -20,7 +20,7 @@ async fn an_address_that_cannot_be_opened_is_left_out_and_opened_later() {
     let directory = tempfile::tempdir().unwrap();
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
-    // 192.0.2.1 is no address of this host.
+    // 192.0.2.1 is not an address of this host.
     let config = admin(&[&taken.to_string(), "192.0.2.1:9890", "127.0.0.1:0"], &directory.path().join("nodelb.sock"));
     let register: Register = Arc::new(|_| Ok(()));
     let mut doors = Doors::open(&config, &register);

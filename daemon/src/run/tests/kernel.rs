@@ -13,7 +13,7 @@ fn clients_are_counted_again_only_after_a_while() {
     assert_eq!(counted.number(start + COUNT_CLIENTS_EVERY * 2, || Some(4)), Some(4));
 }
 
-/// `attached, with ...` names the reason for which maps were replaced.
+/// The text after `attached, with` contains the reason why maps were replaced.
 #[test]
 fn maps_that_were_replaced_for_their_content_are_not_said_to_have_had_other_sizes() {
     let from = nodelb_core::datapath::Limits { frontends: 1, services: 1, slots: 1, affinity: 1 };

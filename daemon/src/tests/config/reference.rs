@@ -1,4 +1,5 @@
-//! `docs/configuration.md`, made from the keys. What a key takes is what the parser says when it is given something else.
+//! Generates `docs/configuration.md` from the keys. The accepted values of a key are read from the parser's error for
+//! another value.
 
 use super::*;
 use crate::generated;
@@ -18,7 +19,7 @@ restart nodelb`. Neither interrupts a connection. Services in files need neither
 nodelb.services(5).
 ";
 
-/// The first thing the parser has against this value of the key, without the key's name.
+/// The parser's first error for this value of the key, without the key's name.
 fn complaint(key: &Key, value: &str) -> Option<String> {
     let problems = Config::parse(&format!("[{}]\n{} = {value}\n", key.section, key.name)).err()?;
     let message = problems.first()?.message.as_str();
@@ -26,7 +27,7 @@ fn complaint(key: &Key, value: &str) -> Option<String> {
     message.strip_prefix(&name).map(str::to_owned)
 }
 
-/// The kind of value, and what values of that kind there are.
+/// The type of a key's value, and the possible values.
 fn takes(key: &Key) -> String {
     let refused = complaint(key, "1.5").expect("no key takes this");
     let kind = refused.strip_prefix("expected ").and_then(|text| text.split(", found ").next()).expect(&refused);
@@ -40,7 +41,7 @@ fn takes(key: &Key) -> String {
     choice.map_or_else(|| kind.to_owned(), |choice| format!("{kind}{link}{choice}"))
 }
 
-/// What a refusal asks for.
+/// The expected value, from an error message.
 fn wanted(refusal: &str) -> Option<String> {
     if let Some((_, choice)) = refusal.split_once("(expected ") {
         return Some(choice.replacen(')', "", 1).replacen("like ", "values like ", 1));
@@ -49,7 +50,7 @@ fn wanted(refusal: &str) -> Option<String> {
     table.or_else(|| refusal.split_once("must be ").map(|(_, what)| what)).map(str::to_owned)
 }
 
-/// The comment of a key; what is set in from it is code.
+/// The comment of a key; indented lines are code.
 fn meaning(key: &Key) -> String {
     let mut text = String::new();
     for line in key.comment {
@@ -62,7 +63,7 @@ fn meaning(key: &Key) -> String {
     text.trim_start().to_owned()
 }
 
-/// `docs/configuration.md` has every key, with what it takes, its default, and what makes a change of it count. `UPDATE=1`
+/// `docs/configuration.md` has every key, with its type, its default, and how a change takes effect. `UPDATE=1`
 /// rewrites it.
 #[test]
 fn the_reference_is_the_keys() {

@@ -1,4 +1,4 @@
-//! What is generated from the table of messages, and that every line of the journal is in it.
+//! Checks the documents that are generated from the table of messages, and that the table has every journal line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ fn ids_are_random_and_given_once() {
     let ids: BTreeSet<MessageId> = MESSAGES.iter().map(|message| message.id).collect();
     assert_eq!(ids.len(), MESSAGES.len(), "an id is given twice");
     for Message { name, id, subject, explanation, remedy } in MESSAGES {
-        // Version 4 of RFC 9562, as systemd-id128 makes them.
+        // Version 4 of RFC 9562, as systemd-id128 generates ids.
         assert_eq!((id.0 >> 76 & 0xf, id.0 >> 62 & 0b11), (4, 0b10), "{name}: make the id with `systemd-id128 new`");
         assert!(!subject.ends_with('.') && subject.len() < 80, "{name}: {subject}");
         assert!(explanation.ends_with('.') && remedy.ends_with('.'), "{name}");
     }
 }
 
-/// What `@FIELD@` stands for must be a field.
+/// The name in `@FIELD@` must be a field.
 #[test]
 fn the_explanations_name_fields_that_exist() {
     for message in MESSAGES {
@@ -37,7 +37,7 @@ fn the_explanations_name_fields_that_exist() {
 
 const CATALOG: &str = "contrib/systemd/nodelb.catalog";
 
-/// As systemd's catalogue has it, see <https://systemd.io/CATALOG>.
+/// The format of systemd's catalogue, see <https://systemd.io/CATALOG>.
 fn catalog() -> String {
     let mut text = "\
 # What nodelb's journal messages mean: `journalctl -x` shows it. Generated from daemon/core/src/messages.rs:
@@ -75,13 +75,13 @@ fn wrapped(text: &str) -> String {
     out
 }
 
-/// The catalogue is the table. `UPDATE=1` rewrites it.
+/// The catalogue is generated from the table. `UPDATE=1` rewrites it.
 #[test]
 fn the_catalogue_is_the_table() {
     generated::is_whole_file(CATALOG, &catalog());
 }
 
-/// As strictly as systemd's own reader: entries, each with its headers and a text, none twice.
+/// As strict as systemd's own reader: entries with headers and a text each, without duplicates.
 #[test]
 fn the_catalogue_can_be_read() {
     let text = catalog();
@@ -99,7 +99,7 @@ fn the_catalogue_can_be_read() {
     assert_eq!(entries.len(), MESSAGES.len());
 }
 
-/// systemd's own tool takes it, where there is one.
+/// systemd's own tool accepts the catalogue, if it is installed.
 #[test]
 fn systemd_reads_the_catalogue() {
     let root = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn systemd_reads_the_catalogue() {
     fs::create_dir_all(root.path().join("var/lib/systemd/catalog")).unwrap();
     fs::write(directory.join("nodelb.catalog"), catalog()).unwrap();
     let run = |arguments: &[&str]| Command::new("journalctl").arg("--root").arg(root.path()).args(arguments).output();
-    // A machine without systemd has nobody who would read it.
+    // A machine without systemd does not need the catalogue.
     let Ok(output) = run(&["--update-catalog"]) else { return };
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let listed = run(&["--list-catalog"]).unwrap();
@@ -137,7 +137,7 @@ standard error, without the id.
 
 ";
 
-/// `docs/journal.md` is the tables. `UPDATE=1` rewrites it.
+/// `docs/journal.md` is generated from the tables. `UPDATE=1` rewrites it.
 #[test]
 fn the_document_is_the_table() {
     let held = MESSAGES.iter().find(|message| message.name == "SERVICE_HELD").unwrap().id.to_string();
@@ -155,7 +155,7 @@ fn the_document_is_the_table() {
     generated::is_whole_file("docs/journal.md", &text);
 }
 
-/// Rust sources of all packages that are no tests.
+/// The Rust sources of all packages, without tests.
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -168,7 +168,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Each `warn!(...)` and the like, as `FILE:LINE` and what is between the parentheses.
+/// Each `warn!(...)` and similar call: `FILE:LINE` and the text between the parentheses.
 fn calls() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for package in ["", "cli", "core", "datapath", "kube"] {
@@ -192,7 +192,7 @@ fn calls() -> Vec<(String, String)> {
     calls
 }
 
-/// What is before the parenthesis that closes.
+/// The text up to the closing parenthesis.
 fn arguments(text: &str) -> &str {
     let (mut depth, mut is_text, mut is_escaped) = (1, false, false);
     for (index, c) in text.char_indices() {
@@ -211,7 +211,7 @@ fn arguments(text: &str) -> &str {
     panic!("a call without an end: {text}");
 }
 
-/// Whoever logs says which message it is: the id comes first. The one exception passes ids on: the limiter.
+/// Every logging call begins with its message id. The only exception is the limiter, which passes ids on.
 #[test]
 fn every_line_has_an_id_and_every_id_a_line() {
     let calls = calls();
@@ -233,7 +233,7 @@ fn every_line_has_an_id_and_every_id_a_line() {
     assert_eq!(used, known, "a message that nobody tells");
 }
 
-/// Fields are said in one table, and none of them that no line has.
+/// The table contains all fields, and each of them occurs in a line.
 #[test]
 fn every_field_is_documented() {
     let mut used = BTreeSet::new();

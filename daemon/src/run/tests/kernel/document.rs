@@ -5,7 +5,7 @@ use nodelb_datapath::features::{OPTIONAL, Optional, REQUIRED, Required, Since, U
 
 use crate::generated;
 
-/// Kernels that nodelb is tried out on.
+/// Kernels on which nodelb is tested.
 const KERNELS: [(Since, &str); 3] =
     [(Since(6, 1), "Debian 12"), (Since(6, 12), "Debian 13, and Debian 12 from its backports"), (Since(6, 18), "")];
 
@@ -57,13 +57,13 @@ const ACCOUNTING: &str = "
 Maps are charged to nodelb's cgroup since Linux 5.11; there is no RLIMIT_MEMLOCK to be raised.
 ";
 
-/// The names of what came after a kernel.
+/// The names of the features that are newer than a kernel.
 fn after(kernel: Since, rows: impl Iterator<Item = (&'static str, Since)>) -> String {
     let names: Vec<&str> = rows.filter(|(_, since)| *since > kernel).map(|(name, _)| name).collect();
     if names.is_empty() { "nothing".into() } else { names.join("; ") }
 }
 
-/// `docs/kernels.md` is the tables. `UPDATE=1` rewrites it.
+/// `docs/kernels.md` is generated from the tables. `UPDATE=1` rewrites it.
 #[test]
 fn the_document_of_kernels_is_the_table() {
     let mut text = INTRODUCTION.replace("@ID@", &messages::KERNEL_HAS.to_string());
