@@ -1,5 +1,4 @@
-//! Decodes the bytes of one object into a message for the store. Pure. Invalid input never stops a watch: an invalid
-//! object is skipped, and identified by its name if it has one.
+//! Decodes the bytes of one object into a message for the store. Pure. Invalid objects are skipped and never stop a watch.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
