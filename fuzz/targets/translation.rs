@@ -11,6 +11,7 @@ use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::{Engine, Holdings};
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_kube::api::decode::{Decoder, Heard, Kind, Version};
 use nodelb_kube::source::store::Store;
