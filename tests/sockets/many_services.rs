@@ -391,7 +391,7 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
             let at = random.below(clients.len());
             match random.below(12) {
                 0 => clients[at] = Client::new(random),
-                1 if !clients[at].shown.is_empty() => wind_clock(&udp_sockets, &clients[at].socket),
+                1 if !clients[at].choices.is_empty() => wind_clock(&udp_sockets, &clients[at].socket),
                 2 | 3 => {
                     let id = 1 + u32::try_from(random.below(SERVICES as usize)).unwrap();
                     change(&mut kernel, &mut state, list(random, id));

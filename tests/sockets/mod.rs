@@ -93,8 +93,14 @@ impl Kernel {
         self.datapath.apply(ops, now)
     }
 
+    /// Applies the operations, and repeats those for which slots have to rest first.
     fn apply(&mut self, ops: &[MapOp]) {
-        for (op, result) in ops.iter().zip(self.try_apply(ops)) {
+        for (op, mut result) in ops.iter().zip(self.try_apply(ops)) {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while result == Err(MapError::Resting) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+                result = self.try_apply(std::slice::from_ref(op)).remove(0);
+            }
             result.unwrap_or_else(|error| panic!("{op:?}: {error}"));
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct DiffOptions {
     /// Ask an apiserver what it says now, too
     #[arg(long)]
     live: bool,
-    /// Connect to each address, 64 at most, and look whom that reaches
+    /// Connect to each address, 64 at most, and show the backend that answers
     ///
     /// As the process that asks: its network namespace and its cgroup count. A backend is connected to and sent nothing.
     #[arg(long)]

@@ -75,7 +75,7 @@ enum Command {
     Status(Asking),
     /// Show every service, where it was read and how it stands
     Services(Rows),
-    /// Show every address a client may dial, whom it reaches and since when
+    /// Show every service address, its backends and the time of its last change
     Frontends(Frontends),
     /// Show every backend, and whether it may be chosen
     Backends(Places),
@@ -85,9 +85,9 @@ enum Command {
     ///
     /// Ends with 1 if they do.
     Diff(diff::DiffOptions),
-    /// Show what became of services and their backends: when, by whose hand, and when the kernel had it
+    /// Show changes of services and their backends: when, made by which client, and when the kernel had them
     History(History),
-    /// Tell what happens to a connection to an address, and why
+    /// Explain what happens to a connection to an address
     Trace(Trace),
     /// Show every place services are read from, and what is wrong with it
     Sources(Asking),
@@ -100,7 +100,7 @@ enum Command {
     /// Asks the daemon, an apiserver and, with connections made from here, the service itself, as far as each can be
     /// reached. Ends with 0 when nothing is wrong, 1 for a warning, 2 when connections fail.
     Diagnose(DiagnoseOptions),
-    /// Show what changes in Services and EndpointSlices, as an apiserver tells it
+    /// Show changes of Services and EndpointSlices as an apiserver reports them
     ///
     /// Each event with what differs. Needs no daemon. Ends when it is interrupted.
     Watch(WatchOptions),

@@ -18,7 +18,7 @@ pub struct Whom {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// Kubeconfig whose current context is used in place of the daemon's credentials
+    /// Kubeconfig to use instead of the daemon's credentials (its current context)
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Where the daemon's admin API listens [default: as configured, then its socket, 127.0.0.1:9890 and [::1]:9890]

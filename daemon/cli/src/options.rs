@@ -13,7 +13,7 @@ pub struct RunOptions {
     /// What holds the maps, whatever the configuration says: memory needs no privilege and translates nothing
     #[arg(long, value_name = "WHICH")]
     pub datapath: Option<DatapathChoice>,
-    /// Socket for which somebody else starts the reaper, as systemd does for nodelb.service; without it `run` starts it
+    /// Socket of a reaper that another program starts, as systemd does for nodelb.service; without it `run` starts one
     #[arg(long, value_name = "PATH")]
     pub reaper: Option<PathBuf>,
 }

@@ -9,10 +9,10 @@ use crate::exit::Failure;
 /// Options of `nodelb trace`.
 #[derive(Debug, Args)]
 pub(super) struct Trace {
-    /// What is dialled, such as 10.96.7.7:80 or [2001:db8::7]:53/UDP
+    /// Destination, such as 10.96.7.7:80 or [2001:db8::7]:53/UDP
     #[arg(value_name = "ADDRESS:PORT[/PROTOCOL]")]
     to: L4Addr,
-    /// Who dials: host, pod or outside, an address, or the inode number of a network namespace [default: host]
+    /// Client: host, pod or outside, an address, or the inode number of a network namespace [default: host]
     #[arg(long, value_name = "WHO")]
     from: Option<String>,
     #[command(flatten)]

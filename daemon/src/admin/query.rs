@@ -95,7 +95,7 @@ pub(super) static LIVE: Parameter = Parameter {
 pub(super) static TO: Parameter = Parameter {
     name: "to",
     values: Values::Needed("ADDRESS:PORT[/PROTOCOL]", "^.+:[0-9]+(/(TCP|UDP|SCTP))?$"),
-    about: "What is dialled; TCP unless it says otherwise.",
+    about: "The destination; TCP unless it says otherwise.",
     set: |query, value| put(&mut query.to, value),
 };
 

@@ -140,7 +140,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/frontends",
         parameters: ROWS,
-        shows: "every address a client may dial, whom it reaches and since when",
+        shows: "every service address, its backends and the time of its last change",
         form: Form::Followed(&[&tables::FRONTENDS], Feed::frontends),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
@@ -166,7 +166,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/history",
         parameters: PLACES,
-        shows: "what became of services and their backends: when, by whose hand, and when the kernel had it",
+        shows: "changes of services and their backends: when, made by which client, and when the kernel had them",
         form: Form::Followed(&[&history::HISTORY], Feed::history),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
