@@ -4,10 +4,6 @@
 //! Searches when other NodePorts are served than before, and once a minute, because the kernel does not report new
 //! listeners.
 
-use nodelb_core::model::addr::Addr;
-use nodelb_core::model::addr::Family;
-use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::addr::Protocol;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -17,6 +13,7 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::explain::trace::taken_nodeports;
 use nodelb_core::messages;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
 use tokio::sync::{mpsc, watch};

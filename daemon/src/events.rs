@@ -10,17 +10,17 @@ mod board;
 mod pace;
 mod troubles;
 
-use nodelb_core::explain::reports;
-use nodelb_core::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nodelb_core::explain::reports;
 use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::filter::Filter;
 use nodelb_core::messages;
 use nodelb_core::model::service::{PortKey, Source};
+use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::session::Session;
 use nodelb_kube::clock::{Clock, ticking, unix_seconds};

@@ -11,9 +11,6 @@
 //! engine's count of moves changes, once more shortly after (a connect() may have been in progress), and every minute.
 //! If a reaper has ended, another one is used where another process starts reapers; the next pass catches up.
 
-use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::addr::Protocol;
-use nodelb_core::stale;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
@@ -21,10 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::messages;
+use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::stale::{Answered, Flow, Stale};
 use nodelb_core::state::moves::Moves;
+use nodelb_core::{messages, stale};
 use nodelb_kube::clock::{Clock, at, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};

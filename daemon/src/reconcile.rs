@@ -11,9 +11,6 @@
 //! An idle owner applies a change at once. Under load, all changes that are waiting go into one round: no change waits
 //! for a timer, and a burst of changes costs one round per batch.
 
-use nodelb_core::model::moment::Moment;
-use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::kernel_check::EntryKey;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -25,7 +22,10 @@ use nodelb_core::engine::{Engine, Outranked, Round, Takeover};
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Origin, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_kube::clock::{Clock, Taken, at, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;

@@ -1,8 +1,6 @@
 //! The parts of `nodelb run` and the order of their start. All errors in the configuration are found before the kernel
 //! is changed; the capabilities are dropped before there are threads; the runtime starts last.
 
-use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::kernel_check::Content;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -22,7 +20,9 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::Realised;
+use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::KernelDatapath;
 use nodelb_kube::apiserver::dial::Register;
 use nodelb_kube::clock::{self, Clock};
@@ -39,14 +39,12 @@ use crate::connections::Connections;
 use crate::drift::{Checker, ReadMaps, Reports};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LocalEntry, View};
-use crate::log;
 use crate::moves::{Means, Mover};
-use crate::node;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
-use crate::recorder;
 use crate::rounds::Rounds;
 use crate::status::Health;
+use crate::{log, node, recorder};
 
 mod absent;
 mod doors;

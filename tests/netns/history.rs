@@ -4,11 +4,11 @@
 use std::fs;
 use std::io::Write;
 
+use nodelb_prober::Transport;
 use serde_json::{Value, json};
 
 use crate::host::{Host, connect, eventually, history, is_served_by, service};
 use crate::sandbox;
-use nodelb_prober::Transport;
 
 const FRONTEND: &str = "198.51.100.10:80";
 const SHOP: &str = "shop/web";

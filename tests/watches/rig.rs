@@ -1,8 +1,6 @@
 //! A simulated node that watches a simulated cluster: the supervisor and the Kubernetes source of
 //! the daemon, an engine with maps in memory, and an observer that checks every batch of changes.
 
-use nodelb_core::model::moment::Moment;
-use nodelb_core::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::objects;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nodelb_apiserver::{Cluster, Credentials as Shown, Faults, Replica, ServeOptions};
@@ -21,7 +18,9 @@ use nodelb_core::engine::Engine;
 use nodelb_core::explain::trace::{self, Verdict};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Service, Slice, Source};
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::Realised;
 use nodelb_kube::api::decode::{Decoder, Heard, Kind, Object};
@@ -32,11 +31,12 @@ use nodelb_kube::apiserver::timing::Timing as PoolTiming;
 use nodelb_kube::apiserver::{self, dial};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::Timing;
-
 use nodelb_kube::source::{self, KubernetesSource, Memory};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
+
+use crate::objects;
 
 /// Large enough for every test.
 const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };

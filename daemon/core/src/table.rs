@@ -1,11 +1,9 @@
 //! The current objects of all sources: services, slices and node facts. The table decides which services a change makes
 //! dirty. It does not depend on the content of the maps.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use imbl::OrdMap;

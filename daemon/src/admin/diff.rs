@@ -1,13 +1,13 @@
 //! `/diff`: the differences between source, memory and kernel, with the likely cause and what nodelb does about it.
 //! Owns how often the maps are read; the core finds the differences.
 
-use nodelb_core::explain::reports;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use nodelb_core::explain::differences::{self, NextCheck};
+use nodelb_core::explain::reports;
 use nodelb_core::explain::rows::{Between, Difference};
 use nodelb_core::filter::Filter;
 use nodelb_core::output::diff::{ATTACHED_AGAIN, COMPARED, agreement, differences};

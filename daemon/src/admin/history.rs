@@ -1,6 +1,5 @@
 //! The columns of `/history`, which no other module defines.
 
-use nodelb_core::snapshot::Snapshot;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use nodelb_core::model::calendar::{utc, utc_millis};
 use nodelb_core::model::service::{PortKey, ServiceName};
 use nodelb_core::output::shape::{Column, Shape};
 use nodelb_core::output::table::{Cell, Table};
+use nodelb_core::snapshot::Snapshot;
 
 /// The columns of `/history`.
 pub static HISTORY: Shape<[Column; 20]> = Shape {

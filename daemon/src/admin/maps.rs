@@ -1,15 +1,15 @@
 //! `/maps`: the present contents of the maps, read from the kernel, with the names of services that the table knows.
 //! Owns the columns; the caller reads the maps.
 
-use nodelb_core::explain::story::View;
-use nodelb_core::filter::Filter;
-use nodelb_core::model::service::ServiceName;
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use nodelb_core::datapath::Limits;
+use nodelb_core::explain::story::View;
+use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
 use nodelb_core::output::shape::{Column, Shape};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};

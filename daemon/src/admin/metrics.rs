@@ -1,12 +1,12 @@
 //! `/metrics`: metrics for Prometheus in OpenMetrics text, computed from the published values for each request. One
 //! table has all names, types, units, labels and help texts; a metric that is not in the table cannot be published.
 
-use nodelb_core::explain::reports;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use nodelb_core::datapath::Count;
+use nodelb_core::explain::reports;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Source};
 use nodelb_core::snapshot::Snapshot;

@@ -1,9 +1,9 @@
 //! `/status`: the state of the daemon and the node on one screen. It summarises other routes and has no facts of its
 //! own.
 
-use nodelb_core::explain::reports;
 use std::fmt::Display;
 
+use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
 use nodelb_core::output::age;
 use nodelb_core::output::shape::{Column, Shape};

@@ -1,18 +1,15 @@
 //! `/trace`: the path of a connection in sentences, and as columns for programs. The core decides what happens and why
 //! ([`nodelb_core::explain::story`]); this module owns the wording.
 
-use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::story;
-use nodelb_core::explain::story::Client;
-use nodelb_core::explain::story::End;
-use nodelb_core::explain::story::Story;
-use nodelb_core::explain::story::View;
-use nodelb_core::model::service::BackendState;
 use std::os::unix::fs::MetadataExt;
 
 use axum::http::StatusCode;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::story;
+use nodelb_core::explain::story::{Client, End, Story, View};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::BackendState;
 use nodelb_core::output::shape::{Column, Shape};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;

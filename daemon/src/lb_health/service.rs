@@ -1,8 +1,6 @@
 //! Whether this node has a backend of a service: one socket for each `healthCheckNodePort` and address of the node.
 //! Owns the decision which sockets are wanted, and reports those that cannot be opened.
 
-use nodelb_core::model::addr::Addr;
-use nodelb_core::model::addr::Family;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
@@ -10,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nodelb_core::change::Change;
 use nodelb_core::messages;
+use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::Facts;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use nix::libc;
 use nodelb_core::messages;
+use nodelb_kube::apiserver::dial::Register;
 use nodelb_kube::clock::ticking;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
@@ -18,7 +19,6 @@ use crate::admin::socket::{self, Socket};
 use crate::config::Admin;
 use crate::listen;
 use crate::status::Unopened;
-use nodelb_kube::apiserver::dial::Register;
 
 /// All listening sockets, before the runtime starts. The file of the unix socket is removed when this is dropped.
 pub(super) struct Doors {

@@ -1,6 +1,5 @@
 //! Starts the tasks that read Kubernetes: the supervisor of the apiserver addresses, and the source.
 
-use nodelb_core::explain::trace;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::change::Change;
 use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::explain::trace;
 use nodelb_core::explain::trace::Verdict;
 use nodelb_core::messages;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};

@@ -1,5 +1,6 @@
-use super::*;
 use proptest::prelude::{ProptestConfig, any, prop, prop_assert, proptest};
+
+use super::*;
 
 const WEB: &str =
     "[[service]]\nname = \"shop/web\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"192.0.2.1:80\"]\n";

@@ -1,5 +1,3 @@
-use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::addr::Protocol;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +8,7 @@ use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath as _, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::Family;
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,

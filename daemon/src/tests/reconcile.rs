@@ -1,4 +1,3 @@
-use nodelb_core::model::moment::Moment;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 
@@ -6,6 +5,7 @@ use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 
 use super::*;

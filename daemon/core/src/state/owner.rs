@@ -1,9 +1,10 @@
 //! The owner of a `services` entry as stored in the maps, so that it is recognised after a restart: its source, and its
 //! name as two short hashes. The hash function never changes, because the hashes are in pinned maps.
 
+use std::sync::Arc;
+
 use crate::model::addr::Family;
 use crate::model::service::{PortKey, Source};
-use std::sync::Arc;
 
 /// The owner of a `services` entry as stored in the maps over a restart. Two names may have equal hashes, so a tag
 /// alone never gives a service an entry that none of its addresses points at.

@@ -1,8 +1,6 @@
 //! The content of streams: the rows of a table, and then their changes. Holds no rows: it finds changes by comparing
 //! the last written snapshot with the newest, at a cost that depends only on what has changed.
 
-use nodelb_core::model::addr::L4Addr;
-use nodelb_core::snapshot::{Differs, Snapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,9 +8,11 @@ use nodelb_core::explain::reports;
 use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
+use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::output::shape::Shape;
 use nodelb_core::output::table::Table;
+use nodelb_core::snapshot::{Differs, Snapshot};
 use tokio::sync::watch;
 
 use super::Cells;

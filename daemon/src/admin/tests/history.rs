@@ -1,7 +1,5 @@
 use nodelb_core::history::{Event, Stamp};
-use nodelb_core::model::addr::Family;
-use nodelb_core::model::addr::L4Addr;
-use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{Origin, Source};
 use nodelb_core::output::table::Page;

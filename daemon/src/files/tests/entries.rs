@@ -1,5 +1,6 @@
-use super::*;
 use nodelb_core::model::service::BackendState;
+
+use super::*;
 
 fn read_text(text: &str) -> Result<FileContent, Vec<Problem>> {
     read(text, &"web.toml".into())

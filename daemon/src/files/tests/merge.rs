@@ -1,5 +1,6 @@
-use super::*;
 use nodelb_core::model::service::Service;
+
+use super::*;
 
 fn content(path: &str, text: &str) -> (PathBuf, FileContent) {
     let path = PathBuf::from(path);

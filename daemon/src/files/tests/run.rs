@@ -1,4 +1,3 @@
-use super::*;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
@@ -8,6 +7,8 @@ use nodelb_core::source_report::SourceState;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use super::*;
 
 fn service(name: &str, backend: &str) -> String {
     format!("[[service]]\nname = \"a/{name}\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{backend}:80\"]\n")

@@ -1,5 +1,6 @@
-use super::*;
 use std::os::unix::fs::symlink;
+
+use super::*;
 
 fn service(name: &str) -> String {
     format!("[[service]]\nname = \"a/{name}\"\nfrontends = [\"198.51.100.1:80\"]\n")

@@ -1,10 +1,11 @@
-use super::*;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::time::Duration;
 
 use tokio::time::timeout;
+
+use super::*;
 
 async fn reason(watch: &mut Watch) -> bool {
     match timeout(Duration::from_millis(100), watch.changed()).await {

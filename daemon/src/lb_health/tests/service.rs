@@ -1,5 +1,4 @@
-use nodelb_core::model::addr::Addr;
-use nodelb_core::model::addr::Family;
+use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::service::BackendState::{Active, Terminating};
 use nodelb_core::model::service::Source;
 use tokio::net::TcpListener;

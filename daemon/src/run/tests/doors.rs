@@ -3,12 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::libc;
+use nodelb_kube::apiserver::dial::Register;
 use tokio::time::timeout;
 
 use super::{Doors, Why};
 use crate::admin::Listener;
 use crate::config::Admin;
-use nodelb_kube::apiserver::dial::Register;
 
 fn admin(listen: &[&str], socket: &std::path::Path) -> Admin {
     let listen = listen.iter().map(|address| address.parse().unwrap()).collect();

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use Family::{Ipv4, Ipv6};
+
 use super::*;
 use crate::change::Change;
 use crate::config::EngineConfig;
@@ -13,7 +15,6 @@ use crate::model::service::{
 };
 use crate::snapshot::Snapshot;
 use crate::state::entries::Realised;
-use Family::{Ipv4, Ipv6};
 
 fn name(text: &str) -> ServiceName {
     text.parse().expect("valid in a test")
