@@ -142,7 +142,7 @@ fn a_server_that_drains_its_connections_can_be_asked() {
             scope.spawn(|| {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     replica.faults().go_away();
-                    std::thread::sleep(std::time::Duration::from_millis(7));
+                    std::thread::sleep(std::time::Duration::from_millis(20));
                 }
             });
             let found: Vec<_> = (0..40).flat_map(|_| rows("/diff?live&service=default/shop")).collect();

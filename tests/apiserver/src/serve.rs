@@ -144,10 +144,10 @@ struct Server {
     address: SocketAddr,
 }
 
-/// Interval between attempts to bind the listener again.
 /// How long the socket of a drained connection stays open after the last response, as in Go's HTTP/2 server.
 const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Interval between attempts to bind the listener again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Server {
@@ -200,12 +200,16 @@ impl Server {
         tokio::spawn(async move {
             // The client notices the end of the connection, whatever the reason.
             let Ok(stream) = acceptor.accept(wire).await else { return };
-            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let session = stream.get_ref().1;
+            let is_http2 = session.alpn_protocol() == Some(b"h2");
+            let chain = session.peer_certificates().unwrap_or_default();
             let peer = Arc::new(Peer { user: identity.user(chain), has_certificate: !chain.is_empty() });
             let connection_faults = faults.clone();
             let service =
                 service_fn(move |request| answer(cluster.clone(), connection_faults.clone(), peer.clone(), request));
-            let mut builder = auto::Builder::new(TokioExecutor::new());
+            let builder = auto::Builder::new(TokioExecutor::new());
+            // A builder that has to detect the version closes a connection that is drained at once without a GOAWAY.
+            let mut builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
             builder.http1().timer(TokioTimer::new()).http2().timer(TokioTimer::new());
             let mut retired = faults.retired.subscribe();
             let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));

@@ -45,10 +45,26 @@ pub(super) struct Http2 {
     target: Target,
     login: Arc<Login>,
     sockets: Arc<Sockets>,
-    current: tokio::sync::Mutex<http2::SendRequest<Sent>>,
+    current: tokio::sync::Mutex<Connection>,
     /// The number of replacements.
     generation: AtomicU64,
     itself: Weak<Self>,
+}
+
+/// The sending half of a connection.
+#[derive(Clone)]
+struct Connection {
+    sender: http2::SendRequest<Sent>,
+    /// Whether the server has sent a GOAWAY without an error.
+    is_drained: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// Whether the connection accepts no more requests. hyper may report that a request failed because of a GOAWAY
+    /// before it marks the sender as closed.
+    fn is_over(&self) -> bool {
+        self.sender.is_closed() || self.is_drained.load(Ordering::Relaxed)
+    }
 }
 
 impl Http2 {
@@ -59,8 +75,8 @@ impl Http2 {
         sockets: Arc<Sockets>,
         (stream, kept): (TlsStream<TcpStream>, Kept),
     ) -> Result<Arc<Self>, LinkError> {
-        let (sender, driver) = handshake(&target, stream, kept).await?;
-        let current = tokio::sync::Mutex::new(sender);
+        let (connection, driver) = handshake(&target, stream, kept).await?;
+        let current = tokio::sync::Mutex::new(connection);
         let generation = AtomicU64::new(0);
         let new = |itself: &Weak<Self>| Self { target, login, sockets, current, generation, itself: itself.clone() };
         let this = Arc::new_cyclic(new);
@@ -76,14 +92,14 @@ impl Http2 {
     pub(super) async fn send(&self, request: Request<Sent>) -> Result<Response<Incoming>, LinkError> {
         let mut repeats = 0;
         loop {
-            let mut sender = self.sender().await?;
-            let error = match sender.send_request(request.clone()).await {
+            let mut connection = self.connection().await?;
+            let error = match connection.sender.send_request(request.clone()).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             // A request that was never sent may be repeated, and so may an interrupted GET.
             let may_repeat = error.is_canceled() || request.method() == Method::GET;
-            if !may_repeat || !sender.is_closed() || repeats == MOST_REPEATS || self.sockets.end().is_some() {
+            if !may_repeat || !connection.is_over() || repeats == MOST_REPEATS || self.sockets.end().is_some() {
                 return Err(LinkError::Broken(format!("{}: {}", self.target.at, chain(&error))));
             }
             repeats += 1;
@@ -91,9 +107,9 @@ impl Http2 {
     }
 
     /// The current connection, or a new one if the current one accepts no more requests.
-    async fn sender(&self) -> Result<http2::SendRequest<Sent>, LinkError> {
+    async fn connection(&self) -> Result<Connection, LinkError> {
         let mut current = self.current.lock().await;
-        if current.is_closed() {
+        if current.is_over() {
             if let Some(end) = self.sockets.end() {
                 return Err(end.error());
             }
@@ -105,8 +121,8 @@ impl Http2 {
                 }
                 handshake(&self.target, stream, kept).await
             });
-            let (sender, driver) = next.await.inspect_err(|error| self.sockets.over(error.to_string()))?;
-            *current = sender;
+            let (connection, driver) = next.await.inspect_err(|error| self.sockets.over(error.to_string()))?;
+            *current = connection;
             self.generation.fetch_add(1, Ordering::Relaxed);
             driver.drive(self.itself.clone());
         }
@@ -118,7 +134,7 @@ async fn handshake(
     target: &Target,
     stream: TlsStream<TcpStream>,
     kept: Kept,
-) -> Result<(http2::SendRequest<Sent>, Driver), LinkError> {
+) -> Result<(Connection, Driver), LinkError> {
     let (at, timing) = (target.at, target.dialer.timing);
     let is_drained = Arc::new(AtomicBool::new(false));
     let stream = Read { stream, frames: Frames::default(), is_drained: Arc::clone(&is_drained), _kept: kept };
@@ -133,7 +149,8 @@ async fn handshake(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| LinkError::Broken(format!("{at}: no HTTP/2: {}", chain(&error))))?;
-    Ok((sender, Driver { at, connection: Box::pin(connection), is_drained, opened: Instant::now() }))
+    let current = Connection { sender, is_drained: Arc::clone(&is_drained) };
+    Ok((current, Driver { at, connection: Box::pin(connection), is_drained, opened: Instant::now() }))
 }
 
 /// Runs a connection until it accepts no more requests.
@@ -164,7 +181,7 @@ impl Driver {
             }
             // Connects before a request needs it, in order to detect an unavailable server immediately.
             let Some(http2) = link.upgrade().filter(|http2| http2.sockets.end().is_none()) else { return };
-            let next: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(http2.sender());
+            let next: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(http2.connection());
             // A failure ends the link, and its users handle that.
             drop(next.await);
         });

@@ -260,6 +260,18 @@ async fn a_connection_that_the_server_drains_goes_on_and_is_followed_by_another(
     assert!(body.frame().await.unwrap().is_err(), "the first connection is still the link's");
 }
 
+/// hyper reported the refused request before it closed the sender, and the request failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_request_during_a_drain_is_repeated() {
+    let authority = Authority::new();
+    let serving = Serving::start(&authority, &["h2"], |_| whole(200, "yes"));
+    let link = open(&serving, &authority).await;
+    for request in 0..300 {
+        let (got, ()) = tokio::join!(link.get("/", PATIENCE), async { serving.go_away() });
+        assert!(got.is_ok(), "request {request}: {got:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_drains_its_connections_and_is_gone_ends_the_link() {
     let authority = Authority::new();

@@ -1,6 +1,7 @@
 //! A server in its own thread, so that it can be frozen.
 
 use std::convert::Infallible;
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
@@ -137,9 +138,11 @@ async fn accept<A>(
         connections.fetch_add(1, Ordering::SeqCst);
         let (acceptor, answer, mut leave) = (acceptor.clone(), Arc::clone(&answer), leave.clone());
         leave.mark_unchanged();
+        let kept_open = stream.as_fd().try_clone_to_owned();
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let connection = stream.get_ref().1;
+            let is_http2 = connection.alpn_protocol() == Some(b"h2");
             let seen = format!(
                 "{} client certificates, {:?} handshake",
                 connection.peer_certificates().map_or(0, <[_]>::len),
@@ -156,6 +159,8 @@ async fn accept<A>(
                 }
             });
             let builder = auto::Builder::new(TokioExecutor::new());
+            // A builder that has to detect the version closes a connection that is drained at once without a GOAWAY.
+            let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
             let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
                 _ = &mut serving => return,
@@ -163,6 +168,10 @@ async fn accept<A>(
             }
             // Sends a GOAWAY; pending requests continue.
             let _ = serving.await;
+            // As in Go: a socket that is closed with unread data resets the connection, and a client may then never read
+            // the GOAWAY.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(kept_open);
         });
     }
 }
