@@ -6,7 +6,7 @@ mod load_balancers;
 mod network;
 mod own;
 
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_kube::api::printable;
 use nodelb_kube::api::seen::Event;
 
@@ -67,7 +67,8 @@ pub(super) fn told(event: &Event, now: u64) -> String {
         component => format!(" from {}", printable::name(component)),
     };
     let times = if event.count > 1 { format!(", {} times", event.count) } else { String::new() };
-    let last = event.at().map(|at| format!(", last {} ago", age::human(now.saturating_sub(at).saturating_mul(1000))));
+    let last =
+        event.at().map(|at| format!(", last {} ago", durations::human(now.saturating_sub(at).saturating_mul(1000))));
     let message = printable::sentence(event.message.trim());
     format!("{}{by}{times}{}: {message}", printable::name(&event.reason), last.unwrap_or_default())
 }

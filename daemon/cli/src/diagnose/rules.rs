@@ -10,7 +10,7 @@ mod service;
 mod slices;
 mod witnesses;
 
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_kube::api::printable;
 use nodelb_kube::api::seen::{Endpoint, Pod, Service, Slice};
 
@@ -92,7 +92,7 @@ impl<'f> Scene<'f> {
 
     /// Returns the time since `at`, such as `30s ago`.
     fn ago(&self, at: u64) -> String {
-        format!("{} ago", age::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
+        format!("{} ago", durations::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
     }
 
     /// Returns the last writer of an object, and when it wrote.

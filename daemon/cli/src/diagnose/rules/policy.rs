@@ -2,7 +2,7 @@
 
 use nodelb_kube::api::seen::{Endpoint, Service};
 
-use super::{Scene, age, shown, some};
+use super::{Scene, durations, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
 
@@ -89,7 +89,8 @@ fn pending(scene: &Scene<'_>, service: &Service) -> Option<Finding> {
         return None;
     }
     let waited = service.metadata.created.map(|at| scene.facts.now.saturating_sub(at));
-    let since = waited.map_or_else(String::new, |seconds| format!(" for {}", age::human(seconds.saturating_mul(1000))));
+    let since =
+        waited.map_or_else(String::new, |seconds| format!(" for {}", durations::human(seconds.saturating_mul(1000))));
     let usual = match waited {
         Some(seconds) if seconds <= USUAL => " (one to five minutes are usual)",
         _ => "",
