@@ -68,8 +68,9 @@ impl<'de> Deserialize<'de> for Status {
 impl<'de, const MIN: u64, const MAX: u64, const UNIT: u64> Deserialize<'de> for Limited<MIN, MAX, UNIT> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         document::text_or_integer(from, "a duration such as \"10s\"", "s", |text| {
-            let is_accepted =
-                |millis: u128| (u128::from(MIN)..=MAX.into()).contains(&millis) && millis % u128::from(UNIT) == 0;
+            let is_accepted = |millis: u128| {
+                (u128::from(MIN)..=MAX.into()).contains(&millis) && millis.is_multiple_of(u128::from(UNIT))
+            };
             let duration = durations::parse(text).filter(|duration| is_accepted(duration.as_millis()));
             let [first, last, unit] = [MIN, MAX, UNIT].map(|millis| durations::exact(Duration::from_millis(millis)));
             duration.map(Self).ok_or_else(|| {

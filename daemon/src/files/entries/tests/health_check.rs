@@ -73,9 +73,15 @@ fn a_short_interval_shortens_the_timeout() {
     assert_eq!(check("type = \"tcp\"\ninterval = \"5m\"").timeout, Duration::from_secs(2));
 }
 
+/// Checks that each table has exactly this problem, with `#` for the name of the service.
+fn refuses(cases: &[(&str, &str)]) {
+    for (lines, expected) in cases {
+        assert_eq!(problems(&file(lines)), [expected.replace('#', "service shop/web: ")], "{lines}");
+    }
+}
+
 #[test]
 fn every_problem_has_its_line_and_remedy() {
-    let service = "service shop/web: ";
     let cases = [
         ("", "line 5: #health-check has no type; add type = \"tcp\" or type = \"http\""),
         (
@@ -130,6 +136,13 @@ fn every_problem_has_its_line_and_remedy() {
             "line 7: #health-check.timeout: 11s is longer than the interval of 10s; a check ends before the next begins: \
              shorten the timeout",
         ),
+    ];
+    refuses(&cases);
+}
+
+#[test]
+fn every_other_problem_has_its_line_and_remedy() {
+    let cases = [
         ("type = \"tcp\"\nrise = 0", "line 7: #health-check.rise: 0 is not in 1..=100"),
         ("type = \"tcp\"\nfall = 101", "line 7: #health-check.fall: 101 is not in 1..=100"),
         (
@@ -142,9 +155,7 @@ fn every_problem_has_its_line_and_remedy() {
         ),
         ("type = \"tcp\"\nfal = 3", "line 7: #unknown key `health-check.fal`; did you mean `fall`?"),
     ];
-    for (lines, expected) in cases {
-        assert_eq!(problems(&file(lines)), [expected.replace('#', service)], "{lines}");
-    }
+    refuses(&cases);
     let not_a_table = file("").replace("[service.health-check]", "health-check = \"tcp\"");
     assert_eq!(problems(&not_a_table), ["line 5: service shop/web: health-check: expected a table, found a string"]);
 }
