@@ -609,10 +609,10 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
     let found: Vec<Finding> = findings(&facts).into_iter().filter(|finding| finding.kind == Kind::Event).collect();
     let told: Vec<(Severity, &str)> = found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
     assert_eq!(told[0].1, "Kubernetes warns: Nobody\u{fffd}Knows, last 10s ago: odd\u{fffd}thing");
-    assert!(told[1].1.contains("two writers changed it at once"), "{}", told[1].1);
+    assert!(told[1].1.contains("two writers changed it at the same time"), "{}", told[1].1);
     assert_eq!([told[0].0, told[1].0], [Severity::Warning; 2]);
     assert!(
-        told[2].0 == Severity::Info && told[2].1.contains("does not accept the controller's credentials"),
+        told[2].0 == Severity::Info && told[2].1.contains("rejects the credentials of the controller"),
         "{told:?}"
     );
     assert!(told[3].1.contains("EnsuredLoadBalancer"), "{told:?}");
