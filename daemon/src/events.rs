@@ -17,7 +17,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::session::Session;
 use nodelb_kube::clock::{Clock, ticking, unix_seconds};
-use nodelb_kube::events::{Event, Told, post};
+use nodelb_kube::events::{Event, PostOutcome, post};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -93,7 +93,7 @@ async fn write(session: &Session, due: &Due, node: &str, now: u64, was_forbidden
     }
     match written {
         // 409: an earlier attempt wrote it, and the answer was lost.
-        Ok(Told::Written) | Err(LinkError::Status { code: 409, .. }) => Outcome::Written,
+        Ok(PostOutcome::Written) | Err(LinkError::Status { code: 409, .. }) => Outcome::Written,
         Err(LinkError::Forbidden(why)) => {
             let is_everywhere = BY_RBAC.iter().any(|words| why.contains(words));
             if is_everywhere && !std::mem::replace(was_forbidden, true) {
@@ -106,7 +106,7 @@ async fn write(session: &Session, due: &Due, node: &str, now: u64, was_forbidden
             Outcome::Forbidden { is_everywhere }
         }
         // Apiservers delete Events after an hour, and an Event that one rejects would be rejected again a moment later.
-        Ok(Told::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => Outcome::Rejected,
+        Ok(PostOutcome::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => Outcome::Rejected,
         // Another part of nodelb reports an absent apiserver; problems that still exist are written later.
         Err(LinkError::Busy { retry_after, .. }) => {
             Outcome::Failed { retry_after: retry_after.map_or(0, |it| it.as_secs()) }
