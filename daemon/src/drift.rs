@@ -59,7 +59,7 @@ pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
 }
 
 /// Writes one line to the journal.
-pub(crate) fn tell(repaired: &[Drift]) {
+pub(crate) fn log_repairs(repaired: &[Drift]) {
     const SHOWN: usize = 8;
     if repaired.is_empty() {
         return;

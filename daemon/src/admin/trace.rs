@@ -14,10 +14,10 @@ use nodelb_core::output::shape::{Column, Shape};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
 
-use super::query::{Dialler, Problem, Query};
+use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
 
-mod words;
+mod text;
 
 /// The columns of the result.
 pub(super) static VERDICT: Shape<[Column; 10]> = Shape {
@@ -55,7 +55,7 @@ pub(super) static BACKENDS: Shape<[Column; 8]> = Shape {
     ],
 };
 
-impl Dialler {
+impl TraceFrom {
     /// # Errors
     /// When the network namespace of the node cannot be determined.
     fn story(self, snapshot: &Snapshot, to: L4Addr) -> Result<Story, Problem> {
@@ -65,7 +65,7 @@ impl Dialler {
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =
-                        format!("which network namespace is the node's cannot be told: {error}; say host or pod");
+                        format!("which network namespace is the node's cannot be determined: {error}; say host or pod");
                     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
                 })?;
                 story::story(snapshot, to, if own.ino() == inode { Client::Host } else { Client::Pod })
@@ -82,12 +82,12 @@ pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "say what is dialled: to=ADDRESS:PORT"));
     };
-    let dialler = query.from.unwrap_or(Dialler::Client(Client::Host));
-    Ok(page(&dialler.story(snapshot, to)?, now.moment))
+    let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
+    Ok(page(&from.story(snapshot, to)?, now.moment))
 }
 
 fn page(story: &Story, now: Moment) -> Page {
-    let steps = words::steps(story, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
+    let steps = text::steps(story, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
     Page(vec![verdict(story), Table::new(&TRACE, steps), backends(story)])
 }
 
@@ -123,11 +123,11 @@ fn backends(story: &Story) -> Table {
             Cell::text(&row.address),
             Cell::text(&row.state),
             Cell::text(&row.choice),
-            Cell::Text(words::share(candidate)),
+            Cell::Text(text::share(candidate)),
             Cell::Shared(row.node.clone()),
             Cell::Shared(row.zone.clone()),
             Cell::Shared(row.origin.clone()),
-            Cell::optional(words::reason(candidate)),
+            Cell::optional(text::reason(candidate)),
         ]
     });
     Table::new(&BACKENDS, rows)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nodelb_kube::apiserver::session::Settings;
 
-use crate::Whom;
+use crate::ConnectionOptions;
 use crate::client::{self, At};
 use crate::exit::{Code, Failure};
 
@@ -30,7 +30,7 @@ pub type ReadConfiguration = fn(Option<&Path>) -> Result<Configured, Failure>;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Means {
+pub struct Endpoints {
     /// The addresses at which the daemon may listen.
     pub admin: Vec<At>,
     /// The settings for Kubernetes; `None` if Kubernetes is not configured.
@@ -39,14 +39,14 @@ pub struct Means {
     pub node: String,
 }
 
-impl Means {
+impl Endpoints {
     /// Combines the configuration with the command line.
     ///
     /// # Errors
     /// When the configuration has a problem, or the node has no name.
-    pub fn of(whom: &Whom, read: ReadConfiguration) -> Result<Self, Failure> {
-        let config = read(whom.config.as_deref())?;
-        let settings = match &whom.kubeconfig {
+    pub fn of(connection: &ConnectionOptions, read: ReadConfiguration) -> Result<Self, Failure> {
+        let config = read(connection.config.as_deref())?;
+        let settings = match &connection.kubeconfig {
             None => config.kubernetes,
             Some(file) => {
                 let file = std::path::absolute(file).map_err(|error| {
@@ -57,15 +57,15 @@ impl Means {
                 Some(Settings { kubeconfig: Some(file), token_file: None, ca_file: None, state_directory, ..of_daemon })
             }
         };
-        let admin = whom.admin.clone().map_or_else(|| places(&config.socket, &config.listen), |at| vec![at]);
+        let admin = connection.admin.clone().map_or_else(|| addresses(&config.socket, &config.listen), |at| vec![at]);
         Ok(Self { admin, settings, node: config.node })
     }
 }
 
 /// Returns the configured addresses, then the default ones. A socket is included only if it exists.
-fn places(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
-    let mut places = client::places(socket, listen);
-    let others = client::default_places().into_iter().filter(|at| !places.contains(at));
-    places.extend(others.collect::<Vec<_>>());
-    places
+fn addresses(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
+    let mut addresses = client::addresses(socket, listen);
+    let others = client::default_addresses().into_iter().filter(|at| !addresses.contains(at));
+    addresses.extend(others.collect::<Vec<_>>());
+    addresses
 }

@@ -9,12 +9,12 @@ use nodelb_core::model::service::ServiceName;
 
 use super::ask::Output;
 use super::client::At;
-use super::print::{Harmless, is_read, print};
+use super::print::{Sanitizer, is_read, print};
 use crate::exit::Failure;
 
 /// The configuration and the credentials of a command, and the address of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub struct Whom {
+pub struct ConnectionOptions {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub struct DiagnoseOptions {
     pub output: Output,
     /// Configuration, credentials and daemon.
     #[command(flatten)]
-    pub whom: Whom,
+    pub connection: ConnectionOptions,
     /// Connect to no frontend and no backend, and resolve no name
     #[arg(long)]
     pub no_connect: bool,
@@ -54,20 +54,22 @@ pub struct WatchOptions {
     pub output: Output,
     /// Configuration, credentials and daemon.
     #[command(flatten)]
-    pub whom: Whom,
+    pub connection: ConnectionOptions,
 }
 
 /// Prints the output of a command, and returns its exit code.
-pub(super) fn judge(action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
-    let mut told = Vec::new();
-    let code = action(&mut told)?;
-    print(&told)?;
+pub(super) fn print_result(
+    action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>,
+) -> Result<ExitCode, Failure> {
+    let mut out = Vec::new();
+    let code = action(&mut out)?;
+    print(&out)?;
     Ok(code)
 }
 
 /// Prints the output of a command line by line, until the command ends or the reader is gone.
-pub(super) fn follow(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
-    let mut stdout = LineByLine { text: Harmless::default(), reader_is_gone: false };
+pub(super) fn print_stream(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+    let mut stdout = LineWriter { text: Sanitizer::default(), reader_is_gone: false };
     match action(&mut stdout) {
         Err(failure) if !stdout.reader_is_gone => Err(failure),
         _ => Ok(ExitCode::SUCCESS),
@@ -75,12 +77,12 @@ pub(super) fn follow(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>)
 }
 
 /// Stdout, flushed after each piece.
-struct LineByLine {
-    text: Harmless,
+struct LineWriter {
+    text: Sanitizer,
     reader_is_gone: bool,
 }
 
-impl Write for LineByLine {
+impl Write for LineWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let shown = self.text.pass(bytes);
         let mut stdout = io::stdout().lock();

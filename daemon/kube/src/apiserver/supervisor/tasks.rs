@@ -16,7 +16,7 @@ use crate::apiserver::remember::Memory;
 
 /// The purpose of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Errand {
+pub(super) enum Task {
     /// Opens a connection for a session.
     Open(Address),
     /// Checks whether the server is ready.
@@ -42,30 +42,30 @@ pub(super) enum Done {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Errands {
+pub(super) struct Tasks {
     tasks: JoinSet<Done>,
-    known: HashMap<Id, (Errand, AbortHandle)>,
+    known: HashMap<Id, (Task, AbortHandle)>,
 }
 
-impl Errands {
-    pub(super) fn send(&mut self, errand: Errand, work: impl Future<Output = Done> + Send + 'static) {
+impl Tasks {
+    pub(super) fn send(&mut self, task: Task, work: impl Future<Output = Done> + Send + 'static) {
         let handle = self.tasks.spawn(work);
-        self.known.insert(handle.id(), (errand, handle));
+        self.known.insert(handle.id(), (task, handle));
     }
 
-    pub(super) fn is_out(&self, errand: &Errand) -> bool {
-        self.known.values().any(|(known, _)| known == errand)
+    pub(super) fn is_out(&self, task: &Task) -> bool {
+        self.known.values().any(|(known, _)| known == task)
     }
 
     /// Aborts all attempts to connect. They yield no result.
     pub(super) fn give_up_opening(&mut self) {
-        self.give_up(|errand| matches!(errand, Errand::Open(_)));
+        self.give_up(|task| matches!(task, Task::Open(_)));
     }
 
     /// Aborts the selected tasks. They yield no result.
-    pub(super) fn give_up(&mut self, is_meant: impl Fn(&Errand) -> bool) {
-        self.known.retain(|_, (errand, handle)| {
-            let goes = is_meant(errand);
+    pub(super) fn give_up(&mut self, is_meant: impl Fn(&Task) -> bool) {
+        self.known.retain(|_, (task, handle)| {
+            let goes = is_meant(task);
             if goes {
                 handle.abort();
             }
@@ -81,19 +81,19 @@ impl Errands {
                 Some(Ok((id, done))) => (id, Ok(done)),
                 Some(Err(error)) => (error.id(), Err(error.to_string())),
             };
-            let Some((errand, _)) = self.known.remove(&id) else { continue };
-            return done.unwrap_or_else(|error| broken(errand, &error));
+            let Some((task, _)) = self.known.remove(&id) else { continue };
+            return done.unwrap_or_else(|error| broken(task, &error));
         }
     }
 }
 
 /// The result of a task that panicked.
-fn broken(errand: Errand, error: &str) -> Done {
+fn broken(task: Task, error: &str) -> Done {
     let error = format!("a bug of nodelb, please report it: {error}");
-    match errand {
-        Errand::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
-        Errand::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
-        Errand::Verify | Errand::Login => Done::Login(Err(CredentialsError(error)), Ok(None)),
-        Errand::Save => Done::Saved(Err(error)),
+    match task {
+        Task::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
+        Task::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
+        Task::Verify | Task::Login => Done::Login(Err(CredentialsError(error)), Ok(None)),
+        Task::Save => Done::Saved(Err(error)),
     }
 }

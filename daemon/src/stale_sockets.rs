@@ -37,7 +37,7 @@ mod judge;
 mod report;
 
 use judge::{Judge, Suspect};
-pub use report::MovesReport;
+pub use report::StaleSocketsReport;
 
 /// The minimum time between two passes.
 const PASS_EVERY: Duration = Duration::from_millis(250);
@@ -65,8 +65,8 @@ const PICTURE_WITHIN: Duration = Duration::from_secs(5);
 /// block.
 pub type ReadFlows = Arc<dyn Fn(Protocol, &mut dyn FnMut(Flow)) -> io::Result<()> + Send + Sync>;
 
-/// The means to end sockets: probed and started before the capabilities are dropped.
-pub struct Means {
+/// The handles to end sockets: probed and started before the capabilities are dropped.
+pub struct Handles {
     /// Reads the current connections.
     pub flows: ReadFlows,
     /// Ends sockets.
@@ -76,7 +76,7 @@ pub struct Means {
 }
 
 /// The inputs of the task.
-pub struct Mover {
+pub struct StaleSockets {
     /// The owner's snapshots.
     snapshot: watch::Receiver<Arc<Snapshot>>,
     /// To the owner; used only to request a newer snapshot.
@@ -84,7 +84,7 @@ pub struct Mover {
     scope: Disconnect,
     /// The directory in which the id of the last boot is stored.
     directory: PathBuf,
-    report: watch::Sender<Arc<MovesReport>>,
+    report: watch::Sender<Arc<StaleSocketsReport>>,
     clock: Clock,
     call_again: [Duration; 2],
 }
@@ -103,15 +103,15 @@ enum PassError {
     Reaper(io::Error),
 }
 
-/// [`Means`] with a connected reaper.
-struct AtHand {
+/// [`Handles`] with a connected reaper.
+struct Deps {
     flows: ReadFlows,
     line: Line,
 }
 
 /// The state of the task between passes.
 #[derive(Default)]
-struct Memory {
+struct PassState {
     seen: Moves,
     answered: Option<Answered>,
     /// The addresses that were new at the last pass; the next pass checks them once more.
@@ -121,11 +121,11 @@ struct Memory {
     /// Whether the last journal line says that there is no reaper.
     is_missed: bool,
     /// Whether the journal has a line about unreachable pods.
-    is_told_reach: bool,
-    report: MovesReport,
+    has_logged_reach: bool,
+    report: StaleSocketsReport,
 }
 
-impl Mover {
+impl StaleSockets {
     /// A task for the sockets in this scope; `directory` is the state directory.
     pub fn new(
         snapshot: watch::Receiver<Arc<Snapshot>>,
@@ -140,51 +140,51 @@ impl Mover {
     /// Starts the task on the runtime; returns its figures.
     pub fn start(
         self,
-        means: Means,
+        handles: Handles,
         shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> watch::Receiver<Arc<MovesReport>> {
+    ) -> watch::Receiver<Arc<StaleSocketsReport>> {
         let reported = self.report.subscribe();
-        tokio::spawn(self.run(means, shutdown));
+        tokio::spawn(self.run(handles, shutdown));
         reported
     }
 
     /// Runs until `shutdown`, or until no reaper is left.
-    async fn run(self, means: Means, shutdown: impl Future<Output = ()>) {
+    async fn run(self, handles: Handles, shutdown: impl Future<Output = ()>) {
         tokio::select! {
             () = shutdown => {}
-            () = self.call_and_work(means) => {}
+            () = self.call_and_work(handles) => {}
         }
     }
 
-    async fn call_and_work(mut self, means: Means) {
-        let Means { flows, mut reaper, cgroup } = means;
+    async fn call_and_work(mut self, handles: Handles) {
+        let Handles { flows, mut reaper, cgroup } = handles;
         // Before any frontend counts as new.
-        let mut memory = Memory::beside(&self.snapshot.borrow());
-        if memory.answered.is_none() && boot::is_another(self.directory.clone()).await {
-            memory.begin_with_nothing();
+        let mut state = PassState::since(&self.snapshot.borrow());
+        if state.answered.is_none() && boot::is_another(self.directory.clone()).await {
+            state.begin_with_nothing();
         }
         let [at_first, at_most] = self.call_again;
         let mut pause = at_first;
         loop {
-            let passes = memory.report.passes;
+            let passes = state.report.passes;
             let lost = match reaper.call(cgroup.as_deref()).await {
                 Ok((line, hello)) => {
-                    memory.found(hello);
-                    self.publish(&memory);
-                    let at_hand = AtHand { flows: Arc::clone(&flows), line };
-                    let Some(error) = self.work(&mut memory, at_hand).await else { return };
+                    state.found(hello);
+                    self.publish(&state);
+                    let deps = Deps { flows: Arc::clone(&flows), line };
+                    let Some(error) = self.work(&mut state, deps).await else { return };
                     reaper.lost(error)
                 }
                 Err(lost) => lost,
             };
-            memory.miss(&lost);
-            self.publish(&memory);
+            state.miss(&lost);
+            self.publish(&state);
             if lost.is_final() {
                 return;
             }
             pause = match lost.is_lasting() {
                 true => at_most,
-                false if memory.report.passes > passes => at_first,
+                false if state.report.passes > passes => at_first,
                 false => pause,
             };
             sleep(pause).await;
@@ -193,19 +193,19 @@ impl Mover {
     }
 
     /// Makes passes until the reaper has ended; returns the reason, or `None` if the owner has ended.
-    async fn work(&mut self, memory: &mut Memory, mut at_hand: AtHand) -> Option<io::Error> {
+    async fn work(&mut self, state: &mut PassState, mut deps: Deps) -> Option<io::Error> {
         // The first tick comes at once: it catches up with missed changes.
         let mut look = ticking(LOOK_EVERY);
         let mut due: Option<Instant> = None;
         let mut last = Instant::now();
         loop {
             tokio::select! {
-                error = at_hand.line.ended() => return Some(error),
+                error = deps.line.ended() => return Some(error),
                 changed = self.snapshot.changed() => {
                     if changed.is_err() {
                         return None;
                     }
-                    if due.is_none() && self.is_moved(memory) {
+                    if due.is_none() && self.is_moved(state) {
                         due = Some(Instant::now().max(last + PASS_EVERY));
                     }
                     continue;
@@ -213,16 +213,16 @@ impl Mover {
                 () = at(due) => {}
                 _ = look.tick() => {}
             }
-            let was_moved = self.is_moved(memory);
-            let ended = self.pass(memory, &mut at_hand).await;
+            let was_moved = self.is_moved(state);
+            let ended = self.pass(state, &mut deps).await;
             last = Instant::now();
             due = match &ended {
                 Err(_) => Some(last + RETRY_AFTER),
-                Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(memory) => Some(last + PASS_EVERY),
+                Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(state) => Some(last + PASS_EVERY),
                 Ok(_) => None,
             };
-            let gone = memory.note(ended);
-            self.publish(memory);
+            let gone = state.note(ended);
+            self.publish(state);
             if gone.is_some() {
                 return gone;
             }
@@ -230,22 +230,22 @@ impl Mover {
     }
 
     /// Whether anything has changed since the last pass that may make sockets stale.
-    fn is_moved(&self, memory: &Memory) -> bool {
+    fn is_moved(&self, state: &PassState) -> bool {
         let now = self.snapshot.borrow().moves;
-        now.udp != memory.seen.udp || (self.scope == Disconnect::All && now.tcp != memory.seen.tcp)
+        now.udp != state.seen.udp || (self.scope == Disconnect::All && now.tcp != state.seen.tcp)
     }
 
     /// Ends the stale sockets; returns how many.
-    async fn pass(&mut self, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
+    async fn pass(&mut self, state: &mut PassState, deps: &mut Deps) -> Result<u64, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
-        memory.seen = snapshot.moves;
+        state.seen = snapshot.moves;
         // Before all sources are synced, a served frontend does not count as new, unless the previously served ones are
         // known: a socket that is connected to a frontend's address itself reaches no service, whatever the sources
         // will send.
-        if !snapshot.is_ready && memory.answered.is_none() {
+        if !snapshot.is_ready && state.answered.is_none() {
             return Ok(0);
         }
-        let mut destroyed = end_dialled(&snapshot, memory, at_hand).await?;
+        let mut destroyed = end_connected_before(&snapshot, state, deps).await?;
         // Only a source shows that a backend is gone, never the remembered state.
         if !snapshot.is_ready {
             return Ok(destroyed);
@@ -256,27 +256,27 @@ impl Mover {
             Disconnect::All => &[Protocol::Udp, Protocol::Tcp],
         };
         for protocol in protocols {
-            let stale = self.find_stale(*protocol, at_hand).await?;
-            destroyed += end_stale(*protocol, stale, memory, at_hand).await?;
+            let stale = self.find_stale(*protocol, deps).await?;
+            destroyed += end_stale(*protocol, stale, state, deps).await?;
         }
-        memory.report.passes += 1;
-        memory.report.last_pass = Some(self.clock.now());
+        state.report.passes += 1;
+        state.report.last_pass = Some(self.clock.now());
         Ok(destroyed)
     }
 
     /// The stale sockets. A record may have been read while it was written, and the kernel may be ahead of the
     /// snapshot. Therefore a socket counts as stale if two equal reads, [`LAST_ANSWER`] apart, say so by a snapshot
     /// that is newer than the first read.
-    async fn find_stale(&mut self, protocol: Protocol, at_hand: &AtHand) -> Result<Vec<Suspect>, PassError> {
+    async fn find_stale(&mut self, protocol: Protocol, deps: &Deps) -> Result<Vec<Suspect>, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow());
-        let before = at_hand.suspects(protocol, snapshot).await?;
+        let before = deps.suspects(protocol, snapshot).await?;
         if before.is_empty() {
             return Ok(before);
         }
         let before: BTreeSet<Vec<Flow>> = before.into_iter().map(|suspect| suspect.flows).collect();
         sleep(LAST_ANSWER).await;
         let snapshot = self.newer_snapshot().await?;
-        let mut suspects = at_hand.suspects(protocol, snapshot).await?;
+        let mut suspects = deps.suspects(protocol, snapshot).await?;
         suspects.retain(|suspect| before.contains(&suspect.flows));
         Ok(suspects)
     }
@@ -293,12 +293,12 @@ impl Mover {
         Ok(Arc::clone(&self.snapshot.borrow_and_update()))
     }
 
-    fn publish(&self, memory: &Memory) {
-        self.report.send_replace(Arc::new(memory.report.clone()));
+    fn publish(&self, state: &PassState) {
+        self.report.send_replace(Arc::new(state.report.clone()));
     }
 }
 
-impl AtHand {
+impl Deps {
     /// Reads every flow, and keeps the stale ones.
     async fn suspects(&self, protocol: Protocol, snapshot: Arc<Snapshot>) -> Result<Vec<Suspect>, PassError> {
         let flows = Arc::clone(&self.flows);
@@ -315,10 +315,10 @@ impl AtHand {
     }
 }
 
-impl Memory {
+impl PassState {
     /// The state at a start, with this content of the kernel. If the kernel is empty, another program such as
     /// kube-proxy may have answered until now: what nodelb answers first is then not new.
-    fn beside(snapshot: &Snapshot) -> Self {
+    fn since(snapshot: &Snapshot) -> Self {
         let is_adopted = snapshot.serves_anything();
         Self { answered: is_adopted.then(|| stale::answered(snapshot)), ..Self::default() }
     }
@@ -335,7 +335,7 @@ impl Memory {
         if std::mem::take(&mut self.is_missed) {
             info!(message_id = %messages::SOCKETS_AGAIN, "a reaper works: sockets are ended again");
         }
-        if !hello.everywhere && !std::mem::replace(&mut self.is_told_reach, true) {
+        if !hello.everywhere && !std::mem::replace(&mut self.has_logged_reach, true) {
             warn!(
                 message_id = %messages::SOCKETS_STAY,
                 "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be ended in the host's network \
@@ -383,8 +383,8 @@ impl Memory {
             return;
         }
         self.report.errors += 1;
-        if !self.report.has_told_error {
-            self.report.has_told_error = true;
+        if !self.report.has_logged_error {
+            self.report.has_logged_error = true;
             let error = io::Error::from_raw_os_error(outcome.errno);
             warn!(
                 message_id = %messages::SOCKETS_UNREADABLE,
@@ -397,8 +397,8 @@ impl Memory {
 async fn end_stale(
     protocol: Protocol,
     mut stale: Vec<Suspect>,
-    memory: &mut Memory,
-    at_hand: &mut AtHand,
+    state: &mut PassState,
+    deps: &mut Deps,
 ) -> Result<u64, PassError> {
     // Sorted by namespace: each is searched and entered once per batch.
     stale.sort_unstable();
@@ -406,43 +406,43 @@ async fn end_stale(
     for batch in stale.chunks(BATCH) {
         let first_of = |suspect: &Suspect| suspect.flows.first().map(|flow| (flow.socket, flow.backend));
         let targets = batch.iter().filter_map(first_of).collect();
-        let outcomes = at_hand.order(Order::Sockets(targets)).await?;
+        let outcomes = deps.order(Order::Sockets(targets)).await?;
         for (suspect, outcome) in batch.iter().zip(outcomes) {
             if outcome.destroyed > 0 {
                 *destroyed.entry(name_of(&suspect.why)).or_default() += 1;
             }
-            memory.take_error(outcome);
+            state.take_error(outcome);
         }
     }
     let total = destroyed.values().sum();
-    memory.report.count(protocol, total);
-    report::tell_stale(protocol, &destroyed);
+    state.report.count(protocol, total);
+    report::log_stale(protocol, &destroyed);
     Ok(total)
 }
 
 /// Ends the sockets that connected to a ClusterIP before nodelb answered it.
-async fn end_dialled(snapshot: &Snapshot, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
+async fn end_connected_before(snapshot: &Snapshot, state: &mut PassState, deps: &mut Deps) -> Result<u64, PassError> {
     let now = stale::answered(snapshot);
-    let new = memory.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
-    let addresses = [memory.recent.as_slice(), new.as_slice()].concat();
+    let new = state.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
+    let addresses = [state.recent.as_slice(), new.as_slice()].concat();
     if !addresses.is_empty() {
-        at_hand.line.spare_own().await.map_err(PassError::Reaper)?;
+        deps.line.spare_own().await.map_err(PassError::Reaper)?;
     }
     let mut destroyed: BTreeMap<String, u64> = BTreeMap::new();
     for batch in addresses.chunks(BATCH) {
-        let outcomes = at_hand.order(Order::Dialled(batch.to_vec())).await?;
+        let outcomes = deps.order(Order::ConnectedTo(batch.to_vec())).await?;
         for (address, outcome) in batch.iter().zip(outcomes) {
             if outcome.destroyed > 0 {
                 *destroyed.entry(address.to_string()).or_default() += u64::from(outcome.destroyed);
             }
-            memory.take_error(outcome);
+            state.take_error(outcome);
         }
     }
     // Not earlier: if a reaper ends meanwhile, the next one does the work.
-    (memory.answered, memory.recent) = (Some(now), new);
+    (state.answered, state.recent) = (Some(now), new);
     let total = destroyed.values().sum();
-    memory.report.count(Protocol::Udp, total);
-    report::tell_dialled(&destroyed);
+    state.report.count(Protocol::Udp, total);
+    report::log_connected_before(&destroyed);
     Ok(total)
 }
 
@@ -454,5 +454,5 @@ fn name_of(why: &Stale) -> String {
 }
 
 #[cfg(test)]
-#[path = "tests/moves.rs"]
+#[path = "tests/stale_sockets.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use tracing::info;
 
 /// Figures since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MovesReport {
+pub struct StaleSocketsReport {
     /// Whether sockets are checked and can be ended.
     pub is_working: bool,
     /// Number of UDP sockets ended.
@@ -23,10 +23,10 @@ pub struct MovesReport {
     /// Time at which the last pass ended.
     pub last_pass: Option<Moment>,
     /// Whether the journal has a line about sockets that could not be ended.
-    pub(super) has_told_error: bool,
+    pub(super) has_logged_error: bool,
 }
 
-impl MovesReport {
+impl StaleSocketsReport {
     pub(super) fn count(&mut self, protocol: Protocol, sockets: u64) {
         match protocol {
             Protocol::Tcp => self.tcp += sockets,
@@ -36,7 +36,7 @@ impl MovesReport {
 }
 
 /// Logs one line for a pass that has ended sockets.
-pub(super) fn tell_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
+pub(super) fn log_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
         info!(
@@ -47,7 +47,7 @@ pub(super) fn tell_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) 
 }
 
 /// The same for sockets that connected to an address before nodelb answered it.
-pub(super) fn tell_dialled(destroyed: &BTreeMap<String, u64>) {
+pub(super) fn log_connected_before(destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
         info!(

@@ -58,25 +58,25 @@ pub(in crate::admin) struct Change {
 }
 
 /// The rows or records that a stream follows.
-pub(in crate::admin) enum Feed {
+pub(in crate::admin) enum ChangeStream {
     /// `/frontends`.
     Frontends(Frontends),
     /// `/history`.
     History(Records),
 }
 
-impl Feed {
+impl ChangeStream {
     /// Follows the rows of `/frontends` that match the query.
     pub(in crate::admin) fn frontends(state: &AdminState, query: &Query) -> Self {
         let snapshots = state.snapshot.clone();
-        let told = Arc::clone(&snapshots.borrow());
-        Self::Frontends(Frontends { snapshots, told, filter: query.filter.clone() })
+        let reported = Arc::clone(&snapshots.borrow());
+        Self::Frontends(Frontends { snapshots, reported, filter: query.filter.clone() })
     }
 
     /// Follows the records of `/history` that match the query.
     pub(in crate::admin) fn history(state: &AdminState, query: &Query) -> Self {
         let (histories, snapshots) = (state.history.clone(), state.snapshot.clone());
-        Self::History(Records { histories, snapshots, told: 0, filter: query.filter.clone() })
+        Self::History(Records { histories, snapshots, reported: 0, filter: query.filter.clone() })
     }
 
     /// Continues after the change with this number, without the changes up to it. Returns `false` where changes have no
@@ -86,7 +86,7 @@ impl Feed {
             Self::Frontends(_) => false,
             Self::History(records) if after > records.histories.borrow().last() => false,
             Self::History(records) => {
-                records.told = after;
+                records.reported = after;
                 // There may already be new records.
                 records.histories.mark_changed();
                 true
@@ -111,7 +111,7 @@ impl Feed {
     }
 
     /// Waits until there may be changes; `false` if there will be none.
-    pub(super) async fn news(&mut self) -> bool {
+    pub(super) async fn changed(&mut self) -> bool {
         match self {
             Self::Frontends(frontends) => frontends.snapshots.changed().await.is_ok(),
             Self::History(records) => records.histories.changed().await.is_ok(),
@@ -138,7 +138,7 @@ impl Feed {
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Frontends(_) => None,
-            Self::History(records) => Some(records.told),
+            Self::History(records) => Some(records.reported),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Feed {
 /// Follows the rows of `/frontends`.
 pub(in crate::admin) struct Frontends {
     snapshots: watch::Receiver<Arc<Snapshot>>,
-    told: Arc<Snapshot>,
+    reported: Arc<Snapshot>,
     filter: Filter,
 }
 
@@ -154,17 +154,17 @@ type Key = (L4Addr, ServiceName, Arc<str>, FrontendKind);
 
 impl Frontends {
     fn table(&mut self, now: Now) -> Table {
-        self.told = Arc::clone(&self.snapshots.borrow_and_update());
-        tables::frontends(reports::frontends(&self.told, &self.filter), now.moment)
+        self.reported = Arc::clone(&self.snapshots.borrow_and_update());
+        tables::frontends(reports::frontends(&self.reported, &self.filter), now.moment)
     }
 
     fn changes(&mut self, now: Now) -> Vec<Change> {
         let newest = Arc::clone(&self.snapshots.borrow_and_update());
-        let before = std::mem::replace(&mut self.told, newest);
-        let differs = self.told.differs_since(&before);
+        let before = std::mem::replace(&mut self.reported, newest);
+        let differs = self.reported.differs_since(&before);
         let mut old = self.rows(&before, &differs);
         let mut changes = Vec::new();
-        for (key, row) in self.rows(&self.told, &differs) {
+        for (key, row) in self.rows(&self.reported, &differs) {
             let mark = match old.remove(&key) {
                 None => Mark::Added,
                 Some(was) if reads_the_same(&was, &row) => continue,
@@ -199,7 +199,7 @@ impl Frontends {
 pub(in crate::admin) struct Records {
     histories: watch::Receiver<Arc<History>>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
-    told: u64,
+    reported: u64,
     filter: Filter,
 }
 
@@ -209,8 +209,8 @@ impl Records {
         let histories = Arc::clone(&self.histories.borrow_and_update());
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let mut records = history::select(&histories, &snapshot, &self.filter);
-        records.retain(|record| record.sequence > self.told);
-        self.told = self.told.max(histories.last());
+        records.retain(|record| record.sequence > self.reported);
+        self.reported = self.reported.max(histories.last());
         records
     }
 
@@ -230,5 +230,5 @@ fn reads_the_same(was: &FrontendReport, is: &FrontendReport) -> bool {
 }
 
 #[cfg(test)]
-#[path = "tests/feed.rs"]
+#[path = "tests/change_stream.rs"]
 mod tests;

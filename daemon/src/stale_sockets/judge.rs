@@ -1,5 +1,5 @@
 //! Decides which of the reported sockets are stale. Keeps only those: pods decide how many sockets they open, and that
-//! must not determine nodelb's memory.
+//! must not determine nodelb's state.
 
 use std::collections::HashMap;
 

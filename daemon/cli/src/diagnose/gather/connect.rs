@@ -12,10 +12,10 @@ use nodelb_kube::api::seen::Service;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::diagnose::facts::{Daemon, Dial, Facts, Outcome};
+use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome};
 
 /// Time limit of one connection.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum number of backends and of frontends that are tried, and how many are tried concurrently.
 const MOST: usize = 64;
@@ -33,7 +33,7 @@ pub(super) struct Target {
 
 /// Returns the targets that the daemon has or, without a daemon, those that Kubernetes has.
 pub(super) fn targets(facts: &Facts) -> Vec<Target> {
-    let (backends, frontends) = match facts.daemon.told() {
+    let (backends, frontends) = match facts.daemon.ok() {
         Some(daemon) => of_daemon(daemon),
         None => of_cluster(facts),
     };
@@ -52,7 +52,7 @@ fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
 }
 
 fn of_cluster(facts: &Facts) -> (BTreeSet<Target>, BTreeSet<Target>) {
-    let cluster = facts.cluster.told();
+    let cluster = facts.cluster.ok();
     let service = cluster.and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
     let slices = cluster.and_then(|cluster| cluster.slices.as_ref().ok()).into_iter().flatten();
     let mut backends = BTreeSet::new();
@@ -87,15 +87,15 @@ fn target(text: &str, is_backend: bool, nodes: Option<&[IpAddr]>) -> Target {
     Target { to: at.map_or_else(|| text.into(), |at| format!("{at}/TCP")), at, is_backend }
 }
 
-pub(super) async fn all(targets: &[Target]) -> Vec<Dial> {
+pub(super) async fn all(targets: &[Target]) -> Vec<ConnectTest> {
     let each = stream::iter(targets.iter().cloned()).map(one);
     each.buffered(AT_A_TIME).collect().await
 }
 
-async fn one(Target { to, at, is_backend }: Target) -> Dial {
-    let Some(at) = at else { return Dial { to, is_backend, outcome: Outcome::Unprovable } };
+async fn one(Target { to, at, is_backend }: Target) -> ConnectTest {
+    let Some(at) = at else { return ConnectTest { to, is_backend, outcome: Outcome::Unprovable } };
     let begun = Instant::now();
-    let outcome = match timeout(PATIENCE, TcpStream::connect(at)).await {
+    let outcome = match timeout(TIMEOUT, TcpStream::connect(at)).await {
         Ok(Ok(_)) => Outcome::Accepted(begun.elapsed()),
         Ok(Err(error)) => {
             let why = error.raw_os_error().map_or_else(|| error.to_string(), |raw| Errno::from_raw(raw).to_string());
@@ -103,9 +103,9 @@ async fn one(Target { to, at, is_backend }: Target) -> Dial {
         }
         Err(_elapsed) => Outcome::Failed("no answer".into(), begun.elapsed()),
     };
-    Dial { to, is_backend, outcome }
+    ConnectTest { to, is_backend, outcome }
 }
 
 #[cfg(test)]
-#[path = "tests/dial.rs"]
+#[path = "tests/connect.rs"]
 mod tests;

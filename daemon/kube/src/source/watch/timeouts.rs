@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// The time limits of a watcher.
 #[derive(Clone, Debug)]
-pub struct Timing {
+pub struct WatchTimeouts {
     /// The timeout for the head of a response to a list; an apiserver may need some time to collect the list.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// The timeout for the head of a response to a watch that resumes; the server does not have to collect anything.
-    pub watch_patience: Duration,
+    pub watch_timeout: Duration,
     /// The time without a response after which the state of the watch becomes `Asking`.
     pub watch_shown: Duration,
     /// The maximum time between two frames of a list.
@@ -28,11 +28,11 @@ pub struct Timing {
     pub page: usize,
 }
 
-impl Default for Timing {
+impl Default for WatchTimeouts {
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(30),
-            watch_patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+            watch_timeout: Duration::from_secs(10),
             watch_shown: Duration::from_secs(1),
             list_silence: Duration::from_secs(15),
             watch_silence: Duration::from_secs(90),

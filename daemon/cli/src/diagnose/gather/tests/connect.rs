@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn addresses_are_dialled_as_clients_dial_them() {
+fn addresses_are_connected_to_as_clients_do() {
     let nodes = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     for (text, to, at) in [
         ("10.96.7.7:80/TCP", "10.96.7.7:80/TCP", Some("10.96.7.7:80")),
@@ -23,9 +23,12 @@ async fn a_connection_is_made_or_fails_with_its_errno() {
     let open = listener.local_addr().unwrap();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let targets = [open, closed].map(|at| target(&format!("{at}/TCP"), true, None));
-    let dials = all(&targets).await;
-    assert!(matches!(dials[0].outcome, Outcome::Accepted(_)), "{dials:?}");
-    assert!(matches!(&dials[1].outcome, Outcome::Failed(why, _) if why.contains("ECONNREFUSED")), "{dials:?}");
+    let connect_tests = all(&targets).await;
+    assert!(matches!(connect_tests[0].outcome, Outcome::Accepted(_)), "{connect_tests:?}");
+    assert!(
+        matches!(&connect_tests[1].outcome, Outcome::Failed(why, _) if why.contains("ECONNREFUSED")),
+        "{connect_tests:?}"
+    );
     let udp = all(&[target("127.0.0.1:53/UDP", false, None)]).await;
     assert_eq!(udp[0].outcome, Outcome::Unprovable);
 }

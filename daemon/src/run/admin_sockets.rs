@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nix::libc;
 use nodelb_core::messages;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock::ticking;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
@@ -21,7 +21,7 @@ use crate::listen;
 use crate::status::Unopened;
 
 /// All listening sockets, before the runtime starts. The file of the unix socket is removed when this is dropped.
-pub(super) struct Doors {
+pub(super) struct AdminSockets {
     register: Register,
     tcp: Vec<TcpListener>,
     unopened: Vec<Unopened>,
@@ -35,7 +35,7 @@ pub(super) struct Listeners {
     pub(super) unopened: watch::Receiver<Arc<Vec<Unopened>>>,
 }
 
-impl Doors {
+impl AdminSockets {
     /// Opens the listeners, as far as possible, and logs the others. Each TCP socket is registered before it is bound,
     /// so that a NodePort with the same port, left in the maps by an earlier nodelb, does not prevent the bind.
     pub(super) fn open(config: &Admin, register: &Register) -> Self {
@@ -88,9 +88,9 @@ async fn try_again(
     opened: mpsc::Sender<Listener>,
     report: watch::Sender<Arc<Vec<Unopened>>>,
 ) {
-    let mut beat = ticking(LISTEN_AGAIN);
+    let mut tick = ticking(LISTEN_AGAIN);
     while !unopened.is_empty() && !opened.is_closed() {
-        beat.tick().await;
+        tick.tick().await;
         let mut left = Vec::new();
         for mut failed in unopened {
             let address = failed.address;
@@ -178,5 +178,5 @@ fn bind(address: SocketAddr, register: &Register) -> io::Result<TcpListener> {
 }
 
 #[cfg(test)]
-#[path = "tests/doors.rs"]
+#[path = "tests/admin_sockets.rs"]
 mod tests;

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::libc;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use tokio::time::timeout;
 
-use super::{Doors, Why};
+use super::{AdminSockets, Why};
 use crate::admin::Listener;
 use crate::config::Admin;
 
@@ -23,8 +23,8 @@ async fn an_address_that_cannot_be_opened_is_left_out_and_opened_later() {
     // 192.0.2.1 is not an address of this host.
     let config = admin(&[&taken.to_string(), "192.0.2.1:9890", "127.0.0.1:0"], &directory.path().join("nodelb.sock"));
     let register: Register = Arc::new(|_| Ok(()));
-    let mut doors = Doors::open(&config, &register);
-    let mut listeners = doors.listeners().unwrap();
+    let mut admin_sockets = AdminSockets::open(&config, &register);
+    let mut listeners = admin_sockets.listeners().unwrap();
     assert!(matches!(listeners.open.recv().await, Some(Listener::Tcp(_))), "127.0.0.1:0");
     assert!(matches!(listeners.open.recv().await, Some(Listener::Unix(_))));
     let why: Vec<String> = listeners.unopened.borrow().iter().map(|it| format!("{}: {}", it.address, it.why)).collect();
@@ -61,8 +61,8 @@ async fn every_listener_is_registered_before_it_is_bound_also_when_it_is_tried_a
         Ok(())
     });
     let config = admin(&["127.0.0.1:0", &taken.to_string()], &directory.path().join("nodelb.sock"));
-    let mut doors = Doors::open(&config, &register);
-    let _listeners = doors.listeners().unwrap();
+    let mut admin_sockets = AdminSockets::open(&config, &register);
+    let _listeners = admin_sockets.listeners().unwrap();
     let is_tried_again = |seen: &Vec<_>| seen.len() > 2;
     let seen = timeout(Duration::from_secs(60), seen.wait_for(is_tried_again)).await.unwrap().unwrap().clone();
     assert_eq!(seen[..3], [Some(0); 3], "no port yet");

@@ -13,7 +13,7 @@ pub(super) const MOST: usize = 50_000;
 type Key = (String, String);
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct Cache {
     objects: BTreeMap<Key, Value>,
     /// The objects that the current list has shown so far.
     listed: Option<BTreeSet<Key>>,
@@ -21,7 +21,7 @@ pub(super) struct Known {
     is_informed: bool,
 }
 
-impl Known {
+impl Cache {
     /// Begins a list. Objects that the list does not show are gone.
     pub(super) fn begin_list(&mut self) {
         self.listed = Some(BTreeSet::new());
@@ -91,5 +91,5 @@ fn key_of(object: &Value) -> Key {
 }
 
 #[cfg(test)]
-#[path = "tests/known.rs"]
+#[path = "tests/cache.rs"]
 mod tests;

@@ -14,7 +14,7 @@ const MAX_COMPARED: usize = 128;
 
 /// Returns the names similar to `wanted` (`namespace/name`), the most similar first: the same name in another
 /// namespace, a name with the same beginning or end, a name with a few different letters.
-pub(super) fn near_names<'n>(wanted: &str, known: impl Iterator<Item = &'n str>) -> impl Iterator<Item = &'n str> {
+pub(super) fn similar_names<'n>(wanted: &str, known: impl Iterator<Item = &'n str>) -> impl Iterator<Item = &'n str> {
     let mut near: Vec<(usize, &str)> = known.filter_map(|name| Some((distance_of(wanted, name)?, name))).collect();
     near.sort_unstable();
     near.dedup();
@@ -48,7 +48,7 @@ pub(super) struct Differs<'a> {
 
 /// Returns the pods that come closest to a selector, with the labels that differ. A pod that matches no label is left
 /// out.
-pub(super) fn near_pods<'a>(
+pub(super) fn similar_pods<'a>(
     selector: &'a BTreeMap<String, String>,
     pods: &'a [Pod],
 ) -> Vec<(&'a Pod, Vec<Differs<'a>>)> {
@@ -74,5 +74,5 @@ pub(super) fn near_pods<'a>(
 }
 
 #[cfg(test)]
-#[path = "tests/near.rs"]
+#[path = "tests/suggest.rs"]
 mod tests;

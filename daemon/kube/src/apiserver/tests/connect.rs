@@ -5,23 +5,23 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-fn dialer(register: impl Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync + 'static) -> Dialer {
-    let timing = Timing { connect: Duration::from_millis(200), ..Timing::default() };
-    Dialer::new(Arc::new(register), timing, None).unwrap()
+fn connector(register: impl Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync + 'static) -> Connector {
+    let timeouts = ConnectTimeouts { connect: Duration::from_millis(200), ..ConnectTimeouts::default() };
+    Connector::new(Arc::new(register), timeouts, None).unwrap()
 }
 
 #[tokio::test]
 async fn a_socket_is_registered_before_it_connects() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let dialer = dialer(move |socket| {
+    let connector = connector(move |socket| {
         counted.fetch_add(1, Ordering::SeqCst);
         let bound: nix::sys::socket::SockaddrIn = getsockname(std::os::fd::AsRawFd::as_raw_fd(&socket)).unwrap();
         assert_eq!(bound.port(), 0, "connected already");
         Ok(())
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let stream = dialer.dial(listener.local_addr().unwrap()).await.unwrap();
+    let stream = connector.open(listener.local_addr().unwrap()).await.unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     assert!(stream.nodelay().unwrap());
     assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
@@ -35,18 +35,18 @@ async fn a_socket_is_registered_before_it_connects() {
 async fn what_cannot_be_registered_does_not_connect() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let error = dialer(|_| Err(io::ErrorKind::OutOfMemory.into())).dial(at).await.unwrap_err();
+    let error = connector(|_| Err(io::ErrorKind::OutOfMemory.into())).open(at).await.unwrap_err();
     assert!(error.to_string().contains(&format!("{at}: the socket cannot be registered as nodelb's own")), "{error}");
-    let nobody = tokio::time::timeout(Duration::from_millis(20), listener.accept()).await;
-    assert!(nobody.is_err());
+    let accepted = tokio::time::timeout(Duration::from_millis(20), listener.accept()).await;
+    assert!(accepted.is_err());
 }
 
 #[tokio::test]
-async fn nobody_there_and_a_black_hole_are_told_apart() {
+async fn a_refused_connection_and_a_black_hole_are_distinguished() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     drop(listener);
-    let error = dialer(|_| Ok(())).dial(at).await.unwrap_err().to_string();
+    let error = connector(|_| Ok(())).open(at).await.unwrap_err().to_string();
     assert!(error.contains(&at.to_string()) && error.contains("Connection refused"), "{error}");
 
     // A listening socket with a full queue drops each further SYN.
@@ -55,6 +55,6 @@ async fn nobody_there_and_a_black_hole_are_told_apart() {
     full.listen(0).unwrap();
     let at = full.local_addr().unwrap().as_socket().unwrap();
     let _queued = std::net::TcpStream::connect(at).unwrap();
-    let error = dialer(|_| Ok(())).dial(at).await.unwrap_err();
+    let error = connector(|_| Ok(())).open(at).await.unwrap_err();
     assert_eq!(error, LinkError::Unreachable(format!("{at}: no connection within 200ms")));
 }

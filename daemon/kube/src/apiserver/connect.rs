@@ -23,7 +23,7 @@ pub type Register = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
 /// Timeouts of a connection. With the defaults, nodelb detects a dead peer within four seconds, on a busy or idle
 /// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct ConnectTimeouts {
     /// The timeout for the TCP connection, including the proxy.
     pub connect: Duration,
     /// The timeout for the TLS handshake.
@@ -45,7 +45,7 @@ pub struct Timing {
     pub refusal: Duration,
 }
 
-impl Default for Timing {
+impl Default for ConnectTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
@@ -65,26 +65,29 @@ impl Default for Timing {
 
 /// Opens connections. Cheap to clone.
 #[derive(Clone)]
-pub struct Dialer {
+pub struct Connector {
     register: Register,
-    pub(super) timing: Timing,
+    pub(super) timeouts: ConnectTimeouts,
     proxy: Option<Proxy>,
 }
 
-impl fmt::Debug for Dialer {
+impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dialer").field("timing", &self.timing).field("proxy", &self.proxy).finish_non_exhaustive()
+        f.debug_struct("Connector")
+            .field("timeouts", &self.timeouts)
+            .field("proxy", &self.proxy)
+            .finish_non_exhaustive()
     }
 }
 
-impl Dialer {
+impl Connector {
     /// `proxy` has the form `http://HOST:PORT`. Environment variables are ignored.
     ///
     /// # Errors
     /// `proxy` is not the URL of an HTTP proxy.
-    pub fn new(register: Register, timing: Timing, proxy: Option<&str>) -> Result<Self, ProxyError> {
+    pub fn new(register: Register, timeouts: ConnectTimeouts, proxy: Option<&str>) -> Result<Self, ProxyError> {
         let proxy = proxy.map(str::parse).transpose()?;
-        Ok(Self { register, timing, proxy })
+        Ok(Self { register, timeouts, proxy })
     }
 
     /// Connects to the address of an apiserver.
@@ -92,8 +95,8 @@ impl Dialer {
     /// # Errors
     /// [`LinkError::Unreachable`], with the address. This includes a socket that could not be registered, because BPF
     /// might redirect its connection to a different address.
-    pub async fn dial(&self, at: SocketAddr) -> Result<TcpStream, LinkError> {
-        let deadline = Instant::now() + self.timing.connect;
+    pub async fn open(&self, at: SocketAddr) -> Result<TcpStream, LinkError> {
+        let deadline = Instant::now() + self.timeouts.connect;
         match &self.proxy {
             None => self.connect(at, deadline).await,
             Some(proxy) => {
@@ -118,19 +121,19 @@ impl Dialer {
         match timeout_at(deadline, connecting).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(unreachable(error.to_string())),
-            Err(_) => Err(unreachable(format!("no connection within {:?}", self.timing.connect))),
+            Err(_) => Err(unreachable(format!("no connection within {:?}", self.timeouts.connect))),
         }
     }
 
     fn socket(&self, at: SocketAddr) -> io::Result<Socket> {
-        let timing = &self.timing;
+        let timeouts = &self.timeouts;
         let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         let keepalive = TcpKeepalive::new()
-            .with_time(timing.keepalive_idle)
-            .with_interval(timing.keepalive_interval)
-            .with_retries(timing.keepalive_probes);
+            .with_time(timeouts.keepalive_idle)
+            .with_interval(timeouts.keepalive_interval)
+            .with_retries(timeouts.keepalive_probes);
         socket.set_tcp_keepalive(&keepalive)?;
-        socket.set_tcp_user_timeout(Some(timing.user_timeout))?;
+        socket.set_tcp_user_timeout(Some(timeouts.user_timeout))?;
         socket.set_tcp_nodelay(true)?;
         Ok(socket)
     }
@@ -142,5 +145,5 @@ pub(super) fn second_descriptor(stream: &TcpStream) -> io::Result<Socket> {
 }
 
 #[cfg(test)]
-#[path = "tests/dial.rs"]
+#[path = "tests/connect.rs"]
 mod tests;

@@ -5,8 +5,8 @@ use nodelb_core::explain::differences::NOT_CONFIGURED;
 use nodelb_core::output::diff::ATTACHED_AGAIN;
 use serde_json::Value;
 
-use super::{Scene, age, quoted, shown};
-use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, SourceRow, Witness};
+use super::{Context, age, quoted, shown};
+use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, Probe, SourceRow};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
@@ -19,68 +19,68 @@ const UNDER_WAY: f64 = 5.0;
 const ROLE: &str = "bind what every proxy needs to whoever nodelb is: kubectl create clusterrolebinding nodelb \
                     --clusterrole=system:node-proxier --user=NAME (it lists and watches services and endpointslices)";
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    match &scene.facts.daemon {
-        Witness::Silent(why) => found.push(silent_daemon(scene, why)),
-        Witness::Spoke(daemon) => found.extend(of_daemon(scene, daemon)),
-        Witness::NotAsked => {}
+    match &context.facts.daemon {
+        Probe::Failed(why) => found.push(silent_daemon(context, why)),
+        Probe::Ok(daemon) => found.extend(of_daemon(context, daemon)),
+        Probe::Skipped => {}
     }
-    found.extend(permissions(scene));
-    found.extend(of_cluster(scene));
+    found.extend(permissions(context));
+    found.extend(of_cluster(context));
     found
 }
 
-fn silent_daemon(scene: &Scene<'_>, why: &str) -> Finding {
-    let severity = if scene.has_failed_dials() { Severity::Critical } else { Severity::Warning };
-    let what = "no daemon runs on this node: the kernel goes on with what it was last told, and nothing changes it";
+fn silent_daemon(context: &Context<'_>, why: &str) -> Finding {
+    let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
+    let what = "no daemon runs on this node: the kernel goes on with what it was last reported, and nothing changes it";
     Finding::new(severity, Kind::DaemonSilent, what).seen([quoted(why)]).remedy(
         "systemctl status nodelb; journalctl -u nodelb; systemctl start nodelb (or name its address with --admin)",
     )
 }
 
-fn of_daemon(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
+fn of_daemon(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let mut found = Vec::new();
     let failed = daemon.checks.iter().filter(|check| check.result == "failed");
     let (hooks, others): (Vec<_>, Vec<_>) = failed.partition(|check| ["canary", "links"].contains(&&*check.check));
-    let told = |check: &&crate::diagnose::facts::CheckRow| {
+    let one_line = |check: &&crate::diagnose::facts::CheckRow| {
         format!("/readyz: {}: {}", shown(&check.check), quoted(&check.detail))
     };
     let detached = daemon.differences.iter().flatten().filter(|row| rows::is_about_hooks(row));
-    let detached: Vec<String> = detached.map(|row| format!("/diff: {}", rows::told(row))).collect();
+    let detached: Vec<String> = detached.map(|row| format!("/diff: {}", rows::one_line(row))).collect();
     if !hooks.is_empty() || !detached.is_empty() {
         let what = "the hooks are not in effect: connections of this node's processes are not translated";
         let finding = Finding::new(Severity::Critical, Kind::HooksNotInEffect, what);
         let remedy = format!("{ATTACHED_AGAIN}; find out who detaches them");
-        found.push(finding.seen(detached).seen(hooks.iter().map(told)).remedy(remedy));
+        found.push(finding.seen(detached).seen(hooks.iter().map(one_line)).remedy(remedy));
     }
     if !others.is_empty() {
         let what = "the daemon says that it is not ready";
         found.push(
             Finding::new(Severity::Warning, Kind::DaemonNotReady, what)
-                .seen(others.iter().map(told))
+                .seen(others.iter().map(one_line))
                 .remedy("it becomes ready when every source has been read; see `nodelb sources`"),
         );
     }
-    found.extend(absent(scene, daemon));
-    found.extend(away(scene, daemon));
+    found.extend(absent(context, daemon));
+    found.extend(away(context, daemon));
     found.extend(sources(daemon));
     found
 }
 
 /// Sources that are silent although they existed before. Their objects stay as they were last received.
-fn absent(scene: &Scene<'_>, daemon: &Daemon) -> Vec<Finding> {
+fn absent(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let is_known = !daemon.services.is_empty();
     let describes = |source: &str| daemon.services.iter().any(|row| row.source.eq_ignore_ascii_case(source));
     let rows = daemon.differences.iter().flatten().filter_map(|row| Some((rows::source(row)?, row)));
     let concerned = rows.filter(|(source, _)| !is_known || describes(source));
-    concerned.filter_map(|(source, row)| of_absent(scene, daemon, source, row)).collect()
+    concerned.filter_map(|(source, row)| of_absent(context, daemon, source, row)).collect()
 }
 
-fn of_absent(scene: &Scene<'_>, daemon: &Daemon, source: &str, row: &Value) -> Option<Finding> {
-    let is_denied = scene.cluster.is_some_and(|cluster| matches!(cluster.service, Ok(None)));
+fn of_absent(context: &Context<'_>, daemon: &Daemon, source: &str, row: &Value) -> Option<Finding> {
+    let is_denied = context.cluster.is_some_and(|cluster| matches!(cluster.service, Ok(None)));
     let is_lost = daemon.services.is_empty() && !is_denied;
-    let severity = if is_lost || scene.has_failed_dials() { Severity::Critical } else { Severity::Warning };
+    let severity = if is_lost || context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
     let name = shown(source);
     let (what, remedy) = if row["source"] == NOT_CONFIGURED {
         (
@@ -101,21 +101,25 @@ fn of_absent(scene: &Scene<'_>, daemon: &Daemon, source: &str, row: &Value) -> O
             return None;
         }
         (
-            format!("{name} has not told all it has since nodelb started: what the kernel held before stays as it was"),
+            format!("{name} has not sent all it has since nodelb started: what the kernel held before stays as it was"),
             "see `nodelb sources`, and `journalctl -u nodelb` for what it waits for".into(),
         )
     };
-    Some(Finding::new(severity, Kind::SourceAbsent, what).seen([format!("/diff: {}", rows::told(row))]).remedy(remedy))
+    Some(
+        Finding::new(severity, Kind::SourceAbsent, what)
+            .seen([format!("/diff: {}", rows::one_line(row))])
+            .remedy(remedy),
+    )
 }
 
 fn is_away(daemon: &Daemon) -> bool {
     !daemon.apiservers.is_empty() && daemon.session.as_ref().is_some_and(|session| session.apiserver.is_none())
 }
 
-fn away(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
+fn away(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let session = daemon.session.as_ref().filter(|_| is_away(daemon) && refused(daemon).is_empty())?;
-    let severity = if scene.has_failed_dials() { Severity::Critical } else { Severity::Warning };
-    let since = match session.last_heard {
+    let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
+    let since = match session.last_response {
         Some(seconds) => format!("for {}", lasting(seconds)),
         None => "since it was started".into(),
     };
@@ -131,10 +135,10 @@ fn away(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
         )
     };
     let problem = session.problem.iter().map(|problem| quoted(problem));
-    let own = match &scene.facts.cluster {
-        Witness::Silent(why) => Some(format!("this command could not reach one either: {}", quoted(why))),
-        Witness::Spoke(cluster) => Some(format!("this command reaches {}", cluster.via)),
-        Witness::NotAsked => None,
+    let own = match &context.facts.cluster {
+        Probe::Failed(why) => Some(format!("this command could not reach one either: {}", quoted(why))),
+        Probe::Ok(cluster) => Some(format!("this command reaches {}", cluster.via)),
+        Probe::Skipped => None,
     };
     Some(
         Finding::new(severity, Kind::ApiserverAway, what)
@@ -147,10 +151,11 @@ fn away(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
 }
 
 fn sources(daemon: &Daemon) -> Vec<Finding> {
-    let is_told = |row: &&SourceRow| row.state != "Ok" && !row.state.is_empty();
+    let is_reported = |row: &&SourceRow| row.state != "Ok" && !row.state.is_empty();
     // The consequences of an apiserver that cannot be reached are reported once.
     let is_elsewhere = |row: &SourceRow| is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY);
-    let rows = daemon.sources.iter().filter(is_told).filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
+    let rows =
+        daemon.sources.iter().filter(is_reported).filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
     rows.map(|row| {
         let what = format!(
             "{} ({}) has problems: {}",
@@ -186,14 +191,14 @@ fn refused(daemon: &Daemon) -> Vec<String> {
     let of_sources = daemon.sources.iter().flat_map(|row| row.problems.iter().map(move |why| (&row.path, why)));
     let of_apiservers = daemon.apiservers.iter().filter_map(|row| Some((&row.address, row.error.as_ref()?)));
     let refused = of_sources.chain(of_apiservers).filter(|(_, why)| is_forbidden(why));
-    refused.map(|(whence, why)| format!("the daemon, {}: {}", shown(whence), quoted(why))).collect()
+    refused.map(|(address_source, why)| format!("the daemon, {}: {}", shown(address_source), quoted(why))).collect()
 }
 
-fn permissions(scene: &Scene<'_>) -> Option<Finding> {
-    let mut evidence = scene.daemon.map(refused).unwrap_or_default();
-    let own: Vec<&Denial> = needed(scene).into_iter().filter(|denial| denial.is_forbidden).collect();
+fn permissions(context: &Context<'_>) -> Option<Finding> {
+    let mut evidence = context.daemon.map(refused).unwrap_or_default();
+    let own: Vec<&Denial> = needed(context).into_iter().filter(|denial| denial.is_forbidden).collect();
     // If the daemon may do what this command may not, nothing is wrong with the service.
-    if evidence.is_empty() && (scene.daemon.is_some() || own.is_empty()) {
+    if evidence.is_empty() && (context.daemon.is_some() || own.is_empty()) {
         return None;
     }
     evidence.extend(own.iter().map(|denial| format!("this command, {}: {}", denial.question, quoted(&denial.why))));
@@ -202,16 +207,16 @@ fn permissions(scene: &Scene<'_>) -> Option<Finding> {
 }
 
 /// Returns the missing answers without which no proxy can serve the service.
-fn needed<'f>(scene: &Scene<'f>) -> Vec<&'f Denial> {
-    let Some(cluster) = scene.cluster else { return Vec::new() };
+fn needed<'f>(context: &Context<'f>) -> Vec<&'f Denial> {
+    let Some(cluster) = context.cluster else { return Vec::new() };
     [cluster.service.as_ref().err(), cluster.slices.as_ref().err()].into_iter().flatten().collect()
 }
 
-fn of_cluster(scene: &Scene<'_>) -> Vec<Finding> {
-    let cluster = match &scene.facts.cluster {
-        Witness::Silent(why) => return silent_cluster(scene, why).into_iter().collect(),
-        Witness::NotAsked => return Vec::new(),
-        Witness::Spoke(cluster) => cluster,
+fn of_cluster(context: &Context<'_>) -> Vec<Finding> {
+    let cluster = match &context.facts.cluster {
+        Probe::Failed(why) => return silent_cluster(context, why).into_iter().collect(),
+        Probe::Skipped => return Vec::new(),
+        Probe::Ok(cluster) => cluster,
     };
     let mut found = Vec::new();
     if cluster.is_balanced {
@@ -223,7 +228,7 @@ fn of_cluster(scene: &Scene<'_>) -> Vec<Finding> {
         found.push(Finding::new(Severity::Info, Kind::Unanswered, what).seen(cluster.failed.clone()).remedy(remedy));
     }
     let optional = [cluster.pods.as_ref().and_then(|pods| pods.as_ref().err()), cluster.events.as_ref().err()];
-    let of_daemon = needed(scene).into_iter().filter(|denial| scene.daemon.is_some() || !denial.is_forbidden);
+    let of_daemon = needed(context).into_iter().filter(|denial| context.daemon.is_some() || !denial.is_forbidden);
     let denials = optional.into_iter().flatten().chain(cluster.has_node.as_ref().err()).chain(of_daemon);
     let (forbidden, unanswered): (Vec<&Denial>, Vec<&Denial>) = denials.partition(|denial| denial.is_forbidden);
     found.extend(not_allowed(&forbidden, &cluster.identity));
@@ -247,12 +252,12 @@ fn not_allowed(denials: &[&Denial], identity: &str) -> Option<Finding> {
     Some(Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(&first.why)]).remedy(remedy))
 }
 
-fn silent_cluster(scene: &Scene<'_>, why: &str) -> Option<Finding> {
+fn silent_cluster(context: &Context<'_>, why: &str) -> Option<Finding> {
     // Reported with the daemon's own loss of its apiservers.
-    if scene.daemon.is_some_and(is_away) {
+    if context.daemon.is_some_and(is_away) {
         return None;
     }
-    let severity = if scene.daemon.is_some() { Severity::Info } else { Severity::Warning };
+    let severity = if context.daemon.is_some() { Severity::Info } else { Severity::Warning };
     let what = "no apiserver could be asked by this command: what Kubernetes says now was not looked at";
     let remedy = "name a kubeconfig with --kubeconfig, or run this as root so that the daemon's can be read";
     Some(Finding::new(severity, Kind::ApiserverSilent, what).seen([quoted(why)]).remedy(remedy))

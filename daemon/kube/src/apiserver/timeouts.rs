@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The time constants of the pool and the supervisor, in milliseconds. [`Default`] has the values for production.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct PoolTimeouts {
     /// The timeout for resolving a name; afterwards the previous addresses are used.
     pub resolve: u64,
     /// The timeout for a whole attempt: connection, TLS and first read.
@@ -14,7 +14,7 @@ pub struct Timing {
     /// The interval between probes of the address in use.
     pub probe_every: u64,
     /// The timeout of a probe.
-    pub probe_patience: u64,
+    pub probe_timeout: u64,
     /// The timeout of a probe after something else has failed over the address.
     pub probe_doubted: u64,
     /// The time from a first failed probe of the address in use to the decisive one.
@@ -25,9 +25,9 @@ pub struct Timing {
     pub probe_others_every: u64,
     /// The time for which a preferred address must have worked, and the one in use must have been in use, before the
     /// preferred one replaces it.
-    pub dwell: u64,
+    pub min_uptime: u64,
     /// The duration of a session after which the record of failures of its address is cleared.
-    pub steady: u64,
+    pub stable_after: u64,
     /// The duration of a session below which its end counts as a failure to connect.
     pub short_lived: u64,
     /// The time for which the cluster must have listed an address before it is used, if there is an alternative.
@@ -61,26 +61,26 @@ pub struct Timing {
     pub same_address_line: u64,
 }
 
-impl Default for Timing {
+impl Default for PoolTimeouts {
     fn default() -> Self {
         Self::PRODUCTION
     }
 }
 
-impl Timing {
+impl PoolTimeouts {
     /// The values for production.
     pub const PRODUCTION: Self = Self {
         resolve: 1_000,
         open: 5_000,
         hedge: 400,
         probe_every: 4_000,
-        probe_patience: 2_000,
+        probe_timeout: 2_000,
         probe_doubted: 1_000,
         probe_again: 500,
         probe_preferred_every: 10_000,
         probe_others_every: 60_000,
-        dwell: 30_000,
-        steady: 600_000,
+        min_uptime: 30_000,
+        stable_after: 600_000,
         short_lived: 2_000,
         debounce: 10_000,
         retry_first: 200,

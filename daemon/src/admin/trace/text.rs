@@ -104,7 +104,7 @@ fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, Stri
 }
 
 fn view(found: &Found) -> String {
-    let whom = match found.view {
+    let view = match found.view {
         View::Cluster => "cluster: every backend that is selected",
         View::Local => "local: backends on this node only",
     };
@@ -113,7 +113,7 @@ fn view(found: &Found) -> String {
         Why::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
         Why::ShortCut => "from the node itself externalTrafficPolicy does not count".into(),
     };
-    format!("{whom} ({why})")
+    format!("{view} ({why})")
 }
 
 fn name(policy: TrafficPolicy) -> &'static str {
@@ -175,7 +175,7 @@ fn near(near: &Near, to: L4Addr) -> String {
         Near::NoSuchNodePort => format!("NodePorts are answered on {}, but no service has {}", to.addr, to.port),
         Near::Between(before, after) => format!(
             "it lies between {} and {}, which are ClusterIPs: it may be one of a service that is gone, or that no source \
-             has told of",
+             has reported of",
             before.addr, after.addr
         ),
         Near::Sctp => "SCTP is not translated for sockets on this node".into(),

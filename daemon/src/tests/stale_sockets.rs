@@ -54,7 +54,7 @@ struct Owner {
 }
 
 impl Owner {
-    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+    fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.engine.reconcile(&mut self.maps, nodelb_core::model::moment::Moment(1));
     }
@@ -64,13 +64,13 @@ impl Owner {
     }
 }
 
-/// A mover that reads its sockets from these lists in turn, the last one repeatedly, with an owner that answers with a
+/// A stale_sockets that reads its sockets from these lists in turn, the last one repeatedly, with an owner that answers with a
 /// round. Returns the orders that reach its reaper.
 struct Rig {
-    mover: Mover,
+    stale_sockets: StaleSockets,
     owner: Owner,
-    at_hand: AtHand,
-    memory: Memory,
+    deps: Deps,
+    memory: PassState,
     orders: Arc<Mutex<Vec<Order>>>,
 }
 
@@ -82,7 +82,8 @@ impl Rig {
         engine.change(Change::Node(NodeFacts { name: "n".into(), ..NodeFacts::default() }));
         let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
         let (changes_in, changes) = mpsc::channel(4);
-        let mover = Mover::new(snapshot, changes_in, (Disconnect::Udp, "/proc/nowhere".into()), Clock::start());
+        let stale_sockets =
+            StaleSockets::new(snapshot, changes_in, (Disconnect::Udp, "/proc/nowhere".into()), Clock::start());
         let readings = Mutex::new(VecDeque::from(readings));
         let flows: ReadFlows = Arc::new(move |_, see| {
             let mut readings = readings.lock().unwrap();
@@ -94,27 +95,27 @@ impl Rig {
         let orders = Arc::default();
         let taken = Arc::clone(&orders);
         thread::spawn(move || reap(theirs, &taken));
-        let at_hand = AtHand { flows, line: Line::over(line).unwrap() };
+        let deps = Deps { flows, line: Line::over(line).unwrap() };
         let owner = Owner { engine, maps, snapshot: snapshot_in, changes };
-        Self { mover, owner, at_hand, memory: Memory::default(), orders }
+        Self { stale_sockets, owner, deps, memory: PassState::default(), orders }
     }
 
-    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
-        self.owner.tell(changes);
+    fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
+        self.owner.apply(changes);
         self.owner.publish();
     }
 
     /// One pass, in which the owner runs a round for each batch that it receives.
     async fn pass(&mut self) -> u64 {
-        let Self { mover, owner, at_hand, memory, .. } = self;
+        let Self { stale_sockets, owner, deps, memory, .. } = self;
         tokio::select! {
-            ended = mover.pass(memory, at_hand) => ended.unwrap(),
+            ended = stale_sockets.pass(memory, deps) => ended.unwrap(),
             () = async {
                 while let Some(batch) = owner.changes.recv().await {
-                    owner.tell(batch);
+                    owner.apply(batch);
                     owner.publish();
                 }
-            } => panic!("the mover holds a sender"),
+            } => panic!("the stale_sockets holds a sender"),
         }
     }
 
@@ -156,12 +157,12 @@ fn synced() -> Change {
 async fn only_the_sockets_of_the_service_that_lost_the_backend_are_ended() {
     let flows = [flow(1, DNS, ONE), flow(2, DNS, TWO), flow(3, OTHER, ONE)];
     let mut rig = Rig::new(vec![flows.to_vec()]);
-    rig.tell(serve("shop/dns", DNS, &[ONE, TWO]).into_iter().chain(serve("shop/other", OTHER, &[ONE])));
+    rig.apply(serve("shop/dns", DNS, &[ONE, TWO]).into_iter().chain(serve("shop/other", OTHER, &[ONE])));
     assert_eq!(rig.pass().await, 0, "not synced");
-    rig.tell([synced()]);
+    rig.apply([synced()]);
     assert_eq!(rig.pass().await, 0);
     assert_eq!(rig.orders(), []);
-    rig.tell(serve("shop/dns", DNS, &[TWO]));
+    rig.apply(serve("shop/dns", DNS, &[TWO]));
     assert_eq!(rig.pass().await, 1);
     assert_eq!(rig.orders(), [ended(&flows[0])]);
     assert_eq!((rig.memory.report.udp, rig.memory.report.errors), (1, 0));
@@ -172,10 +173,10 @@ async fn a_socket_of_two_services_goes_on_while_one_has_the_backend() {
     let flows = [flow(1, DNS, ONE), flow(1, OTHER, ONE)];
     let mut rig = Rig::new(vec![flows.to_vec()]);
     let both = serve("shop/dns", DNS, &[ONE, TWO]).into_iter().chain(serve("shop/other", OTHER, &[ONE, TWO]));
-    rig.tell(both.chain([synced()]));
-    rig.tell(serve("shop/dns", DNS, &[TWO]));
+    rig.apply(both.chain([synced()]));
+    rig.apply(serve("shop/dns", DNS, &[TWO]));
     assert_eq!(rig.pass().await, 0);
-    rig.tell(serve("shop/other", OTHER, &[TWO]));
+    rig.apply(serve("shop/other", OTHER, &[TWO]));
     assert_eq!(rig.pass().await, 1);
 }
 
@@ -184,7 +185,7 @@ async fn what_is_read_only_once_is_not_believed() {
     let (torn, right) = (flow(1, OTHER, ONE), flow(1, DNS, ONE));
     let mut rig = Rig::new(vec![vec![torn], vec![right]]);
     let both = serve("shop/dns", DNS, &[ONE]).into_iter().chain(serve("shop/other", OTHER, &[TWO]));
-    rig.tell(both.chain([synced()]));
+    rig.apply(both.chain([synced()]));
     assert_eq!(rig.pass().await, 0);
     assert_eq!(rig.orders(), []);
 }
@@ -194,7 +195,7 @@ async fn what_is_read_only_once_is_not_believed() {
 #[tokio::test]
 async fn an_exchange_under_way_is_not_cut_off() {
     let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
-    rig.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
+    rig.apply(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
     let began = Instant::now();
     assert_eq!(rig.pass().await, 1);
     assert!(began.elapsed() >= LAST_ANSWER, "{:?}", began.elapsed());
@@ -203,10 +204,10 @@ async fn an_exchange_under_way_is_not_cut_off() {
 /// The kernel has a new backend and a socket that is connected to it, but the snapshot with that backend is not
 /// published yet.
 #[tokio::test]
-async fn a_snapshot_that_is_older_than_the_sockets_condemns_nobody() {
+async fn a_snapshot_that_is_older_than_the_sockets_ends_no_socket() {
     let mut rig = Rig::new(vec![vec![flow(1, DNS, TWO)]]);
-    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
-    rig.owner.tell(serve("shop/dns", DNS, &[TWO]));
+    rig.apply(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
+    rig.owner.apply(serve("shop/dns", DNS, &[TWO]));
     assert_eq!(rig.pass().await, 0);
     assert_eq!(rig.orders(), []);
 }
@@ -214,12 +215,12 @@ async fn a_snapshot_that_is_older_than_the_sockets_condemns_nobody() {
 #[tokio::test]
 async fn addresses_are_looked_for_when_they_get_a_backend_and_once_more() {
     let mut rig = Rig::new(vec![Vec::new()]);
-    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
+    rig.apply(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
     assert_eq!(rig.pass().await, 0, "nothing counts as new at the start");
-    rig.tell(serve("shop/other", OTHER, &[]));
+    rig.apply(serve("shop/other", OTHER, &[]));
     assert_eq!(rig.pass().await, 0, "refused is not answered");
-    rig.tell(serve("shop/other", OTHER, &[ONE]));
-    let looked_for = Order::Dialled(vec![l4(OTHER)]);
+    rig.apply(serve("shop/other", OTHER, &[ONE]));
+    let looked_for = Order::ConnectedTo(vec![l4(OTHER)]);
     assert_eq!(rig.pass().await, 1);
     assert_eq!(rig.orders(), std::slice::from_ref(&looked_for));
     assert_eq!(rig.pass().await, 1);
@@ -234,30 +235,30 @@ async fn addresses_are_looked_for_when_they_get_a_backend_and_once_more() {
 async fn after_a_reboot_what_is_answered_first_is_new() {
     let mut rig = Rig::new(vec![vec![flow(1, OTHER, ONE)]]);
     rig.memory.begin_with_nothing();
-    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain(serve("shop/other", OTHER, &[TWO])));
+    rig.apply(serve("shop/dns", DNS, &[ONE]).into_iter().chain(serve("shop/other", OTHER, &[TWO])));
     assert!(!rig.owner.snapshot.borrow().is_ready, "only remembered so far");
-    let looked_for = Order::Dialled(vec![l4(DNS), l4(OTHER)]);
+    let looked_for = Order::ConnectedTo(vec![l4(DNS), l4(OTHER)]);
     assert_eq!(rig.pass().await, 2);
     assert_eq!(rig.orders(), std::slice::from_ref(&looked_for));
     assert_eq!(rig.pass().await, 2);
     assert_eq!(rig.orders(), [looked_for], "a connect may have been under way");
     assert_eq!(rig.pass().await, 0);
-    rig.tell([synced()]);
+    rig.apply([synced()]);
     assert_eq!(rig.pass().await, 1);
     assert_eq!(rig.orders(), [ended(&flow(1, OTHER, ONE))]);
 }
 
 /// Lets the owner run one round during a pass that must fail.
 async fn fail(rig: &mut Rig) -> PassError {
-    let Rig { mover, owner, at_hand, memory, .. } = rig;
+    let Rig { stale_sockets, owner, deps, memory, .. } = rig;
     let round = async {
         while let Some(batch) = owner.changes.recv().await {
-            owner.tell(batch);
+            owner.apply(batch);
             owner.publish();
         }
     };
     tokio::select! {
-        ended = mover.pass(memory, at_hand) => ended.unwrap_err(),
+        ended = stale_sockets.pass(memory, deps) => ended.unwrap_err(),
         () = round => unreachable!("it never ends"),
     }
 }
@@ -268,10 +269,10 @@ fn dead() -> Line {
 }
 
 #[tokio::test]
-async fn a_reaper_that_ends_is_told_from_other_errors() {
+async fn a_reaper_that_ends_is_distinguished_from_other_errors() {
     let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
-    rig.at_hand.line = dead();
-    rig.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
+    rig.deps.line = dead();
+    rig.apply(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
     let error = fail(&mut rig).await;
     assert!(rig.memory.note(Err(error)).is_some());
     assert!(rig.memory.note(Err(PassError::Owner)).is_none(), "the next pass may do better");
@@ -283,14 +284,14 @@ async fn a_reaper_that_ends_is_told_from_other_errors() {
 #[tokio::test]
 async fn what_a_reaper_left_undone_is_the_next_ones() {
     let mut rig = Rig::new(vec![Vec::new()]);
-    rig.tell(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
+    rig.apply(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
     assert_eq!(rig.pass().await, 0);
-    rig.tell(serve("shop/other", OTHER, &[ONE]));
-    let working = std::mem::replace(&mut rig.at_hand.line, dead());
+    rig.apply(serve("shop/other", OTHER, &[ONE]));
+    let working = std::mem::replace(&mut rig.deps.line, dead());
     assert!(matches!(fail(&mut rig).await, PassError::Reaper(_)));
-    rig.at_hand.line = working;
+    rig.deps.line = working;
     assert_eq!(rig.pass().await, 1);
-    assert_eq!(rig.orders(), [Order::Dialled(vec![l4(OTHER)])]);
+    assert_eq!(rig.orders(), [Order::ConnectedTo(vec![l4(OTHER)])]);
 }
 
 /// The daemon's view of systemd with `Accept=yes`: each connection gets its own reaper. This one sends its first
@@ -318,15 +319,15 @@ fn accept_saying(listener: &UnixListener, orders: usize, outcome: Outcome) {
 async fn another_reaper_is_called_until_one_works() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("socket");
-    let Rig { mut mover, mut owner, at_hand, .. } = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
-    owner.tell(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
+    let Rig { mut stale_sockets, mut owner, deps, .. } = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
+    owner.apply(serve("shop/dns", DNS, &[TWO]).into_iter().chain([synced()]));
     owner.publish();
-    mover.call_again = [Duration::from_millis(10), Duration::from_millis(100)];
-    let means = Means { flows: Arc::clone(&at_hand.flows), reaper: Reaper::Behind(path.clone()), cgroup: None };
-    let mut report = mover.start(means, std::future::pending());
+    stale_sockets.call_again = [Duration::from_millis(10), Duration::from_millis(100)];
+    let handles = Handles { flows: Arc::clone(&deps.flows), reaper: Reaper::Behind(path.clone()), cgroup: None };
+    let mut report = stale_sockets.start(handles, std::future::pending());
     tokio::spawn(async move {
         while let Some(batch) = owner.changes.recv().await {
-            owner.tell(batch);
+            owner.apply(batch);
             owner.publish();
         }
     });
@@ -351,10 +352,10 @@ async fn one_that_can_end_nothing_is_called_again_at_the_longest_pause() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    let Rig { mut mover, owner: _owner, at_hand, .. } = Rig::new(vec![Vec::new()]);
-    mover.call_again = [Duration::from_millis(1), LONGEST];
-    let means = Means { flows: Arc::clone(&at_hand.flows), reaper: Reaper::Behind(path), cgroup: None };
-    let mut report = mover.start(means, std::future::pending());
+    let Rig { mut stale_sockets, owner: _owner, deps, .. } = Rig::new(vec![Vec::new()]);
+    stale_sockets.call_again = [Duration::from_millis(1), LONGEST];
+    let handles = Handles { flows: Arc::clone(&deps.flows), reaper: Reaper::Behind(path), cgroup: None };
+    let mut report = stale_sockets.start(handles, std::future::pending());
     let refusing = move || {
         accept_saying(&listener, 1, Outcome { destroyed: 0, errno: nix::libc::EPERM });
         (listener, std::time::Instant::now())

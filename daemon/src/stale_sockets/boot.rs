@@ -1,5 +1,5 @@
 //! Whether the machine has been booted since nodelb last ran. The state directory contains the kernel's id of the boot:
-//! no id means a first start, the same id a restart.
+//! no id handles a first start, the same id a restart.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,13 +19,13 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 const MOST: u64 = 64;
 
 /// How long access to the state directory may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether nodelb has run before, in another boot than this one. Stores the current id. Returns false if a file cannot
 /// be read or written.
 pub(super) async fn is_another(directory: PathBuf) -> bool {
     let asking = state::aside(move || remember(&directory, fs::read_to_string(BOOT)?.trim()));
-    matches!(timeout(PATIENCE, asking).await, Ok(Ok(true)))
+    matches!(timeout(TIMEOUT, asking).await, Ok(Ok(true)))
 }
 
 /// Stores the id of this boot; returns whether a different one was stored before. May block.

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_first_start_a_restart_and_a_reboot_are_told_apart() {
+fn a_first_start_a_restart_and_a_reboot_are_distinguished() {
     let scratch = tempfile::tempdir().unwrap();
     let is_another = |boot| remember(scratch.path(), boot).unwrap();
     assert!(!is_another("one"), "a first start");
