@@ -7,7 +7,7 @@
 //!  owner ── Arc<Snapshot>, Arc<Health> ──> View ──> answers, when asked
 //!    ▲                          │
 //!    │                          └── wanted ports ──> doors ──> listen ──> load balancers, and any other host
-//!    └── Change::EntryError: what cannot be listened on
+//!    └── Change::HealthCheckPortError: what cannot be listened on
 //! ```
 //!
 //! The answers run on their own thread and runtime: however many requests arrive, they use one core at most and never

@@ -21,7 +21,7 @@ use nodelb_core::change::Change;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::stale::{Answered, Flow, Stale};
-use nodelb_core::state::moves::Moves;
+use nodelb_core::state::stale_generation::StaleGeneration;
 use nodelb_core::{messages, stale};
 use nodelb_kube::clock::{Clock, at, ticking};
 use tokio::sync::{mpsc, watch};
@@ -112,7 +112,7 @@ struct AtHand {
 /// The state of the task between passes.
 #[derive(Default)]
 struct Memory {
-    seen: Moves,
+    seen: StaleGeneration,
     answered: Option<Answered>,
     /// The addresses that were new at the last pass; the next pass checks them once more.
     recent: Vec<L4Addr>,
@@ -231,14 +231,14 @@ impl Mover {
 
     /// Whether anything has changed since the last pass that may make sockets stale.
     fn is_moved(&self, memory: &Memory) -> bool {
-        let now = self.snapshot.borrow().moves;
+        let now = self.snapshot.borrow().stale_generation;
         now.udp != memory.seen.udp || (self.scope == Disconnect::All && now.tcp != memory.seen.tcp)
     }
 
     /// Ends the stale sockets; returns how many.
     async fn pass(&mut self, memory: &mut Memory, at_hand: &mut AtHand) -> Result<u64, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
-        memory.seen = snapshot.moves;
+        memory.seen = snapshot.stale_generation;
         // Before all sources are synced, a served frontend does not count as new, unless the previously served ones are
         // known: a socket that is connected to a frontend's address itself reaches no service, whatever the sources
         // will send.
@@ -333,11 +333,11 @@ impl Memory {
     fn found(&mut self, hello: Hello) {
         self.report.is_working = true;
         if std::mem::take(&mut self.is_missed) {
-            info!(message_id = %messages::SOCKETS_AGAIN, "a reaper works: sockets are ended again");
+            info!(message_id = %messages::SOCKET_CLOSING_RESUMED, "a reaper works: sockets are ended again");
         }
         if !hello.everywhere && !std::mem::replace(&mut self.is_told_reach, true) {
             warn!(
-                message_id = %messages::SOCKETS_STAY,
+                message_id = %messages::SOCKETS_NOT_CLOSED,
                 "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be ended in the host's network \
                  namespace only; those of pods stay connected to backends that are gone until they are closed"
             );
@@ -353,7 +353,7 @@ impl Memory {
                 true => "until nodelb is restarted",
                 false => "until one works",
             };
-            warn!(message_id = %messages::SOCKETS_STAY, "{lost}: {STUCK}, {until}");
+            warn!(message_id = %messages::SOCKETS_NOT_CLOSED, "{lost}: {STUCK}, {until}");
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{Engine, Outranked, Round, Takeover};
+use nodelb_core::engine::{AddressConflict, Engine, Round, Takeover};
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;
@@ -146,7 +146,7 @@ impl<D: Datapath> Owner<D> {
     /// Reads the entries again, while no operation is in progress, and repairs real differences.
     fn look_again(&mut self, suspects: &[EntryKey], standing: &mut Standing) {
         match self.datapath.read(suspects) {
-            Ok(content) if self.engine.found(&content, suspects) > 0 => self.round(standing, Taken::now()),
+            Ok(content) if self.engine.accept_actual(&content, suspects) > 0 => self.round(standing, Taken::now()),
             Ok(_as_believed) => {}
             Err(error) => warn!(
                 message_id = %messages::MAPS_UNREADABLE,
@@ -175,7 +175,7 @@ impl<D: Datapath> Owner<D> {
         // Published before systemd is notified: units that wait for it may send requests at once.
         self.publish_health(standing);
         if becomes_ready {
-            let (services, kept) = (self.engine.holdings().services, self.engine.kept());
+            let (services, kept) = (self.engine.sizes().services, self.engine.kept());
             info!(message_id = %messages::READY, services, "{}", kept::reconciled(&kept));
             kept::warn(&kept);
             self.notifier.ready(&format!("serving {services} services"));
@@ -195,7 +195,7 @@ impl<D: Datapath> Owner<D> {
         standing.goes_without = true;
         self.try_canary(standing);
         self.publish_health(standing);
-        let served = match self.engine.holdings().services {
+        let served = match self.engine.sizes().services {
             1 => "1 service from before is served".to_owned(),
             services => format!("{services} services from before are served"),
         };
@@ -218,16 +218,16 @@ impl<D: Datapath> Owner<D> {
             let said = format!("{}: {}", check.name, check.detail);
             if !check.passed && before.is_none_or(|before| before != check) {
                 warn!(message_id = %messages::HOOKS_FAILED, "{said}");
-                events.push(Event::of_daemon(What::Failed, said));
+                events.push(Event::for_daemon(What::Failed, said));
             } else if check.passed && before.is_some_and(|before| !before.passed) {
                 info!(message_id = %messages::HOOKS_WORK, "{said}");
-                events.push(Event::of_daemon(What::Healed, said));
+                events.push(Event::for_daemon(What::Healed, said));
             }
         }
         let links = drift::links(&self.drift.reports) - links;
         if links > 0 {
             let detail = format!("{links} links were not as they should be and are attached again");
-            events.push(Event { kernel: Kernel::Done, ..Event::of_daemon(What::Repaired, detail) });
+            events.push(Event { kernel: Kernel::Done, ..Event::for_daemon(What::Repaired, detail) });
         }
         self.reporter.tell(events, taken);
         standing.probes = checks;
@@ -248,7 +248,7 @@ impl<D: Datapath> Owner<D> {
         let mut checks = vec![reconcile];
         checks.extend(standing.probes.iter().cloned());
         // No reason to mark the node as not ready: connections are translated all the same.
-        let unanswered = self.snapshot.borrow().facts().entry_error(None).map(ToString::to_string);
+        let unanswered = self.snapshot.borrow().facts().health_check_port_error(None).map(ToString::to_string);
         checks.extend(unanswered.map(|error| Check::passed("healthz", error)));
         checks.extend(node_addresses(&self.snapshot.borrow()));
         self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks }));
@@ -326,17 +326,17 @@ fn report_node_addrs(round: &Round, shown: usize) {
 
 /// Reports services that lose or regain an address because another service owns it or no longer owns it.
 fn report_contests(round: &Round, shown: usize) {
-    for Outranked { address, claimant, owner, text, described } in round.outranked.iter().take(shown) {
+    for AddressConflict { address, claimant, owner, text, described } in round.conflicts.iter().take(shown) {
         warn!(
-            message_id = %messages::FRONTEND_OUTRANKED,
+            message_id = %messages::FRONTEND_CONFLICT,
             frontend = %address, service = %claimant.service, owner = %owner.service,
             "address conflict: {text}; {described} is not served there; remove the address from one of the two"
         );
     }
-    if round.outranked.len() > shown {
+    if round.conflicts.len() > shown {
         warn!(
-            message_id = %messages::FRONTEND_OUTRANKED,
-            "{} more address conflicts: see `nodelb frontends`", round.outranked.len() - shown
+            message_id = %messages::FRONTEND_CONFLICT,
+            "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - shown
         );
     }
     for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {

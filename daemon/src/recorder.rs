@@ -63,7 +63,7 @@ impl Reporter {
         let count = events.len();
         if self.lost > 0 {
             let detail = format!("{} more changes are not recorded: there was no room for them", self.lost);
-            events.push(Event::of_daemon(What::More, detail));
+            events.push(Event::for_daemon(What::More, detail));
         }
         if events.is_empty() {
             return;

@@ -214,7 +214,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let (clock, limits, node) = (Clock::start(), datapath.limits(), identity.name.to_string());
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let expected = realised.services.len().saturating_sub(1);
-    let (engine, formerly) = make_engine(&config, limits.services, realised).await;
+    let (engine, previous_sources) = make_engine(&config, limits.services, realised).await;
     let recorder = start_recorder(&config, expected);
     let Listeners { open, unopened } = doors.listeners().map_err(system("listening for the admin API"))?;
 
@@ -228,7 +228,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let (to_owner, own, shown) = (changes_in.clone(), Arc::clone(&register), snapshot.clone());
     let to_files = files::Connections { changes: to_owner, register: own, snapshot: shown, clock, expected };
-    absent::recall(&config, &formerly, &node, &changes_in).await;
+    absent::recall(&config, &previous_sources, &node, &changes_in).await;
     let files = files::start(&config, to_files, stop.clone());
     let (view, own) = (View { snapshot: snapshot.clone(), health: health.clone(), clock }, Arc::clone(&register));
     let (to_owner, shown, events) = (changes_in.clone(), snapshot.clone(), config.kubernetes.events);
@@ -285,8 +285,8 @@ async fn serve<D: Datapath + Send + 'static>(
 
 /// The engine, and the sources that were in use before according to the state directory.
 async fn make_engine(config: &Config, max_services: u32, realised: Realised) -> (Engine, BTreeSet<Source>) {
-    let formerly = absent::formerly(config, kubernetes::STATE_PATIENCE).await;
-    (Engine::new(engine_config(config, formerly.clone(), max_services), realised), formerly)
+    let previous_sources = absent::previous_sources(config, kubernetes::STATE_PATIENCE).await;
+    (Engine::new(engine_config(config, previous_sources.clone(), max_services), realised), previous_sources)
 }
 
 /// Which sockets are ended, and the directory in which the id of the boot is stored.
@@ -322,7 +322,7 @@ async fn end(
 fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
-    let started = Event::of_daemon(What::Started, detail);
+    let started = Event::for_daemon(What::Started, detail);
     recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::Timing::default())
 }
 
@@ -344,7 +344,7 @@ fn start_lookouts(
     let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN, register };
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!(
-            message_id = %messages::ENTRY_FAILED,
+            message_id = %messages::HEALTH_CHECK_PORT_FAILED,
             "load balancers that ask after this node are not answered: {error}; restart nodelb"
         );
     }
@@ -381,7 +381,7 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-fn engine_config(config: &Config, formerly: BTreeSet<Source>, max_services: u32) -> EngineConfig {
+fn engine_config(config: &Config, previous_sources: BTreeSet<Source>, max_services: u32) -> EngineConfig {
     let admin = config.admin.listen.iter().map(|address| (Addr::from(address.ip()), address.port())).collect();
     let listen = config.admin.listen.iter().map(|address| (address.port(), "admin.listen"));
     let healthz = config.healthz_addresses().into_iter();
@@ -395,8 +395,8 @@ fn engine_config(config: &Config, formerly: BTreeSet<Source>, max_services: u32)
     };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
-    let switched_off = absent::switched_off(config);
-    EngineConfig { guard, sources, formerly, switched_off, max_services }
+    let disabled_sources = absent::disabled_sources(config);
+    EngineConfig { guard, sources, previous_sources, disabled_sources, max_services }
 }
 
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {

@@ -1,7 +1,7 @@
 //! The tables of `docs/operations.md` explain exactly the statuses that the code has.
 
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::story::End;
+use nodelb_core::explain::explanation::ConnectResult;
 use nodelb_core::model::service::BackendState;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
@@ -28,7 +28,7 @@ fn every_status_is_explained() {
     assert_eq!(words(&page, "Backends"), [&BackendState::NAMES[..], &Choice::NAMES[..]].concat());
     assert_eq!(words(&page, "Sources"), sources);
     assert_eq!(words(&page, "Apiservers"), standings);
-    assert_eq!(words(&page, "Connections"), End::NAMES);
+    assert_eq!(words(&page, "Connections"), ConnectResult::NAMES);
 }
 
 /// The checks of a running daemon, in their order. The memory datapath has no programs.

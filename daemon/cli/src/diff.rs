@@ -80,7 +80,7 @@ fn page(answer: &Answer, met: Vec<Difference>, is_whole: bool) -> Page {
     let told = answer.differences.iter().map(cells);
     let differences = Table::new(&DIFFERENCES, told.chain(met.into_iter().map(diff::cells)));
     let compared = Table::new(&COMPARED, [[Cell::Number(services), Cell::Number(frontends)]]);
-    Page(vec![differences.or_say(agreement(is_whole, services, frontends)), compared.for_programs()])
+    Page(vec![differences.or_text(agreement(is_whole, services, frontends)), compared.for_programs()])
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! `/apiservers`: every address that an apiserver may have, its state, which one is in use, and why.
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_kube::apiserver::pool::PoolReport;
 
 use super::state::Now;
 
 /// The columns of the addresses.
-pub static APISERVERS: Shape<[Column; 9]> = Shape {
+pub static APISERVERS: Schema<[Column; 9]> = Schema {
     name: "apiservers",
     columns: [
         Column::name("Address"),
@@ -24,7 +24,7 @@ pub static APISERVERS: Shape<[Column; 9]> = Shape {
 };
 
 /// The columns of the session in use.
-pub static SESSION: Shape<[Column; 4]> = Shape {
+pub static SESSION: Schema<[Column; 4]> = Schema {
     name: "session",
     columns: [
         Column::name("Apiserver"),

@@ -39,7 +39,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     let frontends: usize = counts.frontends.values().sum();
     let agree = agreement(*filter == Filter::default(), counts.services as u64, frontends as u64);
     let compared = Table::new(&COMPARED, [[Cell::count(counts.services), Cell::count(frontends)]]);
-    Ok(Page(vec![differences(rows).or_say(agree), compared.for_programs()]))
+    Ok(Page(vec![differences(rows).or_text(agree), compared.for_programs()]))
 }
 
 /// Compares the requested service with an apiserver, or the one at the requested address, or all.

@@ -159,7 +159,7 @@ impl Teller {
                 Ok(())
             }
             Output::Json | Output::Sse => {
-                let row = row_to_json(self.feed.shape(), &change.row)?;
+                let row = row_to_json(self.feed.schema(), &change.row)?;
                 self.push_event(change.mark.name(), change.number, &row, out);
                 Ok(())
             }

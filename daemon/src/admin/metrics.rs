@@ -83,12 +83,12 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
     let statuses = [Status::Pending, Status::Done, Status::Held, Status::Error];
     exposition.each(&table::FRONTENDS, every(statuses, &counts.frontends));
     exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
-    exposition.one(&table::FRONTENDS_OUTRANKED, counts.outranked);
+    exposition.one(&table::FRONTENDS_OUTRANKED, counts.conflicting);
     exposition.each(&table::BACKENDS, every(BackendState::ALL, &counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = snapshot.facts();
     exposition.one(&table::LOCAL_ENTRY_PORTS, facts.health_check_ports().len());
-    exposition.one(&table::LOCAL_ENTRY_PORTS_FAILED, facts.entry_errors());
+    exposition.one(&table::LOCAL_ENTRY_PORTS_FAILED, facts.health_check_port_errors());
     exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
     exposition.one(&table::NODE_ADDRESSES_UNANSWERED, snapshot.unanswered_node_addrs().count());
 }
@@ -130,7 +130,7 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
     let kinds = || rows.iter().filter_map(|row| Some((row, [row.source.to_string(), row.kind?.to_owned()])));
     exposition.each(&table::SOURCE_UP, kinds().map(|(row, labels)| (labels, row.state == SourceState::Ok)));
     let age = |heard: u64| now.unix.saturating_sub(heard);
-    let ages = kinds().filter_map(|(row, labels)| Some((labels, age(row.heard?))));
+    let ages = kinds().filter_map(|(row, labels)| Some((labels, age(row.last_received?))));
     exposition.each(&table::SOURCE_AGE, ages);
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use nodelb_core::explain::story::Client;
+use nodelb_core::explain::explanation::Client;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::names::NoSuchName;
@@ -211,7 +211,7 @@ impl FromStr for Output {
     type Err = NoSuchName;
 
     fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::or(text, "form", Self::ALL, &Self::NAMES)
+        NoSuchName::parse(text, "form", Self::ALL, &Self::NAMES)
     }
 }
 

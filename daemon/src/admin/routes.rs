@@ -4,7 +4,7 @@
 use axum::http::StatusCode;
 use nodelb_core::explain::reports;
 use nodelb_core::output::diff::{COMPARED, DIFFERENCES};
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 
 use super::follow::Feed;
@@ -64,11 +64,11 @@ pub(super) enum Cost {
 /// The format of an answer.
 pub(super) enum Form {
     /// These tables, as text or JSON.
-    Tables(&'static [&'static Shape]),
+    Tables(&'static [&'static Schema]),
     /// The same, and `?watch` continues with the changes from this feed.
-    Followed(&'static [&'static Shape], fn(&AdminState, &Query) -> Feed),
+    Followed(&'static [&'static Schema], fn(&AdminState, &Query) -> Feed),
     /// A table of checks: status 200, or 503 if one of them failed.
-    Verdict(&'static [&'static Shape]),
+    Verdict(&'static [&'static Schema]),
     /// Text of this content type, whatever format is requested.
     Own(&'static str),
 }
@@ -108,8 +108,8 @@ impl Route {
 const PLACES: &[&Parameter] = &[&SERVICE, &ADDRESS];
 const ROWS: &[&Parameter] = &[&SERVICE, &ADDRESS, &TYPE, &STATUS];
 
-static LIST: Shape<[Column; 3]> =
-    Shape { name: "routes", columns: [Column::name("Route"), Column::text("Shows"), Column::list("Parameters")] };
+static LIST: Schema<[Column; 3]> =
+    Schema { name: "routes", columns: [Column::name("Route"), Column::text("Shows"), Column::list("Parameters")] };
 
 /// Every route, in the order of the list under `/`.
 pub(super) static ROUTES: &[Route] = &[
@@ -255,10 +255,10 @@ fn ok(page: impl Into<Page>) -> Answer {
     Ok((StatusCode::OK, Content::Page(page.into())))
 }
 
-fn checks(shape: &'static Shape<[Column; 3]>, checks: &[Check]) -> Answer {
+fn checks(schema: &'static Schema<[Column; 3]>, checks: &[Check]) -> Answer {
     let all_passed = checks.iter().all(|check| check.passed);
     let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, health::checks(shape, checks).into()))
+    Ok((status, health::checks(schema, checks).into()))
 }
 
 fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {

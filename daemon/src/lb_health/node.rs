@@ -30,15 +30,15 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
         let error = doors.failed().next().map(|(at, (), error)| failure(at, error));
         if error != told {
             match &error {
-                Some(error) => warn!(message_id = %messages::ENTRY_FAILED, "{error}; trying again"),
+                Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; trying again"),
                 None => info!(
-                    message_id = %messages::ENTRY_WORKS,
+                    message_id = %messages::HEALTH_CHECK_PORT_WORKS,
                     "load balancers are answered at every address of kubernetes.healthz-addresses"
                 ),
             }
             told.clone_from(&error);
             // Fails only without an owner, and then the daemon ends.
-            _ = entry.changes.send(vec![Change::EntryError(None, error.map(Into::into))]).await;
+            _ = entry.changes.send(vec![Change::HealthCheckPortError(None, error.map(Into::into))]).await;
         }
         doors.retry_is_due().await;
     }

@@ -112,14 +112,14 @@ impl Servers {
             }
             lines += 1;
             if lines <= SHOWN {
-                warn!(message_id = %messages::ENTRY_FAILED, service = %name, "{name}: {error}; trying again");
+                warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, service = %name, "{name}: {error}; trying again");
             }
-            changes.push(Change::EntryError(Some(name.clone()), Some(error.as_str().into())));
+            changes.push(Change::HealthCheckPortError(Some(name.clone()), Some(error.as_str().into())));
             self.told.insert(name.clone(), error.as_str().into());
         }
         if lines > SHOWN {
             warn!(
-                message_id = %messages::ENTRY_FAILED,
+                message_id = %messages::HEALTH_CHECK_PORT_FAILED,
                 "{} more services cannot answer load balancers: see `nodelb services`", lines - SHOWN
             );
         }
@@ -129,11 +129,11 @@ impl Servers {
             let is_wanted = self.plan.doors.values().any(|owner| *owner == name);
             if is_wanted {
                 info!(
-                    message_id = %messages::ENTRY_WORKS,
+                    message_id = %messages::HEALTH_CHECK_PORT_WORKS,
                     service = %name, "{name}: load balancers are answered at its healthCheckNodePort"
                 );
             }
-            changes.push(Change::EntryError(Some(name), None));
+            changes.push(Change::HealthCheckPortError(Some(name), None));
         }
         changes
     }

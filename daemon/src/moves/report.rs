@@ -40,7 +40,7 @@ pub(super) fn tell_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) 
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
         info!(
-            message_id = %messages::SOCKETS_ENDED,
+            message_id = %messages::SOCKETS_CLOSED,
             sockets = total, "{total} {protocol} sockets whose backend is gone are ended, to dial again: {list}"
         );
     }
@@ -51,7 +51,7 @@ pub(super) fn tell_dialled(destroyed: &BTreeMap<String, u64>) {
     if !destroyed.is_empty() {
         let (total, list) = counted(destroyed);
         info!(
-            message_id = %messages::SOCKETS_ENDED,
+            message_id = %messages::SOCKETS_CLOSED,
             sockets = total,
             "{total} UDP sockets that dialled an address before it had a backend are ended, to dial again: {list}"
         );

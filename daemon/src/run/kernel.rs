@@ -100,7 +100,7 @@ fn tell(config: &Config, report: &StartReport) {
         message_id = %messages::ATTACHED,
         generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}"
     );
-    for directory in &report.elsewhere {
+    for directory in &report.foreign_pin_directories {
         warn!(
             message_id = %messages::ATTACHED_TWICE,
             "programs pinned in {0} are attached to {1} as well, and translate by maps of their own: unless another nodelb is \
@@ -116,7 +116,7 @@ fn tell(config: &Config, report: &StartReport) {
     }
     if let (Err(reason), true) = (&report.flows, config.datapath.disconnect != Disconnect::None) {
         warn!(
-            message_id = %messages::SOCKETS_STAY,
+            message_id = %messages::SOCKETS_NOT_CLOSED,
             "the kernel cannot tell which sockets are connected to which backend ({reason}; it takes Linux 5.12 with \
              CONFIG_DEBUG_INFO_BTF): {STUCK}"
         );
@@ -149,7 +149,7 @@ pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper>
     Reaper::start()
         .inspect_err(|error| {
             warn!(
-                message_id = %messages::SOCKETS_STAY,
+                message_id = %messages::SOCKETS_NOT_CLOSED,
                 "the reaper cannot be started ({error}): {STUCK}"
             );
         })
@@ -163,7 +163,7 @@ pub(super) fn means(config: &Config, datapath: &KernelDatapath, reaper: Option<R
     // The capabilities have been dropped by now.
     if let Err(error) = flows.udp(&mut |_| ()) {
         warn!(
-            message_id = %messages::SOCKETS_STAY,
+            message_id = %messages::SOCKETS_NOT_CLOSED,
             "the kernel does not tell which sockets are connected to which backend ({error}): {STUCK}"
         );
         return None;
@@ -302,11 +302,11 @@ pub(super) fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
         Probe::Ordinary => own.observe(socket),
         Probe::Own => own.register(socket),
     };
-    match canary::check(prepare, |socket| own.was_seen(socket)) {
+    match canary::check(prepare, |socket| own.was_observed(socket)) {
         Ok(alive) if alive.notes.is_empty() => Check::passed("canary", "the hooks are in effect"),
         Ok(alive) => Check::passed("canary", format!("the hooks are in effect; {}", alive.notes.join("; "))),
         Err(error @ CanaryError::AnotherAnswers { .. }) => {
-            Check::failed("canary", format!("{error}. {}", end_others(&links.elsewhere())))
+            Check::failed("canary", format!("{error}. {}", end_others(&links.foreign_pin_directories())))
         }
         Err(error) => Check::failed("canary", error.to_string()),
     }

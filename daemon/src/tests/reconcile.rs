@@ -31,7 +31,7 @@ async fn heard_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: 
     let (_changes, changes) = mpsc::channel(1);
     let notifier = Arc::new(Notifier::connect(&environment).unwrap());
     let (probe, clock) = (Box::new(|_: &mut D| Vec::new()), Clock::start());
-    let started = Event::of_daemon(What::Started, "");
+    let started = Event::for_daemon(What::Started, "");
     let state = directory.path().join("state");
     let recorder = recorder::start(state, Latencies::default(), started, recorder::Timing::default());
     let reporter = recorder.reporter;

@@ -18,7 +18,7 @@ struct Daemon {
 
 impl Daemon {
     fn start(directory: &Path) -> Self {
-        let event = Event::of_daemon(What::Started, "for a test");
+        let event = Event::for_daemon(What::Started, "for a test");
         Self { started: start(directory.into(), Latencies::default(), event, TIMING) }
     }
 
@@ -41,7 +41,7 @@ fn changed() -> Event {
     let (port, protocol) = ("http".into(), nodelb_core::model::addr::Protocol::Tcp);
     let service = "shop/web".parse().unwrap();
     let key = PortKey { service, port, protocol, family: nodelb_core::model::addr::Family::Ipv4 };
-    let event = Event::of_port(&Arc::new(key), Some(Source::Files), What::Changed, Cause::default());
+    let event = Event::for_port(&Arc::new(key), Some(Source::Files), What::Changed, Cause::default());
     Event { kernel: Kernel::Done, ..event }
 }
 

@@ -251,7 +251,7 @@ impl Running {
             if let Verdict::ListAgain { missing, known } = self.store.hear(kind, heard, &mut changes) {
                 if kind != Kind::Node {
                     warn!(
-                        message_id = %messages::LIST_DOUBTED,
+                        message_id = %messages::MASS_REMOVAL_SUSPECTED,
                         "the list of {} lacks {missing} of {known} that are known, or of the service ports in the kernel: nothing is removed before a second list agrees",
                         kind.resource()
                     );
@@ -280,11 +280,11 @@ impl Running {
         let node = &self.source.node;
         match &leaving {
             Some(why) => warn!(
-                message_id = %messages::NODE_LEAVES,
+                message_id = %messages::NODE_BEING_REMOVED,
                 "Node {node}: {why}; /healthz tells load balancers to turn away, services go on"
             ),
             None => info!(
-                message_id = %messages::NODE_STAYS,
+                message_id = %messages::NODE_NOT_REMOVED,
                 "Node {node} stays: /healthz tells load balancers to come back"
             ),
         }

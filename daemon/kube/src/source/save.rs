@@ -65,7 +65,7 @@ impl Memory {
         }
         if !changes.is_empty() {
             info!(
-                message_id = %messages::STATE_RECALLED,
+                message_id = %messages::STATE_LOADED,
                 "{} objects remembered from {shown}; they count until an apiserver says otherwise", changes.len()
             );
         }

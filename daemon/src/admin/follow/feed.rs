@@ -10,9 +10,9 @@ use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
-use nodelb_core::output::shape::Shape;
+use nodelb_core::output::schema::Schema;
 use nodelb_core::output::table::Table;
-use nodelb_core::snapshot::{Differs, Snapshot};
+use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use tokio::sync::watch;
 
 use super::Cells;
@@ -95,7 +95,7 @@ impl Feed {
     }
 
     /// Returns the columns.
-    pub(super) fn shape(&self) -> &'static Shape {
+    pub(super) fn schema(&self) -> &'static Schema {
         match self {
             Self::Frontends(_) => &tables::FRONTENDS,
             Self::History(_) => &history::HISTORY,
@@ -161,7 +161,7 @@ impl Frontends {
     fn changes(&mut self, now: Now) -> Vec<Change> {
         let newest = Arc::clone(&self.snapshots.borrow_and_update());
         let before = std::mem::replace(&mut self.told, newest);
-        let differs = self.told.differs_since(&before);
+        let differs = self.told.changed_services_since(&before);
         let mut old = self.rows(&before, &differs);
         let mut changes = Vec::new();
         for (key, row) in self.rows(&self.told, &differs) {
@@ -179,10 +179,10 @@ impl Frontends {
     }
 
     /// Returns the rows that may have changed, by their key.
-    fn rows(&self, snapshot: &Snapshot, differs: &Differs) -> BTreeMap<Key, FrontendReport> {
+    fn rows(&self, snapshot: &Snapshot, differs: &ChangedServices) -> BTreeMap<Key, FrontendReport> {
         let rows = match differs {
-            Differs::All => reports::frontends(snapshot, &self.filter),
-            Differs::Services(names) => {
+            ChangedServices::All => reports::frontends(snapshot, &self.filter),
+            ChangedServices::Services(names) => {
                 let meant = |name: &&ServiceName| self.filter.service.as_ref().is_none_or(|wanted| wanted == *name);
                 let filters = names.iter().filter(meant).map(|name| {
                     let service = Some(name.clone());

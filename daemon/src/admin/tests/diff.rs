@@ -38,7 +38,7 @@ fn maps_sources_and_hooks_each_have_their_rows() {
         path: "/etc/nodelb/services.d/a.toml".into(),
         state: SourceState::LastGood,
         kind: None,
-        heard: None,
+        last_received: None,
         services: 1,
         slices: 1,
         notices: Vec::new(),

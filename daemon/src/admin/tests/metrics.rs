@@ -155,7 +155,7 @@ fn changes_tell_how_long_they_take() {
 }
 
 fn rows() -> Vec<SourceReport> {
-    let row = |source, path: &str, kind, state, heard| SourceReport {
+    let row = |source, path: &str, kind, state, last_received| SourceReport {
         source,
         path: path.into(),
         kind,
@@ -165,7 +165,7 @@ fn rows() -> Vec<SourceReport> {
         notices: Vec::new(),
         problems: if state == SourceState::Ok { Vec::new() } else { vec!["a".into(), "b".into()] },
         since: 1_700_000_000,
-        heard,
+        last_received,
     };
     vec![
         row(Source::Files, "/etc/nodelb/services.d", Some("directory"), SourceState::Ok, Some(1_700_000_055)),

@@ -2,7 +2,7 @@ use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
-use nodelb_core::explain::story::{self, Client};
+use nodelb_core::explain::explanation::{self, Client};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
@@ -68,7 +68,7 @@ fn loopback(engine: &mut Engine) {
 }
 
 fn told(to: &str, from: Client) -> String {
-    page(&story::story(&snapshot(), to.parse().unwrap(), from), Moment(5_000)).to_text()
+    page(&explanation::explain(&snapshot(), to.parse().unwrap(), from), Moment(5_000)).to_text()
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn who_dials_is_read_from_what_operators_know() {
 }
 
 fn told_of(to: &str, from: &str) -> String {
-    let story = from.parse::<Dialler>().unwrap().story(&snapshot(), to.parse().unwrap()).unwrap();
-    page(&story, Moment(5_000)).to_text()
+    let explanation = from.parse::<Dialler>().unwrap().explanation(&snapshot(), to.parse().unwrap()).unwrap();
+    page(&explanation, Moment(5_000)).to_text()
 }
 
 /// Such a request was refused with 400, and the operator had to add what the address alone does not show.

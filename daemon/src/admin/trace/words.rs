@@ -1,7 +1,9 @@
 //! The sentences of `/trace`.
 
+use nodelb_core::explain::explanation::{
+    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewKind, ViewReason,
+};
 use nodelb_core::explain::rows::FrontendReport;
-use nodelb_core::explain::story::{Caller, Candidate, Client, End, Found, Near, Story, View, Why};
 use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
@@ -10,50 +12,50 @@ use nodelb_core::output::age;
 use nodelb_core::state::status::Status;
 
 /// Returns the name and the sentence of each step, in the order in which they happen.
-pub(super) fn steps(story: &Story, now: Moment) -> Vec<(&'static str, String)> {
-    let mut steps = vec![("client", client(story))];
-    steps.extend(source_ranges(story).map(|text| ("source-ranges", text)));
-    steps.push(("hook", hook(story)));
-    match (&story.found, story.claims.first()) {
+pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
+    let mut steps = vec![("client", client(explanation))];
+    steps.extend(source_ranges(explanation).map(|text| ("source-ranges", text)));
+    steps.push(("hook", hook(explanation)));
+    match (&explanation.found, explanation.claims.first()) {
         (Some(found), Some(owner)) => {
-            steps.push(("frontend", frontend(story, found, owner)));
-            steps.extend(others(&story.claims[1..]));
+            steps.push(("frontend", frontend(explanation, found, owner)));
+            steps.extend(others(&explanation.claims[1..]));
             steps.push(("view", view(found)));
             steps.push(("affinity", affinity(found)));
-            steps.push(("backends", backends(story, owner)));
-            steps.extend(clients_own(story).map(|text| ("warning", text)));
+            steps.push(("backends", backends(explanation, owner)));
+            steps.extend(clients_own(explanation).map(|text| ("warning", text)));
             steps.push(("status", status(found, owner, now)));
         }
         _ => {
-            steps.push(("frontend", format!("none: no service is answered at {}", story.to)));
-            steps.extend(others(&story.claims));
-            steps.extend(story.near.iter().map(|near| ("near", self::near(near, story.to))));
+            steps.push(("frontend", format!("none: no service is answered at {}", explanation.to)));
+            steps.extend(others(&explanation.claims));
+            steps.extend(explanation.near.iter().map(|near| ("near", self::near(near, explanation.to))));
         }
     }
-    steps.push(("verdict", verdict(story)));
+    steps.push(("verdict", verdict(explanation)));
     steps
 }
 
-fn client(story: &Story) -> String {
-    let who = match story.from {
+fn client(explanation: &Explanation) -> String {
+    let who = match explanation.from {
         Client::Host => "a process in the node's own network namespace",
         Client::Pod => "a process of this node in another network namespace (a pod's)",
         Client::Outside => "a host elsewhere, whose packets come in over a device",
     };
-    match story.caller {
-        None => format!("{who} dials {}", story.to),
-        Some(Caller { addr, is_known: true, .. }) => format!("{addr}, {who}, connects to {}", story.to),
-        Some(Caller { addr, is_known: false, .. }) => format!(
+    match explanation.client_address {
+        None => format!("{who} dials {}", explanation.to),
+        Some(ClientAddress { addr, is_known: true, .. }) => format!("{addr}, {who}, connects to {}", explanation.to),
+        Some(ClientAddress { addr, is_known: false, .. }) => format!(
             "{addr}, {who}, connects to {}: as far as nodelb knows, for {addr} is no address of this node and no backend's \
              (if it is a pod of this node: from=pod)",
-            story.to
+            explanation.to
         ),
     }
 }
 
 /// Whether the service accepts connections from the client's address, if it restricts its clients.
-fn source_ranges(story: &Story) -> Option<String> {
-    let Caller { addr, is_in_source_ranges, .. } = story.caller?;
+fn source_ranges(explanation: &Explanation) -> Option<String> {
+    let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
     Some(match is_in_source_ranges? {
         true => format!("loadBalancerSourceRanges admits {addr}"),
         false => format!("loadBalancerSourceRanges does not admit {addr}: the load balancer must keep it out"),
@@ -61,8 +63,8 @@ fn source_ranges(story: &Story) -> Option<String> {
 }
 
 /// Backends that a client in another network namespace does not reach.
-fn clients_own(story: &Story) -> Option<String> {
-    let mut own = story.backends.iter().filter(|candidate| candidate.is_clients_own && candidate.share.0 > 0);
+fn clients_own(explanation: &Explanation) -> Option<String> {
+    let mut own = explanation.backends.iter().filter(|candidate| candidate.is_clients_own && candidate.share.0 > 0);
     let first = own.next()?.row.address;
     let more = own.count();
     let which = if more > 0 {
@@ -76,23 +78,28 @@ fn clients_own(story: &Story) -> Option<String> {
     ))
 }
 
-fn hook(story: &Story) -> String {
-    if story.hooks.is_empty() {
-        return match story.from {
+fn hook(explanation: &Explanation) -> String {
+    if explanation.hooks.is_empty() {
+        return match explanation.from {
             Client::Outside => "none: packets from outside are not handled by nodelb yet".into(),
-            Client::Host | Client::Pod => format!("none: {} has no hook that could translate it", story.to.protocol),
+            Client::Host | Client::Pod => {
+                format!("none: {} has no hook that could translate it", explanation.to.protocol)
+            }
         };
     }
-    format!("{}; nodelb's own sockets are left alone there, and nobody else's", story.hooks.join(" or "))
+    format!("{}; nodelb's own sockets are left alone there, and nobody else's", explanation.hooks.join(" or "))
 }
 
-fn frontend(story: &Story, found: &Found, owner: &FrontendReport) -> String {
+fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &FrontendReport) -> String {
     let port = if owner.port.is_empty() { String::new() } else { format!(", port {}", owner.port) };
     let whose = format!("{} address of {}{port}", owner.kind, owner.service);
-    if found.at == story.to {
+    if found.at == explanation.to {
         return format!("{} is a {whose}", found.at);
     }
-    format!("{} is answered on {}, one of the node's addresses for it: a {whose}", owner.address.port, story.to.addr)
+    format!(
+        "{} is answered on {}, one of the node's addresses for it: a {whose}",
+        owner.address.port, explanation.to.addr
+    )
 }
 
 /// Claims that have no effect, each with its reason.
@@ -103,15 +110,15 @@ fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, Stri
     })
 }
 
-fn view(found: &Found) -> String {
+fn view(found: &MatchedFrontend) -> String {
     let whom = match found.view {
-        View::Cluster => "cluster: every backend that is selected",
-        View::Local => "local: backends on this node only",
+        ViewKind::Cluster => "cluster: every backend that is selected",
+        ViewKind::Local => "local: backends on this node only",
     };
     let why = match found.why {
-        Why::InternalPolicy(policy) => format!("internalTrafficPolicy is {}", name(policy)),
-        Why::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
-        Why::ShortCut => "from the node itself externalTrafficPolicy does not count".into(),
+        ViewReason::InternalPolicy(policy) => format!("internalTrafficPolicy is {}", name(policy)),
+        ViewReason::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
+        ViewReason::ShortCut => "from the node itself externalTrafficPolicy does not count".into(),
     };
     format!("{whom} ({why})")
 }
@@ -123,7 +130,7 @@ fn name(policy: TrafficPolicy) -> &'static str {
     }
 }
 
-fn affinity(found: &Found) -> String {
+fn affinity(found: &MatchedFrontend) -> String {
     match found.affinity_seconds {
         0 => "none: each connection is chosen for by itself".into(),
         seconds => format!(
@@ -133,9 +140,9 @@ fn affinity(found: &Found) -> String {
     }
 }
 
-fn backends(story: &Story, owner: &FrontendReport) -> String {
-    let chosen = story.backends.iter().filter(|candidate| candidate.share.0 > 0).count();
-    match story.backends.len() {
+fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
+    let chosen = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0).count();
+    match explanation.backends.len() {
         0 => "none is known: no slice, or file, names one for this port".into(),
         known if owner.flags.iter().any(|flag| flag == "LastResort") => format!(
             "{known} known, {chosen} of them can be chosen, as a last resort: all of those have failed their health checks"
@@ -144,7 +151,7 @@ fn backends(story: &Story, owner: &FrontendReport) -> String {
     }
 }
 
-fn status(found: &Found, owner: &FrontendReport, now: Moment) -> String {
+fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {
     let since = age::human(now.0.saturating_sub(owner.since.0));
     let kernel = match found.is_in_kernel {
         true => "the kernel has taken it (compare with what it holds now: /diff)",
@@ -154,55 +161,55 @@ fn status(found: &Found, owner: &FrontendReport, now: Moment) -> String {
     format!("{} for {since}: {kernel}{error}", owner.status)
 }
 
-fn near(near: &Near, to: L4Addr) -> String {
+fn near(near: &NearMatch, to: L4Addr) -> String {
     match near {
-        Near::OtherPorts(others) => {
+        NearMatch::OtherPorts(others) => {
             let shown: Vec<String> = others.iter().take(5).map(ToString::to_string).collect();
             let more = if others.len() > shown.len() { ", and more" } else { "" };
             format!("{} is served at another port or protocol: {}{more}", to.addr, shown.join(", "))
         }
-        Near::NotAnsweredOn(service) => format!(
+        NearMatch::NotAnsweredOn(service) => format!(
             "{} is a NodePort of {service}, which is not answered on {}: see node.nodeport-addresses",
             to.port, to.addr
         ),
-        Near::NodesLoopback(service) => {
+        NearMatch::NodesLoopback(service) => {
             format!("{} is a NodePort of {service}; {} is the node's for its own processes only", to.port, to.addr)
         }
-        Near::NotInKernel(service, error) => {
+        NearMatch::NotInKernel(service, error) => {
             let why = error.as_ref().map_or_else(|| "not yet".into(), |error| format!("because {error}"));
             format!("{} is a NodePort of {service}, which is not answered on {}, {why}", to.port, to.addr)
         }
-        Near::NoSuchNodePort => format!("NodePorts are answered on {}, but no service has {}", to.addr, to.port),
-        Near::Between(before, after) => format!(
+        NearMatch::NoSuchNodePort => format!("NodePorts are answered on {}, but no service has {}", to.addr, to.port),
+        NearMatch::Between(before, after) => format!(
             "it lies between {} and {}, which are ClusterIPs: it may be one of a service that is gone, or that no source \
              has told of",
             before.addr, after.addr
         ),
-        Near::Sctp => "SCTP is not translated for sockets on this node".into(),
+        NearMatch::Sctp => "SCTP is not translated for sockets on this node".into(),
     }
 }
 
-fn verdict(story: &Story) -> String {
-    match (story.end, story.from) {
-        (End::Forwarded(_), _) => forwarded(story),
-        (End::Refused(Errno::ConnectionRefused), _) => {
+fn verdict(explanation: &Explanation) -> String {
+    match (explanation.result, explanation.from) {
+        (ConnectResult::Forwarded(_), _) => forwarded(explanation),
+        (ConnectResult::Refused(Errno::ConnectionRefused), _) => {
             "refused at once with ECONNREFUSED (connection refused): nobody could answer".into()
         }
-        (End::Refused(Errno::HostUnreachable), _) => {
+        (ConnectResult::Refused(Errno::HostUnreachable), _) => {
             "refused at once with EHOSTUNREACH (no route to host): the policy keeps the client on this node, and no \
              usable backend is here"
                 .into()
         }
-        (End::PassedThrough, Client::Outside) => outside(story),
-        (End::PassedThrough, Client::Host | Client::Pod) => {
-            format!("passes through: goes to {} itself, as if there were no nodelb", story.to)
+        (ConnectResult::PassedThrough, Client::Outside) => outside(explanation),
+        (ConnectResult::PassedThrough, Client::Host | Client::Pod) => {
+            format!("passes through: goes to {} itself, as if there were no nodelb", explanation.to)
         }
     }
 }
 
-fn forwarded(story: &Story) -> String {
-    let mut shares = story.backends.iter().filter(|candidate| candidate.share.0 > 0);
-    let held = story.claims.first().filter(|row| row.status == Status::Held);
+fn forwarded(explanation: &Explanation) -> String {
+    let mut shares = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
+    let held = explanation.claims.first().filter(|row| row.status == Status::Held);
     let held = held.map_or("", |_| "; they are held: the source has taken them away");
     match (shares.next(), shares.clone().count()) {
         (Some(only), 0) => format!("forwarded to {}{held}", only.row.address),
@@ -216,11 +223,11 @@ fn forwarded(story: &Story) -> String {
 }
 
 /// Packets that reach the node from outside.
-fn outside(story: &Story) -> String {
+fn outside(explanation: &Explanation) -> String {
     let passes = "passes: packets from outside are not translated by nodelb yet";
-    match story.found.as_ref().and(story.claims.first()) {
+    match explanation.found.as_ref().and(explanation.claims.first()) {
         Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
-            format!("{passes}; they reach whatever listens on {} here, or nobody", story.to)
+            format!("{passes}; they reach whatever listens on {} here, or nobody", explanation.to)
         }
         Some(_) => format!("{passes}; a ClusterIP leads nowhere from there"),
         None => passes.into(),

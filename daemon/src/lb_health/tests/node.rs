@@ -114,7 +114,7 @@ async fn an_address_in_use_is_told_and_tried_again() {
     let here = taken.local_addr().expect("an address");
     world.entry.healthz_addresses = vec![here];
     let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
-    let Change::EntryError(None, Some(error)) = world.next().await else { panic!("an error of the node") };
+    let Change::HealthCheckPortError(None, Some(error)) = world.next().await else { panic!("an error of the node") };
     assert_eq!(
         &*error,
         &format!(
@@ -123,6 +123,6 @@ async fn an_address_in_use_is_told_and_tried_again() {
         )
     );
     drop(taken);
-    assert_eq!(world.next().await, Change::EntryError(None, None));
+    assert_eq!(world.next().await, Change::HealthCheckPortError(None, None));
     until(here, |answer| answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 404"))).await;
 }

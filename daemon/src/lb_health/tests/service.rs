@@ -101,7 +101,7 @@ async fn of_two_services_with_one_port_the_older_is_asked() {
     let _server = serve(&world);
     world.tell([upsert("shop/old", 1, here.port()), upsert("shop/young", 2, here.port())]);
     comes(here, answer("old", "503 Service Unavailable", 0, true)).await;
-    let Change::EntryError(Some(young), Some(error)) = world.next().await else { panic!("an error") };
+    let Change::HealthCheckPortError(Some(young), Some(error)) = world.next().await else { panic!("an error") };
     assert_eq!(young.to_string(), "shop/young");
     assert_eq!(
         &*error,
@@ -112,7 +112,7 @@ async fn of_two_services_with_one_port_the_older_is_asked() {
         )
     );
     world.tell([remove("shop/old")]);
-    assert_eq!(world.next().await, Change::EntryError(Some(young), None));
+    assert_eq!(world.next().await, Change::HealthCheckPortError(Some(young), None));
     comes(here, answer("young", "503 Service Unavailable", 0, true)).await;
 }
 
@@ -124,11 +124,11 @@ async fn a_port_in_use_is_told_and_tried_again_and_the_others_go_on() {
     let _server = serve(&world);
     world.tell([upsert("shop/bad", 1, bad.port()), upsert("shop/good", 2, good.port())]);
     comes(good, answer("good", "503 Service Unavailable", 0, true)).await;
-    let Change::EntryError(Some(name), Some(error)) = world.next().await else { panic!("an error") };
+    let Change::HealthCheckPortError(Some(name), Some(error)) = world.next().await else { panic!("an error") };
     assert_eq!(name.to_string(), "shop/bad");
     assert!(error.contains(&format!("something else listens on {bad}: stop that")), "{error}");
     drop(taken);
-    assert_eq!(world.next().await, Change::EntryError(Some(name), None));
+    assert_eq!(world.next().await, Change::HealthCheckPortError(Some(name), None));
     comes(bad, answer("bad", "503 Service Unavailable", 0, true)).await;
 }
 

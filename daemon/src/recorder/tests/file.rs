@@ -9,7 +9,7 @@ use super::*;
 fn records(numbers: std::ops::RangeInclusive<u64>) -> Vec<Arc<Record>> {
     let mut history = History::default();
     for number in 1..=*numbers.end() {
-        history.add(Event::of_daemon(What::Started, format!("number {number}")), Stamp { at: number, to_kernel: 0 });
+        history.add(Event::for_daemon(What::Started, format!("number {number}")), Stamp { at: number, to_kernel: 0 });
     }
     history.after(numbers.start() - 1).cloned().collect()
 }

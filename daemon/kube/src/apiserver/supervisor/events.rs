@@ -363,7 +363,7 @@ impl Supervisor {
     fn leave_out(&mut self, at: SocketAddr, why: &str) {
         if self.left_out.len() < MOST_LEFT_OUT && self.left_out.insert(at) {
             warn!(
-                message_id = %messages::APISERVER_LEFT_OUT,
+                message_id = %messages::APISERVER_EXCLUDED,
                 "{at}, which the endpoints of default/kubernetes list, is not used as an apiserver: {why}"
             );
         }
@@ -382,7 +382,7 @@ impl Supervisor {
         let refused = self.pool.forget_refused(|at| learn::refusal(at, cidrs, &**is_frontend).is_some());
         for address in refused {
             warn!(
-                message_id = %messages::APISERVER_LEFT_OUT,
+                message_id = %messages::APISERVER_EXCLUDED,
                 apiserver = %address,
                 "apiserver {address} is not used: it is an address of services, and has not worked as an apiserver"
             );

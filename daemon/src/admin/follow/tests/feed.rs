@@ -6,7 +6,7 @@ use super::*;
 fn a_stream_goes_on_only_after_what_this_history_has_told() {
     let mut history = History::default();
     for _ in 0..3 {
-        history.add(Event::of_daemon(What::Started, "for a test"), Stamp::default());
+        history.add(Event::for_daemon(What::Started, "for a test"), Stamp::default());
     }
     let (_publish, histories) = watch::channel(Arc::new(history));
     let snapshots = watch::channel(Arc::default()).1;

@@ -6,42 +6,42 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use crate::error::{OpenError, failed};
-use crate::load::LASTING;
+use crate::load::PERSISTENT;
 use crate::maps::NAMES;
 use crate::pins::Pins;
 use crate::sys;
 
 /// The open maps; see the module.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct OpenMaps {
     generation: u32,
-    lasting: Vec<(&'static str, OwnedFd)>,
+    persistent: Vec<(&'static str, OwnedFd)>,
     /// The maps of the generation.
     maps: Vec<(&'static str, OwnedFd)>,
 }
 
-impl Kept {
+impl OpenMaps {
     /// Opens all pinned maps.
     pub(crate) fn open(pins: &Pins, generation: u32) -> Result<Self, OpenError> {
         let directory = pins.generation(generation);
-        let lasting = LASTING.iter().map(|&name| open(name, &pins.lasting(name))).collect::<Result<_, _>>()?;
+        let persistent = PERSISTENT.iter().map(|&name| open(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
         let maps = NAMES.iter().map(|&name| open(name, &directory.join(name))).collect::<Result<_, _>>()?;
-        Ok(Self { generation, lasting, maps })
+        Ok(Self { generation, persistent, maps })
     }
 
     /// The maps without a pin.
     pub(crate) fn missing(&self, pins: &Pins) -> Vec<&'static str> {
         let directory = pins.generation(self.generation);
-        let lasting = self.lasting.iter().map(|(name, _)| (*name, pins.lasting(name)));
+        let persistent = self.persistent.iter().map(|(name, _)| (*name, pins.persistent(name)));
         let maps = self.maps.iter().map(|(name, _)| (*name, directory.join(name)));
-        lasting.chain(maps).filter(|(_, path)| !path.exists()).map(|(name, _)| name).collect()
+        persistent.chain(maps).filter(|(_, path)| !path.exists()).map(|(name, _)| name).collect()
     }
 
     /// Restores missing pins and their directories. The generation appears in one step, as at a start.
     pub(crate) fn restore(&self, pins: &Pins) -> Result<(), OpenError> {
         pins.make()?;
-        for (name, map) in &self.lasting {
-            pin(map, &pins.lasting(name), pins)?;
+        for (name, map) in &self.persistent {
+            pin(map, &pins.persistent(name), pins)?;
         }
         let directory = pins.generation(self.generation);
         if directory.exists() {

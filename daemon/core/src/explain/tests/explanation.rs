@@ -3,7 +3,7 @@ use crate::compile::select::Choice;
 use crate::config::EngineConfig;
 use crate::datapath::Limits;
 use crate::engine::Engine;
-use crate::explain::story::{self, Client, End, Near, Story, View, Why};
+use crate::explain::explanation::{self, Client, ConnectResult, Explanation, NearMatch, ViewKind, ViewReason};
 use crate::explain::trace::Errno;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
@@ -75,18 +75,18 @@ fn shop(policy: TrafficPolicy) -> Snapshot {
     snapshot_of([Change::UpsertService(web), slice("shop/web", backends)])
 }
 
-fn story(snapshot: &Snapshot, to: &str, from: Client) -> Story {
-    story::story(snapshot, l4(to), from)
+fn explanation(snapshot: &Snapshot, to: &str, from: Client) -> Explanation {
+    explanation::explain(snapshot, l4(to), from)
 }
 
 #[test]
 fn a_cluster_ip_leads_to_every_selected_backend() {
-    let told = story(&shop(TrafficPolicy::Cluster), "10.96.7.7:80", Client::Pod);
+    let told = explanation(&shop(TrafficPolicy::Cluster), "10.96.7.7:80", Client::Pod);
     let found = told.found.clone().unwrap();
-    assert_eq!((found.at, found.view), (l4("10.96.7.7:80"), View::Cluster));
-    assert_eq!(found.why, Why::InternalPolicy(TrafficPolicy::Cluster));
+    assert_eq!((found.at, found.view), (l4("10.96.7.7:80"), ViewKind::Cluster));
+    assert_eq!(found.why, ViewReason::InternalPolicy(TrafficPolicy::Cluster));
     assert!(found.is_in_kernel);
-    assert_eq!(told.end, End::Forwarded(2));
+    assert_eq!(told.result, ConnectResult::Forwarded(2));
     assert_eq!(told.hooks, ["connect4"]);
     assert_eq!(told.claims[0].status, Status::Done);
     let rows: Vec<_> = told.backends.iter().map(|it| (it.row.choice, it.share, it.is_elsewhere)).collect();
@@ -96,9 +96,9 @@ fn a_cluster_ip_leads_to_every_selected_backend() {
 
 #[test]
 fn a_local_policy_leaves_what_is_here() {
-    let told = story(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
-    assert_eq!(told.found.as_ref().map(|found| found.view), Some(View::Local));
-    assert_eq!(told.end, End::Forwarded(1));
+    let told = explanation(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
+    assert_eq!(told.found.as_ref().map(|found| found.view), Some(ViewKind::Local));
+    assert_eq!(told.result, ConnectResult::Forwarded(1));
     let shares: Vec<_> = told.backends.iter().map(|it| (it.share, it.is_elsewhere)).collect();
     assert_eq!(shares, [((1, 1), false), ((0, 1), true), ((0, 1), false)]);
 }
@@ -106,37 +106,44 @@ fn a_local_policy_leaves_what_is_here() {
 #[test]
 fn a_node_port_is_answered_on_the_right_addresses_only() {
     let snapshot = shop(TrafficPolicy::Local);
-    let told = story(&snapshot, "192.0.2.1:30080", Client::Host);
+    let told = explanation(&snapshot, "192.0.2.1:30080", Client::Host);
     let found = told.found.clone().unwrap();
-    assert_eq!((found.at, found.view, found.why), (l4("0.0.0.0:30080"), View::Cluster, Why::ShortCut));
-    assert_eq!(told.end, End::Forwarded(2));
-    let other = story(&snapshot, "192.0.2.9:30080", Client::Host);
-    assert_eq!(other.near, [Near::NotAnsweredOn("shop/web".parse().unwrap())]);
-    assert_eq!(other.end, End::PassedThrough);
-    assert_eq!(story(&snapshot, "192.0.2.1:30081", Client::Host).near, [Near::NoSuchNodePort]);
-    let any = story(&snapshot, "0.0.0.0:30080", Client::Host);
-    assert_eq!((any.to, any.end), (l4("0.0.0.0:30080"), End::PassedThrough), "loopback, which does not answer it");
-    assert_eq!(any.near, [Near::NotAnsweredOn("shop/web".parse().unwrap())]);
+    assert_eq!((found.at, found.view, found.why), (l4("0.0.0.0:30080"), ViewKind::Cluster, ViewReason::ShortCut));
+    assert_eq!(told.result, ConnectResult::Forwarded(2));
+    let other = explanation(&snapshot, "192.0.2.9:30080", Client::Host);
+    assert_eq!(other.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
+    assert_eq!(other.result, ConnectResult::PassedThrough);
+    assert_eq!(explanation(&snapshot, "192.0.2.1:30081", Client::Host).near, [NearMatch::NoSuchNodePort]);
+    let any = explanation(&snapshot, "0.0.0.0:30080", Client::Host);
+    assert_eq!(
+        (any.to, any.result),
+        (l4("0.0.0.0:30080"), ConnectResult::PassedThrough),
+        "loopback, which does not answer it"
+    );
+    assert_eq!(any.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
     assert_eq!(any.claims.len(), 1, "the row under this address is shown");
 }
 
 #[test]
 fn outside_is_told_what_it_would_get_and_passes() {
-    let told = story(&shop(TrafficPolicy::Cluster), "192.0.2.1:30080", Client::Outside);
-    assert_eq!((told.end, told.hooks.len()), (End::PassedThrough, 0));
-    assert_eq!(told.found.map(|found| found.why), Some(Why::ExternalPolicy(TrafficPolicy::Cluster)));
+    let told = explanation(&shop(TrafficPolicy::Cluster), "192.0.2.1:30080", Client::Outside);
+    assert_eq!((told.result, told.hooks.len()), (ConnectResult::PassedThrough, 0));
+    assert_eq!(told.found.map(|found| found.why), Some(ViewReason::ExternalPolicy(TrafficPolicy::Cluster)));
 }
 
 #[test]
 fn refusals_have_their_errno() {
     let web = service("shop/web", &[("10.96.7.7:80", FrontendKind::ClusterIP)]);
     let empty = snapshot_of([Change::UpsertService(web.clone())]);
-    assert_eq!(story(&empty, "10.96.7.7:80", Client::Host).end, End::Refused(Errno::ConnectionRefused));
+    assert_eq!(
+        explanation(&empty, "10.96.7.7:80", Client::Host).result,
+        ConnectResult::Refused(Errno::ConnectionRefused)
+    );
     let local = Service { internal_policy: TrafficPolicy::Local, ..web };
     let elsewhere =
         snapshot_of([Change::UpsertService(local), slice("shop/web", vec![backend("10.1.0.2:8080", "there")])]);
-    let told = story(&elsewhere, "10.96.7.7:80", Client::Host);
-    assert_eq!(told.end, End::Refused(Errno::HostUnreachable));
+    let told = explanation(&elsewhere, "10.96.7.7:80", Client::Host);
+    assert_eq!(told.result, ConnectResult::Refused(Errno::HostUnreachable));
     assert!(told.backends[0].is_elsewhere);
 }
 
@@ -148,14 +155,14 @@ fn near_misses_are_named() {
         service("shop/own", &[("192.0.2.1:80", FrontendKind::LoadBalancer)]),
     ];
     let snapshot = snapshot_of(all.map(Change::UpsertService));
-    let port = story(&snapshot, "10.96.7.7:443", Client::Host);
-    assert_eq!(port.near, [Near::OtherPorts(vec![l4("10.96.7.7:80")])]);
-    let between = story(&snapshot, "10.96.8.1:80", Client::Host);
-    assert_eq!(between.near, [Near::Between(l4("10.96.7.7:80"), l4("10.96.9.9:80"))]);
-    assert_eq!(story(&snapshot, "198.51.100.1:80", Client::Host).near, []);
-    assert_eq!(story(&snapshot, "10.96.7.7:80/SCTP", Client::Host).near, [Near::Sctp]);
-    let refused = story(&snapshot, "192.0.2.1:80", Client::Host);
-    assert_eq!((refused.end, refused.claims[0].status), (End::PassedThrough, Status::Error));
+    let port = explanation(&snapshot, "10.96.7.7:443", Client::Host);
+    assert_eq!(port.near, [NearMatch::OtherPorts(vec![l4("10.96.7.7:80")])]);
+    let between = explanation(&snapshot, "10.96.8.1:80", Client::Host);
+    assert_eq!(between.near, [NearMatch::Between(l4("10.96.7.7:80"), l4("10.96.9.9:80"))]);
+    assert_eq!(explanation(&snapshot, "198.51.100.1:80", Client::Host).near, []);
+    assert_eq!(explanation(&snapshot, "10.96.7.7:80/SCTP", Client::Host).near, [NearMatch::Sctp]);
+    let refused = explanation(&snapshot, "192.0.2.1:80", Client::Host);
+    assert_eq!((refused.result, refused.claims[0].status), (ConnectResult::PassedThrough, Status::Error));
 }
 
 #[test]
@@ -168,6 +175,6 @@ fn an_address_tells_who_dials() {
         ("10.1.0.2", Some(Client::Outside)),
         ("198.51.100.1", None),
     ] {
-        assert_eq!(story::client_at(&snapshot, addr.parse().unwrap()), client, "{addr}");
+        assert_eq!(explanation::client_at(&snapshot, addr.parse().unwrap()), client, "{addr}");
     }
 }

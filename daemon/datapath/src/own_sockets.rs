@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 
 use crate::layout;
-use crate::load::LASTING;
+use crate::load::PERSISTENT;
 use crate::maps::into_io;
 
 /// Registers sockets. Cheap to clone; works from any thread and without capabilities.
@@ -20,7 +20,7 @@ pub struct OwnSockets {
 }
 
 impl OwnSockets {
-    pub(crate) fn new([tcp, udp, ..]: [MapHandle; LASTING.len()]) -> Self {
+    pub(crate) fn new([tcp, udp, ..]: [MapHandle; PERSISTENT.len()]) -> Self {
         Self { tcp: Arc::new(tcp), udp: Arc::new(udp) }
     }
 
@@ -38,7 +38,7 @@ impl OwnSockets {
         put.map_err(into_io)
     }
 
-    /// Makes [`Self::was_seen`] work for this UDP socket, which is treated like any other. Must be called before the
+    /// Makes [`Self::was_observed`] work for this UDP socket, which is treated like any other. Must be called before the
     /// socket connects.
     ///
     /// # Errors
@@ -53,11 +53,11 @@ impl OwnSockets {
     ///
     /// # Errors
     /// If the socket was neither registered nor observed, or the map cannot be read.
-    pub fn was_seen(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    pub fn was_observed(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let key = socket.as_raw_fd().to_ne_bytes();
         let found = self.udp.lookup(&key, MapFlags::ANY).map_err(into_io)?.ok_or(io::ErrorKind::NotFound)?;
         let socket = found.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
-        Ok(layout::was_seen(socket))
+        Ok(layout::was_observed(socket))
     }
 }
 

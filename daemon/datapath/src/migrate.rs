@@ -17,7 +17,7 @@ use crate::read;
 
 /// The content of a generation of maps.
 #[derive(Debug)]
-pub(crate) struct Carried {
+pub(crate) struct MigratedContent {
     pub(crate) content: Content,
     /// The last backend of each client, for services with affinity.
     pub(crate) clients: Vec<Client>,
@@ -29,7 +29,7 @@ pub(crate) struct Carried {
 pub(crate) struct Reader {
     pub(crate) layout: u32,
     /// Reads the maps that are pinned in the directory of a generation.
-    pub(crate) read: fn(&Path) -> Result<Carried, OpenError>,
+    pub(crate) read: fn(&Path) -> Result<MigratedContent, OpenError>,
     /// Whether its per-socket state means the same as in the current layout. If so, and if the maps have the same kind,
     /// they stay in use, and open sockets keep the names of their peers.
     pub(crate) has_todays_sockets: bool,
@@ -43,7 +43,7 @@ pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
 }
 
 /// Reads maps of the current layout.
-pub(crate) fn current(directory: &Path) -> Result<Carried, OpenError> {
+pub(crate) fn current(directory: &Path) -> Result<MigratedContent, OpenError> {
     let handles = Handles::open(directory)
         .map_err(|(name, error)| failed("opening (nodelb cleanup starts afresh)", &directory.join(name))(error))?;
     for (map, kind) in handles.0.iter().zip(kinds()) {
@@ -56,7 +56,7 @@ pub(crate) fn current(directory: &Path) -> Result<Carried, OpenError> {
     let mut content = read::content(&maps).map_err(failed("reading", directory))?;
     read::runs(&maps, &mut content);
     let clients = read::clients(&maps).map_err(failed("reading affinity from", directory))?;
-    Ok(Carried { content, clients, limits })
+    Ok(MigratedContent { content, clients, limits })
 }
 
 /// The reason why a map is not touched.
@@ -64,5 +64,5 @@ pub(crate) const FOREIGN: &str =
     "a map there is of another kind: it was made by something else; nodelb cleanup starts afresh";
 
 #[cfg(test)]
-#[path = "tests/carry.rs"]
+#[path = "tests/migrate.rs"]
 mod tests;

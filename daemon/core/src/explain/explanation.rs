@@ -1,6 +1,6 @@
 //! The full account of a connection: the programs that see it, the frontend that matches or almost matches, the view
 //! and the reason for it, the result for each backend, and the end. [`crate::explain::trace`] decides; this module
-//! gives the reasons. It contains facts only; the callers that display a story provide the texts.
+//! gives the reasons. It contains facts only; the callers that display a explanation provide the texts.
 
 use std::fmt;
 
@@ -38,30 +38,30 @@ impl fmt::Display for Client {
 
 /// The full account of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Story {
+pub struct Explanation {
     /// The address that the client connects to.
     pub to: L4Addr,
     /// The place of the client.
     pub from: Client,
     /// The client's address, if the client was given as an address.
-    pub caller: Option<Caller>,
+    pub client_address: Option<ClientAddress>,
     /// The programs that see the client connect; none for packets from outside and for SCTP.
     pub hooks: &'static [&'static str],
     /// The frontend that matches, even if the maps do not contain it yet.
-    pub found: Option<Found>,
+    pub found: Option<MatchedFrontend>,
     /// Every claim to the address in order of precedence, including those that wait or were refused.
     pub claims: Vec<FrontendReport>,
     /// The facts that almost match, if no frontend matches.
-    pub near: Vec<Near>,
+    pub near: Vec<NearMatch>,
     /// Every backend of the frontend's service port, by address.
     pub backends: Vec<Candidate>,
     /// The end of the connection attempt.
-    pub end: End,
+    pub result: ConnectResult,
 }
 
 /// A client that was given as an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
+pub struct ClientAddress {
     /// The client's address.
     pub addr: Addr,
     /// Whether nodelb knows the location of the address. An unknown one counts as another host, but may be a pod of
@@ -73,13 +73,13 @@ pub struct Caller {
 
 /// The frontend that an address leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct MatchedFrontend {
     /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
     pub at: L4Addr,
     /// The view that the client gets.
-    pub view: View,
+    pub view: ViewKind,
     /// The reason for this view.
-    pub why: Why,
+    pub why: ViewReason,
     /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
     /// Whether the realised state contains what the sources ask for.
@@ -88,7 +88,7 @@ pub struct Found {
 
 /// The views of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
+pub enum ViewKind {
     /// Every selected backend.
     Cluster,
     /// The selected backends on this node.
@@ -97,7 +97,7 @@ pub enum View {
 
 /// Why a client gets a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum ViewReason {
     /// The internal traffic policy, which applies to addresses inside the cluster.
     InternalPolicy(TrafficPolicy),
     /// A client on the node uses every backend at an external address, regardless of the external policy.
@@ -122,7 +122,7 @@ pub struct Candidate {
 
 /// A fact that almost matches an address without a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Near {
+pub enum NearMatch {
     /// The address is served, but at these ports and protocols.
     OtherPorts(Vec<L4Addr>),
     /// The port is a NodePort of this service, but NodePorts are not answered on the address.
@@ -143,7 +143,7 @@ pub enum Near {
 
 /// How a connection attempt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ConnectResult {
     /// The connection goes to one of this number of backends.
     Forwarded(usize),
     /// The connection fails immediately.
@@ -152,7 +152,7 @@ pub enum End {
     PassedThrough,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ConnectResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Forwarded(_) => Self::NAMES[0],
@@ -162,17 +162,17 @@ impl fmt::Display for End {
     }
 }
 
-impl End {
+impl ConnectResult {
     /// The names in output.
     pub const NAMES: [&'static str; 3] = ["Forwarded", "Refused", "PassedThrough"];
 }
 
-impl View {
+impl ViewKind {
     /// The names in output.
     pub const NAMES: [&'static str; 2] = ["cluster", "local"];
 }
 
-impl fmt::Display for View {
+impl fmt::Display for ViewKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(Self::NAMES[*self as usize])
     }
@@ -196,18 +196,21 @@ pub fn client_at(snapshot: &Snapshot, addr: Addr) -> Option<Client> {
 }
 
 /// The account of a connection from the client with this address.
-pub fn story_of(snapshot: &Snapshot, to: L4Addr, addr: Addr) -> Story {
+pub fn explain_from(snapshot: &Snapshot, to: L4Addr, addr: Addr) -> Explanation {
     let known = client_at(snapshot, addr);
-    let story = story(snapshot, to, known.unwrap_or(Client::Outside));
-    let owner = story.found.as_ref().and(story.claims.first());
+    let explanation = explain(snapshot, to, known.unwrap_or(Client::Outside));
+    let owner = explanation.found.as_ref().and(explanation.claims.first());
     let service = owner.filter(|row| row.kind == FrontendKind::LoadBalancer).map(|row| &row.service);
     let ranges = service.and_then(|name| snapshot.facts.owner(name)?.0.source_ranges.as_ref());
     let is_in_source_ranges = ranges.map(|nets| nets.iter().any(|net| net.contains(&addr.ip())));
-    Story { caller: Some(Caller { addr, is_known: known.is_some(), is_in_source_ranges }), ..story }
+    Explanation {
+        client_address: Some(ClientAddress { addr, is_known: known.is_some(), is_in_source_ranges }),
+        ..explanation
+    }
 }
 
 /// The account of a connection from this kind of client to the address.
-pub fn story(snapshot: &Snapshot, named: L4Addr, from: Client) -> Story {
+pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation {
     let to = destination(named);
     let answering = lookup_frontend(&snapshot.answering, &snapshot.config.guard.nodeport_range, to);
     let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
@@ -218,8 +221,8 @@ pub fn story(snapshot: &Snapshot, named: L4Addr, from: Client) -> Story {
         _ => Vec::new(),
     };
     let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
-    let end = end(snapshot, to, from, found.is_some());
-    Story { to: named, from, caller: None, hooks: hooks(to, from), found, claims, near, backends, end }
+    let result = result(snapshot, to, from, found.is_some());
+    Explanation { to: named, from, client_address: None, hooks: hooks(to, from), found, claims, near, backends, result }
 }
 
 fn claims_to(snapshot: &Snapshot, at: L4Addr) -> Vec<FrontendReport> {
@@ -233,44 +236,44 @@ fn found(
     at: L4Addr,
     entry: &FrontendEntry,
     (owner, from): (Option<&FrontendReport>, Client),
-) -> Found {
+) -> MatchedFrontend {
     let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
     let service = snapshot.desired.services.get(&entry.service);
     let is_same = snapshot.realised.frontends.get(&at) == Some(entry)
         && snapshot.realised.services.get(&entry.service) == service;
-    Found {
+    MatchedFrontend {
         at,
-        view: if is_local { View::Local } else { View::Cluster },
+        view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
         why: why_view(snapshot, owner, from),
         affinity_seconds: service.map_or(0, |service| service.affinity_seconds),
         is_in_kernel: is_same,
     }
 }
 
-fn why_view(snapshot: &Snapshot, owner: Option<&FrontendReport>, from: Client) -> Why {
+fn why_view(snapshot: &Snapshot, owner: Option<&FrontendReport>, from: Client) -> ViewReason {
     let kind = owner.map_or(FrontendKind::Static, |row| row.kind);
     let service = owner.and_then(|row| snapshot.facts.owner(&row.service));
     let policies = service.map(|(service, _)| (service.internal_policy, service.external_policy));
     let (internal, external) = policies.unwrap_or_default();
     match from {
-        Client::Outside if kind == FrontendKind::ClusterIP => Why::InternalPolicy(internal),
-        Client::Outside => Why::ExternalPolicy(external),
-        Client::Host | Client::Pod if kind.is_external() => Why::ShortCut,
-        Client::Host | Client::Pod => Why::InternalPolicy(internal),
+        Client::Outside if kind == FrontendKind::ClusterIP => ViewReason::InternalPolicy(internal),
+        Client::Outside => ViewReason::ExternalPolicy(external),
+        Client::Host | Client::Pod if kind.is_external() => ViewReason::ShortCut,
+        Client::Host | Client::Pod => ViewReason::InternalPolicy(internal),
     }
 }
 
 fn candidates(
     snapshot: &Snapshot,
     (owner, from): (&FrontendReport, Client),
-    found: &Found,
+    found: &MatchedFrontend,
     entry: &FrontendEntry,
 ) -> Vec<Candidate> {
     let slots = snapshot.desired.services.get(&entry.service).map_or(&[][..], |entry| match found.view {
-        View::Cluster => &entry.cluster,
-        View::Local => &entry.local,
+        ViewKind::Cluster => &entry.cluster,
+        ViewKind::Local => &entry.local,
     });
-    let mut rows = backends(snapshot, &Filter::of_service(&owner.service));
+    let mut rows = backends(snapshot, &Filter::for_service(&owner.service));
     let (family, protocol) = (owner.address.addr.family(), owner.address.protocol);
     rows.retain(|row| {
         row.port == owner.port && row.address.protocol == protocol && row.address.addr.family() == family
@@ -278,33 +281,33 @@ fn candidates(
     let candidate = |row: BackendReport| {
         let places = slots.iter().filter(|slot| slot.addr == row.address).count();
         let is_chosen = matches!(row.choice, Choice::Selected | Choice::Held);
-        let is_elsewhere = found.view == View::Local && is_chosen && places == 0;
+        let is_elsewhere = found.view == ViewKind::Local && is_chosen && places == 0;
         let is_clients_own = from == Client::Pod && row.address.addr.is_loopback();
         Candidate { share: (places, slots.len()), is_elsewhere, is_clients_own, row }
     };
     rows.into_iter().map(candidate).collect()
 }
 
-fn end(snapshot: &Snapshot, to: L4Addr, from: Client, is_found: bool) -> End {
+fn result(snapshot: &Snapshot, to: L4Addr, from: Client, is_found: bool) -> ConnectResult {
     if from == Client::Outside || !is_found {
-        return End::PassedThrough;
+        return ConnectResult::PassedThrough;
     }
     match verdict(snapshot, to) {
-        Verdict::Forwarded(_, slots) => End::Forwarded(backends_of(slots).count()),
-        Verdict::Refused(_, errno) => End::Refused(errno),
-        Verdict::PassedThrough => End::PassedThrough,
+        Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
+        Verdict::Refused(_, errno) => ConnectResult::Refused(errno),
+        Verdict::PassedThrough => ConnectResult::PassedThrough,
     }
 }
 
-fn near(snapshot: &Snapshot, to: L4Addr, from: Client) -> Vec<Near> {
+fn near(snapshot: &Snapshot, to: L4Addr, from: Client) -> Vec<NearMatch> {
     if to.protocol == Protocol::Sctp {
-        return vec![Near::Sctp];
+        return vec![NearMatch::Sctp];
     }
     let mut near = Vec::new();
     let others = snapshot.desired.frontends.range(L4Addr::all_at(to.addr));
     let others: Vec<L4Addr> = others.map(|(at, _)| *at).collect();
     if !others.is_empty() {
-        near.push(Near::OtherPorts(others));
+        near.push(NearMatch::OtherPorts(others));
     }
     near.extend(near_node_port(snapshot, to, from));
     if near.is_empty() {
@@ -313,25 +316,27 @@ fn near(snapshot: &Snapshot, to: L4Addr, from: Client) -> Vec<Near> {
     near
 }
 
-fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<Near> {
+fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {
     let is_answered_on = snapshot.desired.node_addrs.contains(&to.addr);
     let owner = snapshot.rows.get(&to.wildcard()).and_then(|row| row.claims().first());
     let is_in_kernel = snapshot.realised.node_addrs.contains(&to.addr);
     match owner.map(|claim| claim.key.service.clone()) {
         Some(service) if is_answered_on && !is_in_kernel => {
-            Some(Near::NotInKernel(service, snapshot.failed_node_addrs.get(&to.addr).cloned()))
+            Some(NearMatch::NotInKernel(service, snapshot.failed_node_addrs.get(&to.addr).cloned()))
         }
-        Some(service) if is_answered_on && from == Client::Pod => Some(Near::NodesLoopback(service)),
+        Some(service) if is_answered_on && from == Client::Pod => Some(NearMatch::NodesLoopback(service)),
         Some(service) if !is_answered_on => {
-            snapshot.facts.node().addresses.contains(&to.addr).then_some(Near::NotAnsweredOn(service))
+            snapshot.facts.node().addresses.contains(&to.addr).then_some(NearMatch::NotAnsweredOn(service))
         }
-        None if is_answered_on && snapshot.config.guard.nodeport_range.contains(&to.port) => Some(Near::NoSuchNodePort),
+        None if is_answered_on && snapshot.config.guard.nodeport_range.contains(&to.port) => {
+            Some(NearMatch::NoSuchNodePort)
+        }
         _ => None,
     }
 }
 
 /// The ClusterIPs before and after the address, if all three share a prefix: 16 bits of IPv4, 64 bits of IPv6.
-fn neighbours(snapshot: &Snapshot, to: L4Addr) -> Option<Near> {
+fn neighbours(snapshot: &Snapshot, to: L4Addr) -> Option<NearMatch> {
     let prefix = |addr: Addr| match addr.family() {
         Family::Ipv4 => addr.octets()[..14].to_vec(),
         Family::Ipv6 => addr.octets()[..8].to_vec(),
@@ -343,7 +348,7 @@ fn neighbours(snapshot: &Snapshot, to: L4Addr) -> Option<Near> {
     let (first, last) = L4Addr::all_at(to.addr).into_inner();
     let before = snapshot.rows.range(..first).next_back().map(|(at, _)| *at).filter(is_one)?;
     let after = snapshot.rows.range(last..).next().map(|(at, _)| *at).filter(is_one)?;
-    Some(Near::Between(before, after))
+    Some(NearMatch::Between(before, after))
 }
 
 /// The hooks that see the client. A UDP socket chooses its destination by connect() or at each sendmsg().
@@ -358,5 +363,5 @@ fn hooks(to: L4Addr, from: Client) -> &'static [&'static str] {
 }
 
 #[cfg(test)]
-#[path = "tests/story.rs"]
+#[path = "tests/explanation.rs"]
 mod tests;

@@ -56,12 +56,12 @@ impl Context<'_> {
     }
 
     pub(super) fn healed(&self, key: &Arc<PortKey>) -> Event {
-        let event = Event::of_port(key, self.source_of(key), What::Healed, self.cause_of(key));
+        let event = Event::for_port(key, self.source_of(key), What::Healed, self.cause_of(key));
         Event { kernel: Kernel::Done, ..event }
     }
 
     pub(super) fn about_address(&self, key: &Arc<PortKey>, what: What, address: L4Addr, detail: String) -> Event {
-        let event = Event::of_port(key, self.source_of(key), what, self.cause_of(key));
+        let event = Event::for_port(key, self.source_of(key), what, self.cause_of(key));
         Event { frontends: [address].into_iter().collect(), detail: Some(detail.into()), ..event }
     }
 

@@ -5,14 +5,14 @@ use crate::model::addr::Protocol;
 /// The number of changes after which sockets may be stale. It never wraps. Only inequality with an earlier value has a
 /// meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moves {
+pub struct StaleGeneration {
     /// The number of changes for UDP sockets.
     pub udp: u64,
     /// The number of changes for TCP sockets.
     pub tcp: u64,
 }
 
-impl Moves {
+impl StaleGeneration {
     pub(crate) fn note(&mut self, protocol: Protocol) {
         match protocol {
             Protocol::Udp => self.udp += 1,

@@ -36,14 +36,14 @@ const MAX_TRIGGERS: usize = 4_096;
 
 /// The state that the engine keeps for its events.
 #[derive(Debug, Default)]
-pub(super) struct Teller {
+pub(super) struct EventRecorder {
     /// The sources that have reported everything once. Their later reports are news.
     recorded: BTreeSet<Source>,
     /// The lists found in the maps at the start, until every source has reported everything.
     found: OrdMap<ServiceId, Arc<ServiceEntry>>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
-    untold: usize,
+    omitted: usize,
     /// Entries with an event that says that the maps do not contain them yet.
     owed: BTreeMap<ServiceId, Arc<PortKey>>,
     /// The times of the changes that slices reported in this round, with the slice's service.
@@ -52,7 +52,7 @@ pub(super) struct Teller {
     waiting: BTreeMap<ServiceName, u64>,
 }
 
-impl Teller {
+impl EventRecorder {
     pub(super) fn new(found: &Realised) -> Self {
         Self { found: found.services.clone(), ..Self::default() }
     }
@@ -67,7 +67,7 @@ impl Teller {
         if self.drafts.len() < room {
             self.drafts.push(draft());
         } else {
-            self.untold += 1;
+            self.omitted += 1;
         }
     }
 
@@ -100,7 +100,7 @@ impl Teller {
     pub(super) fn clear(&mut self) {
         self.drafts.clear();
         self.refusals.clear();
-        self.untold = 0;
+        self.omitted = 0;
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
     own.filter_map(|claim| Some((Arc::clone(&claim.key), Arc::clone(claim.target.as_ref().err()?)))).collect()
 }
 
-impl Teller {
+impl EventRecorder {
     /// Assembles the events of the round.
     pub(super) fn tell(&mut self, context: &Context<'_>) -> Vec<Event> {
         let mut events = Events::default();
@@ -123,11 +123,11 @@ impl Teller {
         self.tell_kernel(context, &mut events);
         Self::tell_repairs(context, &mut events);
         self.tell_sources(context, &mut events);
-        let untold = events.untold + self.untold;
+        let omitted = events.omitted + self.omitted;
         let mut events = events.events;
-        if untold > 0 {
-            let detail = format!("{untold} more changes in the same moment are not recorded one by one");
-            events.push(Event::of_daemon(What::More, detail));
+        if omitted > 0 {
+            let detail = format!("{omitted} more changes in the same moment are not recorded one by one");
+            events.push(Event::for_daemon(What::More, detail));
         }
         self.clear();
         events
@@ -160,7 +160,7 @@ impl Teller {
 
     fn tell_holds(context: &Context<'_>, events: &mut Events) {
         for port in &context.round.held {
-            let new = || Event::of_port(&port.key, context.source_of(&port.key), What::Held, port.cause.clone());
+            let new = || Event::for_port(&port.key, context.source_of(&port.key), What::Held, port.cause.clone());
             if let Some(event) = events.of(&port.key, new) {
                 event.what = What::Held;
                 event.cause = port.cause.clone();
@@ -170,7 +170,7 @@ impl Teller {
         }
         for release in &context.round.released {
             let key = &release.port.key;
-            let new = || Event::of_port(key, context.source_of(key), What::Released, release.cause.clone());
+            let new = || Event::for_port(key, context.source_of(key), What::Released, release.cause.clone());
             let Some(event) = events.of(key, new) else { continue };
             if event.what != What::Removed {
                 event.what = What::Released;
@@ -186,7 +186,7 @@ impl Teller {
             let detail = why.map_or_else(|| format!("{address} is served"), |why| format!("{address}: {why}"));
             events.push(context.about_address(&key, what, address, detail));
         }
-        for it in &context.round.outranked {
+        for it in &context.round.conflicts {
             events.push(context.about_address(&it.claimant, What::Conflict, it.address, it.text.to_string()));
         }
         for it in &context.round.takeovers {
@@ -199,7 +199,7 @@ impl Teller {
     fn tell_kernel(&mut self, context: &Context<'_>, events: &mut Events) {
         for (address, error) in &context.round.errors {
             let Some(key) = context.owner_of(*address) else { continue };
-            let new = || Event::of_port(key, context.source_of(key), What::Failed, context.cause_of(key));
+            let new = || Event::for_port(key, context.source_of(key), What::Failed, context.cause_of(key));
             if let Some(event) = events.of(key, new) {
                 event.frontends.push(*address);
                 event.kernel = Kernel::Failed(Arc::clone(error));
@@ -230,8 +230,8 @@ impl Teller {
             };
             let owner = drift.owner.as_ref().or_else(|| context.owner_of(frontend?));
             let event = match owner {
-                Some(key) => Event::of_port(key, context.source_of(key), What::Repaired, Cause::default()),
-                None => Event::of_daemon(What::Repaired, ""),
+                Some(key) => Event::for_port(key, context.source_of(key), What::Repaired, Cause::default()),
+                None => Event::for_daemon(What::Repaired, ""),
             };
             let detail = Some(format!("{drift}: somebody else did that").into());
             events.push(Event { frontends: frontend.into_iter().collect(), kernel: Kernel::Done, detail, ..event });
@@ -250,20 +250,20 @@ impl Teller {
             let detail =
                 format!("{services} services and {slices} slices at the start{}", incomplete.unwrap_or_default());
             let kernel = if context.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
-            events.push(Event { source: Some(source), kernel, ..Event::of_daemon(What::Synced, detail) });
+            events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
         }
         if !self.found.is_empty() && context.config.sources.iter().all(|source| context.table.is_synced(*source)) {
             self.found = OrdMap::new();
         }
         if context.round.pruned > 0 {
             let detail = format!("{} frontends that no source asks for any more", context.round.pruned);
-            events.push(Event::of_daemon(What::Pruned, detail));
+            events.push(Event::for_daemon(What::Pruned, detail));
         }
     }
 
     /// The times of the slice changes that the maps contain now.
     pub(super) fn tell_triggers(&mut self) -> Vec<u64> {
-        let Teller { owed, triggers, waiting, .. } = self;
+        let EventRecorder { owed, triggers, waiting, .. } = self;
         let mut done = Vec::new();
         if triggers.is_empty() && waiting.is_empty() {
             return done;
@@ -290,5 +290,5 @@ impl Teller {
 }
 
 #[cfg(test)]
-#[path = "tests/tell.rs"]
+#[path = "tests/event_recorder.rs"]
 mod tests;

@@ -16,7 +16,7 @@ pub(super) struct Events {
     pub(super) events: Vec<Event>,
     of_port: BTreeMap<Arc<PortKey>, usize>,
     /// The number of events that exceeded the limit.
-    pub(super) untold: usize,
+    pub(super) omitted: usize,
 }
 
 impl Events {
@@ -25,7 +25,7 @@ impl Events {
         let place = match self.of_port.get(key) {
             Some(place) => *place,
             None if self.events.len() >= MAX_EVENTS => {
-                self.untold += 1;
+                self.omitted += 1;
                 return None;
             }
             None => {
@@ -42,7 +42,7 @@ impl Events {
         if self.events.len() < MAX_EVENTS {
             self.events.push(event);
         } else {
-            self.untold += 1;
+            self.omitted += 1;
         }
     }
 }

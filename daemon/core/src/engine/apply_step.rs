@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tell::{Context, Draft};
+use super::event_recorder::{Context, Draft};
 use super::{Engine, Retry, Round};
 use crate::claims::RowStatus;
 use crate::datapath::MapError;
@@ -22,16 +22,16 @@ const RETRY_MILLIS: (u64, u64) = (100, 5_000);
 impl Engine {
     pub(super) fn begin(&mut self, now: Moment) {
         self.round = Round::default();
-        self.touched.services.extend(self.gathering.take_due(now));
+        self.touched.services.extend(self.batching.take_due(now));
         if self.retry.is_some_and(|retry| retry.at <= now) {
             self.touch(self.failures.to_retry(self.realised.node_addrs.len()));
             let waiting = std::mem::take(&mut self.waiting);
-            self.soil(waiting, &Trigger::Other);
+            self.mark_dirty(waiting, &Trigger::Other);
         }
         self.recompile_dirty(now);
-        let is_told = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
-        self.round.held.extend(self.holds.announce(is_told, now));
-        self.look_at_changed_again();
+        let is_source_synced = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
+        self.round.held.extend(self.holds.announce(is_source_synced, now));
+        self.replan_changed();
         if std::mem::take(&mut self.is_prune_due) && self.unsynced().is_empty() {
             self.prune();
         }
@@ -54,7 +54,7 @@ impl Engine {
     /// Removes the entries that no source asks for, after every source has reported what it can. Entries of sources
     /// that are incomplete or not configured stay.
     fn prune(&mut self) {
-        let may_go = self.told_sources();
+        let may_go = self.complete_sources();
         self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
         self.is_pruned = may_go.contains(&None);
         if self.is_pruned {
@@ -64,8 +64,10 @@ impl Engine {
         } else {
             self.at_start.forget_described(&self.desired, &self.realised, &self.ids);
             let (ids, owners) = (&self.ids, &self.owners);
-            let is_told = |owner: &IdOwner| may_go.contains(&Some(owner.source));
-            self.at_start.inherited.retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_told));
+            let is_source_synced = |owner: &IdOwner| may_go.contains(&Some(owner.source));
+            self.at_start
+                .inherited
+                .retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_source_synced));
         }
         let surplus = Touched::surplus(&self.desired, &self.realised);
         let goes = |address: &&L4Addr| self.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
@@ -83,11 +85,12 @@ impl Engine {
     pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
             MapOp::PutService(id, entry) => {
-                let (is_told, is_inherited) = (self.is_told(*id), self.at_start.inherited.contains(id));
+                let (is_source_synced, is_inherited) =
+                    (self.is_source_synced(*id), self.at_start.inherited.contains(id));
                 let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
                 let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
-                let is_doubtful = || !is_told || is_inherited || is_kept();
-                (!is_told && is_inherited) || (is_emptied() && is_doubtful())
+                let is_doubtful = || !is_source_synced || is_inherited || is_kept();
+                (!is_source_synced && is_inherited) || (is_emptied() && is_doubtful())
             }
             MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {
@@ -95,11 +98,11 @@ impl Engine {
                 let is_inherited = held.is_some_and(|held| self.at_start.inherited.contains(&held.service));
                 let is_doubtful = || self.is_emptiness_doubtful(address, entry);
                 let is_emptied = || held.is_some_and(|held| is_answered(&self.realised, held)) && is_doubtful();
-                let is_told = self.is_told(entry.service);
+                let is_source_synced = self.is_source_synced(entry.service);
                 let will_answer = is_answered(&self.realised, entry) && is_answered(&self.desired, entry);
                 self.is_reserved(address, entry)
-                    || (!is_told && is_inherited)
-                    || (!will_answer && (!is_told || is_emptied()))
+                    || (!is_source_synced && is_inherited)
+                    || (!will_answer && (!is_source_synced || is_emptied()))
             }
             MapOp::DeleteFrontend(address) => {
                 let held = self.realised.frontends.get(address);
@@ -149,7 +152,7 @@ impl Engine {
     /// Records a change to a list that was found at the start and that a source changes before it has reported
     /// everything. The daemon did not run when the backends changed.
     fn note_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
-        if !self.teller.is_news_of_found(id) {
+        if !self.event_recorder.is_news_of_found(id) {
             return;
         }
         let Some(before) = self.realised.services.get(&id).filter(|before| *before != entry) else { return };
@@ -166,7 +169,7 @@ impl Engine {
             after: Some(Arc::clone(entry)),
             trigger,
         };
-        self.teller.note(|| draft, entry.cluster.is_empty());
+        self.event_recorder.note(|| draft, entry.cluster.is_empty());
     }
 
     /// Reports the result for an address on which NodePorts are to be answered, if it differs from the previous result.
@@ -181,14 +184,16 @@ impl Engine {
     /// Records that sockets may have become stale because of this change to the maps.
     fn note_move(&mut self, op: &MapOp) {
         match op {
-            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.moves.note(address.protocol),
+            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
+                self.stale_generation.note(address.protocol)
+            }
             // Only retries count here. Every other change was recorded when its service was compiled.
             MapOp::PutService(id, _) if self.failures.services.contains_key(id) => {
                 if let Some(owner) = self.owners.get(id) {
-                    self.moves.note(owner.key.protocol);
+                    self.stale_generation.note(owner.key.protocol);
                 }
             }
-            MapOp::PutNodeAddr(_) => self.moves.note(Protocol::Udp),
+            MapOp::PutNodeAddr(_) => self.stale_generation.note(Protocol::Udp),
             MapOp::PutService(..) | MapOp::DeleteService(_) | MapOp::DeleteNodeAddr(_) => {}
         }
     }
@@ -235,7 +240,7 @@ impl Engine {
                 self.forget_service(id, now);
             }
         }
-        (self.round.outranked, self.round.takeovers) = self.contests.finish(&self.rows);
+        (self.round.conflicts, self.round.takeovers) = self.conflicts.finish(&self.rows);
         self.tell_repaired();
         let context = Context {
             config: &self.config,
@@ -246,8 +251,8 @@ impl Engine {
             failures: &self.failures,
             round: &self.round,
         };
-        self.round.events = self.teller.tell(&context);
-        self.round.triggers = self.teller.tell_triggers();
+        self.round.events = self.event_recorder.tell(&context);
+        self.round.triggers = self.event_recorder.tell_triggers();
         self.schedule_retry(now);
         self.deferred.end_round(now);
         self.is_ready |= self.unsynced().is_empty();
@@ -267,7 +272,7 @@ impl Engine {
     /// Whether every planned operation is done. Then all touched frontends are Done, which is the initial status of a
     /// claim, and only untouched frontends need a check.
     pub(super) fn is_calm(&self) -> bool {
-        let waits = !(self.deferred.is_empty() && self.gathering.is_empty());
+        let waits = !(self.deferred.is_empty() && self.batching.is_empty());
         self.round.failed == 0 && self.failures.is_empty() && self.at_start.inherited.is_empty() && !waits
     }
 
@@ -290,8 +295,8 @@ impl Engine {
         let (desired, realised) = (&self.desired, &self.realised);
         self.failures.settle(touched, desired, realised);
         for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
-            let is_told = self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
-            if is_told && self.at_start.inherited.remove(id) {
+            let is_source_synced = self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
+            if is_source_synced && self.at_start.inherited.remove(id) {
                 self.deferred.note_change(*id);
             }
         }

@@ -53,7 +53,7 @@ struct Search<V> {
 
 impl<V: FnMut(&Path, &[PathBuf])> Search<V> {
     fn look_everywhere(&mut self, mountinfo: &str, depth: usize) {
-        for mount in mounts::of_kind(mountinfo, "bpf") {
+        for mount in mounts::by_type(mountinfo, "bpf") {
             self.look(&mount.point(), depth);
         }
     }

@@ -7,16 +7,16 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::compiled::{Compiled, CompiledPort, Subject};
+use super::event_recorder::{Draft, Refusals, refusals};
 use super::hold::spare_cluster_ips;
-use super::tell::{Draft, Refusals, refusals};
 use crate::claims::{Claim, Incumbent, RowStatus};
 use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
 use crate::compile::select::Checks;
-use crate::compile::{Surroundings, compile};
+use crate::compile::{CompileContext, compile};
 use crate::holds::Emptied;
 use crate::model::addr::L4Addr;
-use crate::model::cause::{Dirt, Trigger};
+use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::{ServiceEntry, ServiceId, Slot};
@@ -34,7 +34,7 @@ impl Engine {
     /// compiled first, so that the owner of an address that several services claim gets its previous id.
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let newly_protected = self.table.take_newly_protected();
-        self.soil(newly_protected, &Trigger::Other);
+        self.mark_dirty(newly_protected, &Trigger::Other);
         let mut dirty = std::mem::take(&mut self.dirty);
         if self.ids.has_orphans() {
             // The order only matters for ids without a tag.
@@ -50,14 +50,14 @@ impl Engine {
     }
 
     /// Compiles one service again and records which entries that touches.
-    fn recompile(&mut self, name: &ServiceName, dirt: &Dirt, now: Moment) {
+    fn recompile(&mut self, name: &ServiceName, dirt: &DirtyReason, now: Moment) {
         let old = self.compiled.remove(name).unwrap_or_default();
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
         let owner = self.table.owner(name).map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
             let (checks, node_addrs) = (Checks::of(service, self.table.quarantine(name)), &self.desired.node_addrs);
-            let plans = compile(service, slices, &Surroundings { node, node_addrs, guard, apiservers, checks });
+            let plans = compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks });
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
         if dirt.is_deleted {
@@ -80,7 +80,7 @@ impl Engine {
         }
         self.retire_ports(&old, &new, dirt);
         // A slice may have lost a terminating backend, which had not been in any list of the maps for some time.
-        old.ports.iter().for_each(|port| self.moves.note(port.key.protocol));
+        old.ports.iter().for_each(|port| self.stale_generation.note(port.key.protocol));
         for port in &old.ports {
             claims.extend(port.frontends.iter().map(|address| (*address, None)));
         }
@@ -150,11 +150,12 @@ impl Engine {
         }
         let entry = Arc::new(entry);
         let source = subject.service.source;
-        if self.teller.is_recorded(source) && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
+        if self.event_recorder.is_recorded(source)
+            && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
         {
             let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
-            self.teller.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
+            self.event_recorder.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
         }
         self.desired.services.insert(id, entry);
         self.touched.services.push(id);
@@ -173,7 +174,7 @@ impl Engine {
         slots.into()
     }
 
-    fn retire_ports(&mut self, old: &Compiled, new: &Compiled, dirt: &Dirt) {
+    fn retire_ports(&mut self, old: &Compiled, new: &Compiled, dirt: &DirtyReason) {
         let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
         for port in old.ports.iter().filter(|port| !is_kept(port)) {
             self.round.released.extend(self.holds.forget_port(&port.key, port.id));
@@ -184,11 +185,11 @@ impl Engine {
                 self.backends.release(&entry.local);
                 self.touched.services.push(id);
                 self.deferred.note_change(id);
-                let owner = self.owners.get(&id).filter(|owner| self.teller.is_recorded(owner.source));
+                let owner = self.owners.get(&id).filter(|owner| self.event_recorder.is_recorded(owner.source));
                 if let Some(IdOwner { source, .. }) = owner.cloned() {
                     let (key, trigger) = (Arc::clone(&port.key), dirt.trigger_of(&port.key).clone());
                     let draft = move || Draft { id, key, source, before: Some(entry), after: None, trigger };
-                    self.teller.note(draft, false);
+                    self.event_recorder.note(draft, false);
                 }
             }
         }
@@ -199,9 +200,9 @@ impl Engine {
         let row = Arc::make_mut(self.rows.entry(address).or_default());
         let was_owned = row.owner().is_some();
         let refused = refusals(row, name);
-        self.contests.note_before(address, row);
+        self.conflicts.note_before(address, row);
         row.replace(name, claims, Incumbent::of(&address, &self.realised), now);
-        self.contests.note_after(address, row);
+        self.conflicts.note_after(address, row);
         let is_refused = !refused.is_empty() || row.claims().iter().any(|claim| claim.target.is_err());
         let entry = row.entry();
         if entry.is_some() && !was_owned {
@@ -221,7 +222,7 @@ impl Engine {
             self.touched.frontends.push(address);
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
-        self.look_at_address_again(address);
+        self.replan_address(address);
         if entry.is_some_and(|entry| self.holds.is_held(entry.service)) {
             self.unsettled.insert(address);
         }
@@ -232,9 +233,9 @@ impl Engine {
 
     /// Compares the service's refused claims to the address before and after the compilation.
     fn note_refusals(&mut self, name: &ServiceName, address: L4Addr, before: Refusals) {
-        if self.table.owner(name).is_some_and(|(service, _)| self.teller.is_recorded(service.source)) {
+        if self.table.owner(name).is_some_and(|(service, _)| self.event_recorder.is_recorded(service.source)) {
             let now = self.rows.get(&address).map(|row| refusals(row, name)).unwrap_or_default();
-            self.teller.note_refusals(address, before, &now);
+            self.event_recorder.note_refusals(address, before, &now);
         }
     }
 }

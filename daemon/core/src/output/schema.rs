@@ -4,7 +4,7 @@
 /// A table's name and columns. `C` is an array where rows are created, so that the compiler checks the number of cells,
 /// and a slice everywhere else.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Shape<C: ?Sized = [Column]> {
+pub struct Schema<C: ?Sized = [Column]> {
     /// The key of the table in JSON, and its heading in a response with several tables.
     pub name: &'static str,
     /// The columns in the order of display.
@@ -38,7 +38,7 @@ pub enum Kind {
     /// The time since an event; seconds in JSON.
     Age,
     /// The duration of an operation; seconds in JSON, with a fraction.
-    Took,
+    Duration,
 }
 
 impl Column {
@@ -78,8 +78,8 @@ impl Column {
     }
 
     /// A column of durations of operations.
-    pub const fn took(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Took }
+    pub const fn duration(heading: &'static str) -> Self {
+        Self { heading, kind: Kind::Duration }
     }
 
     /// The key in JSON: the heading in lower case with `_` instead of `-`.

@@ -280,7 +280,7 @@ fn what_somebody_else_did_to_the_maps_is_told_with_whose_it_was() {
     let keys = [EntryKey::Frontend(at)];
     host.datapath.apply(&[MapOp::DeleteFrontend(at)], host.now);
     let state = host.datapath.dump().expect("memory can be read");
-    assert_eq!(host.engine.found(&Content { state, ..Content::default() }, &keys), 1);
+    assert_eq!(host.engine.accept_actual(&Content { state, ..Content::default() }, &keys), 1);
     let event = only(host.tell([]));
     assert_eq!((event.what, &event.kernel, &event.frontends.shown[..]), (What::Repaired, &Kernel::Done, &[at][..]));
     assert_eq!(event.port.map(|port| port.service.to_string()), Some("shop/web".into()));

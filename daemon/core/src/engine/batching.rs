@@ -16,14 +16,14 @@ const GATHER_MILLIS: u64 = 5_000;
 
 /// The lists of sources that are not synced.
 #[derive(Debug, Default)]
-pub(super) struct Gathering {
+pub(super) struct Batching {
     /// The time at which each list was last written.
     written: HashMap<ServiceId, Moment, RandomState>,
     /// The lists that have grown since, each with the time at which it will be written.
     waiting: BTreeSet<(Moment, ServiceId)>,
 }
 
-impl Gathering {
+impl Batching {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -55,13 +55,13 @@ impl Gathering {
         &mut self,
         ops: &mut Vec<MapOp>,
         realised: &Realised,
-        (is_told, has_failed): (impl Fn(ServiceId) -> bool, impl Fn(ServiceId) -> bool),
+        (is_source_synced, has_failed): (impl Fn(ServiceId) -> bool, impl Fn(ServiceId) -> bool),
         now: Moment,
     ) {
         ops.retain(|op| {
             let MapOp::PutService(id, wanted) = op else { return true };
             let grows = || realised.services.get(id).is_some_and(|held| is_longer(held, wanted));
-            is_told(*id) || !self.puts_off(*id, !has_failed(*id) && grows(), now)
+            is_source_synced(*id) || !self.puts_off(*id, !has_failed(*id) && grows(), now)
         });
     }
 

@@ -12,7 +12,7 @@ use crate::model::service::PortKey;
 
 /// A claim that has to wait since this round, or that waits for a different owner than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outranked {
+pub struct AddressConflict {
     /// The claimed address.
     pub address: L4Addr,
     /// The service port that has to wait.
@@ -58,9 +58,9 @@ impl Line {
 
 /// Addresses with several claims that this round has touched, each with its claims before the round.
 #[derive(Debug, Default)]
-pub(super) struct Contests(BTreeMap<L4Addr, Line>);
+pub(super) struct Conflicts(BTreeMap<L4Addr, Line>);
 
-impl Contests {
+impl Conflicts {
     /// Records the claims to the address before they change.
     pub(super) fn note_before(&mut self, address: L4Addr, row: &Row) {
         if row.claims().len() > 1 {
@@ -78,13 +78,13 @@ impl Contests {
 
     /// Compares the contested addresses with their state before the round. Intermediate states within the round are not
     /// reported.
-    pub(super) fn finish(&mut self, rows: &OrdMap<L4Addr, Arc<Row>>) -> (Vec<Outranked>, Vec<Takeover>) {
+    pub(super) fn finish(&mut self, rows: &OrdMap<L4Addr, Arc<Row>>) -> (Vec<AddressConflict>, Vec<Takeover>) {
         let (mut outranked, mut takeovers) = (Vec::new(), Vec::new());
         for (address, before) in std::mem::take(&mut self.0) {
             let Some(row) = rows.get(&address) else { continue };
             let Some((owner, _)) = row.owner() else { continue };
             for (place, claim) in row.waiting().filter(|(_, claim)| !before.had(&owner.key, &claim.key)) {
-                outranked.push(Outranked {
+                outranked.push(AddressConflict {
                     address,
                     claimant: Arc::clone(&claim.key),
                     owner: Arc::clone(&owner.key),

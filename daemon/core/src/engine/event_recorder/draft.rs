@@ -35,7 +35,7 @@ impl Draft {
         let slots = |entry: &Option<Arc<ServiceEntry>>| entry.as_ref().map(|entry| Arc::clone(&entry.cluster));
         let (before, after) = (slots(&self.before).unwrap_or_default(), slots(&self.after).unwrap_or_default());
         let (added, removed) = differences(&before, &after);
-        let mut event = Event::of_port(&self.key, Some(self.source), self.what(), self.trigger.cause());
+        let mut event = Event::for_port(&self.key, Some(self.source), self.what(), self.trigger.cause());
         if let (Some(before), Some(after)) = (&self.before, &self.after) {
             event.detail = detail(before, after, added.is_empty() && removed.is_empty());
         }
