@@ -10,9 +10,9 @@
 
 pub mod address;
 pub mod authorities;
+pub mod connect;
 pub mod credentials;
 pub mod credstore;
-pub mod dial;
 pub mod error;
 mod exec;
 mod files;
@@ -21,6 +21,7 @@ mod kubeconfig;
 pub mod learn;
 pub mod link;
 pub mod login;
+pub mod one_shot;
 pub mod pool;
 pub mod preflight;
 pub mod proxy;
@@ -29,9 +30,8 @@ pub mod remember;
 pub mod resolve;
 pub mod session;
 pub mod supervisor;
-pub mod timing;
+pub mod timeouts;
 mod tls;
 pub mod url;
-pub mod visit;
 
 pub use supervisor::{Parts, start};
