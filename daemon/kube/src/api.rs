@@ -6,8 +6,9 @@ pub mod decode;
 pub mod difference;
 pub mod objects;
 pub mod page;
-pub mod printable;
 pub mod request;
 pub mod seen;
 pub mod splitter;
 pub mod translate;
+
+pub use nodelb_core::text as printable;

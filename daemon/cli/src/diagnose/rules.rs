@@ -11,6 +11,8 @@ mod service;
 mod slices;
 
 use nodelb_core::output::durations;
+use nodelb_core::state::status::Status;
+use nodelb_core::text::listed;
 use nodelb_kube::api::printable;
 use nodelb_kube::api::seen::{Endpoint, Pod, Service, Slice};
 
@@ -33,7 +35,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = rules.iter().flat_map(|rule| rule(&context)).collect();
     let worst = found.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
     if worst < Severity::Warning {
-        found.push(Finding::new(Severity::Ok, Kind::Works, "nothing is wrong, as far as could be looked at"));
+        found.push(Finding::new(Severity::Ok, Kind::Works, "No problems found."));
     }
     in_order(&mut found);
     found
@@ -82,7 +84,7 @@ impl<'f> Context<'f> {
 
     /// Whether an address of the service is held.
     fn is_held(&self) -> bool {
-        self.daemon.is_some_and(|daemon| daemon.frontends.iter().any(|row| row.status == "Held"))
+        self.daemon.is_some_and(|daemon| daemon.frontends.iter().any(|row| row.status == Some(Status::Held)))
     }
 
     /// Whether a connection from here has failed.
@@ -134,13 +136,7 @@ fn quoted(text: &str) -> String {
 
 /// Returns the first few, and the number of the others.
 fn some(each: impl IntoIterator<Item = String>) -> String {
-    const MOST: usize = 5;
-    let all: Vec<String> = each.into_iter().collect();
-    let (first, rest) = all.split_at(all.len().min(MOST));
-    match rest.len() {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
-    }
+    listed(each, 5)
 }
 
 /// Returns a number with its noun: `1 pod`, `2 pods`.

@@ -33,7 +33,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 
 fn silent_daemon(context: &Context<'_>, why: &str) -> Finding {
     let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
-    let what = "no daemon runs on this node: the kernel goes on with what it was last reported, and nothing changes it";
+    let what = "nodelb is not running on this node; traffic continues with the last known backends";
     Finding::new(severity, Kind::DaemonSilent, what).seen([quoted(why)]).remedy(
         "systemctl status nodelb; journalctl -u nodelb; systemctl start nodelb (or name its address with --admin)",
     )
@@ -233,7 +233,7 @@ fn of_cluster(context: &Context<'_>) -> Vec<Finding> {
     let (forbidden, unanswered): (Vec<&Denial>, Vec<&Denial>) = denials.partition(|denial| denial.is_forbidden);
     found.extend(not_allowed(&forbidden, &cluster.identity));
     found.extend(unanswered.iter().map(|Denial { question, why, .. }| {
-        let what = format!("no answer to `{question}`: what hangs on it was not looked at");
+        let what = format!("no answer to `{question}`: related checks were skipped");
         Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(why)]).remedy("try again")
     }));
     found
@@ -243,7 +243,7 @@ fn not_allowed(denials: &[&Denial], identity: &str) -> Option<Finding> {
     let first = denials.first()?;
     let questions: Vec<&str> = denials.iter().map(|denial| denial.question).collect();
     let resources: Vec<&str> = questions.iter().filter_map(|it| Some(it.split_once(' ')?.1)).collect();
-    let what = format!("{} may not {}: what hangs on it was not looked at", shown(identity), questions.join(", "));
+    let what = format!("{} may not {}: related checks were skipped", shown(identity), questions.join(", "));
     let remedy = format!(
         "use a kubeconfig that may (--kubeconfig FILE), or allow it: kubectl create clusterrole nodelb-diagnose --verb=list \
          --resource={}, and a clusterrolebinding of it",

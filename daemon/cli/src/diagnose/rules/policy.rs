@@ -1,5 +1,6 @@
 //! What the service requests and does not get here: backends on this node, a load balancer.
 
+use nodelb_core::compile::select::Choice;
 use nodelb_kube::api::seen::{Endpoint, Service};
 
 use super::{Context, durations, shown, some};
@@ -70,7 +71,7 @@ fn of_file(context: &Context<'_>) -> Option<Finding> {
     let daemon = context.daemon.filter(|_| context.service.is_none())?;
     let is_local = |row: &&crate::diagnose::facts::FrontendRow| row.flags.iter().any(|flag| flag == "Local");
     let row = daemon.frontends.iter().find(is_local).filter(|row| row.backends.is_empty())?;
-    let usable: Vec<_> = daemon.backends.iter().filter(|backend| backend.choice == "Selected").collect();
+    let usable: Vec<_> = daemon.backends.iter().filter(|backend| backend.choice == Some(Choice::Selected)).collect();
     if usable.is_empty() {
         return None;
     }
