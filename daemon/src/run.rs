@@ -285,7 +285,7 @@ async fn serve<D: Datapath + Send + 'static>(
 
 /// The engine, and the sources that were in use before according to the state directory.
 async fn make_engine(config: &Config, max_services: u32, realised: Realised) -> (Engine, BTreeSet<Source>) {
-    let formerly = absent::formerly(config, kubernetes::STATE_PATIENCE).await;
+    let formerly = absent::formerly(config, kubernetes::STATE_TIMEOUT).await;
     (Engine::new(engine_config(config, formerly.clone(), max_services), realised), formerly)
 }
 
@@ -323,7 +323,7 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
     let started = Event::of_daemon(What::Started, detail);
-    recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::Timing::default())
+    recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::LIMITS)
 }
 
 /// Starts the task that watches other uses of the node's ports, and the one that answers load balancers. Without the

@@ -31,7 +31,7 @@ use nodelb_kube::apiserver::timing::Timing as PoolTiming;
 use nodelb_kube::apiserver::{self, dial};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::Timing;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -324,11 +324,11 @@ impl Node {
             changes: changes_in,
             reports,
             snapshot,
-            memory: Memory {
+            state: StateSettings {
                 directory: settings.state_directory,
                 cluster: Some(cluster),
                 save_every: Duration::from_millis(50),
-                patience: Duration::from_secs(5),
+                timeout: Duration::from_secs(5),
             },
             node: "n1".into(),
             expected: 0,

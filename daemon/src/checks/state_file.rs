@@ -1,23 +1,19 @@
 //! Unhealthy backends, kept in the state directory over a restart or reboot: a backend that was quarantined when nodelb
-//! ended is not used again before it has passed its checks. Owns the format of the file and the times at which it is
-//! written.
+//! ended is not used again before it has passed its checks. Owns the format of the file.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::state;
+use nodelb_kube::state_file::{self, Limits, StateFile};
 use serde::{Deserialize, Serialize};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
-use tracing::{info, warn};
+use tracing::info;
 
 /// The name of the file in the state directory.
 const NAME: &str = "health.json";
@@ -25,7 +21,7 @@ const NAME: &str = "health.json";
 const VERSION: u32 = 1;
 
 /// Maximum size of the file in bytes, enough for a few hundred thousand backends.
-const MAX_BYTES: u64 = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// Maximum length in characters of an error that is read from the file.
 const MAX_ERROR: usize = 512;
@@ -46,17 +42,10 @@ struct Entry {
     error: String,
 }
 
-fn read(directory: &Path) -> Result<Unhealthy, String> {
-    Ok(state::load(&directory.join(NAME), MAX_BYTES, understand)?.unwrap_or_default())
-}
-
-fn understand(bytes: &[u8]) -> Result<Unhealthy, String> {
-    let form: Form = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if form.version != VERSION {
-        return Err(format!("it is of version {}, and {VERSION} is understood", form.version));
-    }
+fn read(path: &Path) -> io::Result<Unhealthy> {
+    let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     let mut unhealthy = Unhealthy::new();
-    for Entry { service, backend, error } in form.unhealthy {
+    for Entry { service, backend, error } in form.into_iter().flat_map(|form| form.unhealthy) {
         let error: String = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR).collect();
         let backend = (Addr::from(backend.ip()), backend.port());
         unhealthy.entry(service).or_default().insert(backend, error.into());
@@ -64,8 +53,7 @@ fn understand(bytes: &[u8]) -> Result<Unhealthy, String> {
     Ok(unhealthy)
 }
 
-/// Writes the whole file or nothing. May block.
-fn write(directory: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
+fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     let entry = |name: &ServiceName, ((addr, port), error): (&(Addr, u16), &Arc<str>)| Entry {
         service: name.clone(),
         backend: SocketAddr::new(addr.ip(), *port),
@@ -73,57 +61,22 @@ fn write(directory: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     };
     let entries = unhealthy.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| entry(name, failure)));
     let form = Form { version: VERSION, unhealthy: entries.collect() };
-    let mut bytes = serde_json::to_vec_pretty(&form)?;
-    bytes.push(b'\n');
-    std::fs::create_dir_all(directory)?;
-    let (path, new) = (directory.join(NAME), directory.join(format!("{NAME}.new")));
-    state::replace(&path, &new, |mut file| file.write_all(&bytes))
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    state_file::write_json(path, &form)
 }
 
-/// Reads the file at start, and keeps it up to date. The state directory may block, so files are accessed in separate
-/// threads, one at a time, and every wait for a thread has a time limit.
-#[derive(Debug)]
-pub(super) struct Memory {
-    directory: PathBuf,
-    timing: MemoryTiming,
-    /// The contents of the file, as far as they are known.
+/// The file and its contents.
+pub(super) struct Saver {
+    file: StateFile<Unhealthy>,
     saved: Unhealthy,
-    writing: Option<(JoinHandle<io::Result<()>>, Unhealthy)>,
-    begun: Option<Instant>,
-    /// Whether something may have changed since the file was last compared with the unhealthy backends.
-    is_behind: bool,
-    has_failed: bool,
 }
 
-/// Time limits of file operations.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryTiming {
-    /// Minimum time between two writes.
-    pub(super) every: Duration,
-    /// Time limit for reading at start and for writing at the end.
-    pub(super) patience: Duration,
-}
-
-impl Memory {
-    /// Opens the memory, and returns the contents of the file: nothing, with a warning, if it cannot be read in time.
-    pub(super) async fn open(directory: PathBuf, timing: MemoryTiming) -> (Self, Unhealthy) {
-        let at = directory.clone();
-        let reading = state::aside(move || read(&at).map_err(io::Error::other));
-        let saved = match timeout(timing.patience, reading).await {
-            Ok(Ok(unhealthy)) => unhealthy,
-            Ok(Err(error)) => {
-                warn!(message_id = %messages::STATE_UNREADABLE, "{error}");
-                Unhealthy::new()
-            }
-            Err(_elapsed) => {
-                let (path, patience) = (directory.join(NAME), timing.patience);
-                warn!(
-                    message_id = %messages::STATE_UNREADABLE,
-                    "{} is not read within {patience:?}; every backend is checked anew", path.display()
-                );
-                Unhealthy::new()
-            }
-        };
+impl Saver {
+    /// Reads the file: nothing, with a warning, if this fails or takes too long.
+    pub(super) async fn load(directory: &Path, limits: Limits) -> Self {
+        let path = directory.join(NAME);
+        let consequence = "every backend counts as its file says until it is checked";
+        let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
         let count: usize = saved.values().map(Quarantine::len).sum();
         if count > 0 {
             info!(
@@ -131,80 +84,30 @@ impl Memory {
                 "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
             );
         }
-        let unhealthy = saved.clone();
-        let (is_behind, has_failed) = (false, false);
-        (Self { directory, timing, saved, writing: None, begun: None, is_behind, has_failed }, unhealthy)
+        let consequence = "after a restart, unhealthy backends would be used until their first check";
+        Self { file: StateFile::start(path, consequence, limits, |path, contents| write(path, &contents)), saved }
     }
 
-    /// Notes that a backend may have become unhealthy or healthy.
-    pub(super) fn is_behind(&mut self) {
-        self.is_behind = true;
+    /// The latest unhealthy backends.
+    pub(super) fn saved(&self) -> &Unhealthy {
+        &self.saved
     }
 
-    /// Whether [`Memory::keep`] should be called now with the unhealthy backends.
-    pub(super) fn is_due(&self) -> bool {
-        match &self.writing {
-            Some((writing, _)) => writing.is_finished(),
-            None if self.is_behind || self.has_failed => {
-                self.begun.is_none_or(|begun| begun.elapsed() >= self.timing.every)
-            }
-            None => false,
-        }
-    }
-
-    /// Starts to write the unhealthy backends if the file has others. Never waits for the disk.
-    pub(super) async fn keep(&mut self, unhealthy: Unhealthy) {
-        if let Some((writing, written)) = self.writing.take() {
-            let result = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-            self.conclude(result, written);
-        }
-        self.is_behind = false;
+    /// Updates the file if it has other backends. Never waits.
+    pub(super) fn save(&mut self, unhealthy: Unhealthy) {
         if unhealthy != self.saved {
-            let (directory, content) = (self.directory.clone(), unhealthy.clone());
-            let writing = tokio::spawn(state::aside(move || write(&directory, &content)));
-            self.writing = Some((writing, unhealthy));
-            self.begun = Some(Instant::now());
+            self.saved.clone_from(&unhealthy);
+            self.file.save(unhealthy);
         }
     }
 
-    /// Writes the present unhealthy backends, if the time limit permits.
-    pub(super) async fn end(mut self, unhealthy: Unhealthy) {
-        let patience = self.timing.patience;
-        let path = self.directory.join(NAME);
-        let writing = async {
-            self.keep(unhealthy).await;
-            if let Some((writing, written)) = self.writing.take() {
-                let result = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-                self.conclude(result, written);
-            }
-        };
-        if timeout(patience, writing).await.is_err() {
-            warn!(
-                message_id = %messages::STATE_UNWRITTEN,
-                "{} is not written: not done within {patience:?}", path.display()
-            );
-        }
-    }
-
-    fn conclude(&mut self, result: io::Result<()>, written: Unhealthy) {
-        let path = self.directory.join(NAME);
-        match result {
-            Ok(()) => {
-                self.saved = written;
-                if std::mem::take(&mut self.has_failed) {
-                    info!(message_id = %messages::STATE_WRITTEN, "{} is written again", path.display());
-                }
-            }
-            Err(error) if !std::mem::replace(&mut self.has_failed, true) => warn!(
-                message_id = %messages::STATE_UNWRITTEN,
-                "{} cannot be written: {error}; after a restart unhealthy backends would be used until their first check",
-                path.display()
-            ),
-            Err(_told_before) => {}
-        }
+    /// Writes the latest unhealthy backends, within the time limit.
+    pub(super) async fn close(mut self, unhealthy: Unhealthy) {
+        self.save(unhealthy);
+        self.file.close().await;
     }
 }
 
 #[cfg(test)]
-#[path = "tests/remember.rs"]
+#[path = "tests/state_file.rs"]
 mod tests;

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use super::*;
 
 /// Short intervals for writes, and long limits for waiting.
-const TIMING: Timing =
-    Timing { every: Duration::from_millis(1), retry: Duration::from_millis(1), patience: Duration::from_secs(60) };
+const LIMITS: Limits =
+    Limits { every: Duration::from_millis(1), retry: Duration::from_millis(1), timeout: Duration::from_secs(60) };
 
 struct Daemon {
     started: Started,
@@ -19,7 +19,7 @@ struct Daemon {
 impl Daemon {
     fn start(directory: &Path) -> Self {
         let event = Event::of_daemon(What::Started, "for a test");
-        Self { started: start(directory.into(), Latencies::default(), event, TIMING) }
+        Self { started: start(directory.into(), Latencies::default(), event, LIMITS) }
     }
 
     /// Waits until this number is the last one recorded.

@@ -1,17 +1,21 @@
 //! The file in the state directory with apiserver addresses that worked, which is preserved when nodelb or the node
-//! restarts. Defines the format, and replaces the file atomically. The supervisor checks whether the contents are still
-//! valid.
+//! restarts. Defines its format and when it is written. The supervisor checks whether the contents are still valid.
 
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
+use nodelb_core::messages;
+use nodelb_core::model::moment::Moment;
 use serde::{Deserialize, Serialize};
 
-use super::address::{Address, Server};
+use super::address::{Address, Host, Server};
 use super::authorities::Authorities;
-use super::pool::Remembered;
-use crate::state;
+use super::pool::{Candidate, MOST_LEARNED, Pool, Remembered};
+use super::timing::Timing;
+use crate::state_file::{self, Limits, StateFile};
 
 /// The name of the file in the state directory.
 const NAME: &str = "apiservers.json";
@@ -19,11 +23,14 @@ const NAME: &str = "apiservers.json";
 const VERSION: u32 = 1;
 
 /// The maximum size of the file in bytes; much more than the maximum number of addresses needs.
-const MAX_BYTES: u64 = 256 << 10;
+const MAX_BYTES: usize = 256 << 10;
+
+/// The minimum time between two writes.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct State {
     /// The certificate authorities of the cluster ([`Authorities::names`]). A file of an earlier version has one name.
     pub authorities: Vec<String>,
     /// The uid of the Service `default/kubernetes`, if known.
@@ -32,12 +39,21 @@ pub struct Memory {
     pub apiservers: Vec<Remembered>,
 }
 
-impl Memory {
+impl State {
     /// Whether the cluster has one of these certificate authorities.
     pub fn is_of(&self, authorities: &Authorities) -> bool {
         self.authorities.iter().any(|known| authorities.include(known))
     }
+
+    /// The parts of the file that must be written as soon as they change.
+    fn identity(&self) -> Identity {
+        let servers = self.apiservers.iter().map(|remembered| remembered.server.clone()).collect();
+        (self.authorities.clone(), self.cluster.clone(), servers)
+    }
 }
+
+/// The certificate authorities, the uid and the servers.
+type Identity = (Vec<String>, Option<String>, BTreeSet<Server>);
 
 #[derive(Serialize, Deserialize)]
 struct Form {
@@ -59,70 +75,122 @@ struct Entry {
     worked: u64,
 }
 
-/// Reads the file in the state directory; `None` if it does not exist. May block.
-///
-/// # Errors
-/// A sentence about the problem with the file. A file that cannot be decoded has been renamed.
-pub fn load(directory: &Path) -> Result<Option<Memory>, String> {
-    state::load(&directory.join(NAME), MAX_BYTES, understand)
+/// Reads the file in the state directory within the time limit. `None` if it does not exist or, with a warning, if it
+/// cannot be read.
+pub async fn load(directory: &Path, limit: Duration) -> Option<State> {
+    let consequence = "the apiserver addresses in it are not used";
+    state_file::load(&directory.join(NAME), limit, consequence, read).await.flatten()
 }
 
-/// Like [`load`], with a time limit: an unreachable file system must not prevent nodelb from starting.
-///
-/// # Errors
-/// Those of [`load`], and a timeout after `patience`.
-pub async fn load_within(directory: PathBuf, patience: Duration) -> Result<Option<Memory>, String> {
-    let path = directory.join(NAME);
-    let loading = state::aside(move || Ok(load(&directory)));
-    let unread = |why: String| format!("{} cannot be read: {why}; going on without what it remembers", path.display());
-    match tokio::time::timeout(patience, loading).await {
-        Ok(Ok(loaded)) => loaded,
-        Ok(Err(error)) => Err(unread(error.to_string())),
-        Err(_elapsed) => Err(unread(format!("not done within {patience:?}"))),
-    }
+fn read(path: &Path) -> io::Result<Option<State>> {
+    let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
+    Ok(form.map(|Form { authority, mut authorities, cluster, apiservers, .. }| {
+        let remembered = |Entry { address, tls_server_name, worked }: Entry| {
+            let server = Server { address, tls_server_name: tls_server_name.map(Into::into) };
+            Remembered { server, worked }
+        };
+        if !authorities.contains(&authority) {
+            authorities.push(authority);
+        }
+        State { authorities, cluster, apiservers: apiservers.into_iter().map(remembered).collect() }
+    }))
 }
 
-fn understand(bytes: &[u8]) -> Result<Memory, String> {
-    let form: Form = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if form.version != VERSION {
-        return Err(format!("it is of version {}, and {VERSION} is understood", form.version));
-    }
-    let remembered = |Entry { address, tls_server_name, worked }: Entry| {
-        let server = Server { address, tls_server_name: tls_server_name.map(Into::into) };
-        Remembered { server, worked }
-    };
-    let apiservers = form.apiservers.into_iter().map(remembered).collect();
-    let mut authorities = form.authorities;
-    if !authorities.contains(&form.authority) {
-        authorities.push(form.authority);
-    }
-    Ok(Memory { authorities, cluster: form.cluster, apiservers })
-}
-
-/// Replaces the file atomically. May block.
-///
-/// # Errors
-/// The error of the file system. The previous file remains.
-pub fn save(directory: &Path, memory: &Memory) -> io::Result<()> {
-    let Memory { authorities, cluster, apiservers } = memory;
-    let entry = |Remembered { server, worked }: &Remembered| Entry {
-        address: server.address.clone(),
+fn write(path: &Path, State { authorities, cluster, apiservers }: State) -> io::Result<()> {
+    let entry = |Remembered { server, worked }: Remembered| Entry {
+        address: server.address,
         tls_server_name: server.tls_server_name.as_deref().map(str::to_owned),
-        worked: *worked,
+        worked,
     };
-    let form = Form {
-        version: VERSION,
-        authority: authorities.last().cloned().unwrap_or_default(),
-        authorities: authorities.clone(),
-        cluster: cluster.clone(),
-        apiservers: apiservers.iter().map(entry).collect(),
+    let authority = authorities.last().cloned().unwrap_or_default();
+    let apiservers = apiservers.into_iter().map(entry).collect();
+    state_file::write_json(path, &Form { version: VERSION, authority, authorities, cluster, apiservers })
+}
+
+/// Decides when the file is written.
+pub(super) struct Saver {
+    file: StateFile<State>,
+    timing: Timing,
+    /// The uid of `default/kubernetes`, from the file or from the latest session.
+    pub(super) cluster: Option<String>,
+    saved: Option<Identity>,
+    /// The time of the next write if only the times change at which the addresses worked.
+    pub(super) due: Option<Moment>,
+}
+
+impl Saver {
+    pub(super) fn new(directory: &Path, timing: Timing) -> Self {
+        let consequence = "after a restart, only the configured apiservers are known";
+        let retry = Timing::duration(timing.save_every);
+        let limits = Limits { every: WRITE_EVERY, retry, timeout: Timing::duration(timing.load) };
+        let file = StateFile::start(directory.join(NAME), consequence, limits, write);
+        Self { file, timing, cluster: None, saved: None, due: None }
+    }
+
+    /// The addresses in the file, if they belong to this cluster.
+    pub(super) fn loaded(&mut self, state: State, authorities: &Authorities) -> Vec<Remembered> {
+        if !state.is_of(authorities) {
+            tracing::info!(
+                message_id = %messages::CLUSTER_CHANGED,
+                "ignored the stored apiserver addresses: they belong to a cluster with other certificate authorities"
+            );
+            return Vec::new();
+        }
+        self.cluster.clone_from(&state.cluster);
+        self.saved = Some(state.identity());
+        state.apiservers
+    }
+
+    /// Updates the file if this is due. Never waits.
+    pub(super) fn save(
+        &mut self,
+        (now, unix): (Moment, u64),
+        authorities: &Authorities,
+        pool: &Pool,
+        resolved: &BTreeMap<Address, Vec<SocketAddr>>,
+    ) {
+        // Before an address has worked in this run, there is nothing to add and no proof that the cluster is the same.
+        if pool.candidates().iter().all(|candidate| candidate.worked.is_none()) {
+            return;
+        }
+        let worked = |candidate: &Candidate| {
+            let ago = candidate.worked.map(|worked| now.0.saturating_sub(worked.0) / 1_000);
+            ago.map(|ago| unix.saturating_sub(ago)).or(candidate.worked_before)
+        };
+        let mut apiservers = Vec::new();
+        for candidate in pool.candidates() {
+            let Some(worked) = worked(candidate) else { continue };
+            apiservers.extend(by_address(candidate, resolved).map(|server| Remembered { server, worked }));
+        }
+        apiservers.truncate(2 * MOST_LEARNED);
+        let state = State { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
+        let identity = state.identity();
+        let next = now.plus(self.timing.save_every);
+        if self.saved.as_ref() == Some(&identity) && self.due.is_none_or(|at| now < at) {
+            self.due.get_or_insert(next);
+            return;
+        }
+        self.saved = Some(identity);
+        self.due = Some(next);
+        self.file.save(state);
+    }
+}
+
+/// Replaces a name with its addresses, because the name may not resolve after the next start.
+fn by_address<'a>(
+    candidate: &'a Candidate,
+    resolved: &'a BTreeMap<Address, Vec<SocketAddr>>,
+) -> impl Iterator<Item = Server> + 'a {
+    let Server { address, tls_server_name } = &candidate.server;
+    let (itself, name) = match &address.host {
+        Host::Ip(_) => (Some(candidate.server.clone()), None),
+        Host::Name(name) => (None, Some(tls_server_name.as_ref().unwrap_or(name))),
     };
-    let mut bytes = serde_json::to_vec_pretty(&form)?;
-    bytes.push(b'\n');
-    let (path, new) = (directory.join(NAME), directory.join(format!("{NAME}.new")));
-    state::replace(&path, &new, |mut file| file.write_all(&bytes))
+    let led_to = name.and_then(|_| resolved.get(address)).into_iter().flatten();
+    let led_to = led_to.map(move |at| Server { address: Address::from(*at), tls_server_name: name.cloned() });
+    itself.into_iter().chain(led_to)
 }
 
 #[cfg(test)]
-#[path = "tests/remember.rs"]
-mod tests;
+#[path = "tests/state_file.rs"]
+pub(super) mod tests;
