@@ -14,16 +14,16 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Doors;
-use super::listen::{Places, Reply};
+use super::doors::{Doors, Reply};
 use super::{LocalEntry, Standing, View};
+use crate::http::Slots;
 
 /// Listens and answers forever.
-pub(super) async fn run(entry: LocalEntry, places: Places) {
+pub(super) async fn run(entry: LocalEntry, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut doors = Doors::new(places, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
+    let mut doors = Doors::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
     let mut told = None;
     loop {
         doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;

@@ -16,19 +16,19 @@ use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Doors;
-use super::listen::{Places, Reply};
+use super::doors::{Doors, Reply};
 use super::{LocalEntry, View};
+use crate::http::Slots;
 
 /// The maximum number of services that get a separate journal line at a time.
 const SHOWN: usize = 8;
 
 /// Follows the owner's snapshots until the owner has ended.
-pub(super) async fn run(entry: LocalEntry, places: Places) {
+pub(super) async fn run(entry: LocalEntry, slots: Arc<Slots>) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        doors: Doors::new(places, entry.bounds.doors, entry.retry).registered_by(&entry.register),
+        doors: Doors::new(slots, entry.bounds.doors, entry.retry).registered_by(&entry.register),
         seen: None,
         plan: Plan::default(),
         told: BTreeMap::new(),

@@ -7,7 +7,7 @@ use nodelb_kube::apiserver::dial::Register;
 use tokio::time::timeout;
 
 use super::{Doors, Why};
-use crate::admin::Listener;
+use crate::http::Listener;
 use crate::config::Admin;
 
 fn admin(listen: &[&str], socket: &std::path::Path) -> Admin {
