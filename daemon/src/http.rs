@@ -199,7 +199,7 @@ impl Connection {
     async fn expires(&self, deadline: Option<Instant>) {
         nodelb_kube::clock::at(deadline).await;
         if lock(&self.slot).is_none() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -6,7 +6,7 @@
 //! neither does the end of the process.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write as _};
 use std::mem;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
-use crate::threads::Threads;
+use crate::threads::{run, run_within, timed_out};
 
 /// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no
 /// writer. The file system may block.
@@ -120,26 +120,6 @@ pub fn corrupt_path(path: &Path) -> PathBuf {
     path.with_extension("json.corrupt")
 }
 
-/// Runs work that may block forever in a thread, and waits for it within the time limit. Unlike a blocking task of the
-/// runtime, such a thread does not prevent the process from ending.
-///
-/// # Errors
-/// The error of `work`, no thread could be started, or the time limit has passed.
-pub async fn run_within<T: Send + 'static>(
-    limit: Duration,
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    timeout(limit, run(work)).await.unwrap_or_else(|_elapsed| Err(timed_out(limit)))
-}
-
-async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    Threads::new("state", 1).begin(work)?.await.map_err(io::Error::other)?
-}
-
-fn timed_out(limit: Duration) -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, format!("timed out after {limit:?}"))
-}
-
 /// Reads a file at start. If this fails or takes too long, logs a warning with the `consequence` and returns `None`.
 pub async fn load<T: Send + 'static>(
     path: &Path,
@@ -174,11 +154,13 @@ pub struct StateFile<T> {
     file: Arc<Described<T>>,
 }
 
+type Write<T> = dyn Fn(&Path, T) -> io::Result<()> + Send + Sync;
+
 struct Described<T> {
     path: PathBuf,
     consequence: &'static str,
     limits: Limits,
-    write: Box<dyn Fn(&Path, T) -> io::Result<()> + Send + Sync>,
+    write: Box<Write<T>>,
 }
 
 impl<T: Clone + Send + Sync + 'static> StateFile<T> {

@@ -9,7 +9,7 @@ use nodelb_core::change::Change;
 use nodelb_core::messages;
 use nodelb_core::model::service::Source;
 use nodelb_kube::source::{StateSettings, state_file};
-use nodelb_kube::state_file::run_within;
+use nodelb_kube::threads::run_within;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 

@@ -23,7 +23,7 @@ use nodelb_kube::clock::Clock;
 use nodelb_kube::source::live::{Live, LiveTiming};
 use nodelb_kube::source::watch::Timing;
 use nodelb_kube::source::{self, KubernetesSource, StateSettings};
-use nodelb_kube::state_file::run_within;
+use nodelb_kube::threads::run_within;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;

@@ -45,15 +45,12 @@ impl State {
         self.authorities.iter().any(|known| authorities.include(known))
     }
 
-    /// The parts of the file that must be written as soon as they change.
-    fn identity(&self) -> Identity {
-        let servers = self.apiservers.iter().map(|remembered| remembered.server.clone()).collect();
-        (self.authorities.clone(), self.cluster.clone(), servers)
+    /// Whether only the times differ at which the addresses worked, or their order.
+    fn has_same_servers(&self, other: &Self) -> bool {
+        let servers = |state: &Self| state.apiservers.iter().map(|it| it.server.clone()).collect::<BTreeSet<_>>();
+        (&self.authorities, &self.cluster) == (&other.authorities, &other.cluster) && servers(self) == servers(other)
     }
 }
-
-/// The certificate authorities, the uid and the servers.
-type Identity = (Vec<String>, Option<String>, BTreeSet<Server>);
 
 #[derive(Serialize, Deserialize)]
 struct Form {
@@ -113,7 +110,7 @@ pub(super) struct Saver {
     timing: Timing,
     /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
-    saved: Option<Identity>,
+    saved: Option<State>,
     /// The time of the next write if only the times change at which the addresses worked.
     pub(super) due: Option<Moment>,
 }
@@ -137,8 +134,7 @@ impl Saver {
             return Vec::new();
         }
         self.cluster.clone_from(&state.cluster);
-        self.saved = Some(state.identity());
-        state.apiservers
+        self.saved.insert(state).apiservers.clone()
     }
 
     /// Updates the file if this is due. Never waits.
@@ -164,15 +160,17 @@ impl Saver {
         }
         apiservers.truncate(2 * MOST_LEARNED);
         let state = State { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
-        let identity = state.identity();
         let next = now.plus(self.timing.save_every);
-        if self.saved.as_ref() == Some(&identity) && self.due.is_none_or(|at| now < at) {
+        let has_same_servers = self.saved.as_ref().is_some_and(|saved| saved.has_same_servers(&state));
+        if has_same_servers && self.due.is_none_or(|at| now < at) {
             self.due.get_or_insert(next);
             return;
         }
-        self.saved = Some(identity);
         self.due = Some(next);
-        self.file.save(state);
+        if self.saved.as_ref() != Some(&state) {
+            self.saved = Some(state.clone());
+            self.file.save(state);
+        }
     }
 }
 

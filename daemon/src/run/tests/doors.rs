@@ -7,8 +7,8 @@ use nodelb_kube::apiserver::dial::Register;
 use tokio::time::timeout;
 
 use super::{Doors, Why};
-use crate::http::Listener;
 use crate::config::Admin;
+use crate::http::Listener;
 
 fn admin(listen: &[&str], socket: &std::path::Path) -> Admin {
     let listen = listen.iter().map(|address| address.parse().unwrap()).collect();

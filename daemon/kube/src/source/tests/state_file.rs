@@ -150,7 +150,7 @@ fn world() -> World {
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
     let (snapshots, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
-    World { directory, settings, snapshot, snapshots: snapshots }
+    World { directory, settings, snapshot, snapshots }
 }
 
 impl World {
