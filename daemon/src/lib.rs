@@ -20,7 +20,7 @@ mod http;
 pub mod latency;
 pub mod lb_health;
 pub mod log;
-pub mod moves;
+pub mod stale_sockets;
 mod netlink;
 pub mod node;
 pub mod notify;

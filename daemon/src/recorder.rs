@@ -49,7 +49,7 @@ impl Reporter {
     pub fn report(&mut self, round: &mut Round, taken: Taken, took: Duration) {
         self.latencies.observe(round, took);
         self.latencies.observe_triggers(round, taken);
-        self.tell(std::mem::take(&mut round.events), taken);
+        self.record(std::mem::take(&mut round.events), taken);
     }
 
     /// Counts a round that an earlier round made necessary.
@@ -58,11 +58,11 @@ impl Reporter {
     }
 
     /// Records events that happened at `taken` and are in the kernel by now. Never waits.
-    pub fn tell(&mut self, mut events: Vec<Event>, taken: Taken) {
+    pub fn record(&mut self, mut events: Vec<Event>, taken: Taken) {
         let count = events.len();
         if self.lost > 0 {
             let detail = format!("{} more changes are not recorded: there was no room for them", self.lost);
-            events.push(Event::of_daemon(What::More, detail));
+            events.push(Event::for_daemon(What::More, detail));
         }
         if events.is_empty() {
             return;
@@ -97,7 +97,7 @@ pub fn start(directory: PathBuf, latencies: Latencies, start: Event, limits: Lim
     let (to, from) = mpsc::channel(QUEUE);
     let (publish, history) = watch::channel(Arc::default());
     let mut reporter = Reporter { to, latencies: latencies.clone(), lost: 0 };
-    reporter.tell(vec![start], Taken::now());
+    reporter.record(vec![start], Taken::now());
     let recorder =
         Recorder { from, publish, latencies: latencies.clone(), history: History::default(), directory, limits };
     Started { reporter, history, latencies, task: tokio::spawn(recorder.run()) }

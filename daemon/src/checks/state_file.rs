@@ -80,7 +80,7 @@ impl Saver {
         let count: usize = saved.values().map(Quarantine::len).sum();
         if count > 0 {
             info!(
-                message_id = %messages::STATE_RECALLED,
+                message_id = %messages::STATE_LOADED,
                 "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
             );
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::Request;
 use hyper::body::Incoming;
 use nix::errno::Errno;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -53,7 +53,7 @@ impl Drop for Door {
 
 /// The open and the failed sockets. `L` identifies the user of each: a socket that changes its user is closed and
 /// opened again.
-pub(super) struct Doors<L> {
+pub(super) struct Listeners<L> {
     slots: Arc<Slots>,
     most: usize,
     retry: Duration,
@@ -63,7 +63,7 @@ pub(super) struct Doors<L> {
     register: Register,
 }
 
-impl<L: Clone + PartialEq> Doors<L> {
+impl<L: Clone + PartialEq> Listeners<L> {
     /// Opens at most `most` sockets.
     pub(super) fn new(slots: Arc<Slots>, most: usize, retry: Duration) -> Self {
         let register: Register = Arc::new(|_| Ok(()));

@@ -18,7 +18,7 @@ use crate::config::Config;
 
 /// The sources that were in use before according to the state directory. If it does not answer in time, all count as in
 /// use: nothing is removed for that reason.
-pub(super) async fn formerly(config: &Config, timeout: Duration) -> BTreeSet<Source> {
+pub(super) async fn previous_sources(config: &Config, timeout: Duration) -> BTreeSet<Source> {
     let mut was_there = config.is_kubernetes_unsaid();
     if was_there {
         let path = state_file::path(&config.state.directory);
@@ -33,7 +33,7 @@ async fn is_there(timeout: Duration, ask: impl FnOnce() -> io::Result<bool> + Se
 }
 
 /// The sources that the administrator has disabled.
-pub(super) fn switched_off(config: &Config) -> BTreeSet<Source> {
+pub(super) fn disabled_sources(config: &Config) -> BTreeSet<Source> {
     (!config.kubernetes.enabled).then_some(Source::Kubernetes).into_iter().collect()
 }
 
@@ -41,7 +41,7 @@ pub(super) fn switched_off(config: &Config) -> BTreeSet<Source> {
 /// last known, as they do when no apiserver can be reached. If it is disabled, removes that state.
 pub(super) async fn recall(
     config: &Config,
-    formerly: &BTreeSet<Source>,
+    previous_sources: &BTreeSet<Source>,
     node: &str,
     changes: &mpsc::Sender<Vec<Change>>,
 ) {
@@ -62,7 +62,7 @@ pub(super) async fn recall(
             ),
         }
     }
-    if formerly.is_empty() {
+    if previous_sources.is_empty() {
         return;
     }
     let state = StateSettings { directory, cluster: None, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::address::{Address, Host, Server};
 use super::authorities::Authorities;
 use super::pool::{Candidate, MOST_LEARNED, Pool, Remembered};
-use super::timing::Timing;
+use super::timeouts::PoolTimeouts;
 use crate::state_file::{self, Limits, StateFile};
 
 /// The name of the file in the state directory.
@@ -107,7 +107,7 @@ fn write(path: &Path, State { authorities, cluster, apiservers }: State) -> io::
 /// Decides when the file is written.
 pub(super) struct Saver {
     file: StateFile<State>,
-    timing: Timing,
+    timeouts: PoolTimeouts,
     /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
     saved: Option<State>,
@@ -116,12 +116,12 @@ pub(super) struct Saver {
 }
 
 impl Saver {
-    pub(super) fn new(directory: &Path, timing: Timing) -> Self {
+    pub(super) fn new(directory: &Path, timeouts: PoolTimeouts) -> Self {
         let consequence = "after a restart, only the configured apiservers are known";
-        let retry = Timing::duration(timing.save_every);
-        let limits = Limits { every: WRITE_EVERY, retry, timeout: Timing::duration(timing.load) };
+        let retry = PoolTimeouts::duration(timeouts.save_every);
+        let limits = Limits { every: WRITE_EVERY, retry, timeout: PoolTimeouts::duration(timeouts.load) };
         let file = StateFile::start(directory.join(NAME), consequence, limits, write);
-        Self { file, timing, cluster: None, saved: None, due: None }
+        Self { file, timeouts, cluster: None, saved: None, due: None }
     }
 
     /// The addresses in the file, if they belong to this cluster.
@@ -160,7 +160,7 @@ impl Saver {
         }
         apiservers.truncate(2 * MOST_LEARNED);
         let state = State { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
-        let next = now.plus(self.timing.save_every);
+        let next = now.plus(self.timeouts.save_every);
         let has_same_servers = self.saved.as_ref().is_some_and(|saved| saved.has_same_servers(&state));
         if has_same_servers && self.due.is_none_or(|at| now < at) {
             self.due.get_or_insert(next);

@@ -194,7 +194,7 @@ impl StateSettings {
         }
         if !changes.is_empty() {
             info!(
-                message_id = %messages::STATE_RECALLED,
+                message_id = %messages::STATE_LOADED,
                 "loaded {} objects from {path}; they stay in use until an apiserver confirms or corrects them",
                 changes.len()
             );

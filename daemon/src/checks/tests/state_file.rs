@@ -46,8 +46,8 @@ fn a_file_of_no_use_is_put_aside() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(NAME);
         fs::write(&path, content).unwrap();
-        let told = read(&path).unwrap_err().to_string();
-        assert!(told.contains("; it has been renamed to "), "{told}");
+        let reported = read(&path).unwrap_err().to_string();
+        assert!(reported.contains("; it has been renamed to "), "{reported}");
         assert_eq!(read(&path).unwrap(), Unhealthy::new());
         assert_eq!(fs::read_to_string(corrupt_path(&path)).unwrap(), content);
     }

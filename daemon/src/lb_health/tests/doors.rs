@@ -13,7 +13,7 @@ use crate::lb_health::tests::{HERE, ask, free, raw};
 type Wanted = BTreeMap<SocketAddr, &'static str>;
 
 /// Every socket answers with the name of its user.
-async fn want(doors: &mut Doors<&'static str>, wanted: &Wanted) {
+async fn want(doors: &mut Listeners<&'static str>, wanted: &Wanted) {
     let reply = |_: SocketAddr, label: &&'static str| -> Reply {
         let label = *label;
         Arc::new(move |_| Answer::json(true, label.to_owned(), SystemTime::UNIX_EPOCH))
@@ -21,8 +21,8 @@ async fn want(doors: &mut Doors<&'static str>, wanted: &Wanted) {
     doors.want(wanted, reply).await;
 }
 
-fn doors(retry: Duration) -> Doors<&'static str> {
-    Doors::new(Slots::new(Bounds::within(1024).limits()), 3, retry)
+fn doors(retry: Duration) -> Listeners<&'static str> {
+    Listeners::new(Slots::new(Bounds::within(1024).limits()), 3, retry)
 }
 
 async fn said(at: SocketAddr) -> Option<String> {
@@ -167,7 +167,7 @@ async fn a_connection_stays_as_go_keeps_it() {
 }
 
 #[tokio::test]
-async fn whoever_comes_finds_a_place() {
+async fn a_new_client_gets_a_slot() {
     let (at, _door, _) = open(roomy());
     let mut idlers = Vec::new();
     for _ in 0..40 {

@@ -62,8 +62,8 @@ fn a_file_of_no_use_is_put_aside() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(NAME);
         fs::write(&path, content).unwrap();
-        let told = load(directory.path()).unwrap_err().to_string();
-        assert!(told.contains("; it has been renamed to "), "{told}");
+        let reported = load(directory.path()).unwrap_err().to_string();
+        assert!(reported.contains("; it has been renamed to "), "{reported}");
         assert!(!path.exists());
         assert_eq!(fs::read_to_string(state_file::corrupt_path(&path)).unwrap(), content);
         assert_eq!(load(directory.path()).unwrap(), None);
