@@ -39,10 +39,10 @@ use crate::connections::Connections;
 use crate::drift::{Checker, ReadMaps, Reports};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LbHealth, View};
-use crate::stale_sockets::{Handles, StaleSockets};
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::rounds::Rounds;
+use crate::stale_sockets::{Handles, StaleSockets};
 use crate::status::Health;
 use crate::{log, node, recorder};
 
@@ -135,7 +135,18 @@ fn run_kernel(setup: Setup) -> Result<(), Failure> {
             setup,
             datapath,
             |_| maps,
-            DatapathHandles { probe, register, admin_sockets, handles, links, drift, connections, clients, slots, kernel },
+            DatapathHandles {
+                probe,
+                register,
+                admin_sockets,
+                handles,
+                links,
+                drift,
+                connections,
+                clients,
+                slots,
+                kernel,
+            },
         )
     })
 }

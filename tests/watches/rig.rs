@@ -23,7 +23,7 @@ use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::Realised;
-use nodelb_kube::api::decode::{Decoder, ObjectEvent, Kind, Object};
+use nodelb_kube::api::decode::{Decoder, Kind, Object, ObjectEvent};
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::session::Settings;
@@ -269,7 +269,13 @@ impl Node {
     }
 
     /// The same with this kubeconfig and these time constants of the source.
-    fn start_with(cluster: &Cluster, at: SocketAddr, state: &Path, text: Option<&str>, timeouts: WatchTimeouts) -> Self {
+    fn start_with(
+        cluster: &Cluster,
+        at: SocketAddr,
+        state: &Path,
+        text: Option<&str>,
+        timeouts: WatchTimeouts,
+    ) -> Self {
         let journal = Journal::default();
         let written = journal.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()

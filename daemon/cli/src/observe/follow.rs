@@ -239,7 +239,11 @@ async fn send(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event
 }
 
 /// Follows both kinds until the link breaks, and returns the reason.
-pub(super) async fn over(connected: &Connected, followers: &mut [Follower; 2], lines: &mpsc::Sender<Line>) -> LinkError {
+pub(super) async fn over(
+    connected: &Connected,
+    followers: &mut [Follower; 2],
+    lines: &mpsc::Sender<Line>,
+) -> LinkError {
     let [services, slices] = followers;
     tokio::select! {
         error = connected.link.ended() => error,

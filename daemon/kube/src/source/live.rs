@@ -16,7 +16,7 @@ use nodelb_core::table::{Facts, same_service, same_slice};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::decode::{Decoder, ObjectEvent, Item, Key, Kind, Object, Version};
+use crate::api::decode::{Decoder, Item, Key, Kind, Object, ObjectEvent, Version};
 use crate::api::page::Page;
 use crate::api::request::Query;
 use crate::apiserver::error::LinkError;

@@ -17,7 +17,7 @@ use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
 
-use crate::api::decode::{ObjectEvent, Identity, Item, Key, Kind, Object, Uid, Version};
+use crate::api::decode::{Identity, Item, Key, Kind, Object, ObjectEvent, Uid, Version};
 
 /// Fewer missing objects than this never need a second list.
 const MASS: usize = 10;

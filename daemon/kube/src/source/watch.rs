@@ -22,7 +22,7 @@ use self::batch::Batch;
 use self::history::Behind;
 pub use self::restores::Restores;
 pub use self::timeouts::WatchTimeouts;
-use crate::api::decode::{Decoder, ObjectEvent, Kind, Shell, Version};
+use crate::api::decode::{Decoder, Kind, ObjectEvent, Shell, Version};
 use crate::api::page::{Page, too_long};
 use crate::api::request::{self, Query};
 use crate::api::splitter::{Lines, Piece};

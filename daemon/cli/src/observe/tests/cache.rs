@@ -20,7 +20,10 @@ fn missed_events_are_found_by_the_next_list() {
         assert!(known.listed("Service", object(name, 1, 80)).is_some());
     }
     assert!(known.end_list("Service").is_empty());
-    assert_eq!(reported(&known.changed("Service", object("a", 2, 81))), "Service shop/a MODIFIED rv=2: spec.port 80 -> 81");
+    assert_eq!(
+        reported(&known.changed("Service", object("a", 2, 81))),
+        "Service shop/a MODIFIED rv=2: spec.port 80 -> 81"
+    );
     known.begin_list();
     assert!(known.listed("Service", object("a", 2, 81)).is_none(), "as it was");
     let added = known.listed("Service", object("c", 4, 90)).unwrap();

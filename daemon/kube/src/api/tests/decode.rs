@@ -12,7 +12,9 @@ const SLICE: &str = r#"{"metadata":{"name":"web-1","namespace":"shop","uid":"0b5
 #[test]
 fn an_event_tells_what_it_is_and_who_wrote_it() {
     let event = format!("{{\"type\":\"MODIFIED\",\"object\":{SLICE}}}");
-    let Ok(Event::ObjectEvent(heard, Version(42))) = decoder().event(event.as_bytes()) else { panic!("something at 42") };
+    let Ok(Event::ObjectEvent(heard, Version(42))) = decoder().event(event.as_bytes()) else {
+        panic!("something at 42")
+    };
     let ObjectEvent::Upsert(item) = heard else { panic!("an upsert") };
     assert_eq!(item.identity.key, Key { namespace: "shop".into(), name: "web-1".into() });
     let Some(Object::Slice(slice)) = item.object else { panic!("a slice") };
@@ -59,7 +61,9 @@ fn an_object_that_makes_no_sense_is_skipped_by_name() {
         ("7", false),
     ];
     for (text, is_named) in cases {
-        let (ObjectEvent::Skipped { key, .. }, _) = decoder().item(text.as_bytes()) else { panic!("{text} is skipped") };
+        let (ObjectEvent::Skipped { key, .. }, _) = decoder().item(text.as_bytes()) else {
+            panic!("{text} is skipped")
+        };
         assert_eq!(key.is_some(), is_named, "{text}");
     }
 }
@@ -77,14 +81,20 @@ fn a_deletion_needs_no_sense_but_a_name() {
 #[test]
 fn an_object_that_makes_no_sense_is_skipped_with_its_event() {
     let event = r#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"b"},"ports":7}}"#;
-    let Ok(Event::ObjectEvent(ObjectEvent::Skipped { key, .. }, version)) = decoder().event(event.as_bytes()) else { panic!() };
+    let Ok(Event::ObjectEvent(ObjectEvent::Skipped { key, .. }, version)) = decoder().event(event.as_bytes()) else {
+        panic!()
+    };
     assert_eq!((key, version), (Some(Key { namespace: "b".into(), name: "a".into() }), Version(0)));
     for event in ["ADDED", "DELETED"].map(|kind| format!("{{\"object\":7,\"type\":\"{kind}\"}}")) {
-        let Ok(Event::ObjectEvent(ObjectEvent::Skipped { key, .. }, _)) = decoder().event(event.as_bytes()) else { panic!() };
+        let Ok(Event::ObjectEvent(ObjectEvent::Skipped { key, .. }, _)) = decoder().event(event.as_bytes()) else {
+            panic!()
+        };
         assert_eq!(key, None);
     }
     let event = format!("{{\"object\":{SLICE},\"more\":[1],\"type\":\"DELETED\"}}");
-    let Ok(Event::ObjectEvent(ObjectEvent::Delete(identity), Version(42))) = decoder().event(event.as_bytes()) else { panic!() };
+    let Ok(Event::ObjectEvent(ObjectEvent::Delete(identity), Version(42))) = decoder().event(event.as_bytes()) else {
+        panic!()
+    };
     assert_eq!(&*identity.key.name, "web-1");
 }
 

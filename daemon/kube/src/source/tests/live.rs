@@ -37,7 +37,8 @@ fn compare(before: &Facts, list: Vec<ObjectEvent>, version: u64, after: &Facts) 
     let (suspects, known) = (compared.end(), held(Kind::EndpointSlice, after, None));
     let rows = suspects.iter().filter_map(|suspect| suspect.judge(known.get(&suspect.key), AT.parse().unwrap()));
     let text = |side: Option<String>| side.unwrap_or_default();
-    let reported = rows.map(|row| format!("{} | {} | {} | {}", row.what, text(row.source), text(row.memory), row.cause));
+    let reported =
+        rows.map(|row| format!("{} | {} | {} | {}", row.what, text(row.source), text(row.memory), row.cause));
     reported.chain(notices.iter().map(|row| format!("{} | {}", row.what, row.cause))).collect()
 }
 
@@ -71,7 +72,10 @@ fn events_newer_than_the_list_show_that_the_watch_works() {
     // The watch has delivered a version since, but not that of the list.
     let between = facts([heard("a", 8, &["192.0.2.3"])]);
     let reported = compare(&before, vec![heard("a", 9, &["192.0.2.2"])], 9, &between);
-    assert!(reported[0].ends_with("EndpointSlice shop/a at resourceVersion 9 has not arrived by watch"), "{reported:?}");
+    assert!(
+        reported[0].ends_with("EndpointSlice shop/a at resourceVersion 9 has not arrived by watch"),
+        "{reported:?}"
+    );
 }
 
 #[test]
@@ -96,6 +100,7 @@ fn objects_that_only_one_side_has() {
 fn unreadable_objects_are_reported_and_not_treated_as_deleted() {
     let known = facts([heard("a", 7, &["192.0.2.1"])]);
     let key = Key { namespace: "shop".into(), name: "a".into() };
-    let reported = compare(&known, vec![ObjectEvent::Skipped { key: Some(key), reason: "ports: no".into() }], 9, &known);
+    let reported =
+        compare(&known, vec![ObjectEvent::Skipped { key: Some(key), reason: "ports: no".into() }], 9, &known);
     assert_eq!(reported, ["EndpointSlice shop/a | ports: no"]);
 }
