@@ -97,12 +97,12 @@ pub(crate) struct Limits {
     pub(crate) stop: Duration,
 }
 
-/// A server: the handler of its requests, its limits and the slots of its connections. Clones share the slots.
+/// A server: what answers its requests, its limits and the slots of its connections. Clones share the slots.
 #[derive(Clone)]
 pub(crate) struct Server<H> {
     /// Its name in log messages.
     pub(crate) name: &'static str,
-    pub(crate) handler: H,
+    pub(crate) respond: H,
     pub(crate) slots: Arc<Slots>,
     /// Whether a connection stays open after a response, and header names are capitalised, as by the Go server of
     /// kube-proxy.
@@ -155,7 +155,7 @@ where
         let connection = Arc::new(Connection { slot: Mutex::new(Some(slot)) });
         let service = service_fn(|request| {
             connection.prolong();
-            let response = (self.handler)(request, Arc::clone(&connection));
+            let response = (self.respond)(request, Arc::clone(&connection));
             async { Ok::<_, Infallible>(response.await) }
         });
         let mut http = http1::Builder::new();
@@ -178,7 +178,7 @@ where
     }
 }
 
-/// A connection, as the handler of its requests knows it.
+/// A connection, as what answers its requests knows it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     slot: Mutex<Option<Slot>>,

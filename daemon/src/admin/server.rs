@@ -45,9 +45,9 @@ pub(super) async fn serve(
     let router = answer::router(state, stop.clone());
     let server = |is_local| {
         let (router, streams) = (router.clone(), Arc::new(Semaphore::new(streams)));
-        let handler =
+        let respond =
             move |request, connection| answered(router.clone(), request, caller(is_local, &streams, connection));
-        Server { name: "admin API", handler, slots: Slots::new(limits), is_like_go: false }
+        Server { name: "admin API", respond, slots: Slots::new(limits), is_like_go: false }
     };
     let (tcp, unix) = (server(false), server(true));
     let mut loops = JoinSet::new();

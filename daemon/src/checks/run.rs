@@ -100,7 +100,7 @@ const MIN_SOCKETS: usize = 64;
 /// Runs the checker until `shutdown` is ready or the owner task has ended. The changes of the file source are passed on
 /// only after the unhealthy backends of the previous run are known.
 pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
-    let CheckTimeouts { save_every: every, timeout: timeout, .. } = checker.timeouts;
+    let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
     let mut saver = Saver::load(&checker.directory, Limits { every, retry: every, timeout }).await;
     let mut running = Running {
         board: Board::recalling(saver.saved().clone(), checker.continues),

@@ -29,11 +29,11 @@ pub(super) struct Door(JoinHandle<()>);
 impl Door {
     /// Starts to answer requests.
     pub(super) fn open(listener: TcpListener, slots: &Arc<Slots>, reply: Reply) -> Self {
-        let handler = move |request: Request<Incoming>, _connection| {
+        let respond = move |request: Request<Incoming>, _connection| {
             let answer = reply(request.uri().path());
             async { answer.into_response() }
         };
-        let server = Server { name: "load balancers", handler, slots: Arc::clone(slots), is_like_go: true };
+        let server = Server { name: "load balancers", respond, slots: Arc::clone(slots), is_like_go: true };
         Self(tokio::spawn(server.serve(Listener::Tcp(listener), std::future::pending())))
     }
 
