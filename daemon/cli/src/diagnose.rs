@@ -8,6 +8,7 @@ pub mod facts;
 pub mod finding;
 mod gather;
 mod near;
+mod objects;
 mod rows;
 pub mod rules;
 mod show;

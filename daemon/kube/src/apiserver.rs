@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod authorities;
+pub mod client;
 pub mod credentials;
 pub mod credstore;
 pub mod dial;

@@ -13,6 +13,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use super::facts::{Dns, Facts, Witness};
+use super::objects;
 use crate::DiagnoseOptions;
 use crate::means::Means;
 
@@ -43,7 +44,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, means: &Means, now: u64) ->
 
 async fn dns(facts: &Facts, means: &Means) -> Option<Dns> {
     let service = facts.cluster.told()?.service.as_ref().ok()?.as_ref()?;
-    if service.spec.cluster_ip.is_empty() || service.spec.cluster_ip == "None" || service.spec.kind == "ExternalName" {
+    if !objects::is_for_proxies(service) {
         return None;
     }
     let name = format!("{}.{}.svc.cluster.local", facts.service.name, facts.service.namespace);

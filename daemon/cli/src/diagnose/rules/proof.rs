@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Scene, count, shown, some};
 use crate::diagnose::facts::{Dial, FrontendRow, Outcome};
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{spec, text};
 
 pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     let dials = &scene.facts.dials;
@@ -111,7 +112,7 @@ fn unprovable(dials: &[Dial]) -> Option<Finding> {
 
 fn name(scene: &Scene<'_>) -> Option<Finding> {
     let dns = scene.facts.dns.as_ref()?;
-    let cluster_ip = scene.service.map(|service| service.spec.cluster_ip.as_str()).unwrap_or_default();
+    let cluster_ip = scene.service.map(|service| text(&spec(service).cluster_ip)).unwrap_or_default();
     let info = |what: String| Finding::new(Severity::Info, Kind::DnsName, what);
     Some(match &dns.addresses {
         Err(why) => info(format!("its name in the cluster is {}; it does not resolve on this host", dns.name))

@@ -4,6 +4,7 @@ use super::{Scene, shown};
 use crate::diagnose::facts::Witness;
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::near::near_names;
+use crate::diagnose::objects::{label, spec, text};
 
 /// The label of services that another proxy serves, whatever its value.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -46,13 +47,13 @@ fn missing(scene: &Scene<'_>) -> Option<Finding> {
 
 fn not_for_proxies(scene: &Scene<'_>) -> Option<Finding> {
     let service = scene.service.filter(|_| !scene.is_for_proxies())?;
-    let (what, remedy) = if service.spec.kind == "ExternalName" {
-        let target = shown(&service.spec.external_name);
+    let (what, remedy) = if text(&spec(service).type_) == "ExternalName" {
+        let target = shown(text(&spec(service).external_name));
         (
             format!("it is of type ExternalName: a name in DNS that leads to {target}, nothing that a proxy serves"),
             format!("see whether {target} resolves and answers"),
         )
-    } else if service.spec.cluster_ip == "None" {
+    } else if text(&spec(service).cluster_ip) == "None" {
         (
             "it is headless (clusterIP: None): clients get the pods' addresses from DNS, no proxy is in between".into(),
             "see whether its name resolves to the pods; give it a clusterIP if clients expect one address".into(),
@@ -66,7 +67,7 @@ fn not_for_proxies(scene: &Scene<'_>) -> Option<Finding> {
 /// Kubernetes has the service, but the daemon does not.
 fn unknown_to_daemon(scene: &Scene<'_>) -> Option<Finding> {
     let service = scene.service.filter(|_| scene.is_for_proxies() && daemon_has_it(scene) == Some(false))?;
-    if let Some(proxy) = service.metadata.labels.get(PROXY_NAME) {
+    if let Some(proxy) = label(&service.metadata, PROXY_NAME) {
         let what = format!("it is left to another proxy, {}, by its label {PROXY_NAME}", shown(proxy));
         let finding = Finding::new(Severity::Info, Kind::NotForProxies, what);
         return Some(finding.remedy("remove the label to have nodelb serve it"));
