@@ -243,7 +243,7 @@ impl Watcher {
     }
 
     async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
-        let query = self.query.watch(from, self.timing.watch);
+        let query = self.query.watch(&from.0.to_string(), self.timing.watch)?;
         let mut asked = std::pin::pin!(session.link.get(&query, self.timing.watch_patience));
         let answer = match timeout(self.timing.watch_shown, &mut asked).await {
             Ok(answer) => answer,
@@ -268,7 +268,7 @@ impl Watcher {
 
     /// Starts a watch that begins with the existing objects (KEP-3157).
     async fn stream_list(&mut self, session: &Session) -> Result<End, LinkError> {
-        let answer = session.link.get(&self.query.stream(self.timing.watch), self.timing.patience).await;
+        let answer = session.link.get(&self.query.stream(self.timing.watch)?, self.timing.patience).await;
         let body = match answer {
             Ok(answer) => answer.into_body(),
             Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
@@ -353,7 +353,7 @@ impl Watcher {
     async fn page_list(&mut self, session: &Session) -> Result<End, LinkError> {
         let mut next = String::new();
         loop {
-            let query = self.query.page(&next, self.timing.page);
+            let query = self.query.page(&next, self.timing.page)?;
             let body = match session.link.get(&query, self.timing.patience).await {
                 Ok(answer) => answer.into_body(),
                 Err(LinkError::Gone(_)) if !next.is_empty() => {
