@@ -42,7 +42,7 @@ pub struct Event<'a> {
 
 /// The result of writing an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum PostOutcome {
     /// The apiserver has stored the Event.
     Written,
     /// The service no longer exists.
@@ -54,24 +54,24 @@ pub enum Told {
 ///
 /// # Errors
 /// The connection failed, or the apiserver rejected the request.
-pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) -> Result<Told, LinkError> {
+pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) -> Result<PostOutcome, LinkError> {
     write(client::over(&session.link, TIMEOUT, MAX_ANSWER), event, node, now).await
 }
 
-async fn write(client: kube::Client, due: &Event<'_>, node: &str, now: u64) -> Result<Told, LinkError> {
+async fn write(client: kube::Client, due: &Event<'_>, node: &str, now: u64) -> Result<PostOutcome, LinkError> {
     let (namespace, service) = (&*due.service.namespace, &*due.service.name);
     let events: Api<KubeEvent> = Api::namespaced(client.clone(), namespace);
     if due.count > 1 {
         let patch = Patch::Merge(json!({"count": due.count, "lastTimestamp": time(now), "message": message(due)}));
         events.patch(due.name, &PatchParams::default(), &patch).await?;
-        return Ok(Told::Written);
+        return Ok(PostOutcome::Written);
     }
     // From the apiserver's cache, and only for its uid, by which `kubectl describe` finds Events.
     let by_name = ListParams::default().fields(&format!("metadata.name={service}")).at("0");
     let found = Api::<Service>::namespaced(client, namespace).list(&by_name).await?;
-    let Some(about) = found.items.into_iter().next() else { return Ok(Told::Moot) };
+    let Some(about) = found.items.into_iter().next() else { return Ok(PostOutcome::Moot) };
     events.create(&PostParams::default(), &first(due, about.metadata, node, now)).await?;
-    Ok(Told::Written)
+    Ok(PostOutcome::Written)
 }
 
 /// The first Event about a Service.

@@ -11,13 +11,13 @@ use nodelb_kube::api::request::Query;
 use nodelb_kube::api::splitter::{Lines, Piece, Splitter};
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::link::Link;
-use nodelb_kube::apiserver::visit::{ANSWER, Visit};
+use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::known::Known;
+use super::cache::Cache;
 use super::line::{Event, Line};
 
 /// Time without an event after which the watch is opened again. Bookmarks arrive about once a minute.
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct Follower {
     kind: &'static str,
     query: Query,
-    known: Known,
+    known: Cache,
     /// The version up to which every event was received; `None` if a list comes first.
     version: Option<String>,
     /// Whether the objects of the first list are printed one by one.
@@ -54,7 +54,7 @@ enum End {
 
 /// An event of a watch.
 #[derive(Deserialize)]
-struct Heard {
+struct WatchEvent {
     #[serde(rename = "type")]
     kind: String,
     object: Value,
@@ -72,7 +72,7 @@ impl Follower {
         Kind::SERVED.map(|kind| Self {
             kind: kind.name(),
             query: Query::unfiltered(kind, service),
-            known: Known::default(),
+            known: Cache::default(),
             version: None,
             tells_all: service.is_some(),
         })
@@ -106,15 +106,15 @@ impl Follower {
             };
             let mut found = Page::default();
             self.read(answer.into_body(), &mut found).await?;
-            let told = found.objects.into_iter().filter_map(|object| self.known.listed(self.kind, object));
-            let told: Vec<Event> = told.filter(|_| tells).collect();
-            tell(lines, told).await;
+            let reported = found.objects.into_iter().filter_map(|object| self.known.listed(self.kind, object));
+            let reported: Vec<Event> = reported.filter(|_| tells).collect();
+            send(lines, reported).await;
             let Some(Shell { metadata }) = found.shell else {
                 return Err(LinkError::Broken("a list ended before it was complete".into()));
             };
             if metadata.next.is_empty() {
                 let gone = self.known.end_list(self.kind);
-                tell(lines, gone).await;
+                send(lines, gone).await;
                 self.version = Some(metadata.resource_version);
                 let text = format!("{} of kind {} listed, watching them", self.known.len(), self.kind);
                 // The channel is closed only when the command ends.
@@ -138,18 +138,18 @@ impl Follower {
             };
             let Ok(data) = frame.into_data() else { continue };
             let mut events = Vec::new();
-            arrived.feed(&data, |piece| events.extend(heard(&piece))).map_err(|error| broken(&error))?;
+            arrived.feed(&data, |piece| events.extend(decode_event(&piece))).map_err(|error| broken(&error))?;
             for event in events {
-                if let Some(end) = self.hear(event?, lines).await? {
+                if let Some(end) = self.receive(event?, lines).await? {
                     return Ok(end);
                 }
             }
         }
     }
 
-    async fn hear(
+    async fn receive(
         &mut self,
-        Heard { kind, object }: Heard,
+        WatchEvent { kind, object }: WatchEvent,
         lines: &mpsc::Sender<Line>,
     ) -> Result<Option<End>, LinkError> {
         let version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
@@ -161,7 +161,7 @@ impl Follower {
             _ => None,
         };
         self.version = version.or(self.version.take());
-        tell(lines, event).await;
+        send(lines, event).await;
         Ok(None)
     }
 
@@ -202,7 +202,7 @@ impl Page {
     }
 }
 
-fn heard(piece: &Piece<'_>) -> Option<Result<Heard, LinkError>> {
+fn decode_event(piece: &Piece<'_>) -> Option<Result<WatchEvent, LinkError>> {
     match piece {
         Piece::Object(bytes) => Some(serde_json::from_slice(bytes).map_err(|error| broken(&error))),
         Piece::TooLong | Piece::Shell(_) => None,
@@ -213,7 +213,7 @@ fn broken(error: &dyn std::error::Error) -> LinkError {
     LinkError::Broken(format!("what arrives makes no sense: {error}"))
 }
 
-async fn tell(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event>) {
+async fn send(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event>) {
     for event in events {
         // The channel is closed only when the command ends.
         let _ = lines.send(Line::event(SystemTime::now(), event)).await;
@@ -221,11 +221,15 @@ async fn tell(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event
 }
 
 /// Follows both kinds until the link breaks, and returns the reason.
-pub(super) async fn over(visit: &Visit, followers: &mut [Follower; 2], lines: &mpsc::Sender<Line>) -> LinkError {
+pub(super) async fn over(
+    connected: &Connected,
+    followers: &mut [Follower; 2],
+    lines: &mpsc::Sender<Line>,
+) -> LinkError {
     let [services, slices] = followers;
     tokio::select! {
-        error = visit.link.ended() => error,
-        error = services.go_on(&visit.link, lines) => error,
-        error = slices.go_on(&visit.link, lines) => error,
+        error = connected.link.ended() => error,
+        error = services.go_on(&connected.link, lines) => error,
+        error = slices.go_on(&connected.link, lines) => error,
     }
 }

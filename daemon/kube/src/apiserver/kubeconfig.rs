@@ -149,7 +149,7 @@ fn server_address(url: &str) -> Result<Address, String> {
     };
     parsed.map_err(|error| match error {
         AddressError::Form(_) => format!("`{shown}` is not https://HOST:PORT"),
-        AddressError::Nobody(..) => error.to_string(),
+        AddressError::Unusable(..) => error.to_string(),
     })
 }
 
@@ -216,7 +216,7 @@ impl Reader<'_> {
             let origin = format!("{field}-data of {of} in {}", self.path.display());
             return Ok(Some(Part::Inline(Secret(bytes), origin)));
         }
-        Ok(file.map(|file| Part::File(self.beside(file))))
+        Ok(file.map(|file| Part::File(self.relative(file))))
     }
 
     fn certificate(&self, user: &AuthInfo, of: &str) -> Result<Option<(Part, Part)>, CredentialsError> {
@@ -233,7 +233,7 @@ impl Reader<'_> {
 
     /// A token file takes precedence over a token, which only caches the last content of the file.
     fn token(&self, user: &AuthInfo, of: &str) -> Option<Part> {
-        let file = filled(&user.token_file).map(|file| Part::File(self.beside(file)));
+        let file = filled(&user.token_file).map(|file| Part::File(self.relative(file)));
         let inline = |token: &str| {
             let origin = format!("token of {of} in {}", self.path.display());
             Part::Inline(Secret(token.as_bytes().to_vec()), origin)
@@ -281,7 +281,7 @@ impl Reader<'_> {
             return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nobody is there to ask")));
         }
         // Like in kubectl, a command with a slash is relative to the kubeconfig; any other command is searched in PATH.
-        let command = if command.contains('/') { self.beside(command) } else { command.into() };
+        let command = if command.contains('/') { self.relative(command) } else { command.into() };
         let env = exec.env.iter().flatten().filter_map(|variable| {
             let value = variable.get("value").cloned().unwrap_or_default();
             Some((variable.get("name")?.clone(), Secret(value.into())))
@@ -303,7 +303,7 @@ impl Reader<'_> {
         })
     }
 
-    fn beside(&self, file: &str) -> PathBuf {
+    fn relative(&self, file: &str) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(file)
     }
 }

@@ -1,6 +1,6 @@
 //! A connection to an apiserver. Uses HTTP/2 if the server supports it, with a new connection when the server drains
 //! the current one; otherwise one HTTP/1.1 connection per request. Keeps the sockets, so that it can shut them down.
-//! [`dial`](super::dial) opens them, and [`credentials`](super::credentials) provides the login.
+//! [`connect`](super::connect) opens them, and [`credentials`](super::credentials) provides the login.
 
 mod frames;
 mod http2;
@@ -29,7 +29,7 @@ use tokio_rustls::client::TlsStream;
 use self::http2::Http2;
 use self::sockets::{Kept, Sockets};
 use super::address::{Address, Server};
-use super::dial::{Dialer, second_descriptor};
+use super::connect::{Connector, second_descriptor};
 use super::error::LinkError;
 use super::login::Login;
 use super::refusal::{self, Asked};
@@ -54,7 +54,7 @@ type Sent = Full<Bytes>;
 /// The destination of the link's connections.
 #[derive(Clone, Debug)]
 struct Target {
-    dialer: Dialer,
+    connector: Connector,
     at: SocketAddr,
     name: ServerName<'static>,
     address: Address,
@@ -88,13 +88,13 @@ impl Link {
     /// [`LinkError::Unreachable`], [`LinkError::Certificate`], [`LinkError::TimedOut`] or [`LinkError::Broken`].
     /// Rejected credentials only show in the response to the first request.
     pub async fn open(
-        dialer: &Dialer,
+        connector: &Connector,
         at: SocketAddr,
         server: &Server,
         login: &Arc<Login>,
     ) -> Result<Arc<Self>, LinkError> {
         let name = tls::server_name(server)?;
-        let target = Target { dialer: dialer.clone(), at, name, address: server.address.clone() };
+        let target = Target { connector: connector.clone(), at, name, address: server.address.clone() };
         let sockets = Arc::new(Sockets::default());
         let (stream, kept) = target.connect(login, &sockets).await?;
         let transport = if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
@@ -175,7 +175,7 @@ impl Link {
             let user = login.user.as_deref();
             let (server, groups) = (self.target.at, login.groups.as_slice());
             let asked = Asked { server, identity: &identity, user, groups, method: &method, path_and_query };
-            return Err(refusal::read(answer, &asked, self.target.dialer.timing.refusal).await);
+            return Err(refusal::read(answer, &asked, self.target.connector.timeouts.refusal).await);
         }
         let (at, sockets) = (self.target.at, Arc::clone(&self.sockets));
         Ok(answer.map(|inner| BoxBody::new(Streamed { inner, at, sockets })))
@@ -236,12 +236,12 @@ impl Link {
 
 impl Target {
     async fn connect(&self, login: &Login, sockets: &Arc<Sockets>) -> Result<(TlsStream<TcpStream>, Kept), LinkError> {
-        let stream = self.dialer.dial(self.at).await?;
+        let stream = self.connector.open(self.at).await?;
         let descriptor = second_descriptor(&stream)
             .map_err(|error| LinkError::Unreachable(format!("{}: no second descriptor: {error}", self.at)))?;
         let kept = sockets.keep(descriptor);
-        let patience = self.dialer.timing.handshake;
-        Ok((tls::handshake(&login.tls, (stream, self.at), &self.name, patience).await?, kept))
+        let timeout = self.connector.timeouts.handshake;
+        Ok((tls::handshake(&login.tls, (stream, self.at), &self.name, timeout).await?, kept))
     }
 }
 

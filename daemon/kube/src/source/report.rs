@@ -55,7 +55,7 @@ pub(super) fn row(report: &KindReport<'_>) -> SourceReport {
         notices,
         problems,
         since: unix_seconds(*since),
-        heard: heard.map(unix_seconds),
+        last_received: heard.map(unix_seconds),
     }
 }
 

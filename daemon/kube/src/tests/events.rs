@@ -18,7 +18,7 @@ fn service() -> ServiceName {
 }
 
 /// Writes the Event to an apiserver with these Services, and returns the last request.
-async fn written(due: &Event<'_>, now: u64, services: Value) -> (Told, Arrived) {
+async fn written(due: &Event<'_>, now: u64, services: Value) -> (PostOutcome, Arrived) {
     let arrived = Arc::new(Mutex::new(None));
     let last = Arc::clone(&arrived);
     let client = kube::Client::new(
@@ -37,17 +37,20 @@ async fn written(due: &Event<'_>, now: u64, services: Value) -> (Told, Arrived) 
         }),
         "default",
     );
-    let told = write(client, due, "n1", now).await.unwrap();
+    let reported = write(client, due, "n1", now).await.unwrap();
     let arrived = arrived.lock().unwrap().take().unwrap();
-    (told, arrived)
+    (reported, arrived)
 }
 
 #[tokio::test]
 async fn the_first_names_the_service_by_uid() {
     let about = json!([{"metadata": {"name": "web", "uid": "u-1", "resourceVersion": "7"}}]);
-    let (told, arrived) = written(&due(&service(), 1, "held"), 1_700_000_010, about).await;
+    let (reported, arrived) = written(&due(&service(), 1, "held"), 1_700_000_010, about).await;
     let (method, content_type, path, body) = arrived;
-    assert_eq!((told, method, path.as_str()), (Told::Written, Method::POST, "/api/v1/namespaces/shop/events"));
+    assert_eq!(
+        (reported, method, path.as_str()),
+        (PostOutcome::Written, Method::POST, "/api/v1/namespaces/shop/events")
+    );
     assert_eq!(content_type, "application/json");
     assert_eq!(body["involvedObject"]["uid"], "u-1");
     assert_eq!(body["firstTimestamp"], "2023-11-14T22:13:20Z");
@@ -61,8 +64,8 @@ async fn the_first_names_the_service_by_uid() {
 
 #[tokio::test]
 async fn a_service_that_no_longer_exists_gets_no_event() {
-    let (told, (method, ..)) = written(&due(&service(), 1, "held"), 1_700_000_010, json!([])).await;
-    assert_eq!((told, method), (Told::Moot, Method::GET));
+    let (reported, (method, ..)) = written(&due(&service(), 1, "held"), 1_700_000_010, json!([])).await;
+    assert_eq!((reported, method), (PostOutcome::Moot, Method::GET));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use nodelb_kube::api::printable;
 use nodelb_kube::api::translate;
 use nodelb_kube::apiserver::client;
 use nodelb_kube::apiserver::error::LinkError;
-use nodelb_kube::apiserver::visit::{ANSWER, Visit};
+use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde::de::DeserializeOwned;
 
 use crate::diagnose::facts::{Answer, Cluster, Denial};
@@ -28,8 +28,8 @@ const EVENTS: u32 = 100;
 /// Maximum size of a response in bytes.
 const MAX_ANSWER: usize = 32 << 20;
 
-pub(super) async fn ask(visit: &Visit, name: &ServiceName, node: &str) -> Cluster {
-    let client = client::over(&visit.link, ANSWER, MAX_ANSWER);
+pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -> Cluster {
+    let client = client::over(&connected.link, ANSWER, MAX_ANSWER);
     let namespace = &*name.namespace;
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
@@ -68,10 +68,14 @@ pub(super) async fn ask(visit: &Visit, name: &ServiceName, node: &str) -> Cluste
     };
     let names = if matches!(service, Ok(None)) { names([services, Api::all(client)]).await } else { Vec::new() };
     Cluster {
-        via: format!("{} ({})", visit.address, visit.whence),
-        identity: visit.identity.clone(),
-        is_balanced: visit.is_balanced,
-        failed: visit.failed.iter().map(|(address, why)| format!("{address}: {}", printable::sentence(why))).collect(),
+        via: format!("{} ({})", connected.address, connected.address_source),
+        identity: connected.identity.clone(),
+        is_balanced: connected.is_balanced,
+        failed: connected
+            .failed
+            .iter()
+            .map(|(address, why)| format!("{address}: {}", printable::sentence(why)))
+            .collect(),
         service,
         names,
         slices,
