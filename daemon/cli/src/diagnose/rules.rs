@@ -13,7 +13,7 @@ mod slices;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_kube::api::printable;
 
 use super::facts::{Cluster, Daemon, Facts};
@@ -92,7 +92,7 @@ impl<'f> Context<'f> {
 
     /// Returns the time since `at`, such as `30s ago`.
     fn ago(&self, at: u64) -> String {
-        format!("{} ago", age::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
+        format!("{} ago", durations::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
     }
 
     /// Returns the last writer of an object, and when it wrote.

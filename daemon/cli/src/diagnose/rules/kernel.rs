@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
 
-use super::{Context, age, is_last_resort, is_ready, quoted, shown, some};
+use super::{Context, durations, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
@@ -236,5 +236,5 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
 fn lasting(seconds: f64) -> String {
-    age::human((seconds.max(0.0) * 1000.0) as u64)
+    durations::human((seconds.max(0.0) * 1000.0) as u64)
 }

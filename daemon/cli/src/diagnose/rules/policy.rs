@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::Endpoint;
 
-use super::{Context, age, shown, some};
+use super::{Context, durations, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::objects::{list, seconds, spec, text};
@@ -92,7 +92,8 @@ fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
         return None;
     }
     let waited = seconds(&service.metadata.creation_timestamp).map(|at| context.facts.now.saturating_sub(at));
-    let since = waited.map_or_else(String::new, |seconds| format!(" for {}", age::human(seconds.saturating_mul(1000))));
+    let since =
+        waited.map_or_else(String::new, |seconds| format!(" for {}", durations::human(seconds.saturating_mul(1000))));
     let usual = match waited {
         Some(seconds) if seconds <= USUAL => " (one to five minutes are usual)",
         _ => "",
