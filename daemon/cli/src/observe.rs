@@ -1,6 +1,6 @@
 //! `nodelb watch`: prints every change of Services and EndpointSlices with the differences, directly from an apiserver,
 //! whether or not the daemon runs. It needs the raw objects, which the source does not keep; it holds at most
-//! [`known::MOST`] of them.
+//! [`cache::MAX_OBJECTS`] of them.
 //!
 //! ```text
 //!  visit (one link) ──> follow (Service) ──────┐
@@ -11,8 +11,8 @@
 //! version. If the apiserver no longer has that version, the command lists the kind again and prints what happened in
 //! between.
 
+mod cache;
 mod follow;
-mod known;
 mod line;
 
 use std::io::Write;

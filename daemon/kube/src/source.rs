@@ -4,11 +4,10 @@
 mod cidrs;
 pub mod live;
 pub mod remember;
-mod report;
 mod run;
 mod save;
+mod status;
 pub mod store;
-mod trouble;
 pub mod watch;
 
 pub use run::{KubernetesSource, run};

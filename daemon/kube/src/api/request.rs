@@ -40,33 +40,35 @@ pub struct Query {
 }
 
 impl Query {
+    /// All objects of a kind, or only one Service or its EndpointSlices; also those that no proxy handles.
+    pub fn unfiltered(kind: Kind, service: Option<&ServiceName>) -> Self {
+        let of_service = |service: &ServiceName| match kind {
+            Kind::EndpointSlice => (Some(selector(kind, service).1), None),
+            Kind::Service | Kind::Node => (None, Some(selector(kind, service).1)),
+        };
+        let (labels, fields) = service.map_or((None, None), of_service);
+        let namespace = service.map(|service| service.namespace.to_string());
+        Self { kind, streams: true, namespace, labels, fields, fields_can_go: false }
+    }
+
     /// All Services or EndpointSlices.
     pub fn all(kind: Kind) -> Self {
         // No proxy serves headless services.
         let fields = (kind == Kind::Service).then(|| "spec.clusterIP!=None".to_owned());
         let labels = labels(kind).map(ToOwned::to_owned);
-        Self { kind, streams: true, namespace: None, labels, fields, fields_can_go: true }
+        Self { labels, fields, fields_can_go: true, ..Self::unfiltered(kind, None) }
     }
 
     /// One Service, or its EndpointSlices.
     pub fn of_service(kind: Kind, service: &ServiceName) -> Self {
-        let mut query = Self::all(kind);
-        query.namespace = Some(service.namespace.to_string());
-        let (_, of_it) = selector(kind, service);
-        match kind {
-            Kind::EndpointSlice => {
-                query.labels = Some(query.labels.map_or_else(|| of_it.clone(), |labels| format!("{labels},{of_it}")));
-            }
-            Kind::Service | Kind::Node => (query.fields, query.fields_can_go) = (Some(of_it), false),
-        }
-        query
+        let query = Self::unfiltered(kind, Some(service));
+        let all: Vec<&str> = labels(kind).into_iter().chain(query.labels.as_deref()).collect();
+        Self { labels: Some(all.join(",")), ..query }
     }
 
     /// One Node.
     pub fn node(name: &str) -> Self {
-        let fields = Some(format!("metadata.name={name}"));
-        let labels = labels(Kind::Node).map(ToOwned::to_owned);
-        Self { kind: Kind::Node, streams: true, namespace: None, labels, fields, fields_can_go: false }
+        Self { fields: Some(format!("metadata.name={name}")), ..Self::unfiltered(Kind::Node, None) }
     }
 
     /// Stops using a feature that the server has rejected with `error`. Returns false if there is no such feature.

@@ -1,8 +1,8 @@
 use super::*;
 
 fn row_of(state: &State, is_listed: bool, tally: Tally) -> SourceReport {
-    let (since, heard) = (SystemTime::UNIX_EPOCH, None);
-    row(&KindReport { kind: Kind::EndpointSlice, state, since, heard, tally, is_listed })
+    let status = KindStatus { state: state.clone(), ..KindStatus::new(Kind::EndpointSlice) };
+    status.row(&tally, is_listed)
 }
 
 #[test]
@@ -36,4 +36,37 @@ fn what_was_skipped_is_counted_and_shown() {
     let report = row_of(&State::Watching, true, tally);
     assert_eq!((report.problems.len(), report.notices.len()), (12, 1));
     assert!(report.problems[0].starts_with("12 skipped") && report.problems[11] == "and 2 more");
+}
+
+fn failing() -> State {
+    State::Failing(LinkError::Status { code: 404, message: "no such thing".into() })
+}
+
+#[test]
+fn a_long_failure_is_logged_once_and_so_is_its_end() {
+    let (mut failures, begun) = (Failures::default(), Instant::now());
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    for second in 0..5 {
+        failures.record(at(second), &failing());
+        // The watch is accepted and fails immediately.
+        failures.record(at(second), &State::Watching);
+        failures.record(at(second), &failing());
+        assert_eq!(failures.transition(at(second), true), None);
+    }
+    assert_eq!(failures.transition(at(5), false), None, "the supervisor logs it");
+    assert!(matches!(failures.transition(at(5), true), Some(Transition::Failing(10, LinkError::Status { code: 404, .. }))));
+    failures.record(at(6), &failing());
+    assert_eq!(failures.transition(at(60), true), None, "once");
+    failures.record(at(61), &State::Watching);
+    assert_eq!(failures.transition(at(62), true), None);
+    assert_eq!(failures.transition(at(66), true), Some(Transition::Works));
+    assert_eq!(failures.transition(at(99), true), None);
+}
+
+#[test]
+fn a_lost_apiserver_is_not_a_failure_of_one_kind() {
+    let (mut failures, begun) = (Failures::default(), Instant::now());
+    (0..9).for_each(|_| failures.record(begun, &failing()));
+    failures.record(begun, &State::Waiting);
+    assert_eq!(failures.transition(begun + STABLE_AFTER, true), None);
 }
