@@ -40,8 +40,11 @@ impl Cache {
             ListWatchEvent::ListDone(_) => {
                 self.was_listed = true;
                 let listed = self.listed.take().unwrap_or_default();
-                let gone = self.objects.extract_if(.., |key, _| !listed.contains(key));
-                return gone.map(|(_, object)| Event::between(self.kind, Some(&object), None, true)).collect();
+                let all = std::mem::take(&mut self.objects);
+                let (kept, gone): (BTreeMap<_, _>, _) = all.into_iter().partition(|(key, _)| listed.contains(key));
+                self.objects = kept;
+                let deleted = |object: &Value| Event::between(self.kind, Some(object), None, true);
+                return gone.values().map(deleted).collect();
             }
             ListWatchEvent::Skipped { .. } | ListWatchEvent::Bookmark(_) => {}
         }

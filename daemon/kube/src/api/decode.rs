@@ -336,8 +336,7 @@ pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEve
 /// # Errors
 /// It is not a list.
 pub fn list_metadata(bytes: &[u8]) -> Result<ListMetadata, LinkError> {
-    let list: BareList =
-        serde_json::from_slice(bytes).map_err(|error| invalid(&format!("not a list: {error}")))?;
+    let list: BareList = serde_json::from_slice(bytes).map_err(|error| invalid(&format!("not a list: {error}")))?;
     if list.kind.ends_with("List") {
         Ok(list.metadata)
     } else {

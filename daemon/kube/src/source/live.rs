@@ -106,7 +106,8 @@ impl Live {
             if last_whole.is_some_and(|last| last.elapsed() < self.timing.between) {
                 let seconds = self.timing.between.as_secs();
                 let action = format!("ask again in {seconds} s, or about one service only");
-                let cause = format!("all services were compared less than {seconds} s ago, which is work for an apiserver");
+                let cause =
+                    format!("all services were compared less than {seconds} s ago, which is work for an apiserver");
                 return Err(refused(&cause, &action));
             }
             *last_whole = Some(Instant::now());
@@ -351,7 +352,8 @@ impl<'a> List<'a> {
     /// version than the list.
     fn end(mut self) -> Vec<Suspect> {
         let room = (MAX_REPORTED + 1).saturating_sub(self.suspects.len());
-        let is_missing = |(key, known): &(&Key, &Model<'_>)| !self.seen.contains(*key) && known.version() <= self.version;
+        let is_missing =
+            |(key, known): &(&Key, &Model<'_>)| !self.seen.contains(*key) && known.version() <= self.version;
         let missing = self.known.iter().filter(is_missing).take(room).map(|(key, known)| Suspect {
             kind: self.kind,
             key: key.clone(),
@@ -386,7 +388,8 @@ impl Suspect {
                         format!("{at} is behind the apiserver that was watched, or the cluster was restored")
                     }
                     Ordering::Equal => {
-                        "the same resourceVersion has two contents, which is a bug of nodelb: please report it".to_owned()
+                        "the same resourceVersion has two contents, which is a bug of nodelb: please report it"
+                            .to_owned()
                     }
                 };
                 ((listed.text(), known.text()), cause)

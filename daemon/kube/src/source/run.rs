@@ -346,9 +346,8 @@ impl Running {
             return;
         }
         self.is_reported = true;
-        let row = |(kind, status): (&Kind, &KindStatus)| {
-            status.row(&self.store.tally(*kind), self.store.was_listed(*kind))
-        };
+        let row =
+            |(kind, status): (&Kind, &KindStatus)| status.row(&self.store.tally(*kind), self.store.was_listed(*kind));
         let rows: Vec<SourceReport> = self.kinds.iter().map(row).collect();
         self.source.reports.send_if_modified(|reports| {
             let is_new = **reports != rows;

@@ -1,27 +1,27 @@
 use super::*;
 
-fn row_of(state: &State, is_listed: bool, tally: Tally) -> SourceReport {
+fn row_of(state: &State, is_listed: bool, tally: &Tally) -> SourceReport {
     let status = KindStatus { state: state.clone(), ..KindStatus::new(Kind::EndpointSlice) };
-    status.row(&tally, is_listed)
+    status.row(tally, is_listed)
 }
 
 #[test]
 fn a_watch_that_fails_serves_what_it_knew() {
     let failing = State::Failing(LinkError::Broken("reset".into()));
-    assert_eq!(row_of(&failing, true, Tally::default()).state, SourceState::LastGood);
-    assert_eq!(row_of(&failing, false, Tally::default()).state, SourceState::Error);
+    assert_eq!(row_of(&failing, true, &Tally::default()).state, SourceState::LastGood);
+    assert_eq!(row_of(&failing, false, &Tally::default()).state, SourceState::Error);
     let remembered = Tally { served: 3, ..Tally::default() };
-    let report = row_of(&State::Waiting, false, remembered);
+    let report = row_of(&State::Waiting, false, &remembered);
     assert_eq!((report.state, report.slices, report.services), (SourceState::LastGood, 3, 0));
-    let asking = row_of(&State::Asking, true, Tally::default());
+    let asking = row_of(&State::Asking, true, &Tally::default());
     assert_eq!((asking.state, asking.problems.len()), (SourceState::LastGood, 1));
-    assert_eq!(row_of(&State::Watching, true, Tally::default()).problems, [""; 0]);
+    assert_eq!(row_of(&State::Watching, true, &Tally::default()).problems, [""; 0]);
 }
 
 #[test]
 fn a_missing_permission_names_the_command_that_shows_it() {
     let state = State::Failing(LinkError::Forbidden("User \"x\" cannot watch".into()));
-    let problem = &row_of(&state, false, Tally::default()).problems[0];
+    let problem = &row_of(&state, false, &Tally::default()).problems[0];
     assert!(problem.contains("kubectl auth can-i watch endpointslices.discovery.k8s.io --all-namespaces"), "{problem}");
 }
 
@@ -33,7 +33,7 @@ fn what_was_skipped_is_counted_and_shown() {
         problems: (0..12).map(|n| format!("ns/s{n}: no sense")).collect(),
         ..Tally::default()
     };
-    let report = row_of(&State::Watching, true, tally);
+    let report = row_of(&State::Watching, true, &tally);
     assert_eq!((report.problems.len(), report.notices.len()), (12, 1));
     assert!(report.problems[0].starts_with("12 skipped") && report.problems[11] == "and 2 more");
 }
@@ -54,7 +54,10 @@ fn a_long_failure_is_logged_once_and_so_is_its_end() {
         assert_eq!(failures.transition(at(second), true), None);
     }
     assert_eq!(failures.transition(at(5), false), None, "the supervisor logs it");
-    assert!(matches!(failures.transition(at(5), true), Some(Transition::Failing(10, LinkError::Status { code: 404, .. }))));
+    assert!(matches!(
+        failures.transition(at(5), true),
+        Some(Transition::Failing(10, LinkError::Status { code: 404, .. }))
+    ));
     failures.record(at(6), &failing());
     assert_eq!(failures.transition(at(60), true), None, "once");
     failures.record(at(61), &State::Watching);
