@@ -1,7 +1,7 @@
 //! Maps in memory with injected failures.
 
 use nodelb_core::datapath::Limits;
-use nodelb_core::memory::{Fault, MemoryDatapath};
+use nodelb_core::memory::{FaultInjector, MemoryDatapath};
 
 /// Empty maps with these limits. With a seed, one operation in ten fails.
 pub(crate) fn create(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
@@ -13,7 +13,7 @@ pub(crate) fn create(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
 }
 
 /// The same seed makes the same operations fail.
-fn one_in_ten(seed: u64) -> Fault {
+fn one_in_ten(seed: u64) -> FaultInjector {
     let mut state = seed | 1;
     Box::new(move |_op| {
         // xorshift64: short, and random enough for this purpose.

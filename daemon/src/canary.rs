@@ -65,13 +65,13 @@ pub enum CanaryError {
     #[error(
         "programs of another nodelb answer {family} connections {}: they translate by maps of their own, which may be out of \
          date for ever, and nodelb's own connections to its apiserver too",
-        if *beside { "together with those of this one" } else { "in place of those of this one" }
+        if *is_shared { "together with those of this one" } else { "in place of those of this one" }
     )]
     AnotherAnswers {
         /// The family that was tested.
         family: Family,
         /// Whether this daemon's program is in effect as well.
-        beside: bool,
+        is_shared: bool,
     },
     /// The test could not be made.
     #[error("the {family} canary could not be tried: {reason}; whether the hooks are in effect is not known")]
@@ -94,25 +94,25 @@ pub enum Probe {
 
 /// Tests both halves in both families: an ordinary socket must be refused immediately, one of nodelb's own must not be
 /// refused, and this daemon's program must have made both decisions. `prepare` registers a socket with that program,
-/// and `was_seen` asks whether the program has seen it.
+/// and `was_observed` asks whether the program has seen it.
 ///
 /// # Errors
 /// The first result that is not as it should be.
 pub fn check<E: Display>(
     prepare: impl Fn(Probe, BorrowedFd<'_>) -> Result<(), E>,
-    was_seen: impl Fn(BorrowedFd<'_>) -> Result<bool, E>,
+    was_observed: impl Fn(BorrowedFd<'_>) -> Result<bool, E>,
 ) -> Result<Alive, CanaryError> {
     let mut alive = Alive::default();
     for frontend in CANARIES {
         let family = frontend.addr.family();
-        let dial = |probe| {
+        let try_connect = |probe| {
             let prepare = |socket: BorrowedFd<'_>| prepare(probe, socket).map_err(|error| unprepared(probe, &error));
-            let was_seen = |socket: BorrowedFd<'_>| {
-                was_seen(socket).map_err(|error| format!("what a program says of a socket cannot be read: {error}"))
+            let was_observed = |socket: BorrowedFd<'_>| {
+                was_observed(socket).map_err(|error| format!("what a program says of a socket cannot be read: {error}"))
             };
-            dial(frontend, prepare, was_seen).map_err(|reason| CanaryError::NotTried { family, reason })
+            try_connect(frontend, prepare, was_observed).map_err(|reason| CanaryError::NotTried { family, reason })
         };
-        alive.notes.extend(judge(frontend, dial(Probe::Ordinary)?, dial(Probe::Own)?)?);
+        alive.notes.extend(judge(frontend, try_connect(Probe::Ordinary)?, try_connect(Probe::Own)?)?);
     }
     Ok(alive)
 }
@@ -136,18 +136,18 @@ fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, 
         // Connected, or unreachable because the node has no route: in both cases the hook left nodelb's own socket
         // alone.
         ((REFUSED, true), (answer, true)) if answer != REFUSED => Ok(None),
-        ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, beside: ordinary && own }),
+        ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, is_shared: ordinary && own }),
         ((answer, _), _) => {
             Err(CanaryError::NotInEffect { family, frontend, answer: answer.to_string(), cgroup: own_cgroup() })
         }
     }
 }
 
-/// Connects a new UDP socket after `prepare` has registered it, and then asks `was_seen` about it.
-fn dial(
+/// Connects a new UDP socket after `prepare` has registered it, and then asks `was_observed` about it.
+fn try_connect(
     frontend: L4Addr,
     prepare: impl FnOnce(BorrowedFd<'_>) -> Result<(), String>,
-    was_seen: impl FnOnce(BorrowedFd<'_>) -> Result<bool, String>,
+    was_observed: impl FnOnce(BorrowedFd<'_>) -> Result<bool, String>,
 ) -> Result<Seen, String> {
     let family = match frontend.addr.family() {
         Family::Ipv4 => AddressFamily::Inet,
@@ -164,7 +164,7 @@ fn dial(
         Ok(()) => Answer::Connected,
         Err(errno) => Answer::Failed(errno),
     };
-    Ok((answer, was_seen(socket.as_fd())?))
+    Ok((answer, was_observed(socket.as_fd())?))
 }
 
 /// Returns the cgroup v2 of this process, for the message only.

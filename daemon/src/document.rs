@@ -291,14 +291,14 @@ impl<'a, 't> Fields<'a, 't> {
     pub(crate) fn unknown(&self) -> Mismatches {
         let is_known = |name: &str| self.known.iter().any(|known| known == name);
         let unknown = self.table.keys().filter(|key| !is_known(key.get_ref()));
-        let told = unknown.map(|key| {
+        let reported = unknown.map(|key| {
             let remedy = match nearest(&self.known, key.get_ref()) {
                 Some(similar) => format!("did you mean `{similar}`?"),
                 None => format!("known here: {}", self.known.join(", ")),
             };
             (key.span(), format!("unknown key `{}{}`; {remedy}", self.prefix, key.get_ref()))
         });
-        told.collect()
+        reported.collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Drift: changes of the kernel's maps and links by other programs. Every few minutes and on request a [`Checker`]
 //! reads the maps while the owner continues to work, and sends it the entries that seem to differ from what it wrote.
 //! Only the owner knows which operations are in progress: it reads these entries again and repairs those that really
-//! differ ([`nodelb_core::engine::Engine::found`]). This module counts the results.
+//! differ ([`nodelb_core::engine::Engine::accept_actual`]). This module counts the results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::kernel_check::{Content, Drift, EntryKey, differing};
+use nodelb_core::state::kernel_check::{Content, Drift, EntryKey, differing_entries};
 use nodelb_kube::clock::{Clock, ticking};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
@@ -59,7 +59,7 @@ pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
 }
 
 /// Writes one line to the journal.
-pub(crate) fn tell(repaired: &[Drift]) {
+pub(crate) fn log_repairs(repaired: &[Drift]) {
     const SHOWN: usize = 8;
     if repaired.is_empty() {
         return;
@@ -129,7 +129,7 @@ impl Checker {
         let looking = tokio::task::spawn_blocking(move || {
             let content = read()?;
             let believed = snapshot.borrow().realised.clone();
-            Ok(differing(&content, &believed))
+            Ok(differing_entries(&content, &believed))
         });
         match looking.await.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(suspects) => {

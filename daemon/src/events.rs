@@ -24,7 +24,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::session::Session;
 use nodelb_kube::clock::{Clock, ticking, unix_seconds};
-use nodelb_kube::events::{Event, Told, post};
+use nodelb_kube::events::{Event, PostOutcome, post};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -85,7 +85,7 @@ impl Writer {
                 if self.pace.is_quiet(self.now().since_start) {
                     break;
                 }
-                self.tell(&session, &due).await;
+                self.report(&session, &due).await;
             }
         }
     }
@@ -104,23 +104,23 @@ impl Writer {
     }
 
     /// Writes one Event. An error that concerns only this Event does not stop the others.
-    async fn tell(&mut self, session: &Session, due: &Due) {
+    async fn report(&mut self, session: &Session, due: &Due) {
         let Now { since_start: now, unix } = self.now();
         self.board.attempted(now);
-        let told = self.write(session, due, unix).await;
-        if let Err(error) = &told {
+        let reported = self.write(session, due, unix).await;
+        if let Err(error) = &reported {
             debug!("a Kubernetes Event on {} ({}) was not written: {error}", due.service, due.reason);
         }
-        match told {
+        match reported {
             // 409: an earlier attempt wrote it, and the answer was lost.
-            Ok(Told::Written) | Err(LinkError::Status { code: 409, .. }) => {
+            Ok(PostOutcome::Written) | Err(LinkError::Status { code: 409, .. }) => {
                 self.pace.written();
-                self.board.told(due, now);
+                self.board.reported(due, now);
             }
             Err(LinkError::Forbidden(why)) => self.refused(due, now, &why),
             // Apiservers delete Events after an hour, and an Event that one rejects would be rejected again a moment
             // later.
-            Ok(Told::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => self.board.forget(due),
+            Ok(PostOutcome::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => self.board.forget(due),
             // Another part of nodelb reports an absent apiserver; problems that still exist are written later.
             Err(LinkError::Busy { retry_after, .. }) => {
                 self.pace.failed(now, retry_after.map_or(0, |wanted| wanted.as_secs()));
@@ -163,7 +163,7 @@ impl Writer {
         seen
     }
 
-    async fn write(&self, session: &Session, due: &Due, now: u64) -> Result<Told, LinkError> {
+    async fn write(&self, session: &Session, due: &Due, now: u64) -> Result<PostOutcome, LinkError> {
         let Due { service, reason, message, name, first, count } = due;
         let event = Event { service, reason: &reason.to_string(), message, name, first: *first, count: *count };
         post(session, &event, &self.reads.node, now).await

@@ -7,7 +7,7 @@
 //!  owner ── Arc<Snapshot>, Arc<Health> ──> View ──> answers, when asked
 //!    ▲                          │
 //!    │                          └── wanted ports ──> doors ──> listen ──> load balancers, and any other host
-//!    └── Change::EntryError: what cannot be listened on
+//!    └── Change::HealthCheckPortError: what cannot be listened on
 //! ```
 //!
 //! The answers run on their own thread and runtime: however many requests arrive, they use one core at most and never
@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use nodelb_core::change::Change;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock::Clock;
 use tokio::sync::{mpsc, watch};
 
@@ -43,7 +43,7 @@ const STUCK_AFTER: u64 = 60_000;
 
 /// The inputs and outputs of the health check server.
 #[derive(Clone)]
-pub struct LocalEntry {
+pub struct LbHealth {
     /// The state that the answers are computed from.
     pub view: View,
     /// To the owner.
@@ -62,7 +62,7 @@ pub struct LocalEntry {
 ///
 /// # Errors
 /// If the thread cannot be started.
-pub fn start(entry: LocalEntry, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+pub fn start(entry: LbHealth, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let work = move || {
         runtime.block_on(async {
@@ -77,7 +77,7 @@ pub fn start(entry: LocalEntry, stop: impl Future<Output = ()> + Send + 'static)
 }
 
 /// Listens and answers forever.
-pub async fn run(entry: LocalEntry) {
+pub async fn run(entry: LbHealth) {
     let places = listen::Places::new(entry.bounds);
     tokio::join!(node::run(entry.clone(), places.clone()), service::run(entry, places));
 }
@@ -95,7 +95,7 @@ pub struct View {
 
 /// The health of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
+struct LoopStatus {
     /// Whether connections are translated and changes are applied. Independent of the apiservers and of single
     /// services.
     is_healthy: bool,
@@ -109,11 +109,11 @@ impl View {
         Arc::clone(&self.snapshot.borrow())
     }
 
-    fn standing(&self, snapshot: &Snapshot) -> Standing {
+    fn status(&self, snapshot: &Snapshot) -> LoopStatus {
         let (moment, now) = (self.clock.now(), SystemTime::now());
         let age = Duration::from_millis(moment.0.saturating_sub(snapshot.at.0));
-        let is_alive = moment.0.saturating_sub(self.health.borrow().beat.0) < STUCK_AFTER;
-        Standing {
+        let is_alive = moment.0.saturating_sub(self.health.borrow().heartbeat.0) < STUCK_AFTER;
+        LoopStatus {
             is_healthy: is_alive && serves(snapshot),
             updated: now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH),
             now,

@@ -21,7 +21,7 @@ pub mod latency;
 pub mod lb_health;
 mod listen;
 pub mod log;
-pub mod moves;
+pub mod stale_sockets;
 mod netlink;
 pub mod node;
 pub mod notify;

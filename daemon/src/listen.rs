@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 
 /// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 256;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{Engine, Outranked, Round, Takeover};
+use nodelb_core::engine::{Engine, AddressConflict, Round, Takeover};
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;
@@ -49,7 +49,7 @@ const ROUND_CHANGES: usize = 65_536;
 const CANARY_EVERY: Duration = Duration::from_secs(10);
 
 /// The interval of the loop without changes.
-const BEAT_EVERY: Duration = Duration::from_secs(1);
+const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// How many milliseconds systemd waits for a source at most. Units that are ordered after nodelb must start in the end,
 /// above all the kubelet: on a control-plane node it starts the apiserver itself.
@@ -86,7 +86,7 @@ pub struct Owner<D> {
 
 /// The state of the loop between rounds.
 #[derive(Default)]
-struct Standing {
+struct LoopState {
     was_ready: bool,
     /// Whether systemd was notified of readiness before all sources were synced.
     goes_without: bool,
@@ -97,12 +97,12 @@ struct Standing {
 impl<D: Datapath> Owner<D> {
     /// Runs until `shutdown`. Leaves the datapath unchanged: connections continue.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
-        let mut standing = Standing::default();
-        let mut beat = ticking(BEAT_EVERY);
+        let mut state = LoopState::default();
+        let mut heartbeat = ticking(TICK_EVERY);
         let mut canary = ticking(CANARY_EVERY);
         let mut watchdog = self.notifier.watchdog_interval().map(ticking);
         tokio::pin!(shutdown);
-        self.round(&mut standing, Taken::now());
+        self.round(&mut state, Taken::now());
         loop {
             let retry = self.engine.next_round().map(|at| self.clock.instant_of(at));
             tokio::select! {
@@ -110,22 +110,22 @@ impl<D: Datapath> Owner<D> {
                 Some(batch) = self.changes.recv() => {
                     let taken = Taken::now();
                     self.take(batch);
-                    self.round(&mut standing, taken);
+                    self.round(&mut state, taken);
                 }
                 () = at(retry) => {
                     self.reporter.count_retry();
-                    self.round(&mut standing, Taken::now());
+                    self.round(&mut state, Taken::now());
                 }
-                Some(suspects) = self.drift.suspects.recv() => self.look_again(&suspects, &mut standing),
+                Some(suspects) = self.drift.suspects.recv() => self.look_again(&suspects, &mut state),
                 _ = canary.tick() => {
-                    self.try_canary(&mut standing);
-                    self.publish_health(&standing);
+                    self.try_canary(&mut state);
+                    self.publish_health(&state);
                 }
                 () = tick(&mut watchdog) => self.notifier.watchdog(),
-                _ = beat.tick() => {
-                    self.go_without_all(&mut standing);
-                    standing.losses.report(self.clock.now());
-                    self.publish_health(&standing);
+                _ = heartbeat.tick() => {
+                    self.go_without_all(&mut state);
+                    state.losses.report(self.clock.now());
+                    self.publish_health(&state);
                 }
             }
         }
@@ -144,9 +144,9 @@ impl<D: Datapath> Owner<D> {
     }
 
     /// Reads the entries again, while no operation is in progress, and repairs real differences.
-    fn look_again(&mut self, suspects: &[EntryKey], standing: &mut Standing) {
+    fn look_again(&mut self, suspects: &[EntryKey], state: &mut LoopState) {
         match self.datapath.read(suspects) {
-            Ok(content) if self.engine.found(&content, suspects) > 0 => self.round(standing, Taken::now()),
+            Ok(content) if self.engine.accept_actual(&content, suspects) > 0 => self.round(state, Taken::now()),
             Ok(_as_believed) => {}
             Err(error) => warn!(
                 message_id = %messages::MAPS_UNREADABLE,
@@ -155,27 +155,27 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    fn round(&mut self, standing: &mut Standing, taken: Taken) {
+    fn round(&mut self, state: &mut LoopState, taken: Taken) {
         let (now, began) = (self.clock.now(), Taken::now());
         self.rounds.begin();
         let mut round = self.engine.reconcile(&mut self.datapath, now);
         self.engine.end_round(&mut self.datapath, self.clock.now());
         self.reporter.report(&mut round, taken, began.elapsed());
         report(&round);
-        drift::tell(&round.repaired);
+        drift::log_repairs(&round.repaired);
         drift::count_round(&self.drift.reports, &round.repaired);
-        report_losses(&round, &mut standing.losses, now);
+        report_losses(&round, &mut state.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         self.rounds.end();
-        let becomes_ready = self.engine.is_ready() && !standing.was_ready;
+        let becomes_ready = self.engine.is_ready() && !state.was_ready;
         if becomes_ready {
-            standing.was_ready = true;
-            self.try_canary(standing);
+            state.was_ready = true;
+            self.try_canary(state);
         }
         // Published before systemd is notified: units that wait for it may send requests at once.
-        self.publish_health(standing);
+        self.publish_health(state);
         if becomes_ready {
-            let (services, kept) = (self.engine.holdings().services, self.engine.kept());
+            let (services, kept) = (self.engine.sizes().services, self.engine.kept());
             info!(message_id = %messages::READY, services, "{}", kept::reconciled(&kept));
             kept::warn(&kept);
             self.notifier.ready(&format!("serving {services} services"));
@@ -183,19 +183,19 @@ impl<D: Datapath> Owner<D> {
     }
 
     /// Notifies systemd that everything possible is done, although not every source is synced.
-    fn go_without_all(&mut self, standing: &mut Standing) {
+    fn go_without_all(&mut self, state: &mut LoopState) {
         let is_due = self.clock.now().0 >= READY_WITHOUT_ALL;
-        if !is_due || standing.was_ready || standing.goes_without {
+        if !is_due || state.was_ready || state.goes_without {
             return;
         }
         let missing = match self.lacks_kubernetes_only() {
             true => "no apiserver has answered yet",
             false => "the services directory could not be read yet",
         };
-        standing.goes_without = true;
-        self.try_canary(standing);
-        self.publish_health(standing);
-        let served = match self.engine.holdings().services {
+        state.goes_without = true;
+        self.try_canary(state);
+        self.publish_health(state);
+        let served = match self.engine.sizes().services {
             1 => "1 service from before is served".to_owned(),
             services => format!("{services} services from before are served"),
         };
@@ -209,36 +209,36 @@ impl<D: Datapath> Owner<D> {
     }
 
     /// Checks the hooks. Logs only changes: a hook that stays broken causes one line, not one every ten seconds.
-    fn try_canary(&mut self, standing: &mut Standing) {
+    fn try_canary(&mut self, state: &mut LoopState) {
         let (taken, links) = (Taken::now(), drift::links(&self.drift.reports));
         let checks = (self.probe)(&mut self.datapath);
         let mut events = Vec::new();
         for check in &checks {
-            let before = standing.probes.iter().find(|before| before.name == check.name);
+            let before = state.probes.iter().find(|before| before.name == check.name);
             let said = format!("{}: {}", check.name, check.detail);
             if !check.passed && before.is_none_or(|before| before != check) {
                 warn!(message_id = %messages::HOOKS_FAILED, "{said}");
-                events.push(Event::of_daemon(What::Failed, said));
+                events.push(Event::for_daemon(What::Failed, said));
             } else if check.passed && before.is_some_and(|before| !before.passed) {
                 info!(message_id = %messages::HOOKS_WORK, "{said}");
-                events.push(Event::of_daemon(What::Healed, said));
+                events.push(Event::for_daemon(What::Healed, said));
             }
         }
         let links = drift::links(&self.drift.reports) - links;
         if links > 0 {
             let detail = format!("{links} links were not as they should be and are attached again");
-            events.push(Event { kernel: Kernel::Done, ..Event::of_daemon(What::Repaired, detail) });
+            events.push(Event { kernel: Kernel::Done, ..Event::for_daemon(What::Repaired, detail) });
         }
-        self.reporter.tell(events, taken);
-        standing.probes = checks;
+        self.reporter.record(events, taken);
+        state.probes = checks;
     }
 
-    fn publish_health(&self, standing: &Standing) {
+    fn publish_health(&self, state: &LoopState) {
         let waiting = || self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
         let serves_from_before = || self.snapshot.borrow().serves_anything();
-        let reconcile = if standing.was_ready {
+        let reconcile = if state.was_ready {
             Check::passed("reconcile", kept::reconciled(&self.engine.kept()))
-        } else if standing.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
+        } else if state.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
             let detail =
                 format!("what was known before is served; waiting for the first complete answer of: {}", waiting());
             Check::passed("reconcile", detail)
@@ -246,12 +246,12 @@ impl<D: Datapath> Owner<D> {
             Check::failed("reconcile", format!("waiting for the first complete answer of: {}", waiting()))
         };
         let mut checks = vec![reconcile];
-        checks.extend(standing.probes.iter().cloned());
+        checks.extend(state.probes.iter().cloned());
         // No reason to mark the node as not ready: connections are translated all the same.
-        let unanswered = self.snapshot.borrow().facts().entry_error(None).map(ToString::to_string);
+        let unanswered = self.snapshot.borrow().facts().health_check_port_error(None).map(ToString::to_string);
         checks.extend(unanswered.map(|error| Check::passed("healthz", error)));
         checks.extend(node_addresses(&self.snapshot.borrow()));
-        self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks }));
+        self.health.send_replace(Arc::new(Health { heartbeat: self.clock.now(), checks }));
     }
 }
 
@@ -326,17 +326,17 @@ fn report_node_addrs(round: &Round, shown: usize) {
 
 /// Reports services that lose or regain an address because another service owns it or no longer owns it.
 fn report_contests(round: &Round, shown: usize) {
-    for Outranked { address, claimant, owner, text, described } in round.outranked.iter().take(shown) {
+    for AddressConflict { address, claimant, owner, text, described } in round.conflicts.iter().take(shown) {
         warn!(
-            message_id = %messages::FRONTEND_OUTRANKED,
+            message_id = %messages::FRONTEND_CONFLICT,
             frontend = %address, service = %claimant.service, owner = %owner.service,
             "address conflict: {text}; {described} is not served there; remove the address from one of the two"
         );
     }
-    if round.outranked.len() > shown {
+    if round.conflicts.len() > shown {
         warn!(
-            message_id = %messages::FRONTEND_OUTRANKED,
-            "{} more address conflicts: see `nodelb frontends`", round.outranked.len() - shown
+            message_id = %messages::FRONTEND_CONFLICT,
+            "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - shown
         );
     }
     for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {
@@ -361,8 +361,8 @@ const LOSSES_BY_NAME: usize = 20;
 #[derive(Default)]
 struct Losses {
     second: u64,
-    told: usize,
-    untold: usize,
+    logged: usize,
+    suppressed: usize,
 }
 
 impl Losses {
@@ -372,23 +372,23 @@ impl Losses {
         if now.0 / 1_000 == self.second {
             return 0;
         }
-        std::mem::replace(self, Self { second: now.0 / 1_000, told: 0, untold: 0 }).untold
+        std::mem::replace(self, Self { second: now.0 / 1_000, logged: 0, suppressed: 0 }).suppressed
     }
 
     /// How many of `count` may be logged by name.
     fn admit(&mut self, count: usize) -> usize {
-        let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.told));
-        self.told += admitted;
-        self.untold += count - admitted;
+        let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.logged));
+        self.logged += admitted;
+        self.suppressed += count - admitted;
         admitted
     }
 
     fn report(&mut self, now: Moment) {
         match self.turn_over(now) {
             0 => {}
-            untold => warn!(
+            suppressed => warn!(
                 message_id = %messages::BACKENDS_LOST,
-                "{untold} more service ports have lost their last usable backend: see `nodelb services`"
+                "{suppressed} more service ports have lost their last usable backend: see `nodelb services`"
             ),
         }
     }

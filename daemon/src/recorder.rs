@@ -50,7 +50,7 @@ impl Reporter {
     pub fn report(&mut self, round: &mut Round, taken: Taken, took: Duration) {
         self.latencies.observe(round, took);
         self.latencies.observe_triggers(round, taken);
-        self.tell(std::mem::take(&mut round.events), taken);
+        self.record(std::mem::take(&mut round.events), taken);
     }
 
     /// Counts a round that an earlier round made necessary.
@@ -59,11 +59,11 @@ impl Reporter {
     }
 
     /// Records events that happened at `taken` and are in the kernel by now. Never waits.
-    pub fn tell(&mut self, mut events: Vec<Event>, taken: Taken) {
+    pub fn record(&mut self, mut events: Vec<Event>, taken: Taken) {
         let count = events.len();
         if self.lost > 0 {
             let detail = format!("{} more changes are not recorded: there was no room for them", self.lost);
-            events.push(Event::of_daemon(What::More, detail));
+            events.push(Event::for_daemon(What::More, detail));
         }
         if events.is_empty() {
             return;
@@ -79,19 +79,19 @@ impl Reporter {
 
 /// The intervals and limits for files.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub struct RecorderTimeouts {
     /// The minimum time between two writes; the first is immediate.
     pub every: Duration,
     /// The same after a failed write.
     pub retry: Duration,
     /// The maximum duration of the read at the start, and of the write at the end.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl Default for Timing {
+impl Default for RecorderTimeouts {
     fn default() -> Self {
         let (every, retry) = (Duration::from_secs(1), Duration::from_secs(30));
-        Self { every, retry, patience: Duration::from_secs(4) }
+        Self { every, retry, timeout: Duration::from_secs(4) }
     }
 }
 
@@ -108,18 +108,18 @@ pub struct Started {
 }
 
 /// Starts the recorder. `start` is the first recorded event.
-pub fn start(directory: PathBuf, latencies: Latencies, start: Event, timing: Timing) -> Started {
+pub fn start(directory: PathBuf, latencies: Latencies, start: Event, timeouts: RecorderTimeouts) -> Started {
     let (to, from) = mpsc::channel(QUEUE);
     let (publish, history) = watch::channel(Arc::default());
     let mut reporter = Reporter { to, latencies: latencies.clone(), lost: 0 };
-    reporter.tell(vec![start], Taken::now());
+    reporter.record(vec![start], Taken::now());
     let recorder = Recorder {
         from,
         publish,
         latencies: latencies.clone(),
         history: History::default(),
         directory,
-        timing,
+        timeouts,
         keeps: false,
         written: 0,
         writing: None,
@@ -136,7 +136,7 @@ struct Recorder {
     latencies: Latencies,
     history: History,
     directory: PathBuf,
-    timing: Timing,
+    timeouts: RecorderTimeouts,
     /// Whether records are stored. Not if the records of earlier runs could not be read, because new ones are appended
     /// to them.
     keeps: bool,
@@ -185,10 +185,10 @@ impl Recorder {
 
     /// Reads the records of earlier runs. Events wait meanwhile.
     async fn restore(&mut self) {
-        let (directory, patience) = (self.directory.clone(), self.timing.patience);
+        let (directory, limit) = (self.directory.clone(), self.timeouts.timeout);
         let shown = file::path(&directory).display().to_string();
         let reading = state::aside(move || file::read(&directory));
-        match timeout(patience, reading).await {
+        match timeout(limit, reading).await {
             Ok(Ok(found)) => {
                 if found.unreadable > 0 {
                     info!(
@@ -212,7 +212,7 @@ impl Recorder {
             Err(_elapsed) => {
                 warn!(
                     message_id = %messages::STATE_UNREADABLE,
-                    "{shown} is not read within {patience:?}; /history begins with this start, and ends with it"
+                    "{shown} is not read within {limit:?}; /history begins with this start, and ends with it"
                 );
             }
         }
@@ -251,7 +251,7 @@ impl Recorder {
         match state::begin(move || file::append(&directory, &records)) {
             Ok(done) => {
                 self.writing = Some(Writing { done, last });
-                self.next_write = Some(Instant::now() + self.timing.every);
+                self.next_write = Some(Instant::now() + self.timeouts.every);
             }
             Err(error) => self.conclude(Err(error)),
         }
@@ -268,7 +268,7 @@ impl Recorder {
                 }
             }
             Err(error) => {
-                self.next_write = Some(Instant::now() + self.timing.retry);
+                self.next_write = Some(Instant::now() + self.timeouts.retry);
                 if !std::mem::replace(&mut self.has_failed, true) {
                     warn!(
                         message_id = %messages::STATE_UNWRITTEN,
@@ -281,17 +281,17 @@ impl Recorder {
 
     /// Writes the remaining records, within the time limit.
     async fn end(mut self) {
-        let deadline = Instant::now() + self.timing.patience;
+        let deadline = Instant::now() + self.timeouts.timeout;
         self.next_write = None;
         while self.writing.is_some() || (self.is_behind() && !self.has_failed) {
             self.write();
             match timeout_at(deadline, finished(&mut self.writing)).await {
                 Ok(result) => self.conclude(result),
                 Err(_elapsed) => {
-                    let (path, patience) = (file::path(&self.directory), self.timing.patience);
+                    let (path, limit) = (file::path(&self.directory), self.timeouts.timeout);
                     warn!(
                         message_id = %messages::STATE_UNWRITTEN,
-                        "{} is not written: not done within {patience:?}", path.display()
+                        "{} is not written: not done within {limit:?}", path.display()
                     );
                     return;
                 }

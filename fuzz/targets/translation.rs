@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Datapath, Limits};
-use nodelb_core::engine::{Engine, Holdings};
+use nodelb_core::engine::{Engine, EngineSizes};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
@@ -53,12 +53,12 @@ impl Node {
         }
     }
 
-    fn holdings(&mut self) -> Holdings {
+    fn sizes(&mut self) -> EngineSizes {
         for _ in 0..100 {
             self.now = self.now.plus(10_000);
             self.engine.reconcile(&mut self.maps, self.now);
         }
-        self.engine.holdings()
+        self.engine.sizes()
     }
 }
 
@@ -78,5 +78,5 @@ fuzz_target!(|objects: &[u8]| {
     (0..2).for_each(|_| node.list(objects, false));
     let mut empty = Node::new();
     empty.list(objects, false);
-    assert_eq!(node.holdings(), empty.holdings());
+    assert_eq!(node.sizes(), empty.sizes());
 });

@@ -131,7 +131,7 @@ proptest! {
         let frontends = reports::frontends(&snapshot, &Filter::default());
         let backends = reports::backends(&snapshot, &Filter::default());
         for service in reports::services(&snapshot, &Filter::default()) {
-            let filter = Filter::of_service(&service.service);
+            let filter = Filter::for_service(&service.service);
             let own: Vec<_> = frontends.iter().filter(|row| row.service == service.service).cloned().collect();
             prop_assert_eq!(reports::frontends(&snapshot, &filter), own);
             let own: Vec<_> = backends.iter().filter(|row| row.service == service.service).cloned().collect();

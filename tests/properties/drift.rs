@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nodelb_core::datapath::Datapath;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId, Slot};
-use nodelb_core::state::kernel_check::{Content, EntryKey, differing};
+use nodelb_core::state::kernel_check::{Content, EntryKey, differing_entries};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -79,8 +79,8 @@ fn key(op: &MapOp) -> EntryKey {
 /// The check that the daemon runs periodically.
 fn look(host: &mut Host) -> BTreeSet<EntryKey> {
     let content = Content { state: host.held(), ..Content::default() };
-    let suspects = differing(&content, &host.engine.snapshot(host.now).realised);
-    assert_eq!(host.engine.found(&content, &suspects), suspects.len());
+    let suspects = differing_entries(&content, &host.engine.snapshot(host.now).realised);
+    assert_eq!(host.engine.accept_actual(&content, &suspects), suspects.len());
     suspects.into_iter().collect()
 }
 
@@ -96,7 +96,7 @@ proptest! {
         host.send(changes);
         host.send_synced();
         host.settle();
-        let (before, holdings) = (host.held(), host.engine.holdings());
+        let (before, sizes) = (host.held(), host.engine.sizes());
         for foreign_write in &done {
             let now = host.now;
             if let Some(op) = foreign_write.op(&host.held()) {
@@ -109,7 +109,7 @@ proptest! {
         prop_assert_eq!(round.repaired.iter().map(|drift| drift.key).collect::<BTreeSet<_>>(), suspects.clone());
         let touched: BTreeSet<EntryKey> = host.maps.log.iter().map(|(op, _)| key(op)).collect();
         prop_assert_eq!(touched, suspects, "nothing else is touched");
-        prop_assert_eq!(host.engine.holdings(), holdings);
+        prop_assert_eq!(host.engine.sizes(), sizes);
         prop_assert!(look(&mut host).is_empty());
         prop_assert_eq!(host.engine.next_round(), None);
     }
@@ -128,9 +128,9 @@ proptest! {
         host.settle();
         let late = host.held();
         for (seen, believed) in [(early, host.engine.snapshot(host.now).realised), (late, believed)] {
-            let suspects = differing(&Content { state: seen, ..Content::default() }, &believed);
+            let suspects = differing_entries(&Content { state: seen, ..Content::default() }, &believed);
             let now = host.maps.read(&suspects).expect("memory can be read");
-            prop_assert_eq!(host.engine.found(&now, &suspects), 0);
+            prop_assert_eq!(host.engine.accept_actual(&now, &suspects), 0);
         }
         prop_assert!(host.round().repaired.is_empty());
     }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::{Datapath, Limits};
-use nodelb_core::engine::Holdings;
+use nodelb_core::engine::EngineSizes;
 use nodelb_core::explain::reports;
-use nodelb_core::explain::story::{self, Client, End};
+use nodelb_core::explain::explanation::{self, Client, ConnectResult};
 use nodelb_core::explain::trace::{Verdict, trace};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::FrontendKind;
@@ -20,11 +20,11 @@ use crate::memory_maps;
 use crate::model::{Host, Maps, ROOMY};
 use crate::world::{SOURCES, changes, destinations, facts, guard, removal};
 
-fn empty_holdings() -> Holdings {
+fn empty_sizes() -> EngineSizes {
     let mut host = Host::new(memory_maps::create(ROOMY, None), SOURCES, guard());
     host.send_synced();
     host.settle();
-    host.engine.holdings()
+    host.engine.sizes()
 }
 
 /// Removes all facts and checks that nothing is left.
@@ -32,7 +32,7 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
     host.send(facts(changes).iter().filter_map(removal));
     host.send_synced();
     prop_assert!(host.settle(), "empty, and still something to do");
-    prop_assert_eq!(host.engine.holdings(), empty_holdings());
+    prop_assert_eq!(host.engine.sizes(), empty_sizes());
     prop_assert_eq!(Maps::slots_used(&host.maps.maps), 0);
     prop_assert_eq!(host.text(), "");
     prop_assert_eq!(&host.held(), &host.engine.snapshot(host.now).desired);
@@ -44,19 +44,19 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
 fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
     let (held, snapshot) = (host.held(), host.engine.snapshot(host.now));
     for to in destinations() {
-        let explanation = story::story(&snapshot, to, Client::Host);
+        let explanation = explanation::explain(&snapshot, to, Client::Host);
         let end = match trace(&held, &guard().nodeport_range, to) {
-            Verdict::Forwarded(_, slots) => End::Forwarded(backends_of(slots).count()),
-            Verdict::Refused(_, errno) => End::Refused(errno),
-            Verdict::PassedThrough => End::PassedThrough,
+            Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
+            Verdict::Refused(_, errno) => ConnectResult::Refused(errno),
+            Verdict::PassedThrough => ConnectResult::PassedThrough,
         };
         let is_explained = explanation.found.as_ref().is_some_and(|found| !found.is_in_kernel)
             && explanation.claims.first().is_some_and(|row| row.error.is_some());
         prop_assert!(
-            explanation.end == end || is_explained,
+            explanation.result == end || is_explained,
             "{} is explained as {:?} but ends as {:?}",
             to,
-            explanation.end,
+            explanation.result,
             end
         );
     }
@@ -113,7 +113,7 @@ proptest! {
         host.send_synced();
         prop_assert!(host.settle(), "seed {}", seed);
         prop_assert_eq!(&host.held(), &host.engine.snapshot(host.now).desired);
-        prop_assert_eq!(host.engine.holdings().failed, 0);
+        prop_assert_eq!(host.engine.sizes().failed, 0);
         assert_nothing_leaks(&mut host, &changes)?;
     }
 

@@ -12,7 +12,7 @@ use nodelb::files::{FileContent, parse};
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::Limits;
-use nodelb_core::engine::{Outranked, Takeover};
+use nodelb_core::engine::{AddressConflict, Takeover};
 use nodelb_core::explain::reports;
 use nodelb_core::explain::trace::{Verdict, refuses_bind, taken_nodeports, trace};
 use nodelb_core::filter::Filter;
@@ -129,7 +129,7 @@ impl<W: Environment> Runner<W> {
             ["trace", to] => self.trace(to.parse().map_err(|error| format!("{error}"))?),
             ["bind", at] => self.bind(at.parse().map_err(|error| format!("{error}"))?),
             ["ops"] => self.ops(),
-            ["holdings"] => format!("{:#?}\n", self.host.engine.holdings()),
+            ["sizes"] => format!("{:#?}\n", self.host.engine.sizes()),
             ["problems"] => self.problems(),
             ["health-check-nodeports"] => health_check_nodeports(&snapshot),
             ["journal"] => self.journal(),
@@ -407,7 +407,7 @@ impl<W: Environment> Runner<W> {
             for Emptied { key, cause } in &round.emptied {
                 _ = writeln!(text, "{key} emptied: {cause} left it without backends");
             }
-            for Outranked { claimant, text: why, .. } in &round.outranked {
+            for AddressConflict { claimant, text: why, .. } in &round.conflicts {
                 _ = writeln!(text, "{claimant} waits: {why}");
             }
             for Takeover { address, owner, before } in &round.takeovers {
@@ -441,7 +441,7 @@ impl<W: Environment> Runner<W> {
         let mut empty = self.settings.host(memory_maps::create(self.settings.limits, None));
         empty.send_synced();
         empty.settle();
-        let (left, nothing) = (self.host.engine.holdings(), empty.engine.holdings());
+        let (left, nothing) = (self.host.engine.sizes(), empty.engine.sizes());
         let slots = self.host.maps.maps.slots_used();
         if is_settled && left == nothing && slots == 0 && self.host.text().is_empty() {
             return Ok(());

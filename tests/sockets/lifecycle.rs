@@ -321,7 +321,7 @@ fn what_is_pinned_outlives_its_pins_while_the_daemon_runs() {
         let kernel = Kernel::open(&options);
         assert_eq!((kernel.report.origin, kernel.datapath.dump().unwrap()), (Origin::Reused, content()));
         assert!(kernel.report.links.iter().all(|(_, state)| *state == LinkState::Updated), "{:?}", kernel.report.links);
-        assert_eq!(kernel.report.elsewhere, Vec::<PathBuf>::new());
+        assert_eq!(kernel.report.foreign_pin_directories, Vec::<PathBuf>::new());
         prober.finish();
     });
 }

@@ -112,9 +112,9 @@ fn try_canary(own: &OwnSockets) -> [(Result<(), Errno>, bool); 2] {
     [OwnSockets::observe, OwnSockets::register].map(|prepare: fn(&OwnSockets, BorrowedFd<'_>) -> io::Result<()>| {
         let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).unwrap();
         prepare(own, socket.as_fd()).unwrap();
-        assert!(!own.was_seen(socket.as_fd()).unwrap(), "not yet");
+        assert!(!own.was_observed(socket.as_fd()).unwrap(), "not yet");
         let answer = own_connect(&socket, "198.51.100.9:9".parse().unwrap());
-        (answer, own.was_seen(socket.as_fd()).unwrap())
+        (answer, own.was_observed(socket.as_fd()).unwrap())
     })
 }
 
@@ -137,6 +137,6 @@ fn the_own_program_is_distinguished_from_one_with_other_maps() {
         other.serve(1, "198.51.100.9:9/UDP", &[]);
         assert_eq!(try_canary(&own), [(REFUSED, true), (REFUSED, true)], "both refuse");
         let unknown = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert!(own.was_seen(unknown.as_fd()).is_err(), "neither registered nor observed");
+        assert!(own.was_observed(unknown.as_fd()).is_err(), "neither registered nor observed");
     });
 }

@@ -7,7 +7,7 @@ pub mod catalogue;
 pub mod facts;
 pub mod finding;
 mod gather;
-mod near;
+mod suggest;
 mod rows;
 pub mod rules;
 mod show;
@@ -22,7 +22,7 @@ use nodelb_kube::clock;
 use self::finding::Severity;
 use crate::client;
 use crate::exit::Failure;
-use crate::means::{Means, ReadConfiguration};
+use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::{DiagnoseOptions, Output};
 
 /// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2
@@ -33,12 +33,12 @@ use crate::{DiagnoseOptions, Output};
 pub(crate) fn diagnose(
     options: &DiagnoseOptions,
     configured: ReadConfiguration,
-    told: &mut dyn Write,
+    out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
-    let means = Means::of(&options.whom, configured)?;
+    let endpoints = Endpoints::of(&options.connection, configured)?;
     let runtime = client::runtime()?;
     let now = clock::unix_seconds(SystemTime::now());
-    let facts = runtime.block_on(gather::facts(options, &means, now));
+    let facts = runtime.block_on(gather::facts(options, &endpoints, now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let findings = rules::findings(&facts);
@@ -47,7 +47,7 @@ pub(crate) fn diagnose(
         Output::Text => report.to_text(),
         Output::Json => report.to_json().context("the findings cannot be written as JSON")?,
     };
-    told.write_all(text.as_bytes()).context("writing what was found")?;
+    out.write_all(text.as_bytes()).context("writing what was found")?;
     Ok(match report.severity() {
         Severity::Ok | Severity::Info => ExitCode::SUCCESS,
         Severity::Warning => ExitCode::from(1),

@@ -32,7 +32,7 @@ pub enum Change {
     NodeObjectUnknown,
     /// The reason why load balancers get no answer; `None` if there is none. With a service name it concerns the
     /// health-check port of that service, without one the node's own health addresses.
-    EntryError(Option<ServiceName>, Option<Arc<str>>),
+    HealthCheckPortError(Option<ServiceName>, Option<Arc<str>>),
     /// The result of nodelb's own health checks: the backends of the service that must not be selected, each with its
     /// last error. It replaces any earlier result for the service.
     Quarantine(ServiceName, BTreeMap<(Addr, u16), Arc<str>>),

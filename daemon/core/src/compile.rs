@@ -24,7 +24,7 @@ mod weight;
 
 /// The inputs of a compilation other than the service and its slices.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct CompileContext<'a> {
     /// The node for which the service is compiled.
     pub node: &'a NodeFacts,
     /// The addresses on which NodePorts are answered.
@@ -39,11 +39,11 @@ pub struct Surroundings<'a> {
 
 /// Compiles every port of the service, in the order of its description. Ports with the same name and protocol have the
 /// same backends, so they are merged into one and share an entry in the maps.
-pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'_>) -> Vec<PortPlan> {
+pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> Vec<PortPlan> {
     let mut plans: Vec<PortPlan> = Vec::with_capacity(service.ports.len());
     for port in &service.ports {
         for family in [Family::Ipv4, Family::Ipv6] {
-            let frontends = plan_frontends(service, (port, family), around);
+            let frontends = plan_frontends(service, (port, family), context);
             if frontends.is_empty() {
                 continue;
             }
@@ -57,19 +57,19 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], around: &Surroundings<'
                 plan.frontends.extend(frontends);
                 continue;
             }
-            let candidates = admitted(slices, &key, around);
-            plans.push(plan_port(key, &candidates, around, service.affinity_seconds.unwrap_or(0), frontends));
+            let candidates = admitted(slices, &key, context);
+            plans.push(plan_port(key, &candidates, context, service.affinity_seconds.unwrap_or(0), frontends));
         }
     }
     for plan in &mut plans {
-        plan.may_be_bound = may_be_bound(plan, slices, around);
+        plan.may_be_bound = may_be_bound(plan, slices, context);
     }
     plans
 }
 
 /// Computes [`PortPlan::may_be_bound`]. The state of an endpoint does not matter, because a process that restarts has
 /// to bind its port before it is ready. Nor does the family, because an IPv6 socket accepts both.
-fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], around: &Surroundings<'_>) -> bool {
+fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], context: &CompileContext<'_>) -> bool {
     let nodeports = plan.frontends.iter().filter(|f| f.kind == FrontendKind::NodePort && f.refusal.is_none());
     let numbers: SmallVec<[u16; 2]> = nodeports.map(|frontend| frontend.address.port).collect();
     if numbers.is_empty() {
@@ -77,29 +77,29 @@ fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], around: &Surroundings<'_
     }
     let ports = slices.iter().flat_map(|slice| &slice.ports);
     let named = ports.filter(|port| port.name == plan.key.port && port.protocol == plan.key.protocol);
-    let is_here = |port: u16, addr: &Addr| numbers.contains(&port) && around.node.addresses.contains(addr);
-    !around.node_addrs.iter().any(|addr| addr.family() == plan.key.family)
+    let is_here = |port: u16, addr: &Addr| numbers.contains(&port) && context.node.addresses.contains(addr);
+    !context.node_addrs.iter().any(|addr| addr.family() == plan.key.family)
         || named.flat_map(|port| &port.backends).any(|backend| is_here(backend.port, &backend.addr))
 }
 
 fn plan_frontends(
     service: &Service,
     (port, family): (&ServicePort, Family),
-    around: &Surroundings<'_>,
+    context: &CompileContext<'_>,
 ) -> Vec<FrontendPlan> {
     let plan = |spec: &FrontendSpec| FrontendPlan {
         address: spec.l4(port.protocol),
         kind: spec.kind,
         inside_local: select::is_inside_local(service, spec.kind),
         outside_local: select::is_outside_local(service, spec.kind),
-        refusal: around.guard.check_frontend(spec, port.protocol, around.node).err(),
+        refusal: context.guard.check_frontend(spec, port.protocol, context.node).err(),
     };
     port.frontends.iter().filter(|spec| spec.addr.family() == family).map(plan).collect()
 }
 
 /// The candidates of a port to which a connection may be sent.
-fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, around: &Surroundings<'a>) -> Candidates<'a> {
-    let Surroundings { guard, apiservers, checks, .. } = around;
+fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContext<'a>) -> Candidates<'a> {
+    let CompileContext { guard, apiservers, checks, .. } = context;
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
     candidates.retain(|c| guard.admits_backend(c.address(key.protocol), c.slice.source, apiservers));
     checks.mark(&mut candidates);
@@ -109,11 +109,11 @@ fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, around: &Surroundings<'
 fn plan_port(
     key: PortKey,
     candidates: &[Candidate<'_>],
-    around: &Surroundings<'_>,
+    context: &CompileContext<'_>,
     affinity_seconds: u32,
     frontends: Vec<FrontendPlan>,
 ) -> PortPlan {
-    let selection = select::select(candidates, around.node, around.checks.last_resort);
+    let selection = select::select(candidates, context.node, context.checks.last_resort);
     let view = |places: &[usize]| -> View {
         let weights: SmallVec<[u16; 8]> = places.iter().map(|&place| candidates[place].backend.weight).collect();
         let addresses = places.iter().map(|&place| candidates[place].address(key.protocol));

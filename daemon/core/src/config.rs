@@ -14,9 +14,9 @@ pub struct EngineConfig {
     pub sources: BTreeSet<Source>,
     /// The sources that existed before this start, according to information outside the maps. Entries of a source that
     /// is not in `sources` are kept.
-    pub formerly: BTreeSet<Source>,
+    pub previous_sources: BTreeSet<Source>,
     /// The sources that the operator has disabled. Their entries are removed from the maps.
-    pub switched_off: BTreeSet<Source>,
+    pub disabled_sources: BTreeSet<Source>,
     /// The number of entries of the `services` map.
     pub max_services: u32,
 }

@@ -21,7 +21,7 @@ use crate::datapath::Datapath;
 use crate::history::Event;
 use crate::holds::{Emptied, HeldPort, Holds, Release};
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
-use crate::model::cause::{Dirt, Trigger};
+use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
 use crate::model::service::{ServiceName, Source};
@@ -30,32 +30,32 @@ use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, S
 use crate::state::ids::{BackendIds, ServiceIds};
 use crate::state::kernel_check::{Drift, EntryKey};
 use crate::state::map_ops::{self, Touched};
-use crate::state::moves::Moves;
+use crate::state::stale_generation::StaleGeneration;
 use crate::state::owner::IdOwner;
 use crate::table::{Effect, Table};
 use at_start::AtStart;
 use compiled::Compiled;
-use contest::Contests;
+use conflicts::Conflicts;
 use deferred::Deferred;
 use failures::Failures;
-use gather::Gathering;
-use tell::Teller;
+use batching::Batching;
+use event_recorder::EventRecorder;
 
 mod absent;
 mod at_start;
 mod compiled;
-mod contest;
+mod conflicts;
 mod deferred;
-mod desire;
+mod compile_step;
 mod drift;
 mod failures;
-mod gather;
+mod batching;
 mod hold;
-mod round;
-mod tell;
+mod apply_step;
+mod event_recorder;
 
 pub use absent::{Kept, KeptBecause};
-pub use contest::{Outranked, Takeover};
+pub use conflicts::{AddressConflict, Takeover};
 
 /// The results of one round, for the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub struct Round {
     /// Addresses from `unanswered` of earlier rounds that have been accepted since.
     pub answered: Vec<Addr>,
     /// Claims that started to wait for another service's claim in this round.
-    pub outranked: Vec<Outranked>,
+    pub conflicts: Vec<AddressConflict>,
     /// Claims that no longer wait because they own the address now.
     pub takeovers: Vec<Takeover>,
     /// The number of entries that were in the maps although no source asks for them, and that were removed because
@@ -114,9 +114,9 @@ pub struct Engine {
     /// The number of realised frontends that point at each service entry.
     references: HashMap<ServiceId, u32, RandomState>,
     /// The dirty services in the order in which they became dirty. At a start this is their order in memory.
-    dirty: IndexMap<ServiceName, Dirt, RandomState>,
+    dirty: IndexMap<ServiceName, DirtyReason, RandomState>,
     holds: Holds,
-    contests: Contests,
+    conflicts: Conflicts,
     /// Services for which no id was free.
     waiting: BTreeSet<ServiceName>,
     touched: Touched,
@@ -125,7 +125,7 @@ pub struct Engine {
     /// Owned frontends with a status other than Done.
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
-    gathering: Gathering,
+    batching: Batching,
     /// Changes to the maps by other programs that are not repaired yet.
     drift: BTreeMap<EntryKey, Drift>,
     retry: Option<Retry>,
@@ -135,8 +135,8 @@ pub struct Engine {
     is_prune_due: bool,
     is_pruned: bool,
     is_ready: bool,
-    moves: Moves,
-    teller: Teller,
+    stale_generation: StaleGeneration,
+    event_recorder: EventRecorder,
     round: Round,
 }
 
@@ -158,7 +158,7 @@ impl Engine {
         let mut engine = Self {
             absent,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
-            teller: Teller::new(&realised),
+            event_recorder: EventRecorder::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
             backends: BackendIds::new(&realised),
             config: Arc::new(config),
@@ -171,19 +171,19 @@ impl Engine {
             references,
             dirty: IndexMap::default(),
             holds: Holds::default(),
-            contests: Contests::default(),
+            conflicts: Conflicts::default(),
             waiting: BTreeSet::new(),
             touched: Touched::default(),
             deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
             failures: Failures::default(),
-            gathering: Gathering::default(),
+            batching: Batching::default(),
             drift: BTreeMap::new(),
             retry: None,
             is_prune_due: true,
             is_pruned: false,
             is_ready: false,
-            moves: Moves::default(),
+            stale_generation: StaleGeneration::default(),
             round: Round::default(),
         };
         engine.want_canary();
@@ -208,34 +208,34 @@ impl Engine {
     pub fn change(&mut self, change: Change) {
         match self.table.apply(change) {
             Effect::None => {}
-            Effect::Services(names, trigger) => self.soil(names, &trigger),
+            Effect::Services(names, trigger) => self.mark_dirty(names, &trigger),
             Effect::Deleted(name, trigger) => {
-                self.soil([name.clone()], &trigger);
+                self.mark_dirty([name.clone()], &trigger);
                 if let Some(dirt) = self.dirty.get_mut(&name) {
                     dirt.is_deleted = true;
                 }
             }
             Effect::AllServices => {
                 let names: Vec<ServiceName> = self.table.names().cloned().collect();
-                self.soil(names, &Trigger::Other);
+                self.mark_dirty(names, &Trigger::Other);
                 self.want_node_addresses();
             }
             Effect::Remember(records) => {
                 let names = self.holds.remember(records);
-                self.soil(names, &Trigger::Other);
+                self.mark_dirty(names, &Trigger::Other);
             }
             Effect::NodeAddresses(changed) => {
                 let names = self.claimants(&changed);
-                self.soil(names, &Trigger::Other);
+                self.mark_dirty(names, &Trigger::Other);
                 let names = self.nodeport_services(|name| self.has_endpoint_at(name, &changed));
-                self.soil(names, &Trigger::Other);
+                self.mark_dirty(names, &Trigger::Other);
                 self.want_node_addresses();
             }
             Effect::Synced => {
-                self.moves.note(Protocol::Udp);
-                self.moves.note(Protocol::Tcp);
-                self.look_at_deferred_again();
-                self.touched.services.extend(self.gathering.take());
+                self.stale_generation.note(Protocol::Udp);
+                self.stale_generation.note(Protocol::Tcp);
+                self.replan_deferred();
+                self.touched.services.extend(self.batching.take());
                 self.is_pruned = false;
                 self.is_prune_due = true;
             }
@@ -243,13 +243,13 @@ impl Engine {
     }
 
     /// Marks the services dirty, with the reason.
-    fn soil(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
-        self.teller.note_trigger(trigger);
+    fn mark_dirty(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
+        self.event_recorder.note_trigger(trigger);
         for name in names {
             match self.dirty.entry(name) {
                 Entry::Occupied(mut known) => known.get_mut().add(trigger.clone()),
                 Entry::Vacant(new) => {
-                    new.insert(Dirt::new(trigger.clone()));
+                    new.insert(DirtyReason::new(trigger.clone()));
                 }
             }
         }
@@ -278,7 +278,7 @@ impl Engine {
 
     fn want_node_addresses(&mut self) {
         let is_primary_meant = self.table.node().nodeport_addresses.contains(&NodePortAddress::Primary);
-        if self.table.is_node_object_told() || !is_primary_meant {
+        if self.table.is_node_object_known() || !is_primary_meant {
             self.at_start.node_addrs.clear();
         }
         let own = &self.table.node().addresses;
@@ -291,7 +291,7 @@ impl Engine {
             |addrs: &OrdSet<Addr>| [Family::Ipv4, Family::Ipv6].map(|f| addrs.iter().any(|a| a.family() == f));
         if answers(&self.desired.node_addrs) != answers(&before) {
             let names = self.nodeport_services(|_| true);
-            self.soil(names, &Trigger::Other);
+            self.mark_dirty(names, &Trigger::Other);
         }
     }
 
@@ -335,9 +335,9 @@ impl Engine {
         }
         self.defer(&mut ops);
         if !self.unsynced().is_empty() {
-            let is_told = |id| self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source));
+            let is_source_synced = |id| self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source));
             let has_failed = |id| self.failures.services.contains_key(&id);
-            self.gathering.take_out(&mut ops, &self.realised, (is_told, has_failed), now);
+            self.batching.take_out(&mut ops, &self.realised, (is_source_synced, has_failed), now);
         }
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);
@@ -349,7 +349,7 @@ impl Engine {
     /// rest of its list, or an entry waited for the result of this round.
     pub fn next_round(&self) -> Option<Moment> {
         let retry = self.retry.map(|retry| retry.at);
-        [retry, self.gathering.due(), self.deferred.due()].into_iter().flatten().min()
+        [retry, self.batching.due(), self.deferred.due()].into_iter().flatten().min()
     }
 
     /// Whether every source is synced and the first full reconcile after that is complete.
@@ -376,15 +376,15 @@ impl Engine {
             owners: self.owners.clone(),
             holds: self.holds.clone(),
             is_ready: self.is_ready,
-            moves: self.moves,
+            stale_generation: self.stale_generation,
             absent: self.absent.clone(),
         }
     }
 
     /// The sizes of the engine's collections. When every service is gone, all are 0 except for the canary's; otherwise
     /// something leaks.
-    pub fn holdings(&self) -> Holdings {
-        Holdings {
+    pub fn sizes(&self) -> EngineSizes {
+        EngineSizes {
             services: self.compiled.len(),
             slices: self.table.slice_count(),
             quarantined: self.table.quarantine_count(),
@@ -399,9 +399,9 @@ impl Engine {
     }
 }
 
-/// The sizes of the engine's collections; see [`Engine::holdings`].
+/// The sizes of the engine's collections; see [`Engine::sizes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct EngineSizes {
     /// The number of compiled services.
     pub services: usize,
     /// The number of slices in the table.

@@ -5,5 +5,5 @@ pub mod differences;
 pub mod rendezvous;
 pub mod reports;
 pub mod rows;
-pub mod story;
+pub mod explanation;
 pub mod trace;

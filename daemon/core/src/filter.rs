@@ -20,7 +20,7 @@ pub struct Filter {
 
 impl Filter {
     /// A filter that accepts everything of one service.
-    pub fn of_service(name: &ServiceName) -> Self {
+    pub fn for_service(name: &ServiceName) -> Self {
         Self { service: Some(name.clone()), ..Self::default() }
     }
 }

@@ -1,6 +1,6 @@
 //! The flight recorder: the changes of backend lists, with the time, the author, and the time when the maps contained
 //! them. It is bounded for each service and in total. A reader's copy costs a few reference counts. The engine decides
-//! which changes become an [`Event`] (`engine/tell.rs`); the daemon preserves records over a restart.
+//! which changes become an [`Event`] (`engine/event_recorder.rs`); the daemon preserves records over a restart.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use crate::model::addr::L4Addr;
-use crate::model::cause::{Cause, Dirt};
+use crate::model::cause::{Cause, DirtyReason};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::{Desired, ServiceId};
@@ -169,7 +169,7 @@ impl Holds {
 
     /// Ends the hold, if there is one, because the port has backends since this change, or was removed. Returns the
     /// release if the journal must report it.
-    pub(crate) fn end(&mut self, id: ServiceId, has_backends: Option<&Dirt>) -> Option<Release> {
+    pub(crate) fn end(&mut self, id: ServiceId, has_backends: Option<&DirtyReason>) -> Option<Release> {
         if !self.is_held(id) {
             return None;
         }
@@ -199,8 +199,8 @@ impl Holds {
 
     /// The holds that the journal must report now, because their source has reported everything. Before that, an empty
     /// port may only be one with backends that have not been reported yet.
-    pub(crate) fn announce(&mut self, is_told: impl Fn(ServiceId) -> bool, now: Moment) -> Vec<Arc<HeldPort>> {
-        let told: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_told(*id)).collect();
+    pub(crate) fn announce(&mut self, is_source_synced: impl Fn(ServiceId) -> bool, now: Moment) -> Vec<Arc<HeldPort>> {
+        let told: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_source_synced(*id)).collect();
         let announce = |id: ServiceId| {
             self.unannounced.remove(&id);
             let port = self.held.get_mut(&id)?;

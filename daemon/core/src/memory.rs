@@ -9,7 +9,7 @@ use crate::state::entries::{MapOp, MapState, Realised, ServiceEntry, ServiceId, 
 use crate::state::runs::{Run, Runs};
 
 /// Decides before each operation whether it fails. Tests use it to inject faults.
-pub type Fault = Box<dyn FnMut(&MapOp) -> bool + Send>;
+pub type FaultInjector = Box<dyn FnMut(&MapOp) -> bool + Send>;
 
 /// The in-memory holder of the maps.
 pub struct MemoryDatapath {
@@ -20,7 +20,7 @@ pub struct MemoryDatapath {
     runs: Runs,
     views: BTreeMap<ServiceId, [Run; 2]>,
     slots: BTreeMap<u32, Slot>,
-    fault: Option<Fault>,
+    fault: Option<FaultInjector>,
 }
 
 impl MemoryDatapath {
@@ -39,7 +39,7 @@ impl MemoryDatapath {
 
     /// Lets `fault` decide which operations fail from now on.
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> Self {
+    pub fn with_fault(mut self, fault: FaultInjector) -> Self {
         self.fault = Some(fault);
         self
     }

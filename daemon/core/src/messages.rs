@@ -141,13 +141,13 @@ messages! {
         "The maps cannot be compared with what they should hold",
         "The kernel's maps could not be read back, so what somebody else may have changed there is not seen. It is tried again.",
         "If it goes on, look at the error in the line.";
-    SOCKETS_STAY = 0x82a53418899b4a97ac8e8ea793d1c4ac,
+    SOCKETS_NOT_CLOSED = 0x82a53418899b4a97ac8e8ea793d1c4ac,
         "Sockets cannot be made to dial again",
         "Sockets stay connected to backends that are gone until they are closed: something that nodelb needs to end \
          them is missing, or has ended. A reaper that systemd starts is called again.",
         "See PRIVILEGE in nodelb(8). Look at nodelb-reaper.socket; if nodelb had started the reaper by itself, restart \
          nodelb. `datapath.disconnect` says whether it is wanted.";
-    SOCKETS_AGAIN = 0x53e0b1e0ea9448f394457787ca3c54f6,
+    SOCKET_CLOSING_RESUMED = 0x53e0b1e0ea9448f394457787ca3c54f6,
         "Sockets can be made to dial again",
         "A reaper works after one had ended, or none had answered. Sockets that waited for it are ended now.",
         "Nothing.";
@@ -156,7 +156,7 @@ messages! {
         "Sockets that should dial again could not be found or ended. It is tried again; more of the same is only \
          counted, in nodelb_socket_errors_total.",
         "If it goes on, look at the error in the line.";
-    SOCKETS_ENDED = 0x0d0b11f3b0f44fe787916d92b13e0a1f,
+    SOCKETS_CLOSED = 0x0d0b11f3b0f44fe787916d92b13e0a1f,
         "Sockets were ended, to dial again",
         "Their backend is gone, or they dialled an address before it had one. The programs that own them see an error \
          and connect again.",
@@ -183,7 +183,7 @@ messages! {
         "NodePorts are answered on an address of the node again",
         "What kept the kernel from taking the address is over.",
         "Nothing.";
-    FRONTEND_OUTRANKED = 0xb31ae02960a8459b907b810a3bfda291,
+    FRONTEND_CONFLICT = 0xb31ae02960a8459b907b810a3bfda291,
         "Two services claim one address",
         "The older service owns the address; the other waits and takes over when that goes.",
         "Remove the address from one of the two services.";
@@ -239,12 +239,12 @@ messages! {
         "Health checks can be made again",
         "What kept this host from connecting is over.",
         "Nothing.";
-    ENTRY_FAILED = 0xe7214baa19574b279a716452e90ff1c8,
+    HEALTH_CHECK_PORT_FAILED = 0xe7214baa19574b279a716452e90ff1c8,
         "Load balancers are not answered",
         "A port where load balancers ask after this node or a service cannot be listened on. They take the node for \
          dead. It is tried again, unless the line says otherwise.",
         "Free the port; `nodelb services` and /readyz show it.";
-    ENTRY_WORKS = 0xb1920ba3b7724d36a2fffe0fa4d94753,
+    HEALTH_CHECK_PORT_WORKS = 0xb1920ba3b7724d36a2fffe0fa4d94753,
         "Load balancers are answered again",
         "The port is listened on.",
         "Nothing.";
@@ -252,12 +252,12 @@ messages! {
         "A connection could not be accepted",
         "A client of the admin API or a load balancer was not answered, mostly for want of files. It is tried again.",
         "If it goes on: see LimitNOFILE= in systemd.exec(5).";
-    NODE_LEAVES = 0x3ad8df1cab984debac722de7a63a6c2b,
+    NODE_BEING_REMOVED = 0x3ad8df1cab984debac722de7a63a6c2b,
         "The node is about to go",
         "Kubernetes says that this node is missing, being deleted, or to be removed. Load balancers are told to turn \
          away; services go on.",
         "Nothing if that is so. If the node has another name in Kubernetes, set `node.name`.";
-    NODE_STAYS = 0x9f0a861d74464438b12011ca385a4e05,
+    NODE_NOT_REMOVED = 0x9f0a861d74464438b12011ca385a4e05,
         "The node stays",
         "Kubernetes does not say any more that this node is about to go. Load balancers are told to come back.",
         "Nothing.";
@@ -324,7 +324,7 @@ messages! {
         "An apiserver sent a Service or EndpointSlice of more than 8 MiB, which nodelb does not read. The last known \
          version of the object stays served, and the watch continues.",
         "Find the object, for example `kubectl get services,endpointslices -A -o json`, and look for large annotations.";
-    LIST_DOUBTED = 0xb4b9f601008243f6913b715b0ac73306,
+    MASS_REMOVAL_SUSPECTED = 0xb4b9f601008243f6913b715b0ac73306,
         "A list lacks much of what is known",
         "An apiserver listed far fewer objects than are known. Nothing is removed before a second list agrees.",
         "Nothing, if so many were deleted. Else look for an apiserver whose storage is not complete.";
@@ -339,7 +339,7 @@ messages! {
         "What was remembered is not used",
         "A file of the state directory cannot be read or makes no sense. What it would have said is learned anew.",
         "Look at the error in the line. The files may be deleted while the daemon is stopped.";
-    STATE_RECALLED = 0x2f697a324fd141f3834c3c99c89453f9,
+    STATE_LOADED = 0x2f697a324fd141f3834c3c99c89453f9,
         "What was known before counts",
         "It was read from the state directory, and counts until an apiserver or a check says otherwise.",
         "Nothing.";
@@ -369,7 +369,7 @@ messages! {
         "An address was added, because the kubeconfig names it or it is no address of services any more; or removed, \
          because it failed for long and is not listed.",
         "Nothing.";
-    APISERVER_LEFT_OUT = 0xf3fb27fba55e41e283492a9164bdc9ac,
+    APISERVER_EXCLUDED = 0xf3fb27fba55e41e283492a9164bdc9ac,
         "An address is not used as an apiserver",
         "It is listed as one, but is an address of services, or otherwise none that nodelb should dial: that would \
          lead through its own translation.",

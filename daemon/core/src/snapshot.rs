@@ -18,7 +18,7 @@ use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
 use crate::state::entries::{CANARIES, Desired, Realised, ServiceId};
-use crate::state::moves::Moves;
+use crate::state::stale_generation::StaleGeneration;
 use crate::state::owner::IdOwner;
 use crate::state::remembered::Remembered;
 use crate::table::{Facts, key_of};
@@ -35,7 +35,7 @@ pub struct Snapshot {
     /// Whether every source had synced and the first full reconcile after that was complete.
     pub is_ready: bool,
     /// The counters that show whether sockets may have become stale.
-    pub moves: Moves,
+    pub stale_generation: StaleGeneration,
     /// The desired state, except that NodePorts are answered only on those node addresses that the maps contain. This
     /// is the state that clients see.
     pub(crate) answering: Desired,
@@ -51,7 +51,7 @@ pub struct Snapshot {
 
 /// The services with rows of `/frontends` that may differ between two snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Differs {
+pub enum ChangedServices {
     /// Every service, because something changed on which all rows may depend.
     All,
     /// Only these services.
@@ -138,8 +138,8 @@ impl Snapshot {
 
     /// Whether every source has reported everything. Until then, a missing object does not count as removed.
     pub fn is_complete(&self) -> bool {
-        let is_told = |source: &Source| self.facts.is_synced(*source) && self.facts.incomplete(*source).is_none();
-        self.config.sources.iter().all(is_told)
+        let is_source_synced = |source: &Source| self.facts.is_synced(*source) && self.facts.incomplete(*source).is_none();
+        self.config.sources.iter().all(is_source_synced)
     }
 
     /// The number of addresses on this node from which the service can serve: those of its ready backends of the
@@ -166,12 +166,12 @@ impl Snapshot {
 
     /// The services with rows that may differ from those in `before`. May include services with unchanged rows, but
     /// never omits one with changed rows.
-    pub fn differs_since(&self, before: &Self) -> Differs {
+    pub fn changed_services_since(&self, before: &Self) -> ChangedServices {
         let is_everybodys = !Arc::ptr_eq(&self.config, &before.config)
             || self.desired.node_addrs != before.desired.node_addrs
             || self.facts.differs_for_all(&before.facts);
         if is_everybodys {
-            return Differs::All;
+            return ChangedServices::All;
         }
         let mut named = BTreeSet::new();
         for item in before.rows.diff(&self.rows) {
@@ -184,7 +184,7 @@ impl Snapshot {
             named.extend(owners.map(|owner| owner.key.service.clone()));
         }
         named.extend(self.facts.names_that_differ(&before.facts));
-        Differs::Services(named)
+        ChangedServices::Services(named)
     }
 }
 

@@ -29,7 +29,7 @@ pub struct SourceReport {
     /// The time when the directory was last read, or when any response about the kind was last received, in seconds
     /// since 1970; `None` before that, and for a single file.
     #[serde(skip)]
-    pub heard: Option<u64>,
+    pub last_received: Option<u64>,
 }
 
 /// The state of a [`SourceReport`].

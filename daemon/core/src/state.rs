@@ -6,7 +6,7 @@ pub mod entries;
 pub mod ids;
 pub mod kernel_check;
 pub mod map_ops;
-pub mod moves;
+pub mod stale_generation;
 pub mod owner;
 pub mod remembered;
 pub mod runs;

@@ -17,7 +17,7 @@ use crate::model::health_check::Quarantine;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::state::remembered::Remembered;
-use apiservers::{Apiservers, leads_to, tells_of_apiservers};
+use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
 
 pub mod apiservers;
@@ -45,7 +45,7 @@ pub struct Facts {
     node_object: Option<Arc<NodeObject>>,
     is_node_missing: bool,
     health_check_ports: HealthCheckPorts,
-    entry_errors: OrdMap<Option<ServiceName>, Arc<str>>,
+    health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
     quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
     bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
@@ -120,10 +120,10 @@ impl Table {
                 facts.is_node_missing = false;
                 facts.node_object = None;
             }),
-            Change::EntryError(of, error) => {
+            Change::HealthCheckPortError(of, error) => {
                 match error {
-                    Some(error) => self.facts.entry_errors.insert(of, error),
-                    None => self.facts.entry_errors.remove(&of),
+                    Some(error) => self.facts.health_check_port_errors.insert(of, error),
+                    None => self.facts.health_check_port_errors.remove(&of),
                 };
                 Effect::None
             }
@@ -182,7 +182,7 @@ impl Table {
 
     fn upsert_slice(&mut self, mut slice: Slice) -> Effect {
         let source = slice.source;
-        if tells_of_apiservers(&slice) {
+        if lists_apiservers(&slice) {
             let new = Arc::make_mut(&mut self.facts.apiservers).learn(&slice);
             self.newly_known.extend(new);
         }
@@ -270,7 +270,7 @@ impl Table {
 
     fn change_node(&mut self, change: impl FnOnce(&mut Facts)) -> Effect {
         let (old, answering) = (Arc::clone(&self.facts.node), self.nodeport_addresses());
-        let was_told = self.is_node_object_told();
+        let was_told = self.is_node_object_known();
         change(&mut self.facts);
         let told = self.node_object().map(|object| Arc::clone(&object.zone));
         let zone = if self.own_zone.is_empty() { told.unwrap_or_default() } else { Arc::clone(&self.own_zone) };
@@ -286,7 +286,7 @@ impl Table {
             Effect::AllServices
         } else if !changed.is_empty()
             || answering != self.nodeport_addresses()
-            || was_told != self.is_node_object_told()
+            || was_told != self.is_node_object_known()
         {
             Effect::NodeAddresses(changed)
         } else {
@@ -330,7 +330,7 @@ impl Facts {
     /// The EndpointSlices of `default/kubernetes`, whose ready endpoints are the apiservers.
     pub fn apiserver_slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
         let record = self.records.get(&ServiceName::new("default", "kubernetes"));
-        record.into_iter().flat_map(|record| &record.slices).filter(|slice| tells_of_apiservers(slice))
+        record.into_iter().flat_map(|record| &record.slices).filter(|slice| lists_apiservers(slice))
     }
 
     /// Every description of the service, one per source, in order of precedence.
@@ -385,18 +385,18 @@ impl Facts {
         &self.health_check_ports
     }
 
-    /// The reason why load balancers get no answer, see [`Change::EntryError`].
-    pub fn entry_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
-        self.entry_errors.get(&of.cloned())
+    /// The reason why load balancers get no answer, see [`Change::HealthCheckPortError`].
+    pub fn health_check_port_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
+        self.health_check_port_errors.get(&of.cloned())
     }
 
     /// The number of services that cannot answer at their health-check port.
-    pub fn entry_errors(&self) -> usize {
-        self.entry_errors.keys().flatten().count()
+    pub fn health_check_port_errors(&self) -> usize {
+        self.health_check_port_errors.keys().flatten().count()
     }
 
     /// Whether Kubernetes has reported anything about this node, including that there is no such Node.
-    pub fn is_node_object_told(&self) -> bool {
+    pub fn is_node_object_known(&self) -> bool {
         self.node_object.is_some() || self.is_node_missing
     }
 

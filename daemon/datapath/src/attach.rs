@@ -14,7 +14,7 @@ use libbpf_rs::Program;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter};
 use libbpf_sys::bpf_attach_type;
 
-use crate::elsewhere;
+use crate::foreign_links;
 use crate::error::{OpenError, failed};
 use crate::pins::{Pins, remove_file};
 use crate::probe;
@@ -157,11 +157,11 @@ impl Links {
 
     /// Other pin directories with programs on the same cgroup. Searches every BPF file system that this process can
     /// reach.
-    pub fn elsewhere(&self) -> Vec<PathBuf> {
+    pub fn foreign_pin_directories(&self) -> Vec<PathBuf> {
         let mountinfo = probe::mountinfo().unwrap_or_default();
         // The first component of `nodelb/v1/links`.
         let own = self.directory.ancestors().nth(2).unwrap_or(&self.directory);
-        elsewhere::attached(own, &self.attachment.cgroup, &mountinfo)
+        foreign_links::attached(own, &self.attachment.cgroup, &mountinfo)
     }
 }
 

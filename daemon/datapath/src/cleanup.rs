@@ -11,7 +11,7 @@ use libbpf_rs::query::LinkInfo;
 use crate::attach;
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
-use crate::load::LASTING;
+use crate::load::PERSISTENT;
 use crate::maps::NAMES;
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
@@ -89,7 +89,7 @@ impl Work<'_> {
             pins.withdraw(number)?;
             self.remove_unfinished(pins, is_known)?;
         }
-        self.remove_pins(pins.root(), is_known.then_some(&LASTING))
+        self.remove_pins(pins.root(), is_known.then_some(&PERSISTENT))
     }
 
     fn remove_unfinished(&mut self, pins: &Pins, is_known: bool) -> Result<(), OpenError> {

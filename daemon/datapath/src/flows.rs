@@ -14,7 +14,7 @@ use nodelb_core::stale::Flow;
 use crate::layout::{self, FLOW_RECORD_SIZE};
 use crate::load::listening;
 use crate::maps::into_io;
-use crate::own::OwnSockets;
+use crate::own_sockets::OwnSockets;
 use crate::skeleton::flows::FlowsSkelBuilder;
 use crate::sys;
 

@@ -12,9 +12,9 @@ use std::path::Path;
 use libbpf_rs::query::{LinkInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 
 use crate::attach;
-use crate::elsewhere;
+use crate::foreign_links;
 use crate::error::OpenError;
-use crate::load::LASTING;
+use crate::load::PERSISTENT;
 use crate::maps::NAMES;
 use crate::probe;
 use crate::sys;
@@ -50,7 +50,7 @@ pub fn detach_hidden(cgroup: Option<&Path>) -> Result<HiddenReport, OpenError> {
         Some(cgroup) => cgroup.to_path_buf(),
         None => probe::cgroup_root()?,
     };
-    let (visible, holders) = (elsewhere::pinned_links(&probe::mountinfo()?), holders());
+    let (visible, holders) = (foreign_links::pinned_links(&probe::mountinfo()?), holders());
     let mut found = find(&cgroup, &visible).map_err(|error| no_lookup(&error))?;
     // First stop translating destinations, then stop translating answers back.
     found.sort_by_key(|link| std::cmp::Reverse(attach::all_hooks().position(|hook| hook.name == link.hook)));
@@ -95,7 +95,7 @@ fn find(cgroup: &Path, visible: &BTreeSet<u32>) -> io::Result<Vec<HiddenLink>> {
 fn programs() -> BTreeMap<u32, String> {
     let maps = MapInfoIter::default().filter(|map| {
         let name = map.name.to_string_lossy();
-        LASTING.iter().chain(&NAMES).any(|known| *known == name)
+        PERSISTENT.iter().chain(&NAMES).any(|known| *known == name)
     });
     let maps: BTreeSet<u32> = maps.map(|map| map.id).collect();
     let programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));

@@ -15,18 +15,18 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use crate::attach::{Attachment, Held, LinkFault, LinkState, Links};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
-use crate::elsewhere;
+use crate::foreign_links;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
-use crate::keep::Kept;
+use crate::open_maps::Kept;
 use crate::load;
-use crate::own::{self, OwnSockets};
+use crate::own_sockets::{self, OwnSockets};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
-use crate::versions::{self, Ground, Lock};
+use crate::versions::{self, PinSetup, Lock};
 use crate::write::Writer;
 
 /// The options of the kernel side.
@@ -92,7 +92,7 @@ pub struct StartReport {
     /// The cgroup that the programs are attached to.
     pub cgroup: PathBuf,
     /// Other pin directories with programs on the same cgroup.
-    pub elsewhere: Vec<PathBuf>,
+    pub foreign_pin_directories: Vec<PathBuf>,
     /// The reason why [`KernelDatapath::flows`] returns nothing, if so.
     pub flows: Result<(), String>,
 }
@@ -115,7 +115,7 @@ pub struct KernelDatapath {
     /// The open links, which keeps them attached when their pins disappear.
     held: Held,
     /// The open maps, for the same reason.
-    kept: Kept,
+    kept: OpenMaps,
     own: OwnSockets,
     flows: Option<FlowReader>,
     pins: Pins,
@@ -131,7 +131,7 @@ impl KernelDatapath {
     pub fn open(options: &Options) -> Result<(Self, StartReport), OpenError> {
         let (features, cgroup) = probe::check(&options.pin_directory, options.cgroup.as_deref())?;
         let crash = CrashPoint::new(options.crash_after);
-        let Ground { pins, predecessor, lock } = versions::enter(&options.pin_directory, options.layout, &crash)?;
+        let PinSetup { pins, predecessor, lock } = versions::enter(&options.pin_directory, options.layout, &crash)?;
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let prepared = load::prepare(&mut object, options, features)?;
         let opened = Start::new(&pins, predecessor, &prepared, cgroup.clone())?.run(prepared)?;
@@ -145,11 +145,11 @@ impl KernelDatapath {
             links: opened.links,
             corrupt: opened.corrupt,
             findings,
-            elsewhere: elsewhere::attached(&options.pin_directory, &cgroup, &probe::mountinfo()?),
+            foreign_pin_directories: foreign_links::attached(&options.pin_directory, &cgroup, &probe::mountinfo()?),
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
-        let kept = Kept::open(&pins, opened.generation)?;
+        let kept = OpenMaps::open(&pins, opened.generation)?;
         let Opened { writer, attachment, held, own, .. } = opened;
         let attachment = Arc::new(attachment);
         Ok((Self { writer, attachment, held, kept, own, flows: flows.ok(), pins, lock }, report))
@@ -222,7 +222,7 @@ impl KernelDatapath {
     /// Tries each kind of operation that is needed after the start.
     pub(crate) fn try_everything(&self) -> io::Result<()> {
         self.writer.maps.try_system_calls()?;
-        own::try_registering(&self.own)?;
+        own_sockets::try_registering(&self.own)?;
         match self.verify_links().first() {
             None => Ok(()),
             Some(fault) => Err(io::Error::other(fault.to_string())),

@@ -297,7 +297,7 @@ pub(crate) fn new_udp_socket() -> [u8; size_of::<types::udp_socket>()] {
 }
 
 /// Whether a program has left the UDP socket alone because it belongs to nodelb, or has refused it.
-pub(crate) fn was_seen(socket: &[u8; size_of::<types::udp_socket>()]) -> bool {
+pub(crate) fn was_observed(socket: &[u8; size_of::<types::udp_socket>()]) -> bool {
     let flags = field_of!(socket, types::udp_socket, flags);
     u32::from_ne_bytes(flags) & types::socket_flags::SOCKET_SEEN.0 != 0
 }

@@ -9,23 +9,23 @@
 //! All pins survive the end of the process at any time; [`CrashPoint`] lets tests end it after any operation.
 
 mod attach;
-mod carry;
+mod migrate;
 mod cleanup;
 mod counters;
 mod crash;
-mod elsewhere;
+mod foreign_links;
 mod error;
 pub mod features;
 mod flows;
 mod grace;
 mod hidden;
-mod keep;
+mod open_maps;
 mod kernel;
 mod layout;
 mod load;
 mod maps;
 pub mod mounts;
-mod own;
+mod own_sockets;
 mod pins;
 mod privilege;
 mod probe;
@@ -44,7 +44,7 @@ pub use error::OpenError;
 pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};
 pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, Repair, StartReport};
-pub use own::OwnSockets;
-pub use privilege::{Kept, PrivilegeError, drop_privileges, drop_thread_privileges};
+pub use own_sockets::OwnSockets;
+pub use privilege::{RemainingPrivileges, PrivilegeError, drop_privileges, drop_thread_privileges};
 pub use read::KernelReader;
 pub use versions::LAYOUT;

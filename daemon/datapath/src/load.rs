@@ -21,7 +21,7 @@ use crate::probe::Features;
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
 
 /// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and its epoch.
-pub(crate) const LASTING: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch"];
+pub(crate) const PERSISTENT: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch"];
 
 /// Number of lines of the verifier's log that an error contains.
 const LOG_LINES: usize = 24;
@@ -38,14 +38,14 @@ pub(crate) struct Prepared<'o> {
     skeleton: OpenSockSkel<'o>,
     /// Specifications of a generation's maps, in the order of [`crate::maps::NAMES`].
     pub(crate) specs: [Spec; NAMES.len()],
-    /// Specifications of the lasting maps, in the order of [`LASTING`].
-    pub(crate) lasting_specs: [Spec; LASTING.len()],
+    /// Specifications of the persistent maps, in the order of [`PERSISTENT`].
+    pub(crate) lasting_specs: [Spec; PERSISTENT.len()],
 }
 
 /// The maps and programs of a loaded object. They disappear with their descriptors unless they are pinned or attached.
 pub(crate) struct Loaded {
     pub(crate) handles: Handles,
-    pub(crate) lasting: [MapHandle; LASTING.len()],
+    pub(crate) persistent: [MapHandle; PERSISTENT.len()],
     /// The counters; `None` if nothing is counted.
     pub(crate) counters: Option<MapHandle>,
     /// The programs, in the order of [`HOOKS`].
@@ -108,9 +108,9 @@ impl Prepared<'_> {
     pub(crate) fn load(
         mut self,
         generation: Option<&Handles>,
-        lasting: &[Option<MapHandle>; LASTING.len()],
+        persistent: &[Option<MapHandle>; PERSISTENT.len()],
     ) -> Result<Loaded, OpenError> {
-        self.reuse(generation, lasting).map_err(failed("using the pinned maps with", Path::new("sock.bpf.o")))?;
+        self.reuse(generation, persistent).map_err(failed("using the pinned maps with", Path::new("sock.bpf.o")))?;
         let (loaded, log) = listening(|| self.skeleton.load());
         let loaded = loaded.map_err(|error| refusal(error, &log))?;
         take(&loaded).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
@@ -119,7 +119,7 @@ impl Prepared<'_> {
     fn reuse(
         &mut self,
         generation: Option<&Handles>,
-        lasting: &[Option<MapHandle>; LASTING.len()],
+        persistent: &[Option<MapHandle>; PERSISTENT.len()],
     ) -> libbpf_rs::Result<()> {
         let maps = &mut self.skeleton.maps;
         if let Some(Handles(handles)) = generation {
@@ -130,7 +130,7 @@ impl Prepared<'_> {
             }
         }
         let open = [&mut maps.tcp_sockets, &mut maps.udp_sockets, &mut maps.udp_overflow, &mut maps.frontend_epoch];
-        for (open, handle) in open.into_iter().zip(lasting) {
+        for (open, handle) in open.into_iter().zip(persistent) {
             if let Some(handle) = handle {
                 open.reuse_fd(handle.as_fd())?;
             }
@@ -168,7 +168,7 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
             handle(&maps.node_addrs)?,
             handle(&maps.affinity)?,
         ]),
-        lasting: [
+        persistent: [
             handle(&maps.tcp_sockets)?,
             handle(&maps.udp_sockets)?,
             handle(&maps.udp_overflow)?,

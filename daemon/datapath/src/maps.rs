@@ -28,12 +28,12 @@ pub(crate) const NAMES: [&str; 5] = ["frontends", "services", "slots", "node_add
 
 /// One of a service's two lists.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Which {
+pub(crate) enum ViewKind {
     Cluster,
     Local,
 }
 
-impl Which {
+impl ViewKind {
     const fn word(self) -> usize {
         match self {
             Self::Cluster => layout::CLUSTER_WORD,
@@ -124,21 +124,21 @@ pub(crate) struct Maps {
     pub(crate) node_addrs: MapHandle,
     pub(crate) affinity: MapHandle,
     pub(crate) limits: Limits,
-    pub(crate) room: Room,
+    pub(crate) room: SlotUsage,
     services: SharedWords,
     slots: SharedWords,
 }
 
 /// The number of slots that are not free. The writer updates it; any task may read it.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct SlotUsage {
     used: AtomicU32,
     resting: AtomicU32,
     /// The time of the last update.
     at: AtomicU64,
 }
 
-impl Room {
+impl SlotUsage {
     pub(crate) fn set(&self, runs: &Runs, now: Moment) {
         self.used.store(runs.used(), Ordering::Relaxed);
         self.resting.store(runs.resting(), Ordering::Relaxed);
@@ -164,20 +164,20 @@ impl Maps {
             node_addrs,
             affinity,
             limits,
-            room: Room::default(),
+            room: SlotUsage::default(),
             services: SharedWords::map(&services)?,
             slots: SharedWords::map(&slots)?,
         })
     }
 
     /// The view that a program would read now.
-    pub(crate) fn view(&self, service: u32, which: Which) -> View {
+    pub(crate) fn view(&self, service: u32, which: ViewKind) -> View {
         let [word] = self.services.read(service as usize * SERVICE_WORDS + which.word());
         layout::parse_view(word)
     }
 
     /// Publishes the view: programs that look up the service see it from now on.
-    pub(crate) fn publish(&self, service: u32, which: Which, view: View) {
+    pub(crate) fn publish(&self, service: u32, which: ViewKind, view: View) {
         let word = &self.services.all()[service as usize * SERVICE_WORDS + which.word()];
         word.store(layout::view_word(view), Ordering::Release);
     }

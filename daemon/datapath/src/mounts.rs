@@ -20,7 +20,7 @@ impl Mount<'_> {
 }
 
 /// The mounts of this type of file system, in the order in which they were made. Malformed lines are left out.
-pub fn of_kind<'a>(mountinfo: &'a str, kind: &'a str) -> impl Iterator<Item = Mount<'a>> {
+pub fn by_type<'a>(mountinfo: &'a str, kind: &'a str) -> impl Iterator<Item = Mount<'a>> {
     mountinfo.lines().filter_map(move |line| {
         let (before, after) = line.split_once(" - ")?;
         let mut fields = before.split(' ').skip(3);

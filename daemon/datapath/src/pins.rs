@@ -62,7 +62,7 @@ impl Pins {
         &self.crash
     }
 
-    pub(crate) fn lasting(&self, name: &str) -> PathBuf {
+    pub(crate) fn persistent(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 

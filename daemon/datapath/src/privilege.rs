@@ -11,7 +11,7 @@ use crate::KernelDatapath;
 
 /// The privileges that remain after [`drop_privileges`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct RemainingPrivileges {
     /// Capabilities that this kernel requires for operations on maps and links; empty if it requires none.
     pub capabilities: Vec<String>,
     /// Whether the bounding set could not be emptied because CAP_SETPCAP is missing. Harmless: no_new_privs is set, so
@@ -41,7 +41,7 @@ pub enum PrivilegeError {
 ///
 /// # Errors
 /// If there is more than one thread, or the kernel refuses.
-pub fn drop_privileges(datapath: &KernelDatapath) -> Result<Kept, PrivilegeError> {
+pub fn drop_privileges(datapath: &KernelDatapath) -> Result<RemainingPrivileges, PrivilegeError> {
     let threads = fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
         return Err(PrivilegeError::Threads(threads));
@@ -53,7 +53,7 @@ pub fn drop_privileges(datapath: &KernelDatapath) -> Result<Kept, PrivilegeError
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn drop_thread_privileges(datapath: &KernelDatapath) -> Result<Kept, PrivilegeError> {
+pub fn drop_thread_privileges(datapath: &KernelDatapath) -> Result<RemainingPrivileges, PrivilegeError> {
     let bounding_set = !empty_bounding_set()?;
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
@@ -67,7 +67,7 @@ pub fn drop_thread_privileges(datapath: &KernelDatapath) -> Result<Kept, Privile
             Ok(()) => {
                 caps::set(None, CapSet::Permitted, &keep)?;
                 let capabilities = keep.iter().map(ToString::to_string).collect();
-                return Ok(Kept { capabilities, bounding_set });
+                return Ok(RemainingPrivileges { capabilities, bounding_set });
             }
             Err(error) => refusal = error,
         }

@@ -122,7 +122,7 @@ fn check_bpffs(pin_directory: &Path) -> Result<(), OpenError> {
 /// Whether the root of a bpffs is mounted at the path; a directory of a bpffs that is mounted on itself
 /// (`ReadWritePaths=`) does not count.
 fn is_whole_bpffs(mountinfo: &str, place: &Path) -> bool {
-    mounts::of_kind(mountinfo, "bpf").any(|mount| mount.root == "/" && mount.point() == place)
+    mounts::by_type(mountinfo, "bpf").any(|mount| mount.root == "/" && mount.point() == place)
 }
 
 fn check_cgroup(path: &Path) -> Result<(), OpenError> {
@@ -147,7 +147,7 @@ pub(crate) fn mountinfo() -> Result<String, OpenError> {
 
 /// The first cgroup v2 mount that shows the whole hierarchy, otherwise the first of any.
 fn find_cgroup_root(mountinfo: &str) -> Option<PathBuf> {
-    let found: Vec<_> = mounts::of_kind(mountinfo, "cgroup2").collect();
+    let found: Vec<_> = mounts::by_type(mountinfo, "cgroup2").collect();
     let whole = found.iter().find(|mount| mount.root == "/");
     whole.or_else(|| found.first()).map(Mount::point)
 }

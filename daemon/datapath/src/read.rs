@@ -14,7 +14,7 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use nodelb_core::state::runs::{Run, Runs};
 
 use crate::layout::{self, Client, Policy};
-use crate::maps::{Maps, Which, into_io};
+use crate::maps::{Maps, ViewKind, into_io};
 use crate::sys;
 
 /// Reads the maps at any time and from any thread, without synchronising with their owner.
@@ -69,7 +69,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
             Some(addr) => add_frontend(addr, &value, &mut content),
             None => {
                 let text = format!("frontend with the key {key:02x?}: it is not of nodelb's making");
-                content.broken.nameless.push(text);
+                content.broken.with_invalid_key.push(text);
             }
         }
     }
@@ -131,7 +131,7 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
         return;
     }
     let Policy { has_backends, affinity_seconds, may_be_bound, .. } = policy;
-    match [Which::Cluster, Which::Local].map(|which| list(maps, id, which)) {
+    match [ViewKind::Cluster, ViewKind::Local].map(|which| list(maps, id, which)) {
         [Ok(cluster), Ok(local)] => {
             let tag = layout::parse_owner(policy.source, maps.owner(id));
             let entry = ServiceEntry { cluster, local, has_backends, affinity_seconds, may_be_bound, tag };
@@ -147,7 +147,7 @@ fn add_broken_service(id: ServiceId, wrong: &dyn fmt::Display, content: &mut Con
 
 /// Reads a list. The list is valid if its view is unchanged after the read: then it was published during the whole
 /// read.
-fn list(maps: &Maps, service: u32, which: Which) -> Result<Arc<[Slot]>, Wrong> {
+fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, Wrong> {
     loop {
         let view = maps.view(service, which);
         let inside = |run: Run| run.first.checked_add(run.len).is_some_and(|end| end <= maps.limits.slots);
@@ -172,7 +172,7 @@ fn list(maps: &Maps, service: u32, which: Which) -> Result<Arc<[Slot]>, Wrong> {
 pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     let mut used: Vec<(Run, ServiceId)> = Vec::new();
     for &id in content.state.services.keys() {
-        let views = [Which::Cluster, Which::Local].map(|which| maps.view(id.0, which).run);
+        let views = [ViewKind::Cluster, ViewKind::Local].map(|which| maps.view(id.0, which).run);
         used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, id)));
     }
     used.sort_unstable();

@@ -13,13 +13,13 @@ use nodelb_core::state::kernel_check::Content;
 use nodelb_core::state::runs::Runs;
 
 use crate::attach::{Attachment, HOOKS, Held, LinkState};
-use crate::carry::{self, Carried};
+use crate::migrate::{self, MigratedContent};
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
-use crate::load::{LASTING, Loaded, Prepared};
+use crate::load::{PERSISTENT, Loaded, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
-use crate::own::OwnSockets;
+use crate::own_sockets::OwnSockets;
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
@@ -43,7 +43,7 @@ impl Old {
         for (map, wanted) in handles.0.iter().zip(wanted) {
             let found = Spec::of(map).map_err(failed("reading", &directory))?;
             if !found.same_kind(*wanted) {
-                return Err(failed("using", &directory)(carry::FOREIGN));
+                return Err(failed("using", &directory)(migrate::FOREIGN));
             }
             fits &= found == *wanted;
         }
@@ -51,21 +51,21 @@ impl Old {
     }
 }
 
-/// The pinned lasting maps. For missing ones, the maps of the predecessor are used if possible.
+/// The pinned persistent maps. For missing ones, the maps of the predecessor are used if possible.
 fn pinned_lasting(
     pins: &Pins,
     predecessor: Option<&Predecessor>,
     prepared: &Prepared<'_>,
-) -> Result<[Option<MapHandle>; LASTING.len()], OpenError> {
+) -> Result<[Option<MapHandle>; PERSISTENT.len()], OpenError> {
     let theirs = predecessor.filter(|predecessor| predecessor.reader.has_todays_sockets);
     let [tcp, udp, overflow, epoch] = [0, 1, 2, 3].map(|i| {
-        let (ours, wanted) = (pins.lasting(LASTING[i]), prepared.lasting_specs[i]);
+        let (ours, wanted) = (pins.persistent(PERSISTENT[i]), prepared.lasting_specs[i]);
         if let Some((map, found)) = open_map(&ours)? {
             let kind = failed("using", &ours)("it is a map of another kind; nodelb cleanup starts afresh");
             return if found.same_kind(wanted) { Ok(Some(map)) } else { Err(kind) };
         }
         let Some(theirs) = theirs else { return Ok(None) };
-        let found = open_map(&theirs.pins.lasting(LASTING[i]))?;
+        let found = open_map(&theirs.pins.persistent(PERSISTENT[i]))?;
         Ok(found.and_then(|(map, found)| found.same_kind(wanted).then_some(map)))
     });
     Ok([tcp?, udp?, overflow?, epoch?])
@@ -98,7 +98,7 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
 /// The inputs of the start.
 pub(crate) struct Start<'p> {
     pins: &'p Pins,
-    lasting: [Option<MapHandle>; LASTING.len()],
+    persistent: [Option<MapHandle>; PERSISTENT.len()],
     old: Option<Old>,
     predecessor: Option<Predecessor>,
     cgroup: PathBuf,
@@ -109,7 +109,7 @@ struct Next {
     generation: u32,
     origin: Origin,
     /// The content to copy into them.
-    carried: Option<Carried>,
+    carried: Option<MigratedContent>,
 }
 
 /// The result of the start.
@@ -133,9 +133,9 @@ impl<'p> Start<'p> {
         cgroup: PathBuf,
     ) -> Result<Self, OpenError> {
         let current = pins.current_generation()?;
-        let lasting = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
+        let persistent = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
         let old = current.map(|number| Old::open(pins, number, &prepared.specs)).transpose()?;
-        Ok(Self { pins, lasting, old, predecessor, cgroup })
+        Ok(Self { pins, persistent, old, predecessor, cgroup })
     }
 
     /// Makes every hook run the new programs on the current maps.
@@ -162,10 +162,10 @@ impl<'p> Start<'p> {
         if !content.broken.is_empty() {
             return self.resize(prepared, old);
         }
-        let loaded = prepared.load(Some(&old.handles), &self.lasting)?;
+        let loaded = prepared.load(Some(&old.handles), &self.persistent)?;
         self.pin_lasting(&loaded)?;
-        let Loaded { programs, lasting, counters, .. } = loaded;
-        let writer = self.writer(Arc::new(maps), runs, (&lasting, counters))?;
+        let Loaded { programs, persistent, counters, .. } = loaded;
+        let writer = self.writer(Arc::new(maps), runs, (&persistent, counters))?;
         let attachment = Attachment::new(programs, self.cgroup);
         let mut held = Held::default();
         let links = attachment.attach(self.pins, &mut held)?;
@@ -173,7 +173,7 @@ impl<'p> Start<'p> {
             writer,
             attachment,
             held,
-            own: OwnSockets::new(lasting),
+            own: OwnSockets::new(persistent),
             generation: old.number,
             origin: Origin::Reused,
             links,
@@ -183,7 +183,7 @@ impl<'p> Start<'p> {
 
     /// Creates maps of the configured sizes and copies the content of the old maps into them, except corrupt entries.
     fn resize(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
-        let carried = carry::current(&self.pins.generation(old.number))?;
+        let carried = migrate::current(&self.pins.generation(old.number))?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
         self.rebuild(prepared, Next { generation: old.number + 1, origin, carried: Some(carried) })
@@ -203,14 +203,14 @@ impl<'p> Start<'p> {
     /// Creates new maps and fills them before any program uses them.
     fn rebuild(self, prepared: Prepared<'_>, next: Next) -> Result<Opened, OpenError> {
         let Next { generation, origin, carried } = next;
-        let loaded = prepared.load(None, &self.lasting)?;
+        let loaded = prepared.load(None, &self.persistent)?;
         self.pin_lasting(&loaded)?;
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
-        let Loaded { handles, programs, lasting, counters } = loaded;
+        let Loaded { handles, programs, persistent, counters } = loaded;
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
-        let mut writer = self.writer(maps, runs, (&lasting, counters))?;
+        let mut writer = self.writer(maps, runs, (&persistent, counters))?;
         let filled = carried.map(|carried| fill(carried, &mut writer)).transpose();
         if filled.is_err() {
             self.pins.abandon(generation)?;
@@ -221,14 +221,14 @@ impl<'p> Start<'p> {
         let links = attachment.attach(self.pins, &mut held)?;
         self.pins.commit(generation)?;
         self.pins.current_generation()?;
-        Ok(Opened { writer, attachment, held, own: OwnSockets::new(lasting), generation, origin, links, corrupt })
+        Ok(Opened { writer, attachment, held, own: OwnSockets::new(persistent), generation, origin, links, corrupt })
     }
 
     fn writer(
         &self,
         maps: Arc<Maps>,
         runs: Runs,
-        ([.., epoch], counters): (&[MapHandle; LASTING.len()], Option<MapHandle>),
+        ([.., epoch], counters): (&[MapHandle; PERSISTENT.len()], Option<MapHandle>),
     ) -> Result<Writer, OpenError> {
         let counters = counters.map(|map| Counters::new(&map, maps.limits.services).map(Arc::new)).transpose();
         let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
@@ -239,8 +239,8 @@ impl<'p> Start<'p> {
     }
 
     fn pin_lasting(&self, loaded: &Loaded) -> Result<(), OpenError> {
-        for (name, map) in LASTING.iter().zip(&loaded.lasting) {
-            let path = self.pins.lasting(name);
+        for (name, map) in PERSISTENT.iter().zip(&loaded.persistent) {
+            let path = self.pins.persistent(name);
             if !path.exists() {
                 sys::pin(map.as_fd(), &path).map_err(failed("pinning", &path))?;
                 self.pins.crash().pass();
@@ -251,8 +251,8 @@ impl<'p> Start<'p> {
 }
 
 /// Fills new maps, which have no reader yet. Returns the corrupt entries that were left out.
-fn fill(carried: Carried, to: &mut Writer) -> Result<Vec<String>, OpenError> {
-    let Carried { content: Content { state, broken }, clients, .. } = carried;
+fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenError> {
+    let MigratedContent { content: Content { state, broken }, clients, .. } = carried;
     let mut corrupt: Vec<String> = broken.into_texts().collect();
     let mut ops: Vec<MapOp> = Vec::new();
     ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::carry::{self, Reader};
+use crate::migrate::{self, Reader};
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
@@ -91,7 +91,7 @@ pub(crate) struct Predecessor {
 
 /// What a start works with.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct PinSetup {
     pub(crate) pins: Pins,
     pub(crate) predecessor: Option<Predecessor>,
     pub(crate) lock: Lock,
@@ -99,7 +99,7 @@ pub(crate) struct Ground {
 
 /// Locks the pin directory and creates the missing directories of this version. Creates and changes nothing if the
 /// current version is one that this one cannot take over from.
-pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Ground, OpenError> {
+pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<PinSetup, OpenError> {
     predecessor(pin_directory, layout, crash)?;
     let mut lock = loop {
         pins::make_directory(pin_directory, crash).map_err(failed("making", pin_directory))?;
@@ -115,7 +115,7 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     if is_new {
         lock.add(pins.root(), pin_directory)?;
     }
-    Ok(Ground { pins, predecessor, lock })
+    Ok(PinSetup { pins, predecessor, lock })
 }
 
 /// All versions that have a directory, oldest first.
@@ -139,7 +139,7 @@ fn predecessor(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<
     if found > layout {
         return Err(OpenError::NewerLayout { found, known: layout, directory: pin_directory });
     }
-    match carry::reader(found) {
+    match migrate::reader(found) {
         Some(reader) => Ok(Some(Predecessor { pins: Pins::of(&pin_directory, found, crash), generation, reader })),
         None => Err(OpenError::UnknownLayout { found, known: layout, directory: pin_directory }),
     }

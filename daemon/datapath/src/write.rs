@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
-use crate::maps::{Epoch, Maps, Which, into_io};
+use crate::maps::{Epoch, Maps, ViewKind, into_io};
 use crate::read::failed;
 
 /// The smallest number of consecutive operations of one kind that are combined into one system call, which costs as
@@ -56,14 +56,14 @@ impl Placed {
         let mut placed = Self::default();
         for id in (0..maps.limits.services).filter(|id| maps.policy(*id).in_use) {
             placed.put(ServiceId(id));
-            for which in [Which::Cluster, Which::Local] {
+            for which in [ViewKind::Cluster, ViewKind::Local] {
                 placed.set(ServiceId(id), which, maps.view(id, which).run);
             }
         }
         placed
     }
 
-    fn get(&self, id: ServiceId, which: Which) -> Run {
+    fn get(&self, id: ServiceId, which: ViewKind) -> Run {
         self.runs.get(id.0 as usize).map_or(NOWHERE, |runs| runs[which as usize])
     }
 
@@ -88,7 +88,7 @@ impl Placed {
         }
     }
 
-    fn set(&mut self, id: ServiceId, which: Which, run: Run) {
+    fn set(&mut self, id: ServiceId, which: ViewKind, run: Run) {
         self.make_room(id);
         self.runs[id.0 as usize][which as usize] = run;
     }
@@ -208,11 +208,11 @@ impl Writer {
         if self.placed.left.get(&id).is_some_and(|round| !self.runs.is_released(*round)) {
             return Err(MapError::Resting);
         }
-        let cluster = self.place(id, Which::Cluster, &entry.cluster, now)?;
-        let local = match self.place(id, Which::Local, &entry.local, now) {
+        let cluster = self.place(id, ViewKind::Cluster, &entry.cluster, now)?;
+        let local = match self.place(id, ViewKind::Local, &entry.local, now) {
             Ok(local) => local,
             Err(error) => {
-                if let Some(fresh) = cluster.filter(|run| *run != self.placed.get(id, Which::Cluster)) {
+                if let Some(fresh) = cluster.filter(|run| *run != self.placed.get(id, ViewKind::Cluster)) {
                     self.runs.free_unpublished(fresh);
                 }
                 return Err(error);
@@ -246,7 +246,7 @@ impl Writer {
             self.maps.set_policy(id.0, policy);
             self.crash.pass();
         }
-        for (which, run, list) in [(Which::Cluster, cluster, &entry.cluster), (Which::Local, local, &entry.local)] {
+        for (which, run, list) in [(ViewKind::Cluster, cluster, &entry.cluster), (ViewKind::Local, local, &entry.local)] {
             if let Some(run) = run {
                 if run != self.placed.get(id, which) {
                     self.write(run, list);
@@ -259,7 +259,7 @@ impl Writer {
 
     /// Selects a run for the list; `None` if the list is in its place already. The previous run is used again if only
     /// the view no longer points to it: that takes no space.
-    fn place(&mut self, id: ServiceId, which: Which, list: &[Slot], now: Moment) -> Result<Option<Run>, MapError> {
+    fn place(&mut self, id: ServiceId, which: ViewKind, list: &[Slot], now: Moment) -> Result<Option<Run>, MapError> {
         let len = match u32::try_from(list.len()) {
             Ok(len) if list.len() <= MAX_VIEW_SLOTS => len,
             _ => {
@@ -288,7 +288,7 @@ impl Writer {
     }
 
     /// Publishes the run, and puts the old one to rest if it differs.
-    fn switch(&mut self, id: ServiceId, which: Which, run: Run, now: Moment) {
+    fn switch(&mut self, id: ServiceId, which: ViewKind, run: Run, now: Moment) {
         let generation = self.maps.view(id.0, which).generation.wrapping_add(1);
         self.maps.publish(id.0, which, View { run, generation });
         let before = self.placed.get(id, which);
@@ -304,7 +304,7 @@ impl Writer {
             return Ok(());
         }
         let mut is_there = self.maps.policy(id.0).in_use;
-        for which in [Which::Cluster, Which::Local] {
+        for which in [ViewKind::Cluster, ViewKind::Local] {
             if self.maps.view(id.0, which).run.len > 0 || self.placed.get(id, which).len > 0 {
                 self.switch(id, which, NOWHERE, now);
                 is_there = true;

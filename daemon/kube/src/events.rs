@@ -11,12 +11,12 @@ use crate::api::printable;
 use crate::api::request::question;
 use crate::api::seen::{Items, Metadata};
 use crate::apiserver::error::LinkError;
-use crate::apiserver::link::Statement;
+use crate::apiserver::link::RequestBody;
 use crate::apiserver::session::Session;
-use crate::apiserver::visit::ask;
+use crate::apiserver::one_shot::ask;
 
 /// The timeout for the response to a write.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum length of a message in bytes; the apiserver accepts 1024.
 const MAX_MESSAGE: usize = 1000;
@@ -40,7 +40,7 @@ pub struct Event<'a> {
 
 /// The result of writing an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum PostOutcome {
     /// The apiserver has stored the Event.
     Written,
     /// The service no longer exists.
@@ -52,14 +52,14 @@ pub enum Told {
 ///
 /// # Errors
 /// The connection failed, or the apiserver rejected the request.
-pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) -> Result<Told, LinkError> {
-    let statement = if event.count > 1 {
+pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) -> Result<PostOutcome, LinkError> {
+    let request_body = if event.count > 1 {
         again(event, now)
     } else {
-        let Some(about) = about(session, event).await? else { return Ok(Told::Moot) };
+        let Some(about) = about(session, event).await? else { return Ok(PostOutcome::Moot) };
         first(event, &about, node, now)
     };
-    session.link.tell(&statement, PATIENCE).await.map(|_answer| Told::Written)
+    session.link.send_body(&request_body, TIMEOUT).await.map(|_answer| PostOutcome::Written)
 }
 
 /// The metadata of the Service from the apiserver's cache: `kubectl describe` finds Events by the uid. `None` if the
@@ -77,7 +77,7 @@ async fn about(session: &Session, due: &Event<'_>) -> Result<Option<Metadata>, L
 }
 
 /// The request that creates the Event.
-fn first(due: &Event<'_>, about: &Metadata, node: &str, now: u64) -> Statement {
+fn first(due: &Event<'_>, about: &Metadata, node: &str, now: u64) -> RequestBody {
     let namespace = &due.service.namespace;
     let body = json!({
         "apiVersion": "v1",
@@ -97,18 +97,18 @@ fn first(due: &Event<'_>, about: &Metadata, node: &str, now: u64) -> Statement {
         "reportingComponent": "nodelb",
         "reportingInstance": node,
     });
-    statement(Method::POST, format!("/api/v1/namespaces/{namespace}/events"), "application/json", &body)
+    request_body(Method::POST, format!("/api/v1/namespaces/{namespace}/events"), "application/json", &body)
 }
 
 /// The request that updates the count, the message and the time of the existing Event.
-fn again(due: &Event<'_>, now: u64) -> Statement {
+fn again(due: &Event<'_>, now: u64) -> RequestBody {
     let body = json!({"count": due.count, "lastTimestamp": utc(now), "message": message(due)});
     let path = format!("/api/v1/namespaces/{}/events/{}", due.service.namespace, due.name);
-    statement(Method::PATCH, path, "application/merge-patch+json", &body)
+    request_body(Method::PATCH, path, "application/merge-patch+json", &body)
 }
 
-fn statement(method: Method, path_and_query: String, content_type: &'static str, body: &Value) -> Statement {
-    Statement { method, path_and_query, content_type, body: body.to_string().into() }
+fn request_body(method: Method, path_and_query: String, content_type: &'static str, body: &Value) -> RequestBody {
+    RequestBody { method, path_and_query, content_type, body: body.to_string().into() }
 }
 
 fn message(due: &Event<'_>) -> String {

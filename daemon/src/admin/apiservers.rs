@@ -1,14 +1,14 @@
 //! `/apiservers`: every address that an apiserver may have, its state, which one is in use, and why.
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_kube::apiserver::pool::PoolReport;
 
 use super::state::Now;
 
 /// The columns of the addresses.
-pub static APISERVERS: Shape<[Column; 9]> = Shape {
+pub static APISERVERS: Schema<[Column; 9]> = Schema {
     name: "apiservers",
     columns: [
         Column::name("Address"),
@@ -24,11 +24,11 @@ pub static APISERVERS: Shape<[Column; 9]> = Shape {
 };
 
 /// The columns of the session in use.
-pub static SESSION: Shape<[Column; 4]> = Shape {
+pub static SESSION: Schema<[Column; 4]> = Schema {
     name: "session",
     columns: [
         Column::name("Apiserver"),
-        Column::age("Last-Heard"),
+        Column::age("Last-Response"),
         Column::number("Switches"),
         Column::text("Problem"),
     ],
@@ -42,7 +42,7 @@ pub fn apiservers(report: &PoolReport, now: Now) -> Page {
         [
             Cell::text(&row.address),
             Cell::text(&row.origin),
-            Cell::text(&row.standing),
+            Cell::text(&row.status),
             ago(row.since),
             Cell::Flag(row.in_use),
             row.worked.map_or(Cell::None, Cell::Age),
@@ -54,7 +54,7 @@ pub fn apiservers(report: &PoolReport, now: Now) -> Page {
     let session = report.pool.is_some().then(|| {
         [
             Cell::optional(report.in_use()),
-            report.last_heard.map_or(Cell::None, ago),
+            report.last_response.map_or(Cell::None, ago),
             Cell::Number(report.switches()),
             Cell::optional(report.problem.as_ref()),
         ]

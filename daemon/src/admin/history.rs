@@ -8,12 +8,12 @@ use nodelb_core::filter::Filter;
 use nodelb_core::history::{Addresses, History, Kernel, Record, What};
 use nodelb_core::model::calendar::{utc, utc_millis};
 use nodelb_core::model::service::{PortKey, ServiceName};
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Table};
 use nodelb_core::snapshot::Snapshot;
 
 /// The columns of `/history`.
-pub static HISTORY: Shape<[Column; 20]> = Shape {
+pub static HISTORY: Schema<[Column; 20]> = Schema {
     name: "history",
     columns: [
         Column::number("Sequence"),
@@ -31,8 +31,8 @@ pub static HISTORY: Shape<[Column; 20]> = Shape {
         Column::list("Removed"),
         Column::list("Held"),
         Column::list("Refused"),
-        Column::took("To-Nodelb"),
-        Column::took("To-Kernel"),
+        Column::duration("To-Nodelb"),
+        Column::duration("To-Kernel"),
         Column::text("Kernel"),
         Column::name("Source"),
         Column::text("Detail"),
@@ -99,7 +99,7 @@ fn list(addresses: &Addresses) -> Cell {
 }
 
 fn took(micros: Option<u64>) -> Cell {
-    micros.map_or(Cell::None, Cell::Took)
+    micros.map_or(Cell::None, Cell::Duration)
 }
 
 /// Returns whether the change is in the kernel, or why not.
@@ -107,7 +107,7 @@ fn kernel(kernel: &Kernel) -> Cell {
     match kernel {
         Kernel::Untouched => Cell::None,
         Kernel::Done => Cell::Text("done".into()),
-        Kernel::Deferred => Cell::Text("waits until every source has told all".into()),
+        Kernel::Deferred => Cell::Text("waits until every source has sent all".into()),
         Kernel::Failed(error) => Cell::Shared(Arc::clone(error)),
     }
 }

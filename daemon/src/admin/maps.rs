@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use nodelb_core::datapath::Limits;
-use nodelb_core::explain::story::View;
+use nodelb_core::explain::explanation::ViewKind;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::kernel_check::Content;
@@ -19,19 +19,19 @@ use super::query::Problem;
 use super::state::{AdminState, Reality};
 
 /// The view and the service that each address leads to.
-pub static FRONTENDS: Shape<[Column; 5]> = Shape {
+pub static FRONTENDS: Schema<[Column; 5]> = Schema {
     name: "frontends",
     columns: [
         Column::name("Address"),
         Column::number("Id"),
         Column::name("Service"),
-        Column::one_of("Inside", &View::NAMES),
-        Column::one_of("Outside", &View::NAMES),
+        Column::one_of("Inside", &ViewKind::NAMES),
+        Column::one_of("Outside", &ViewKind::NAMES),
     ],
 };
 
 /// The sizes of each service's views.
-pub static SERVICES: Shape<[Column; 6]> = Shape {
+pub static SERVICES: Schema<[Column; 6]> = Schema {
     name: "services",
     columns: [
         Column::number("Id"),
@@ -44,12 +44,12 @@ pub static SERVICES: Shape<[Column; 6]> = Shape {
 };
 
 /// The backends of each view.
-pub static SLOTS: Shape<[Column; 6]> = Shape {
+pub static SLOTS: Schema<[Column; 6]> = Schema {
     name: "slots",
     columns: [
         Column::number("Id"),
         Column::name("Service"),
-        Column::one_of("View", &View::NAMES),
+        Column::one_of("View", &ViewKind::NAMES),
         Column::name("Backend"),
         Column::number("Backend-Id"),
         Column::number("Slots"),
@@ -57,10 +57,10 @@ pub static SLOTS: Shape<[Column; 6]> = Shape {
 };
 
 /// The addresses at which NodePorts are served.
-pub static NODE_ADDRESSES: Shape<[Column; 1]> = Shape { name: "node_addresses", columns: [Column::name("Address")] };
+pub static NODE_ADDRESSES: Schema<[Column; 1]> = Schema { name: "node_addresses", columns: [Column::name("Address")] };
 
 /// The usage of each map.
-pub static LIMITS: Shape<[Column; 4]> = Shape {
+pub static LIMITS: Schema<[Column; 4]> = Schema {
     name: "limits",
     columns: [Column::name("Map"), Column::number("Used"), Column::number("Limit"), Column::name("Config-Key")],
 };
@@ -167,7 +167,7 @@ impl<'a> Shown<'a> {
     fn slots(&self, held: &MapState) -> Table {
         let mut rows = Vec::new();
         for (&key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(**key)) {
-            for (name, slots) in [(View::Cluster, &entry.cluster), (View::Local, &entry.local)] {
+            for (name, slots) in [(ViewKind::Cluster, &entry.cluster), (ViewKind::Local, &entry.local)] {
                 let runs = slots.chunk_by(|left, right| left == right);
                 rows.extend(
                     runs.filter(|run| self.reached.contains(&key) || self.shows_address(run[0].addr.addr)).map(|run| {
@@ -193,7 +193,7 @@ fn id(id: ServiceId) -> Cell {
 }
 
 fn view(local: bool) -> Cell {
-    Cell::text(&if local { View::Local } else { View::Cluster })
+    Cell::text(&if local { ViewKind::Local } else { ViewKind::Cluster })
 }
 
 fn node_addresses(held: &MapState, filter: &Filter) -> Table {

@@ -1,7 +1,7 @@
 //! `/openapi.json`: the description of the API in OpenAPI 3.1, generated from the route table. Owns the translation;
-//! every fact comes from a [`Route`], a [`Parameter`] or a [`Shape`].
+//! every fact comes from a [`Route`], a [`Parameter`] or a [`Schema`].
 
-use nodelb_core::output::shape::{Column, Kind, Shape};
+use nodelb_core::output::schema::{Column, Kind, Schema};
 use serde_json::{Map, Value, json};
 
 use super::query::{Parameter, Values};
@@ -96,9 +96,9 @@ fn parameter(parameter: &Parameter) -> Value {
 }
 
 /// Returns the schema of a page: one list of rows per table.
-fn page(tables: &[&Shape]) -> Value {
-    let rows = |shape: &&Shape| (shape.name.to_owned(), json!({ "type": "array", "items": row(shape) }));
-    let names: Vec<&str> = tables.iter().map(|shape| shape.name).collect();
+fn page(tables: &[&Schema]) -> Value {
+    let rows = |schema: &&Schema| (schema.name.to_owned(), json!({ "type": "array", "items": row(schema) }));
+    let names: Vec<&str> = tables.iter().map(|schema| schema.name).collect();
     json!({
         "type": "object",
         "properties": tables.iter().map(rows).collect::<Map<_, _>>(),
@@ -108,12 +108,12 @@ fn page(tables: &[&Shape]) -> Value {
 }
 
 /// Returns the schema of a row.
-pub(super) fn row(shape: &Shape) -> Value {
+pub(super) fn row(schema: &Schema) -> Value {
     let cell = |column: &Column| (column.key(), cell(column.kind));
-    let keys: Vec<String> = shape.columns.iter().map(Column::key).collect();
+    let keys: Vec<String> = schema.columns.iter().map(Column::key).collect();
     json!({
         "type": "object",
-        "properties": shape.columns.iter().map(cell).collect::<Map<_, _>>(),
+        "properties": schema.columns.iter().map(cell).collect::<Map<_, _>>(),
         "required": keys,
         "additionalProperties": false,
     })
@@ -130,7 +130,7 @@ fn cell(kind: Kind) -> Value {
         Kind::Number => json!({ "type": ["integer", "null"], "minimum": 0 }),
         Kind::Flag => json!({ "type": ["boolean", "null"] }),
         Kind::List => json!({ "type": "array", "items": { "type": "string" } }),
-        Kind::Took => json!({ "type": ["number", "null"], "minimum": 0, "description": "Seconds." }),
+        Kind::Duration => json!({ "type": ["number", "null"], "minimum": 0, "description": "Seconds." }),
         Kind::Age => json!({ "type": ["integer", "null"], "minimum": 0, "description": "Seconds." }),
     }
 }

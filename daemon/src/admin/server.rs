@@ -76,7 +76,7 @@ impl Default for Bounds {
 /// Pause after a failed accept (no file descriptor left): the next one would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time that a request waits for a place to be answered.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which a connection checks whether its time is over.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -181,7 +181,7 @@ impl Seat {
     /// When no place becomes free in time.
     async fn ask(&self, door: &Door) -> Result<(), Problem> {
         lock(&self.places).iter().for_each(Place::stay);
-        let place = timeout(PATIENCE, door.answered.take(&self.leave)).await.map_err(|_elapsed| {
+        let place = timeout(TIMEOUT, door.answered.take(&self.leave)).await.map_err(|_elapsed| {
             let message = "too many questions at a time: others do not read their answers; try again";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;

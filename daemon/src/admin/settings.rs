@@ -1,13 +1,13 @@
 //! `/config`: the configuration in effect. It shows the names of files with credentials, but never their contents.
 
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Table};
 
 use crate::config::Config;
 
 /// The columns of `/config`.
-pub(super) static CONFIG: Shape<[Column; 3]> =
-    Shape { name: "config", columns: [Column::name("Key"), Column::one_of("From", &ORIGINS), Column::text("Value")] };
+pub(super) static CONFIG: Schema<[Column; 3]> =
+    Schema { name: "config", columns: [Column::name("Key"), Column::one_of("From", &ORIGINS), Column::text("Value")] };
 
 const ORIGINS: [&str; 2] = ["default", "file"];
 

@@ -1,11 +1,11 @@
 //! `/sources`: what each source has sent, and its problems.
 
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Table};
 use nodelb_core::source_report::SourceReport;
 
 /// The columns of `/sources`.
-pub static SOURCES: Shape<[Column; 8]> = Shape {
+pub static SOURCES: Schema<[Column; 8]> = Schema {
     name: "sources",
     columns: [
         Column::name("Source"),

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
 use nodelb_core::output::age;
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
@@ -15,11 +15,11 @@ use super::history;
 use super::state::{AdminState, Now, all_sources, latest, readiness};
 
 /// The columns of the summary, which has one row per subject.
-pub(super) static STATUS: Shape<[Column; 2]> =
-    Shape { name: "status", columns: [Column::name("About"), Column::text("State")] };
+pub(super) static STATUS: Schema<[Column; 2]> =
+    Schema { name: "status", columns: [Column::name("About"), Column::text("State")] };
 
 /// The columns of the first addresses that are not as the sources request.
-pub(super) static TROUBLE: Shape<[Column; 4]> = Shape {
+pub(super) static TROUBLE: Schema<[Column; 4]> = Schema {
     name: "trouble",
     columns: [
         Column::name("Address"),
@@ -30,7 +30,7 @@ pub(super) static TROUBLE: Shape<[Column; 4]> = Shape {
 };
 
 /// The columns of the latest changes.
-pub(super) static CHANGES: Shape<[Column; 5]> = Shape {
+pub(super) static CHANGES: Schema<[Column; 5]> = Schema {
     name: "changes",
     columns: [
         Column::name("Time"),
@@ -100,7 +100,7 @@ fn trouble(snapshot: &Snapshot) -> Table {
         [text(&addr), Cell::None, text(&Status::Error), Cell::Text(error)]
     });
     Table::new(&TROUBLE, rows.map(cells).chain(node).take(TROUBLES))
-        .or_say("no trouble: the kernel has what the sources ask for".into())
+        .or_text("no trouble: the kernel has what the sources ask for".into())
 }
 
 fn changes(state: &AdminState) -> Table {

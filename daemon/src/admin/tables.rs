@@ -4,12 +4,12 @@ use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Table};
 use nodelb_core::state::status::Status;
 
 /// The columns of `/frontends`.
-pub static FRONTENDS: Shape<[Column; 9]> = Shape {
+pub static FRONTENDS: Schema<[Column; 9]> = Schema {
     name: "frontends",
     columns: [
         Column::name("Address"),
@@ -25,7 +25,7 @@ pub static FRONTENDS: Shape<[Column; 9]> = Shape {
 };
 
 /// The columns of `/services`.
-pub static SERVICES: Shape<[Column; 12]> = Shape {
+pub static SERVICES: Schema<[Column; 12]> = Schema {
     name: "services",
     columns: [
         Column::name("Service"),
@@ -44,7 +44,7 @@ pub static SERVICES: Shape<[Column; 12]> = Shape {
 };
 
 /// The columns of `/backends`.
-pub static BACKENDS: Shape<[Column; 10]> = Shape {
+pub static BACKENDS: Schema<[Column; 10]> = Schema {
     name: "backends",
     columns: [
         Column::name("Address"),

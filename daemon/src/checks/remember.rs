@@ -85,7 +85,7 @@ fn write(directory: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Memory {
     directory: PathBuf,
-    timing: MemoryTiming,
+    timeouts: StateFileTimeouts,
     /// The contents of the file, as far as they are known.
     saved: Unhealthy,
     writing: Option<(JoinHandle<io::Result<()>>, Unhealthy)>,
@@ -97,29 +97,29 @@ pub(super) struct Memory {
 
 /// Time limits of file operations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryTiming {
+pub(super) struct StateFileTimeouts {
     /// Minimum time between two writes.
     pub(super) every: Duration,
     /// Time limit for reading at start and for writing at the end.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Memory {
     /// Opens the memory, and returns the contents of the file: nothing, with a warning, if it cannot be read in time.
-    pub(super) async fn open(directory: PathBuf, timing: MemoryTiming) -> (Self, Unhealthy) {
+    pub(super) async fn open(directory: PathBuf, timeouts: StateFileTimeouts) -> (Self, Unhealthy) {
         let at = directory.clone();
         let reading = state::aside(move || read(&at).map_err(io::Error::other));
-        let saved = match timeout(timing.patience, reading).await {
+        let saved = match timeout(timeouts.timeout, reading).await {
             Ok(Ok(unhealthy)) => unhealthy,
             Ok(Err(error)) => {
                 warn!(message_id = %messages::STATE_UNREADABLE, "{error}");
                 Unhealthy::new()
             }
             Err(_elapsed) => {
-                let (path, patience) = (directory.join(NAME), timing.patience);
+                let (path, limit) = (directory.join(NAME), timeouts.timeout);
                 warn!(
                     message_id = %messages::STATE_UNREADABLE,
-                    "{} is not read within {patience:?}; every backend is checked anew", path.display()
+                    "{} is not read within {limit:?}; every backend is checked anew", path.display()
                 );
                 Unhealthy::new()
             }
@@ -127,17 +127,17 @@ impl Memory {
         let count: usize = saved.values().map(Quarantine::len).sum();
         if count > 0 {
             info!(
-                message_id = %messages::STATE_RECALLED,
+                message_id = %messages::STATE_LOADED,
                 "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
             );
         }
         let unhealthy = saved.clone();
         let (is_behind, has_failed) = (false, false);
-        (Self { directory, timing, saved, writing: None, begun: None, is_behind, has_failed }, unhealthy)
+        (Self { directory, timeouts, saved, writing: None, begun: None, is_behind, has_failed }, unhealthy)
     }
 
     /// Notes that a backend may have become unhealthy or healthy.
-    pub(super) fn is_behind(&mut self) {
+    pub(super) fn mark_behind(&mut self) {
         self.is_behind = true;
     }
 
@@ -146,7 +146,7 @@ impl Memory {
         match &self.writing {
             Some((writing, _)) => writing.is_finished(),
             None if self.is_behind || self.has_failed => {
-                self.begun.is_none_or(|begun| begun.elapsed() >= self.timing.every)
+                self.begun.is_none_or(|begun| begun.elapsed() >= self.timeouts.every)
             }
             None => false,
         }
@@ -169,7 +169,7 @@ impl Memory {
 
     /// Writes the present unhealthy backends, if the time limit permits.
     pub(super) async fn end(mut self, unhealthy: Unhealthy) {
-        let patience = self.timing.patience;
+        let limit = self.timeouts.timeout;
         let path = self.directory.join(NAME);
         let writing = async {
             self.keep(unhealthy).await;
@@ -178,10 +178,10 @@ impl Memory {
                 self.conclude(result, written);
             }
         };
-        if timeout(patience, writing).await.is_err() {
+        if timeout(limit, writing).await.is_err() {
             warn!(
                 message_id = %messages::STATE_UNWRITTEN,
-                "{} is not written: not done within {patience:?}", path.display()
+                "{} is not written: not done within {limit:?}", path.display()
             );
         }
     }
@@ -200,7 +200,7 @@ impl Memory {
                 "{} cannot be written: {error}; after a restart unhealthy backends would be used until their first check",
                 path.display()
             ),
-            Err(_told_before) => {}
+            Err(_reported_before) => {}
         }
     }
 }

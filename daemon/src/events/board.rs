@@ -93,7 +93,7 @@ impl Board {
         (self.had_backends, self.used_until) = (had_backends, used_until);
     }
 
-    /// The Events to report now. Those that are not [reported](Self::told) remain due.
+    /// The Events to report now. Those that are not [reported](Self::reported) remain due.
     pub(super) fn look(&mut self, now: Now, seen: &Seen) -> Vec<Due> {
         let Now { since_start: now, unix } = now;
         self.had_backends.extend(seen.with_backends.iter().cloned());
@@ -107,8 +107,8 @@ impl Board {
         let mut room = self.room(now);
         for (key, message) in &seen.troubles {
             let (service, reason) = key;
-            let is_news = *reason != Reason::NoBackends || self.had_backends.contains(service);
-            if !is_news || self.known.len() >= MOST && !self.known.contains_key(key) {
+            let is_new = *reason != Reason::NoBackends || self.had_backends.contains(service);
+            if !is_new || self.known.len() >= MOST && !self.known.contains_key(key) {
                 continue;
             }
             let new = Known { first: unix, since: None, last_seen: now, next: 0, count: 0 };
@@ -151,7 +151,7 @@ impl Board {
     }
 
     /// Records that an Event was reported.
-    pub(super) fn told(&mut self, due: &Due, now: u64) {
+    pub(super) fn reported(&mut self, due: &Due, now: u64) {
         if let Some(known) = self.known.get_mut(&(due.service.clone(), due.reason)) {
             known.next = now + AGAIN;
             known.count = due.count;

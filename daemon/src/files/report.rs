@@ -57,7 +57,7 @@ fn directory_row(directory: &DirectoryState<'_>, files: &Files, merged: &Merged)
         notices,
         problems: problem.into_iter().collect(),
         since: unix_seconds(directory.since),
-        heard: Some(unix_seconds(directory.looked)),
+        last_received: Some(unix_seconds(directory.looked)),
     }
 }
 
@@ -77,6 +77,6 @@ fn file_row(path: &Path, file: &KnownFile, merge_problems: &[Problem]) -> Source
         notices,
         problems: file.problems.iter().chain(merge_problems).map(Problem::to_string).collect(),
         since: unix_seconds(file.since),
-        heard: None,
+        last_received: None,
     }
 }

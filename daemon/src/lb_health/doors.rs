@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock;
 use tokio::time::Instant;
 
@@ -16,7 +16,7 @@ use super::listen::{Door, Places, Reply, bind};
 
 /// The open and the failed sockets. `L` identifies the user of each: a socket that changes its user is closed and
 /// opened again.
-pub(super) struct Doors<L> {
+pub(super) struct Listeners<L> {
     places: Places,
     most: usize,
     retry: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Doors<L> {
     register: Register,
 }
 
-impl<L: Clone + PartialEq> Doors<L> {
+impl<L: Clone + PartialEq> Listeners<L> {
     /// Opens at most `most` sockets.
     pub(super) fn new(places: Places, most: usize, retry: Duration) -> Self {
         let register: Register = Arc::new(|_| Ok(()));

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nodelb_core::messages;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
@@ -93,19 +93,19 @@ impl Drop for Door {
 async fn accept_all(listener: &TcpListener, places: &Places, reply: &Reply) {
     let door = places.door();
     let mut connections = JoinSet::new();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         tokio::select! {
             Some(_finished) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _peer)) => {
-                    is_told = false;
+                    is_reported = false;
                     let place = places.take(door);
                     connections.spawn(converse(stream, place, places.bounds, Arc::clone(reply)));
                 }
                 Err(error) => {
-                    if !is_told {
-                        is_told = true;
+                    if !is_reported {
+                        is_reported = true;
                         tracing::warn!(
                             message_id = %messages::ACCEPT_FAILED,
                             "a load balancer's connection could not be accepted: {error}; trying again"

@@ -67,20 +67,20 @@ impl Addresses {
     }
 
     /// The differences from the previous addresses, for the journal; `None` if there are none.
-    pub(super) fn news(&self, before: &Self) -> Option<String> {
+    pub(super) fn difference(&self, before: &Self) -> Option<String> {
         let came = Listed(self.own.difference(&before.own).collect());
         let gone = Listed(before.own.difference(&self.own).collect());
-        let mut news = Vec::new();
+        let mut difference = Vec::new();
         if !came.0.is_empty() {
-            news.push(format!("{came} came"));
+            difference.push(format!("{came} came"));
         }
         if !gone.0.is_empty() {
-            news.push(format!("{gone} gone"));
+            difference.push(format!("{gone} gone"));
         }
         if self.primary != before.primary {
-            news.push(format!("primary now: {}", Listed(self.primary.iter().collect())));
+            difference.push(format!("primary now: {}", Listed(self.primary.iter().collect())));
         }
-        (!news.is_empty()).then(|| news.join("; "))
+        (!difference.is_empty()).then(|| difference.join("; "))
     }
 }
 

@@ -125,7 +125,7 @@ fn mounted() -> io::Result<Vec<(Inode, PathBuf)>> {
 /// The network namespaces among the mounts.
 fn parse_mounts(mountinfo: &str) -> Vec<(Inode, PathBuf)> {
     let namespace = |mount: Mount<'_>| Some((inode_of(mount.root)?, mount.point()));
-    mounts::of_kind(mountinfo, "nsfs").filter_map(namespace).collect()
+    mounts::by_type(mountinfo, "nsfs").filter_map(namespace).collect()
 }
 
 /// The inode in a name, such as 4026531840 in `net:[4026531840]`.

@@ -14,35 +14,35 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::kubernetes::{SAVE_EVERY, STATE_PATIENCE};
+use super::kubernetes::{SAVE_EVERY, STATE_TIMEOUT};
 use crate::config::Config;
 
 /// The sources that were in use before according to the state directory. If it does not answer in time, all count as in
 /// use: nothing is removed for that reason.
-pub(super) async fn formerly(config: &Config, patience: Duration) -> BTreeSet<Source> {
+pub(super) async fn previous_sources(config: &Config, limit: Duration) -> BTreeSet<Source> {
     let mut was_there = config.is_kubernetes_unsaid();
     if was_there {
         let path = remember::path(&config.state.directory);
-        was_there = is_there(patience, move || path.try_exists()).await;
+        was_there = is_there(limit, move || path.try_exists()).await;
     }
     was_there.then_some(Source::Kubernetes).into_iter().collect()
 }
 
 /// Whether the file exists; if that cannot be found out, true.
-async fn is_there(patience: Duration, ask: impl FnOnce() -> io::Result<bool> + Send + 'static) -> bool {
-    in_time(patience, ask).await.unwrap_or(true)
+async fn is_there(limit: Duration, ask: impl FnOnce() -> io::Result<bool> + Send + 'static) -> bool {
+    in_time(limit, ask).await.unwrap_or(true)
 }
 
 /// Runs a call that may block forever in a separate thread, and waits for it for a limited time.
 async fn in_time<T: Send + 'static>(
-    patience: Duration,
+    limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    timeout(patience, state::aside(work)).await.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+    timeout(limit, state::aside(work)).await.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The sources that the administrator has disabled.
-pub(super) fn switched_off(config: &Config) -> BTreeSet<Source> {
+pub(super) fn disabled_sources(config: &Config) -> BTreeSet<Source> {
     (!config.kubernetes.enabled).then_some(Source::Kubernetes).into_iter().collect()
 }
 
@@ -50,14 +50,14 @@ pub(super) fn switched_off(config: &Config) -> BTreeSet<Source> {
 /// last known, as they do when no apiserver can be reached. If it is disabled, removes that state.
 pub(super) async fn recall(
     config: &Config,
-    formerly: &BTreeSet<Source>,
+    previous_sources: &BTreeSet<Source>,
     node: &str,
     changes: &mpsc::Sender<Vec<Change>>,
 ) {
     let directory = config.state.directory.clone();
     if !config.kubernetes.enabled {
         let forgotten = directory.clone();
-        match in_time(STATE_PATIENCE, move || remember::forget(&forgotten)).await {
+        match in_time(STATE_TIMEOUT, move || remember::forget(&forgotten)).await {
             Ok(false) => {}
             Ok(true) => info!(
                 message_id = %messages::CLUSTER_CHANGED,
@@ -71,10 +71,10 @@ pub(super) async fn recall(
             ),
         }
     }
-    if formerly.is_empty() {
+    if previous_sources.is_empty() {
         return;
     }
-    let memory = Memory { directory, cluster: None, save_every: SAVE_EVERY, patience: STATE_PATIENCE };
+    let memory = Memory { directory, cluster: None, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
     let recalled = memory.recall(node).await;
     if !recalled.is_empty() {
         // Fails only if the owner has ended, and with it the daemon.

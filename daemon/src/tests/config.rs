@@ -89,7 +89,7 @@ fn every_key_can_be_set_and_printed_again() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let text = r#"[node]
 naem = "x"
 nodeport-addresses = ["all"]
@@ -147,7 +147,7 @@ fn a_section_must_be_a_table() {
 }
 
 #[test]
-fn syntax_errors_and_unknown_keys_are_told_together() {
+fn syntax_errors_and_unknown_keys_are_reported_together() {
     let found = problems("[node]\nname = \nzoen = \"a\"\n");
     assert!(found.iter().any(|p| p.starts_with("line 2: not valid TOML")), "{found:?}");
     assert!(found.iter().any(|p| p.starts_with("line 3: unknown key `node.zoen`")), "{found:?}");

@@ -10,7 +10,7 @@ fn problems_of(text: &str, read: impl FnOnce(&mut Fields<'_, '_>, &mut Problems)
 }
 
 #[test]
-fn every_mismatch_and_every_unknown_key_is_told_with_its_line() {
+fn every_mismatch_and_every_unknown_key_is_reported_with_its_line() {
     let text = "size = \"big\"\nlist = [1,\n  \"two\"]\nbig = 4294967296\nsiez = 1\nnonsense = true\n";
     let found = problems_of(text, |fields, problems| {
         assert_eq!(fields.read::<u32>("size", problems), None);
@@ -30,7 +30,7 @@ fn every_mismatch_and_every_unknown_key_is_told_with_its_line() {
 }
 
 #[test]
-fn several_syntax_errors_are_told_at_once() {
+fn several_syntax_errors_are_reported_at_once() {
     let found = problems_of("a = \nb = 1\nc = = 2\n", |_, _| {});
     assert!(found.iter().any(|p| p.starts_with("line 1: not valid TOML")), "{found:?}");
     assert!(found.iter().any(|p| p.starts_with("line 3: not valid TOML")), "{found:?}");

@@ -61,7 +61,7 @@ pub fn find(reason: &str) -> Option<&'static Entry> {
 }
 
 /// Returns an Event as one line: `SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: message`.
-pub(super) fn told(event: &Event, now: u64) -> String {
+pub(super) fn one_line(event: &Event, now: u64) -> String {
     let by = match event.component() {
         "" => String::new(),
         component => format!(" from {}", printable::name(component)),

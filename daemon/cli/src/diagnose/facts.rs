@@ -21,32 +21,32 @@ pub struct Facts {
     /// The name of this node. Policies and hints are compared with it.
     pub node: String,
     /// The daemon on this node.
-    pub daemon: Witness<Daemon>,
+    pub daemon: Probe<Daemon>,
     /// An apiserver.
-    pub cluster: Witness<Cluster>,
+    pub cluster: Probe<Cluster>,
     /// Connections made from here; empty if the command was to make none.
-    pub dials: Vec<Dial>,
+    pub connect_tests: Vec<ConnectTest>,
     /// The answer of this host's resolver about the service's DNS name.
     pub dns: Option<Dns>,
 }
 
 /// The answer of a witness, or why there is none.
 #[derive(Clone, Debug)]
-pub enum Witness<T> {
+pub enum Probe<T> {
     /// The witness answered.
-    Spoke(T),
+    Ok(T),
     /// The witness should have answered and did not, for this reason.
-    Silent(String),
+    Failed(String),
     /// The witness is not concerned.
-    NotAsked,
+    Skipped,
 }
 
-impl<T> Witness<T> {
+impl<T> Probe<T> {
     /// Returns the answer, if there is one.
-    pub fn told(&self) -> Option<&T> {
+    pub fn ok(&self) -> Option<&T> {
         match self {
-            Self::Spoke(told) => Some(told),
-            Self::Silent(_) | Self::NotAsked => None,
+            Self::Ok(reported) => Some(reported),
+            Self::Failed(_) | Self::Skipped => None,
         }
     }
 }
@@ -266,14 +266,14 @@ pub struct SessionRow {
     /// The address of the apiserver; `None` if there is no session.
     pub apiserver: Option<String>,
     /// The time since the apiserver last sent something, in seconds.
-    pub last_heard: Option<f64>,
+    pub last_response: Option<f64>,
     /// The problem that prevents nodelb from connecting at all.
     pub problem: Option<String>,
 }
 
 /// A connection made from here, or one that could not prove anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dial {
+pub struct ConnectTest {
     /// The address, such as `198.51.100.10:80/TCP`.
     pub to: String,
     /// Whether the address is that of a backend, not of a frontend.

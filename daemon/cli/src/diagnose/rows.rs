@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 const MOST: usize = 12;
 
 /// Returns a row as `column value, column value`, without the empty columns.
-pub(super) fn told(row: &Value) -> String {
+pub(super) fn one_line(row: &Value) -> String {
     let Value::Object(columns) = row else { return text(row) };
     let filled = columns.iter().filter(|(_, value)| !is_empty(value)).take(MOST);
     let each: Vec<String> = filled.map(|(name, value)| format!("{} {}", name.replace('_', "-"), text(value))).collect();
@@ -74,7 +74,7 @@ fn text(value: &Value) -> String {
             let each: Vec<String> = list.iter().take(MOST).map(text).collect();
             each.join(" ")
         }
-        Value::Object(columns) => told(&Value::Object(Map::clone(columns))),
+        Value::Object(columns) => one_line(&Value::Object(Map::clone(columns))),
         other => other.to_string(),
     }
 }

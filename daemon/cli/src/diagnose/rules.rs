@@ -8,7 +8,7 @@ mod policy;
 mod proof;
 mod service;
 mod slices;
-mod witnesses;
+mod facts;
 
 use nodelb_core::output::age;
 use nodelb_kube::api::printable;
@@ -19,9 +19,9 @@ use super::finding::{Finding, Kind, Severity, in_order};
 
 /// Returns all findings, the most likely cause first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let scene = Scene::of(facts);
-    let rules: &[fn(&Scene<'_>) -> Vec<Finding>] = &[
-        witnesses::findings,
+    let context = Context::of(facts);
+    let rules: &[fn(&Context<'_>) -> Vec<Finding>] = &[
+        facts::findings,
         service::findings,
         endpoints::findings,
         slices::findings,
@@ -30,7 +30,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         proof::findings,
         events::findings,
     ];
-    let mut found: Vec<Finding> = rules.iter().flat_map(|rule| rule(&scene)).collect();
+    let mut found: Vec<Finding> = rules.iter().flat_map(|rule| rule(&context)).collect();
     let worst = found.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
     if worst < Severity::Warning {
         found.push(Finding::new(Severity::Ok, Kind::Works, "nothing is wrong, as far as could be looked at"));
@@ -40,7 +40,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The facts, and what several rules need of them.
-struct Scene<'f> {
+struct Context<'f> {
     facts: &'f Facts,
     daemon: Option<&'f Daemon>,
     cluster: Option<&'f Cluster>,
@@ -52,9 +52,9 @@ struct Scene<'f> {
     pods: Option<&'f [Pod]>,
 }
 
-impl<'f> Scene<'f> {
+impl<'f> Context<'f> {
     fn of(facts: &'f Facts) -> Self {
-        let (daemon, cluster) = (facts.daemon.told(), facts.cluster.told());
+        let (daemon, cluster) = (facts.daemon.ok(), facts.cluster.ok());
         let service = cluster.and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
         let slices = cluster.and_then(|cluster| cluster.slices.as_deref().ok()).filter(|_| service.is_some());
         let pods = cluster.and_then(|cluster| cluster.pods.as_ref()?.as_deref().ok());
@@ -86,8 +86,8 @@ impl<'f> Scene<'f> {
     }
 
     /// Whether a connection from here has failed.
-    fn has_failed_dials(&self) -> bool {
-        self.facts.dials.iter().any(|dial| matches!(dial.outcome, super::facts::Outcome::Failed(..)))
+    fn has_failed_connect(&self) -> bool {
+        self.facts.connect_tests.iter().any(|connect| matches!(connect.outcome, super::facts::Outcome::Failed(..)))
     }
 
     /// Returns the time since `at`, such as `30s ago`.

@@ -9,7 +9,7 @@ use nodelb_kube::api::list_watch::{From, ListWatch, Timeouts};
 use nodelb_kube::api::request::Query;
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::link::Link;
-use nodelb_kube::apiserver::visit::{ANSWER, Visit};
+use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -141,11 +141,11 @@ async fn send(lines: &mpsc::Sender<Line>, line: Line) {
 }
 
 /// Follows both kinds until the connection fails, and returns the reason.
-pub(super) async fn over(visit: &Visit, followers: &mut [Follower; 2], lines: &mpsc::Sender<Line>) -> LinkError {
+pub(super) async fn over(connected: &Connected, followers: &mut [Follower; 2], lines: &mpsc::Sender<Line>) -> LinkError {
     let [services, slices] = followers;
     tokio::select! {
-        error = visit.link.ended() => error,
-        error = services.run(&visit.link, lines) => error,
-        error = slices.run(&visit.link, lines) => error,
+        error = connected.link.ended() => error,
+        error = services.run(&connected.link, lines) => error,
+        error = slices.run(&connected.link, lines) => error,
     }
 }

@@ -163,7 +163,7 @@ impl Guard {
         source: Source,
         apiservers: &Apiservers,
     ) -> Result<(), BackendRefusal> {
-        self.check_dialable(backend)?;
+        self.check_connectable(backend)?;
         match source {
             Source::Files => Ok(()),
             Source::Kubernetes if backend.addr.is_loopback() => Err(BackendRefusal::Loopback),
@@ -180,11 +180,11 @@ impl Guard {
     }
 
     /// Whether the address is one that a client can connect to at all.
-    pub(crate) fn is_dialable(&self, backend: L4Addr) -> bool {
-        self.check_dialable(backend).is_ok()
+    pub(crate) fn is_connectable(&self, backend: L4Addr) -> bool {
+        self.check_connectable(backend).is_ok()
     }
 
-    fn check_dialable(&self, L4Addr { addr, port, .. }: L4Addr) -> Result<(), BackendRefusal> {
+    fn check_connectable(&self, L4Addr { addr, port, .. }: L4Addr) -> Result<(), BackendRefusal> {
         if port == 0 {
             Err(BackendRefusal::PortZero)
         } else if addr.is_unspecified() {

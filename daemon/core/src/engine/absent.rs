@@ -37,23 +37,23 @@ pub enum KeptBecause {
 /// configured nor disabled by the operator.
 pub(super) fn absent(config: &EngineConfig, realised: &Realised) -> BTreeSet<Source> {
     let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
-    let before = in_kernel.chain(config.formerly.iter().copied());
-    before.filter(|source| !config.sources.contains(source) && !config.switched_off.contains(source)).collect()
+    let before = in_kernel.chain(config.previous_sources.iter().copied());
+    before.filter(|source| !config.sources.contains(source) && !config.disabled_sources.contains(source)).collect()
 }
 
 impl Engine {
     /// The sources that have reported everything, as entries record them: an entry of such a source may be removed if
     /// no source describes it. `None` stands for entries without a source and is included only if all sources are.
-    pub(super) fn told_sources(&self) -> BTreeSet<Option<Source>> {
+    pub(super) fn complete_sources(&self) -> BTreeSet<Option<Source>> {
         let mut told: BTreeSet<Option<Source>> =
-            Source::ALL.into_iter().filter(|it| self.has_told_all(*it)).map(Some).collect();
+            Source::ALL.into_iter().filter(|it| self.is_source_complete(*it)).map(Some).collect();
         if told.len() == Source::ALL.len() {
             told.insert(None);
         }
         told
     }
 
-    fn has_told_all(&self, source: Source) -> bool {
+    fn is_source_complete(&self, source: Source) -> bool {
         if self.config.sources.contains(&source) {
             return self.table.is_synced(source) && self.table.incomplete(source).is_none();
         }
@@ -64,7 +64,7 @@ impl Engine {
     /// before.
     pub(super) fn note_other_source(&mut self, id: ServiceId, was_owned: bool, source: Source) {
         self.deferred.note_change(id);
-        if self.unsynced().is_empty() && self.has_told_all(source) {
+        if self.unsynced().is_empty() && self.is_source_complete(source) {
             self.at_start.inherited.remove(&id);
         } else if was_owned && !self.is_pruned {
             self.at_start.inherited.insert(id);
@@ -73,7 +73,7 @@ impl Engine {
 
     /// Whether the source that describes the service has reported everything it had at the start, except what it could
     /// not read.
-    pub(super) fn is_told(&self, id: ServiceId) -> bool {
+    pub(super) fn is_source_synced(&self, id: ServiceId) -> bool {
         self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source))
     }
 
@@ -85,7 +85,7 @@ impl Engine {
         }
         let source = || self.owners.get(&id).map(|owner| Some(owner.source));
         let source = self.ids.orphan(id).or_else(source);
-        source.is_none_or(|source| self.told_sources().contains(&source))
+        source.is_none_or(|source| self.complete_sources().contains(&source))
     }
 
     /// Whether the address still leads to a service that no source has described since the start, and that may take
@@ -100,7 +100,7 @@ impl Engine {
         }
         let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| (claim.source, claim.created));
         let is_outranked = source == Source::Kubernetes && claim == Some((Source::Files, None));
-        !is_outranked && !self.told_sources().contains(&Some(source))
+        !is_outranked && !self.complete_sources().contains(&Some(source))
     }
 
     /// Whether the entry in the maps belongs to a port that no source describes now, of the same service that owns the
@@ -164,7 +164,7 @@ impl Engine {
         if self.is_pruned || !self.unsynced().is_empty() {
             return Vec::new();
         }
-        let is_in_doubt = |source: &Source| !self.has_told_all(*source);
+        let is_in_doubt = |source: &Source| !self.is_source_complete(*source);
         let doubted: Vec<Source> = Source::ALL.into_iter().filter(is_in_doubt).collect();
         let mut ports: BTreeMap<Source, usize> = doubted.iter().map(|source| (*source, 0)).collect();
         // An entry without a source is counted with the source that most likely owns it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::model::addr::L4Addr;
-use crate::model::cause::Dirt;
+use crate::model::cause::DirtyReason;
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, Service};
 use crate::state::entries::ServiceId;
@@ -31,6 +31,6 @@ pub(super) struct Subject<'a> {
     /// Whether the service leads to an apiserver according to its name, its addresses or the current content of its
     /// slices.
     pub(super) is_protected: bool,
-    pub(super) dirt: &'a Dirt,
+    pub(super) dirt: &'a DirtyReason,
     pub(super) now: Moment,
 }

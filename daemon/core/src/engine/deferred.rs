@@ -61,7 +61,7 @@ fn led_to(id: ServiceId) -> std::ops::RangeInclusive<(Option<ServiceId>, L4Addr)
 }
 
 impl Engine {
-    pub(super) fn look_at_deferred_again(&mut self) {
+    pub(super) fn replan_deferred(&mut self) {
         let Deferred { services, frontends, .. } = std::mem::take(&mut self.deferred);
         self.touch(Touched {
             services: services.into_iter().collect(),
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Plans the deferred entries again that are related to a changed service.
-    pub(super) fn look_at_changed_again(&mut self) {
+    pub(super) fn replan_changed(&mut self) {
         self.deferred.due = None;
         for id in std::mem::take(&mut self.deferred.changed) {
             if self.deferred.services.remove(&id) {
@@ -86,7 +86,7 @@ impl Engine {
     }
 
     /// Plans a deferred address again after its claims have changed.
-    pub(super) fn look_at_address_again(&mut self, address: L4Addr) {
+    pub(super) fn replan_address(&mut self, address: L4Addr) {
         if self.deferred.frontends.remove(&self.led_from(address)) {
             self.touched.frontends.push(address);
         }

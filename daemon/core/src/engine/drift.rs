@@ -5,20 +5,20 @@ use super::Engine;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
 use crate::state::entries::{MapOp, ServiceEntry, ServiceId};
-use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, NOBODYS, judge};
+use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, detect};
 
 impl Engine {
     /// Accepts the actual content of the maps under these keys as realised, so that the next round repairs the
     /// differences. The caller must have read the maps just now, and must be the only writer without any operation in
     /// progress. Returns the number of entries that another program changed. Before every source has reported
     /// everything, nothing is accepted and the result is 0.
-    pub fn found(&mut self, content: &Content, keys: &[EntryKey]) -> usize {
+    pub fn accept_actual(&mut self, content: &Content, keys: &[EntryKey]) -> usize {
         if !self.is_ready {
             return 0;
         }
         let mut count = 0;
         for &key in keys {
-            let Some((kind, fault)) = judge(content, &self.realised, key) else { continue };
+            let Some((kind, fault)) = detect(content, &self.realised, key) else { continue };
             count += 1;
             let owner = match key {
                 EntryKey::Service(id) => self.owners.get(&id).map(|owner| owner.key.clone()),
@@ -49,7 +49,7 @@ impl Engine {
             EntryKey::Frontend(address) => match held.frontends.get(&address) {
                 Some(entry) => MapOp::PutFrontend(address, *entry),
                 None if is_broken && !self.desired.frontends.contains_key(&address) => {
-                    MapOp::PutFrontend(address, NOBODYS)
+                    MapOp::PutFrontend(address, UNWANTED_FRONTEND)
                 }
                 None => MapOp::DeleteFrontend(address),
             },

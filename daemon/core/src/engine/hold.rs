@@ -61,20 +61,20 @@ impl Engine {
         // The maps contain no link-local backends except for apiservers. No source has reported this one as an
         // apiserver since the start.
         let was_admitted = |addr: L4Addr| {
-            admits(addr) || subject.is_protected && addr.addr.is_link_local() && self.config.guard.is_dialable(addr)
+            admits(addr) || subject.is_protected && addr.addr.is_link_local() && self.config.guard.is_connectable(addr)
         };
         let had = |entry: &ServiceEntry| entry.has_backends.then(|| Known::of(entry));
         let usable = |entry: &ServiceEntry| had(entry)?.admitted(admits);
         let desired = self.desired.services.get(&id).and_then(|entry| usable(entry));
         let realised = || self.realised.services.get(&id).and_then(|entry| had(entry)?.admitted(was_admitted));
-        let elsewhere = || self.known_elsewhere(plan, &usable);
+        let elsewhere = || self.known_at_start(plan, &usable);
         let remembered = || self.holds.record(key)?.known().admitted(admits);
         desired.or_else(realised).or_else(elsewhere).or_else(remembered)
     }
 
     /// The backends to which one of the port's addresses led at the start, if an apiserver is among them and their id
     /// could not be taken over because other addresses point at it too.
-    fn known_elsewhere(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Known>) -> Option<Known> {
+    fn known_at_start(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Known>) -> Option<Known> {
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let at_start = |address: &L4Addr| {
             let entry = self.at_start.realised.frontends.get(address)?;

@@ -8,7 +8,7 @@ use crate::filter::Filter;
 use crate::model::addr::L4Addr;
 use crate::model::service::{FrontendKind, ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::kernel_check::{Content, differing};
+use crate::state::kernel_check::{Content, differing_entries};
 use crate::state::status::Status;
 
 use kernel::{ABSENT, addresses, entry, shows};
@@ -29,13 +29,13 @@ pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter:
     add_held_ports(snapshot, filter, &mut rows);
     add_frontends(snapshot, filter, &mut rows);
     add_backends(snapshot, filter, &mut rows);
-    for key in differing(held, &snapshot.desired) {
+    for key in differing_entries(held, &snapshot.desired) {
         if shows(snapshot, held, key, filter) {
             rows.push(entry(snapshot, held, key, next));
         }
     }
     let is_wanted = *filter == Filter::default();
-    for broken in held.broken.nameless.iter().filter(|_| is_wanted) {
+    for broken in held.broken.with_invalid_key.iter().filter(|_| is_wanted) {
         rows.push(Difference {
             between: Between::MemoryKernel,
             what: "map frontends".into(),

@@ -79,7 +79,7 @@ fn count_frontends(snapshot: &Snapshot, counts: &mut Counts) {
             let status = match &claim.target {
                 Ok(_) if place == 0 => row.status.status,
                 Ok(_) => {
-                    counts.outranked += 1;
+                    counts.conflicting += 1;
                     Status::Error
                 }
                 Err(_) => {
@@ -229,7 +229,7 @@ fn service(snapshot: &Snapshot, service: &Arc<Service>) -> ServiceReport {
 }
 
 fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
-    let filter = Filter::of_service(&report.service);
+    let filter = Filter::for_service(&report.service);
     let frontends = frontends(snapshot, &filter);
     report.frontends = frontends.len();
     report.status = frontends.iter().map(|f| f.status).max_by_key(|s| severity(*s)).unwrap_or(Status::Done);
@@ -239,7 +239,7 @@ fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
     if report.error.is_none() {
         report.error = unused_text(&backends);
     }
-    let entry = || snapshot.facts.entry_error(Some(&report.service)).map(ToString::to_string);
+    let entry = || snapshot.facts.health_check_port_error(Some(&report.service)).map(ToString::to_string);
     report.error = report.error.take().or_else(entry);
     let count = |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
     report.backends = count(&mut backends.iter());

@@ -109,7 +109,7 @@ pub struct Counts {
     /// The number of rows in the status Error that can never own their address.
     pub refused: usize,
     /// The number of rows in the status Error that wait for the owner of their address.
-    pub outranked: usize,
+    pub conflicting: usize,
     /// The number of backends in the slices of the services by state, counted once for each port. Those that failed
     /// their checks count as quarantined.
     pub backends: BTreeMap<BackendState, usize>,

@@ -172,7 +172,7 @@ pub struct Event {
 
 impl Event {
     /// An event about nodelb itself.
-    pub fn of_daemon(what: What, detail: impl Into<Arc<str>>) -> Self {
+    pub fn for_daemon(what: What, detail: impl Into<Arc<str>>) -> Self {
         Self {
             port: None,
             source: None,
@@ -189,8 +189,8 @@ impl Event {
     }
 
     /// An event about a service port, without details yet.
-    pub fn of_port(port: &Arc<PortKey>, source: Option<Source>, what: What, cause: Cause) -> Self {
-        let event = Self::of_daemon(what, "");
+    pub fn for_port(port: &Arc<PortKey>, source: Option<Source>, what: What, cause: Cause) -> Self {
+        let event = Self::for_daemon(what, "");
         Self { port: Some(Arc::clone(port)), source, cause, detail: None, ..event }
     }
 

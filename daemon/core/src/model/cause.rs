@@ -93,7 +93,7 @@ const MAX_SLICES: usize = 16;
 
 /// All changes of a service since it was last compiled.
 #[derive(Clone, Debug)]
-pub(crate) struct Dirt {
+pub(crate) struct DirtyReason {
     /// The change that most likely affected the backends: the last slice; without a slice, the last change of any kind.
     pub(crate) trigger: Trigger,
     /// The slices that changed before it, at most the latest [`MAX_SLICES`].
@@ -103,7 +103,7 @@ pub(crate) struct Dirt {
     pub(crate) is_deleted: bool,
 }
 
-impl Dirt {
+impl DirtyReason {
     pub(crate) fn new(trigger: Trigger) -> Self {
         Self { trigger, slices: Vec::new(), is_deleted: false }
     }

@@ -22,7 +22,7 @@ impl NoSuchName {
     ///
     /// # Errors
     /// If no value has this name.
-    pub fn or<T, const N: usize>(
+    pub fn parse<T, const N: usize>(
         text: &str,
         what: &'static str,
         all: [T; N],

@@ -252,7 +252,7 @@ impl FromStr for FrontendKind {
     type Err = NoSuchName;
 
     fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::or(text, "type", Self::ALL, &Self::NAMES)
+        NoSuchName::parse(text, "type", Self::ALL, &Self::NAMES)
     }
 }
 

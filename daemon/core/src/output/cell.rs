@@ -27,7 +27,7 @@ pub enum Cell {
     /// The time since an event, in milliseconds: `4m20s` in text, seconds in JSON.
     Age(u64),
     /// The duration of an operation, in microseconds: `350us` in text, seconds in JSON.
-    Took(u64),
+    Duration(u64),
 }
 
 impl Cell {
@@ -82,7 +82,7 @@ impl Serialize for Cell {
             Self::List(values) => values.serialize(serializer),
             Self::Addresses(values) => serializer.collect_seq(values.iter().map(Printed)),
             Self::Age(millis) => serializer.serialize_u64(millis / 1000),
-            Self::Took(micros) => serializer.serialize_f64(*micros as f64 / 1e6),
+            Self::Duration(micros) => serializer.serialize_f64(*micros as f64 / 1e6),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Differences as rows. The admin API and the command line both use these columns.
 
-use super::shape::{Column, Shape};
+use super::schema::{Column, Schema};
 use super::table::{Cell, Table};
 use crate::explain::rows::{Between, Difference};
 
 /// The table of differences, including those that the command line finds.
-pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
+pub static DIFFERENCES: Schema<[Column; 8]> = Schema {
     name: "differences",
     columns: [
         Column::one_of("Between", &Between::NAMES),
@@ -20,8 +20,8 @@ pub static DIFFERENCES: Shape<[Column; 8]> = Shape {
 };
 
 /// The table of what was compared. Text output shows it only if there are no differences.
-pub static COMPARED: Shape<[Column; 2]> =
-    Shape { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
+pub static COMPARED: Schema<[Column; 2]> =
+    Schema { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
 
 /// What happens to hooks that are not in effect.
 pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may pass through untranslated";

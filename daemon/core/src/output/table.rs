@@ -1,10 +1,10 @@
 //! The common form of all responses: named tables of typed cells, rendered as text for people ([`text`]) or as JSON for
-//! programs. The table's [`Shape`] defines the columns for both forms.
+//! programs. The table's [`Schema`] defines the columns for both forms.
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 pub use super::cell::Cell;
-use super::shape::{Column, Shape};
+use super::schema::{Column, Schema};
 pub use text::{COLOURS, Lines, Style};
 
 mod text;
@@ -12,7 +12,7 @@ mod text;
 /// Rows of equal length with one set of columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    shape: &'static Shape,
+    schema: &'static Schema,
     cells: Vec<Cell>,
     /// The text that replaces the headings if the table has no rows.
     instead: Option<String>,
@@ -22,15 +22,15 @@ pub struct Table {
 
 impl Table {
     /// A table of the rows in the given order.
-    pub fn new<const N: usize>(shape: &'static Shape<[Column; N]>, rows: impl IntoIterator<Item = [Cell; N]>) -> Self {
+    pub fn new<const N: usize>(schema: &'static Schema<[Column; N]>, rows: impl IntoIterator<Item = [Cell; N]>) -> Self {
         const { assert!(N > 0, "a table has columns") };
         let cells = rows.into_iter().flatten().collect();
-        Self { shape, cells, instead: None, is_for_programs: false }
+        Self { schema, cells, instead: None, is_for_programs: false }
     }
 
     /// Sets the text that replaces the headings in text output if there are no rows.
     #[must_use]
-    pub fn or_say(mut self, text: String) -> Self {
+    pub fn or_text(mut self, text: String) -> Self {
         self.instead = Some(text);
         self
     }
@@ -44,7 +44,7 @@ impl Table {
 
     /// The number of rows.
     pub fn len(&self) -> usize {
-        self.cells.len() / self.shape.columns.len()
+        self.cells.len() / self.schema.columns.len()
     }
 
     /// Writes the table as aligned columns, the headings first, one line per row.
@@ -54,12 +54,12 @@ impl Table {
 
     /// Writes the table in this style. The result can write further rows in the same columns.
     pub fn write_lines(&self, style: &Style, out: &mut String) -> Lines {
-        text::write(self.shape, &self.cells, (style, self.instead.as_deref()), out)
+        text::write(self.schema, &self.cells, (style, self.instead.as_deref()), out)
     }
 
     /// The name and columns.
-    pub fn shape(&self) -> &'static Shape {
-        self.shape
+    pub fn schema(&self) -> &'static Schema {
+        self.schema
     }
 
     /// Whether there are no rows.
@@ -68,13 +68,13 @@ impl Table {
     }
 
     fn rows(&self) -> impl Iterator<Item = &[Cell]> {
-        self.cells.chunks_exact(self.shape.columns.len())
+        self.cells.chunks_exact(self.schema.columns.len())
     }
 }
 
 impl Serialize for Table {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let keys: Vec<String> = self.shape.columns.iter().map(Column::key).collect();
+        let keys: Vec<String> = self.schema.columns.iter().map(Column::key).collect();
         let mut rows = serializer.serialize_seq(Some(self.len()))?;
         for row in self.rows() {
             rows.serialize_element(&Row { keys: &keys, cells: row })?;
@@ -87,8 +87,8 @@ impl Serialize for Table {
 ///
 /// # Errors
 /// As [`Page::to_json`].
-pub fn row_to_json(shape: &Shape, cells: &[Cell]) -> serde_json::Result<String> {
-    let keys: Vec<String> = shape.columns.iter().map(Column::key).collect();
+pub fn row_to_json(schema: &Schema, cells: &[Cell]) -> serde_json::Result<String> {
+    let keys: Vec<String> = schema.columns.iter().map(Column::key).collect();
     serde_json::to_string(&Row { keys: &keys, cells })
 }
 
@@ -122,7 +122,7 @@ impl Page {
                 out.push('\n');
             }
             if shown.len() > 1 {
-                out.push_str(table.shape.name);
+                out.push_str(table.schema.name);
                 out.push_str(":\n");
             }
             table.write_lines(style, &mut out);
@@ -151,7 +151,7 @@ impl Serialize for Page {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut tables = serializer.serialize_map(Some(self.0.len()))?;
         for table in &self.0 {
-            tables.serialize_entry(table.shape.name, table)?;
+            tables.serialize_entry(table.schema.name, table)?;
         }
         tables.end()
     }

@@ -1,5 +1,5 @@
 //! Compares the actual content of the maps with the expected one: the entries that differ, and how. This module neither
-//! reads the maps nor repairs them: [`crate::engine::Engine::found`] accepts the actual content, and the next round
+//! reads the maps nor repairs them: [`crate::engine::Engine::accept_actual`] accepts the actual content, and the next round
 //! repairs it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,18 +36,18 @@ pub struct Broken {
     /// The descriptions by key.
     pub entries: BTreeMap<EntryKey, String>,
     /// The descriptions of entries with an invalid key.
-    pub nameless: Vec<String>,
+    pub with_invalid_key: Vec<String>,
 }
 
 impl Broken {
     /// Whether there are no such entries.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.nameless.is_empty()
+        self.entries.is_empty() && self.with_invalid_key.is_empty()
     }
 
     /// The descriptions of all entries.
     pub fn into_texts(self) -> impl Iterator<Item = String> {
-        self.entries.into_values().chain(self.nameless)
+        self.entries.into_values().chain(self.with_invalid_key)
     }
 }
 
@@ -125,7 +125,7 @@ impl fmt::Display for Drift {
 }
 
 /// The entries that differ between the maps and the state, in this order: services, frontends, node addresses.
-pub fn differing(content: &Content, state: &MapState) -> Vec<EntryKey> {
+pub fn differing_entries(content: &Content, state: &MapState) -> Vec<EntryKey> {
     let held = &content.state;
     let mut keys = BTreeSet::new();
     keys.extend(missing_or_changed(&state.services, &held.services).map(|id| EntryKey::Service(*id)));
@@ -153,7 +153,7 @@ fn surplus<'a, K: Ord, V>(held: &'a imbl::OrdMap<K, V>, wanted: &'a imbl::OrdMap
 }
 
 /// The kind and the fault of the entry, if the maps differ from what nodelb wrote there.
-pub(crate) fn judge(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
+pub(crate) fn detect(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
     let is_broken = content.broken.entries.contains_key(&key);
     let held = &content.state;
     match key {
@@ -195,7 +195,7 @@ fn is_same_shape(a: &ServiceEntry, b: &ServiceEntry) -> bool {
 }
 
 /// The assumed value of a broken frontend that is not desired, so that it is deleted.
-pub(crate) const NOBODYS: FrontendEntry =
+pub(crate) const UNWANTED_FRONTEND: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
 
 #[cfg(test)]

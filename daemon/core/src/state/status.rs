@@ -37,6 +37,6 @@ impl FromStr for Status {
     type Err = NoSuchName;
 
     fn from_str(text: &str) -> Result<Self, NoSuchName> {
-        NoSuchName::or(text, "status", Self::ALL, &Self::NAMES)
+        NoSuchName::parse(text, "status", Self::ALL, &Self::NAMES)
     }
 }

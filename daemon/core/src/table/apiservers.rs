@@ -11,7 +11,7 @@ use crate::state::remembered::Remembered;
 
 /// The maximum number of addresses that were read from slices or are no longer reported. It bounds the memory
 /// regardless of the slices; a cluster has only a few apiservers.
-pub const MAX_SEEN: usize = 256;
+pub const MAX_OBSERVED: usize = 256;
 
 /// The addresses of apiservers. A known address stays known for the lifetime of the engine, because removing one could
 /// only remove protection.
@@ -78,7 +78,7 @@ impl Apiservers {
     fn see(&mut self, addresses: impl IntoIterator<Item = (Addr, u16)>) -> BTreeSet<(Addr, u16)> {
         let mut taken = BTreeSet::new();
         for address in addresses {
-            if self.seen.len() < MAX_SEEN && self.seen.insert(address) {
+            if self.seen.len() < MAX_OBSERVED && self.seen.insert(address) {
                 self.ports |= port_bit(address.1);
                 taken.insert(address);
             }
@@ -97,7 +97,7 @@ fn is_address((addr, port): (Addr, u16)) -> bool {
 }
 
 /// Whether the slice contains the addresses of apiservers.
-pub(crate) fn tells_of_apiservers(slice: &Slice) -> bool {
+pub(crate) fn lists_apiservers(slice: &Slice) -> bool {
     slice.source == Source::Kubernetes && slice.service.is_default_kubernetes()
 }
 

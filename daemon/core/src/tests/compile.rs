@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Guard, PortPlan, Surroundings, compile};
+use super::{Guard, PortPlan, CompileContext, compile};
 use crate::compile::guard::Refusal;
 use crate::compile::select::Checks;
 use crate::model::addr::{L4Addr, Protocol};
@@ -49,7 +49,7 @@ fn compiled(service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
 fn compiled_on(node: &NodeFacts, guard: &Guard, service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
     let (apiservers, node_addrs) = (Apiservers::default(), node.primary.iter().copied().collect());
     let (apiservers, node_addrs) = (&apiservers, &node_addrs);
-    compile(service, slices, &Surroundings { node, node_addrs, guard, apiservers, checks: Checks::default() })
+    compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks: Checks::default() })
 }
 
 /// The plans as `key: [cluster] frontends`.

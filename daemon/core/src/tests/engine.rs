@@ -140,14 +140,14 @@ fn everything_is_given_back_when_the_last_service_goes() {
     let (mut engine, mut datapath) = new_pair();
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    let empty = engine.holdings();
+    let empty = engine.sizes();
     engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
     engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
     engine.reconcile(&mut datapath, Moment(1));
     engine.change(Change::RemoveSlice(SliceName::new("shop", "a"), Source::Files));
     engine.change(Change::RemoveService(name("shop/web"), Source::Files));
     engine.reconcile(&mut datapath, Moment(2));
-    assert_eq!(engine.holdings(), empty);
+    assert_eq!(engine.sizes(), empty);
     assert_eq!(datapath.slots_used().0, 0);
     assert_eq!(text(&engine, &datapath), "");
 }
@@ -264,19 +264,19 @@ fn ports_of_equal_name_share_one_entry() {
     let (mut engine, mut datapath) = new_pair();
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    let empty = engine.holdings();
+    let empty = engine.sizes();
     let mut twice = service("a/twice", "198.51.100.10:80/TCP");
     twice.ports.extend(service("a/twice", "198.51.100.10:81/TCP").ports);
     engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.1:80"])));
     engine.change(Change::UpsertService(twice));
     engine.reconcile(&mut datapath, Moment(1));
-    assert_eq!(engine.holdings().service_ids, 1);
+    assert_eq!(engine.sizes().service_ids, 1);
     engine.change(Change::UpsertSlice(slice("a/twice", "a", &["192.0.2.2:80"])));
     engine.reconcile(&mut datapath, Moment(2));
     engine.change(Change::RemoveSlice(SliceName::new("a", "a"), Source::Files));
     engine.change(Change::RemoveService(name("a/twice"), Source::Files));
     engine.reconcile(&mut datapath, Moment(3));
-    assert_eq!(engine.holdings(), empty);
+    assert_eq!(engine.sizes(), empty);
 }
 
 /// A list that could not be written and is then withdrawn leaves nothing to write, so there is no error either.
@@ -292,7 +292,7 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
     assert_eq!(engine.reconcile(&mut datapath, Moment(1)).failed, 1);
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
     engine.reconcile(&mut datapath, Moment(2));
-    assert_eq!((engine.holdings().failed, engine.next_round()), (0, None));
+    assert_eq!((engine.sizes().failed, engine.next_round()), (0, None));
     assert_eq!(reports::frontends(&engine.snapshot(Moment(2)), &Filter::default())[0].status, Status::Done);
 }
 
@@ -342,10 +342,10 @@ fn an_id_stays_taken_while_a_frontend_points_at_it() {
     engine.reconcile(&mut datapath, Moment(0));
     engine.change(Change::RemoveService(name("a/s"), Source::Files));
     engine.reconcile(&mut datapath, Moment(1));
-    assert_eq!(engine.holdings().service_ids, 1);
+    assert_eq!(engine.sizes().service_ids, 1);
     datapath.clear_fault();
     engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
-    assert_eq!((engine.holdings().service_ids, engine.holdings().failed, engine.next_round()), (0, 0, None));
+    assert_eq!((engine.sizes().service_ids, engine.sizes().failed, engine.next_round()), (0, 0, None));
     assert_eq!(text(&engine, &datapath), "");
 }
 

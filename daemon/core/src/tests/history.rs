@@ -13,7 +13,7 @@ fn l4(text: &str) -> L4Addr {
 }
 
 fn event(service: &str, what: What, kernel: Kernel) -> Event {
-    Event { kernel, ..Event::of_port(&key(service), Some(Source::Files), what, Cause::default()) }
+    Event { kernel, ..Event::for_port(&key(service), Some(Source::Files), what, Cause::default()) }
 }
 
 fn changed(service: &str) -> Event {
@@ -29,7 +29,7 @@ fn sequences<'a>(records: impl IntoIterator<Item = &'a Arc<Record>>) -> Vec<u64>
 }
 
 fn of_service(history: &History, name: &str) -> Vec<u64> {
-    let filter = Filter::of_service(&name.parse().expect("valid in a test"));
+    let filter = Filter::for_service(&name.parse().expect("valid in a test"));
     sequences(&history.select(&filter, &BTreeSet::new()))
 }
 
@@ -37,7 +37,7 @@ fn of_service(history: &History, name: &str) -> Vec<u64> {
 fn a_busy_service_forgets_its_own_oldest_and_nobody_elses() {
     let mut history = History::default();
     history.add(changed("shop/quiet"), at(1));
-    history.add(Event::of_daemon(What::Started, "for a test"), at(1));
+    history.add(Event::for_daemon(What::Started, "for a test"), at(1));
     for _ in 0..1_000 {
         history.add(changed("shop/busy"), at(2));
     }

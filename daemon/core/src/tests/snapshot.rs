@@ -15,7 +15,7 @@ use crate::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
 };
-use crate::snapshot::{Differs, Snapshot};
+use crate::snapshot::{ChangedServices, Snapshot};
 use crate::state::entries::MapState;
 
 const LIMITS: Limits = Limits { frontends: 12, services: 9, slots: 30, affinity: 4 };
@@ -84,7 +84,7 @@ fn change(numbers: &mut Numbers) -> Change {
 }
 
 fn rows(snapshot: &Snapshot, of: &ServiceName) -> Vec<FrontendReport> {
-    let rows = reports::frontends(snapshot, &Filter::of_service(of));
+    let rows = reports::frontends(snapshot, &Filter::for_service(of));
     rows.into_iter().map(|row| FrontendReport { since: Moment(0), ..row }).collect()
 }
 
@@ -104,9 +104,9 @@ fn who_is_not_named_reads_as_before() {
         }
         engine.reconcile(&mut datapath, Moment(round));
         let after = Arc::new(engine.snapshot(Moment(round)));
-        match after.differs_since(&before) {
-            Differs::All => named_all += 1,
-            Differs::Services(named) => {
+        match after.changed_services_since(&before) {
+            ChangedServices::All => named_all += 1,
+            ChangedServices::Services(named) => {
                 named_some += 1;
                 for other in (0..6).map(name).filter(|name| !named.contains(name)) {
                     assert_eq!(rows(&after, &other), rows(&before, &other), "round {round}: {other}");
@@ -125,5 +125,5 @@ fn who_is_not_named_reads_as_before() {
 fn nothing_differs_from_itself() {
     let engine = Engine::new(EngineConfig::default(), MapState::default());
     let snapshot = engine.snapshot(Moment(0));
-    assert_eq!(snapshot.differs_since(&snapshot.clone()), Differs::Services(Default::default()));
+    assert_eq!(snapshot.changed_services_since(&snapshot.clone()), ChangedServices::Services(Default::default()));
 }

@@ -242,9 +242,9 @@ fn what_the_kernel_would_choose_again_is_no_reason_to_move() {
 #[test]
 fn each_change_that_matters_counts() {
     let mut node = Node::new();
-    let mut last = node.tell([synced()]).moves;
+    let mut last = node.tell([synced()]).stale_generation;
     let mut counts = |node: &mut Node, change: Change| {
-        let now = node.tell([change]).moves;
+        let now = node.tell([change]).stale_generation;
         let moved = (now.udp != last.udp, now.tcp != last.tcp);
         last = now;
         moved

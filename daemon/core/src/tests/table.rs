@@ -262,7 +262,7 @@ fn what_kubernetes_says_of_the_node_makes_no_service_dirty_but_by_its_zone() {
     assert_eq!((table.nodeport_addresses(), &*table.node().zone), (last(), "z1"));
     assert_eq!(table.apply(Change::NodeObjectUnknown), Effect::AllServices, "the zone was another Node's");
     assert_eq!((table.nodeport_addresses(), &*table.node().zone), (first(), ""));
-    assert!(!table.is_node_object_told() && table.leaving().is_none());
+    assert!(!table.is_node_object_known() && table.leaving().is_none());
 }
 
 #[test]

@@ -45,5 +45,5 @@ fn purge_knows_every_lasting_map() {
     let line = script.lines().find(|line| line.contains("rm -f \"$1/tcp_sockets\""));
     let mut removed: Vec<&str> = line.expect("a line that removes them").split('"').skip(1).step_by(2).collect();
     removed.iter_mut().for_each(|path| *path = path.trim_start_matches("$1/"));
-    assert_eq!(removed, LASTING);
+    assert_eq!(removed, PERSISTENT);
 }

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn resting_slots_are_taken_until_they_have_rested() {
-    let (mut runs, room) = (Runs::new(100), Room::default());
+    let (mut runs, room) = (Runs::new(100), SlotUsage::default());
     let run = runs.allocate(40, Moment(5)).unwrap();
     runs.allocate(10, Moment(5)).unwrap();
     runs.free(run, Moment(6));

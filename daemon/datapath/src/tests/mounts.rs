@@ -6,7 +6,7 @@ fn mounts_are_told_apart_by_kind() {
 402 27 0:4 net:[4026532281] /run/netns/a\\040b rw shared:225 - nsfs nsfs rw
 403 27 0:4 net:[4026532282] /run/netns/c rw - nsfsish nsfs rw
 cut short";
-    let found: Vec<_> = of_kind(mounts, "nsfs").map(|mount| (mount.root, mount.point())).collect();
+    let found: Vec<_> = by_type(mounts, "nsfs").map(|mount| (mount.root, mount.point())).collect();
     assert_eq!(found, [("net:[4026532281]", PathBuf::from("/run/netns/a b"))]);
 }
 

@@ -120,7 +120,7 @@ fn server_address(url: &str) -> Result<Address, String> {
     };
     parsed.map_err(|error| match error {
         AddressError::Form(_) => format!("`{shown}` is not https://HOST:PORT"),
-        AddressError::Nobody(..) => error.to_string(),
+        AddressError::Unusable(..) => error.to_string(),
     })
 }
 
@@ -187,7 +187,7 @@ impl Reader<'_> {
             let origin = format!("{field}-data of {of} in {}", self.path.display());
             return Ok(Some(Part::Inline(Secret(bytes), origin)));
         }
-        Ok(filled(file).map(|file| Part::File(self.beside(file))))
+        Ok(filled(file).map(|file| Part::File(self.relative(file))))
     }
 
     fn certificate(&self, user: &User, of: &str) -> Result<Option<(Part, Part)>, CredentialsError> {
@@ -203,7 +203,7 @@ impl Reader<'_> {
 
     /// A token file takes precedence over a token, which only caches the last content of the file.
     fn token(&self, user: &User, of: &str) -> Option<Part> {
-        let file = filled(&user.token_file).map(|file| Part::File(self.beside(file)));
+        let file = filled(&user.token_file).map(|file| Part::File(self.relative(file)));
         let inline = |token: &str| {
             let origin = format!("token of {of} in {}", self.path.display());
             Part::Inline(Secret(token.as_bytes().to_vec()), origin)
@@ -251,7 +251,7 @@ impl Reader<'_> {
             return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nobody is there to ask")));
         }
         // Like in kubectl, a command with a slash is relative to the kubeconfig; any other command is searched in PATH.
-        let command = if exec.command.contains('/') { self.beside(&exec.command) } else { exec.command.clone().into() };
+        let command = if exec.command.contains('/') { self.relative(&exec.command) } else { exec.command.clone().into() };
         let env =
             exec.env.iter().map(|variable| (variable.name.clone(), Secret(variable.value.clone().into()))).collect();
         let cluster = exec.provide_cluster_info.then(|| ClusterInfo {
@@ -263,7 +263,7 @@ impl Reader<'_> {
         Ok(Plugin { command, args: exec.args.clone(), env, version, install_hint, cluster })
     }
 
-    fn beside(&self, file: &str) -> PathBuf {
+    fn relative(&self, file: &str) -> PathBuf {
         self.path.parent().unwrap_or(Path::new("")).join(file)
     }
 }

@@ -1,6 +1,6 @@
 //! A connection to an apiserver. Uses HTTP/2 if the server supports it, with a new connection when the server drains
 //! the current one; otherwise one HTTP/1.1 connection per request. Keeps the sockets, so that it can shut them down.
-//! [`dial`](super::dial) opens them, and [`credentials`](super::credentials) provides the login.
+//! [`connect`](super::connect) opens them, and [`credentials`](super::credentials) provides the login.
 
 mod frames;
 mod http2;
@@ -29,7 +29,7 @@ use tokio_rustls::client::TlsStream;
 use self::http2::Http2;
 use self::sockets::{Kept, Sockets};
 use super::address::{Address, Server};
-use super::dial::{Dialer, second_descriptor};
+use super::connect::{Connector, second_descriptor};
 use super::error::LinkError;
 use super::login::Login;
 use super::refusal::{self, Asked};
@@ -48,12 +48,12 @@ pub struct Link {
 /// The body of a response. Yields an error as soon as the link is cut.
 pub type Body = BoxBody<Bytes, LinkError>;
 
-/// The body of a request: empty, except for a [`Statement`].
+/// The body of a request: empty, except for a [`RequestBody`].
 type Sent = Full<Bytes>;
 
 /// A request that writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statement {
+pub struct RequestBody {
     /// `POST` or `PATCH`.
     pub method: Method,
     /// The path and query of the request.
@@ -67,7 +67,7 @@ pub struct Statement {
 /// The destination of the link's connections.
 #[derive(Clone, Debug)]
 struct Target {
-    dialer: Dialer,
+    connector: Connector,
     at: SocketAddr,
     name: ServerName<'static>,
     address: Address,
@@ -100,9 +100,9 @@ impl Link {
     /// # Errors
     /// [`LinkError::Unreachable`], [`LinkError::Certificate`], [`LinkError::TimedOut`] or [`LinkError::Broken`].
     /// Rejected credentials only show in the response to the first request.
-    pub async fn open(dialer: &Dialer, at: SocketAddr, server: &Server, login: &Arc<Login>) -> Result<Self, LinkError> {
+    pub async fn open(connector: &Connector, at: SocketAddr, server: &Server, login: &Arc<Login>) -> Result<Self, LinkError> {
         let name = tls::server_name(server)?;
-        let target = Target { dialer: dialer.clone(), at, name, address: server.address.clone() };
+        let target = Target { connector: connector.clone(), at, name, address: server.address.clone() };
         let sockets = Arc::new(Sockets::default());
         let (stream, kept) = target.connect(login, &sockets).await?;
         let transport = if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
@@ -151,14 +151,14 @@ impl Link {
         same_certificates
     }
 
-    /// Sends a GET with the link's credentials, and waits at most `patience` for the head of the response.
+    /// Sends a GET with the link's credentials, and waits at most `timeout` for the head of the response.
     ///
     /// # Errors
     /// The request failed, or the status is not 2xx; then the error contains the server's message.
-    pub async fn get(&self, path_and_query: &str, patience: Duration) -> Result<Response<Body>, LinkError> {
+    pub async fn get(&self, path_and_query: &str, timeout: Duration) -> Result<Response<Body>, LinkError> {
         let login = self.login();
         let request = self.request(Method::GET, path_and_query, &login)?.body(Sent::default());
-        self.exchange(request, path_and_query, (&login, patience)).await
+        self.exchange(request, path_and_query, (&login, timeout)).await
     }
 
     /// Sends a request that writes, in the same way. Without a response, it is unknown whether the server has performed
@@ -166,26 +166,26 @@ impl Link {
     ///
     /// # Errors
     /// Like [`Self::get`].
-    pub async fn tell(&self, statement: &Statement, patience: Duration) -> Result<Response<Body>, LinkError> {
-        let Statement { method, path_and_query, content_type, body } = statement;
+    pub async fn send_body(&self, request_body: &RequestBody, timeout: Duration) -> Result<Response<Body>, LinkError> {
+        let RequestBody { method, path_and_query, content_type, body } = request_body;
         let login = self.login();
         let request = self.request(method.clone(), path_and_query, &login)?.header(CONTENT_TYPE, *content_type);
-        self.exchange(request.body(Sent::new(body.clone())), path_and_query, (&login, patience)).await
+        self.exchange(request.body(Sent::new(body.clone())), path_and_query, (&login, timeout)).await
     }
 
     async fn exchange(
         &self,
         request: Result<Request<Sent>, hyper::http::Error>,
         path_and_query: &str,
-        (login, patience): (&Login, Duration),
+        (login, timeout): (&Login, Duration),
     ) -> Result<Response<Body>, LinkError> {
         let request = request.map_err(|error| bad_request(path_and_query, &error))?;
         let method = request.method().clone();
         let answer = tokio::select! {
             biased;
-            answer = tokio::time::timeout(patience, self.send(request, login)) => answer.unwrap_or_else(|_| {
+            answer = tokio::time::timeout(timeout, self.send(request, login)) => answer.unwrap_or_else(|_| {
                 let at = self.target.at;
-                Err(LinkError::TimedOut(format!("{at} has not answered {method} {path_and_query} within {patience:?}")))
+                Err(LinkError::TimedOut(format!("{at} has not answered {method} {path_and_query} within {timeout:?}")))
             })?,
             error = self.ended() => return Err(error),
         };
@@ -194,7 +194,7 @@ impl Link {
             let user = login.user.as_deref();
             let (server, groups) = (self.target.at, login.groups.as_slice());
             let asked = Asked { server, identity: &identity, user, groups, method: &method, path_and_query };
-            return Err(refusal::read(answer, &asked, self.target.dialer.timing.refusal).await);
+            return Err(refusal::read(answer, &asked, self.target.connector.timeouts.refusal).await);
         }
         let (at, sockets) = (self.target.at, Arc::clone(&self.sockets));
         Ok(answer.map(|inner| BoxBody::new(Streamed { inner, at, sockets })))
@@ -257,12 +257,12 @@ impl Link {
 
 impl Target {
     async fn connect(&self, login: &Login, sockets: &Arc<Sockets>) -> Result<(TlsStream<TcpStream>, Kept), LinkError> {
-        let stream = self.dialer.dial(self.at).await?;
+        let stream = self.connector.open(self.at).await?;
         let descriptor = second_descriptor(&stream)
             .map_err(|error| LinkError::Unreachable(format!("{}: no second descriptor: {error}", self.at)))?;
         let kept = sockets.keep(descriptor);
-        let patience = self.dialer.timing.handshake;
-        Ok((tls::handshake(&login.tls, (stream, self.at), &self.name, patience).await?, kept))
+        let timeout = self.connector.timeouts.handshake;
+        Ok((tls::handshake(&login.tls, (stream, self.at), &self.name, timeout).await?, kept))
     }
 }
 

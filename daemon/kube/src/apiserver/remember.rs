@@ -70,15 +70,15 @@ pub fn load(directory: &Path) -> Result<Option<Memory>, String> {
 /// Like [`load`], with a time limit: an unreachable file system must not prevent nodelb from starting.
 ///
 /// # Errors
-/// Those of [`load`], and a timeout after `patience`.
-pub async fn load_within(directory: PathBuf, patience: Duration) -> Result<Option<Memory>, String> {
+/// Those of [`load`], and a timeout after `timeout`.
+pub async fn load_within(directory: PathBuf, timeout: Duration) -> Result<Option<Memory>, String> {
     let path = directory.join(NAME);
     let loading = state::aside(move || Ok(load(&directory)));
     let unread = |why: String| format!("{} cannot be read: {why}; going on without what it remembers", path.display());
-    match tokio::time::timeout(patience, loading).await {
+    match tokio::time::timeout(timeout, loading).await {
         Ok(Ok(loaded)) => loaded,
         Ok(Err(error)) => Err(unread(error.to_string())),
-        Err(_elapsed) => Err(unread(format!("not done within {patience:?}"))),
+        Err(_elapsed) => Err(unread(format!("not done within {timeout:?}"))),
     }
 }
 

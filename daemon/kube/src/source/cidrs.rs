@@ -16,7 +16,7 @@ const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs?limit=100";
 /// The maximum size of the response in bytes; a cluster has one or two service CIDRs.
 const MAX_BYTES: usize = 1 << 20;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -53,8 +53,8 @@ pub(super) async fn follow(mut apiservers: Apiservers) {
 }
 
 async fn ask(session: &Session) -> Result<Vec<IpNet>, LinkError> {
-    let body = session.link.get(PATH, PATIENCE).await?.into_body();
-    let read = tokio::time::timeout(PATIENCE, Limited::new(body, MAX_BYTES).collect()).await;
+    let body = session.link.get(PATH, TIMEOUT).await?.into_body();
+    let read = tokio::time::timeout(TIMEOUT, Limited::new(body, MAX_BYTES).collect()).await;
     let broken = |error: String| LinkError::Broken(error);
     let bytes = read.map_err(|_elapsed| LinkError::TimedOut(PATH.into()))?;
     let bytes = bytes.map_err(|error| broken(error.to_string()))?.to_bytes();

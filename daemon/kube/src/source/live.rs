@@ -26,22 +26,22 @@ use crate::apiserver::session::{Apiservers, Session};
 
 /// Time limits of a comparison.
 #[derive(Clone, Debug)]
-pub struct LiveTiming {
+pub struct LiveTimeouts {
     /// The time limit of the whole comparison; shorter than that of a request to the admin API.
     pub whole: Duration,
     /// The timeout for the head of a response, and for each further frame.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// The minimum time between two comparisons of all services.
     pub between: Duration,
     /// The time that a watch has to deliver changes that a list contains.
     pub lag: Duration,
 }
 
-impl Default for LiveTiming {
+impl Default for LiveTimeouts {
     fn default() -> Self {
         Self {
             whole: Duration::from_secs(8),
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             between: Duration::from_secs(10),
             lag: Duration::from_secs(1),
         }
@@ -62,7 +62,7 @@ const MAX_NOTICES: usize = 20;
 pub struct Live {
     apiservers: Apiservers,
     snapshot: watch::Receiver<Arc<Snapshot>>,
-    timing: LiveTiming,
+    timeouts: LiveTimeouts,
     /// The start of the latest comparison of all services. The lock is held during a comparison.
     last_whole: Mutex<Option<Instant>>,
 }
@@ -75,8 +75,8 @@ struct Unanswered {
 
 impl Live {
     /// A comparison over the session in use at the time of the request.
-    pub fn new(apiservers: Apiservers, snapshot: watch::Receiver<Arc<Snapshot>>, timing: LiveTiming) -> Self {
-        Self { apiservers, snapshot, timing, last_whole: Mutex::new(None) }
+    pub fn new(apiservers: Apiservers, snapshot: watch::Receiver<Arc<Snapshot>>, timeouts: LiveTimeouts) -> Self {
+        Self { apiservers, snapshot, timeouts, last_whole: Mutex::new(None) }
     }
 
     /// The differences between the table and the apiserver, for one service or for all. If the comparison fails, the
@@ -103,8 +103,8 @@ impl Live {
             return Err(refused("another comparison is in progress", "ask again when it is complete"));
         };
         if service.is_none() {
-            if last_whole.is_some_and(|last| last.elapsed() < self.timing.between) {
-                let seconds = self.timing.between.as_secs();
+            if last_whole.is_some_and(|last| last.elapsed() < self.timeouts.between) {
+                let seconds = self.timeouts.between.as_secs();
                 let action = format!("ask again in {seconds} s, or about one service only");
                 let cause =
                     format!("all services were compared less than {seconds} s ago, which is work for an apiserver");
@@ -118,11 +118,11 @@ impl Live {
                 "the last known state stays served; see `nodelb apiservers`",
             ));
         };
-        match timeout(self.timing.whole, self.compare(&session, service)).await {
+        match timeout(self.timeouts.whole, self.compare(&session, service)).await {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => Err(unanswered(&error)),
             Err(_elapsed) => {
-                let cause = format!("{} took longer than {} s", session.link.at(), self.timing.whole.as_secs());
+                let cause = format!("{} took longer than {} s", session.link.at(), self.timeouts.whole.as_secs());
                 Err(refused(&cause, "ask about one service only"))
             }
         }
@@ -142,7 +142,7 @@ impl Live {
             return Ok(rows);
         }
         // A watch may deliver a change later than a list. Only differences that still exist after this delay count.
-        sleep(self.timing.lag).await;
+        sleep(self.timeouts.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
         let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, known_models(kind, now.facts(), of))));
         let at = session.link.at();
@@ -157,8 +157,8 @@ impl Live {
 
     async fn read(&self, session: &Session, list: &mut List<'_>, of: Option<&ServiceName>) -> Result<(), LinkError> {
         let mut query = of.map_or_else(|| Query::all(list.kind), |name| Query::of_service(list.kind, name));
-        let LiveTiming { patience, .. } = self.timing;
-        let timeouts = Timeouts { head: patience, silence: patience, watch: Duration::ZERO };
+        let LiveTimeouts { timeout, .. } = self.timeouts;
+        let timeouts = Timeouts { head: timeout, silence: timeout, watch: Duration::ZERO };
         let mut response = loop {
             match ListWatch::open(&session.link, query.clone(), From::List { page: PAGE }, timeouts).await {
                 Err(error) if query.make_do_without(&error) => {}

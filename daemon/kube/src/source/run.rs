@@ -29,7 +29,7 @@ use super::cidrs;
 use super::save::{Memory, Saver};
 use super::status::KindStatus;
 use super::store::{Store, Verdict};
-use super::watch::{Message, Restores, State, Timing, Watcher};
+use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
 use crate::api::decode::{Key, Kind, ListWatchEvent};
 use crate::api::request::Query;
 use crate::apiserver::session::{Apiservers, Report};
@@ -64,7 +64,7 @@ pub struct KubernetesSource {
     /// The number of service ports in the maps at start.
     pub expected: usize,
     /// The time limits of the watchers.
-    pub timing: Timing,
+    pub timeouts: WatchTimeouts,
 }
 
 /// Runs the source until `shutdown` is ready or the owner task has ended.
@@ -135,9 +135,9 @@ impl Running {
     }
 
     fn watcher(&self, query: Query, messages: mpsc::Sender<Message>) -> Watcher {
-        let (apiservers, timing) = (self.source.apiservers.clone(), self.source.timing.clone());
+        let (apiservers, timeouts) = (self.source.apiservers.clone(), self.source.timeouts.clone());
         let list_again = Arc::clone(&self.kinds[&query.kind].list_again);
-        Watcher::new(query, apiservers, messages, (list_again, self.restores.clone()), timing)
+        Watcher::new(query, apiservers, messages, (list_again, self.restores.clone()), timeouts)
     }
 
     fn watch_node(&self) -> NodeWatch {
@@ -165,7 +165,7 @@ impl Running {
         self.leaving = None;
         self.is_reported = false;
         *watch = self.watch_node();
-        self.saver.is_behind();
+        self.saver.mark_behind();
         self.send(vec![Change::NodeObjectUnknown]).await
     }
 
@@ -242,7 +242,7 @@ impl Running {
             if let Verdict::ListAgain { missing, known } = self.store.apply(kind, event, &mut changes) {
                 if kind != Kind::Node {
                     warn!(
-                        message_id = %messages::LIST_DOUBTED,
+                        message_id = %messages::MASS_REMOVAL_SUSPECTED,
                         "the list of {} lacks {missing} of {known} known objects or service ports; nodelb removes nothing until a second list confirms it",
                         kind.resource()
                     );
@@ -257,7 +257,7 @@ impl Running {
         self.is_reported = false;
         if !changes.is_empty() {
             self.vouch();
-            self.saver.is_behind();
+            self.saver.mark_behind();
             self.send(changes).await?;
         }
         if let Some(uid) = cluster {
@@ -277,11 +277,11 @@ impl Running {
         let node = &self.source.node;
         match &leaving {
             Some(why) => warn!(
-                message_id = %messages::NODE_LEAVES,
+                message_id = %messages::NODE_BEING_REMOVED,
                 "Node {node}: {why}; /healthz makes load balancers avoid this node, and services keep working"
             ),
             None => info!(
-                message_id = %messages::NODE_STAYS,
+                message_id = %messages::NODE_NOT_REMOVED,
                 "Node {node} is no longer about to be removed; /healthz makes load balancers use this node again"
             ),
         }
@@ -308,7 +308,7 @@ impl Running {
     async fn identify(&mut self, uid: String) {
         if self.cluster.as_ref().is_some_and(|known| *known != uid) {
             self.vouch();
-            self.saver.is_another_cluster();
+            self.saver.forget_cluster();
         }
         self.cluster = Some(uid.clone());
         _ = self.source.apiservers.reports.send(Report::Cluster(uid)).await;
@@ -317,7 +317,7 @@ impl Running {
     /// Passes the certificate authorities of the session in use to the saver.
     fn vouch(&mut self) {
         if let Some(session) = &*self.source.apiservers.session.borrow() {
-            self.saver.is_of(&session.link.login().authority.names());
+            self.saver.set_cluster(&session.link.login().authority.names());
         }
     }
 
@@ -337,7 +337,7 @@ impl Running {
         self.vouch();
         let is_connected = self.source.apiservers.session.borrow().is_some();
         self.kinds.values_mut().for_each(|status| status.log_failures(is_connected));
-        self.saver.beat();
+        self.saver.tick();
         self.report();
     }
 

@@ -34,7 +34,7 @@ pub struct Memory {
     /// The minimum time between two writes.
     pub save_every: Duration,
     /// The time limit for reading the file at start, and for writing it at the end.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Memory {
@@ -43,9 +43,9 @@ impl Memory {
         let (path, cluster, node) = (remember::path(&self.directory), self.cluster.clone(), node.to_owned());
         let shown = path.display().to_string();
         let reading = aside(move || remember::read(&path, cluster.as_ref(), &node));
-        let read = match timeout(self.patience, reading).await {
+        let read = match timeout(self.timeout, reading).await {
             Ok(read) => read,
-            Err(_elapsed) => Err(io::Error::other(format!("not read within {:?}", self.patience))),
+            Err(_elapsed) => Err(io::Error::other(format!("not read within {:?}", self.timeout))),
         };
         let Remembered { changes, unreadable } = match read {
             Ok(remembered) => remembered,
@@ -65,7 +65,7 @@ impl Memory {
         }
         if !changes.is_empty() {
             info!(
-                message_id = %messages::STATE_RECALLED,
+                message_id = %messages::STATE_LOADED,
                 "{} objects remembered from {shown}; they count until an apiserver says otherwise", changes.len()
             );
         }
@@ -106,7 +106,7 @@ enum Unsaved {
 struct Writing {
     done: oneshot::Receiver<io::Result<()>>,
     begun: Instant,
-    was_told: bool,
+    was_reported: bool,
 }
 
 impl Saver {
@@ -125,14 +125,14 @@ impl Saver {
     }
 
     /// Marks the file as outdated.
-    pub(super) fn is_behind(&mut self) {
+    pub(super) fn mark_behind(&mut self) {
         self.unsaved = Unsaved::Something;
     }
 
     /// Sets the certificate authorities of the session in use ([`Authorities::names`]). Earlier names of the same
     /// cluster stay valid: after a rotation, an administrator may restart nodelb with the previous certificate
     /// authority.
-    pub(super) fn is_of(&mut self, names: &[String]) {
+    pub(super) fn set_cluster(&mut self, names: &[String]) {
         let names = &names[names.len().saturating_sub(MAX_CLUSTERS)..];
         self.latest = names.len();
         if self.clusters.ends_with(names) {
@@ -146,14 +146,14 @@ impl Saver {
     }
 
     /// The uid of the cluster has changed: forgets the certificate authorities of the previous cluster.
-    pub(super) fn is_another_cluster(&mut self) {
+    pub(super) fn forget_cluster(&mut self) {
         let before = self.clusters.len().saturating_sub(self.latest);
         self.clusters.drain(..before);
         self.unsaved = Unsaved::Something;
     }
 
     /// Handles the result of the current write, and starts the next one if it is due. Never waits.
-    pub(super) fn beat(&mut self) {
+    pub(super) fn tick(&mut self) {
         if let Some(writing) = &mut self.writing {
             match writing.done.try_recv() {
                 Ok(result) => self.conclude(result),
@@ -169,17 +169,17 @@ impl Saver {
 
     /// Writes the latest state at the end of the process, within the time limit.
     pub(super) async fn end(&mut self) {
-        let deadline = Instant::now() + self.memory.patience;
+        let deadline = Instant::now() + self.memory.timeout;
         loop {
             self.begin();
             let Some(writing) = &mut self.writing else { return };
             match tokio::time::timeout_at(deadline, &mut writing.done).await {
                 Ok(result) => self.conclude(result.map_err(io::Error::other).flatten()),
                 Err(_elapsed) => {
-                    let patience = self.memory.patience;
+                    let timeout = self.memory.timeout;
                     warn!(
                         message_id = %messages::STATE_UNWRITTEN,
-                        "{} is not written: not done within {patience:?}", self.path().display()
+                        "{} is not written: not done within {timeout:?}", self.path().display()
                     );
                     return;
                 }
@@ -211,17 +211,17 @@ impl Saver {
         let (path, clusters, write) = (self.path(), self.clusters.clone(), self.write);
         self.unsaved = if self.unsaved == Unsaved::Something { Unsaved::Perhaps } else { Unsaved::Nothing };
         match begin(move || write(&path, &clusters, &snapshot)) {
-            Ok(done) => self.writing = Some(Writing { done, begun: Instant::now(), was_told: false }),
+            Ok(done) => self.writing = Some(Writing { done, begun: Instant::now(), was_reported: false }),
             Err(error) => self.conclude(Err(error)),
         }
     }
 
     fn conclude(&mut self, result: io::Result<()>) {
-        let was_told = self.writing.take().is_some_and(|writing| writing.was_told);
+        let was_reported = self.writing.take().is_some_and(|writing| writing.was_reported);
         self.saved_at = Some(Instant::now());
         match result {
             Ok(()) => {
-                if self.save_failed || was_told {
+                if self.save_failed || was_reported {
                     info!(message_id = %messages::STATE_WRITTEN, "{} is written again", self.path().display());
                 }
                 self.save_failed = false;
@@ -241,8 +241,8 @@ impl Saver {
         let path = self.path();
         let Some(writing) = &mut self.writing else { return };
         let waited = writing.begun.elapsed();
-        if !writing.was_told && waited > self.memory.patience {
-            writing.was_told = true;
+        if !writing.was_reported && waited > self.memory.timeout {
+            writing.was_reported = true;
             unwritten(&path, &format!("not done after {} s", waited.as_secs()));
         }
     }

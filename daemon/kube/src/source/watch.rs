@@ -33,11 +33,11 @@ pub enum Message {
 
 /// The time limits of a watcher.
 #[derive(Clone, Debug)]
-pub struct Timing {
+pub struct WatchTimeouts {
     /// The timeout for the head of a response to a list; an apiserver may need some time to collect the list.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// The timeout for the head of a response to a watch that resumes; the server does not have to collect anything.
-    pub watch_patience: Duration,
+    pub watch_timeout: Duration,
     /// The time without a response after which the state of the watch becomes `Asking`.
     pub watch_shown: Duration,
     /// The maximum time between two frames of a list.
@@ -57,11 +57,11 @@ pub struct Timing {
     pub page: usize,
 }
 
-impl Default for Timing {
+impl Default for WatchTimeouts {
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(30),
-            watch_patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+            watch_timeout: Duration::from_secs(10),
             watch_shown: Duration::from_secs(1),
             list_silence: Duration::from_secs(15),
             watch_silence: Duration::from_secs(90),
@@ -94,7 +94,7 @@ pub struct Watcher {
     messages: mpsc::Sender<Message>,
     /// Requests another list.
     list_again: Arc<Notify>,
-    timing: Timing,
+    timeouts: WatchTimeouts,
     decoder: Decoder,
     /// The version from which to resume; `None` if a list is necessary.
     version: Option<Version>,
@@ -153,7 +153,7 @@ impl Watcher {
         apiservers: Apiservers,
         messages: mpsc::Sender<Message>,
         (list_again, restores): (Arc<Notify>, Restores),
-        timing: Timing,
+        timeouts: WatchTimeouts,
     ) -> Self {
         Self {
             decoder: Decoder::new(query.kind),
@@ -161,7 +161,7 @@ impl Watcher {
             apiservers,
             messages,
             list_again,
-            timing,
+            timeouts,
             version: None,
             newest: Version::default(),
             is_rewound: false,
@@ -219,7 +219,7 @@ impl Watcher {
                 () = restored => Ok(End::Restored),
             };
             // A successful list does not prove that the following watch will work.
-            let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timing.backoff.1;
+            let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timeouts.backoff.1;
             failures = if was_up { 0 } else { failures };
             let pause = self.conclude(session, end, &mut failures).await;
             tokio::select! {
@@ -236,7 +236,7 @@ impl Watcher {
             Ok(End::Resume) if self.is_up => return Duration::ZERO,
             Ok(End::Doubted) => {
                 self.version = None;
-                return self.timing.confirm;
+                return self.timeouts.confirm;
             }
             Ok(End::Restored) => {
                 self.believe_restore();
@@ -277,11 +277,11 @@ impl Watcher {
     }
 
     async fn watch(&mut self, session: &Session, version: Version) -> Result<End, LinkError> {
-        let Timing { watch_patience: head, watch_silence: silence, watch, .. } = self.timing;
+        let WatchTimeouts { watch_timeout: head, watch_silence: silence, watch, .. } = self.timeouts;
         let timeouts = Timeouts { head, silence, watch };
         let opening = ListWatch::open(&session.link, self.query.clone(), From::Version(version), timeouts);
         let mut opening = std::pin::pin!(opening);
-        let opened = match timeout(self.timing.watch_shown, &mut opening).await {
+        let opened = match timeout(self.timeouts.watch_shown, &mut opening).await {
             Ok(opened) => opened,
             Err(_elapsed) => {
                 self.send_state(State::Asking).await;
@@ -305,7 +305,7 @@ impl Watcher {
     /// Lists all objects. If the server supports streaming lists, the same response continues as a watch.
     async fn list(&mut self, session: &Session) -> Result<End, LinkError> {
         let is_streaming = self.query.streams;
-        let from = if is_streaming { From::StreamingList } else { From::List { page: self.timing.page } };
+        let from = if is_streaming { From::StreamingList } else { From::List { page: self.timeouts.page } };
         let response = match ListWatch::open(&session.link, self.query.clone(), from, self.list_timeouts()).await {
             Ok(response) => response,
             Err(error) if self.query.make_do_without(&error) => return Ok(End::Unsupported),
@@ -319,7 +319,7 @@ impl Watcher {
         let end = self.read(session, response, true).await;
         match end {
             // The pages take longer than etcd keeps its history. A list without pages cannot expire.
-            Ok(End::TooOld) if !is_streaming => self.timing.page = 0,
+            Ok(End::TooOld) if !is_streaming => self.timeouts.page = 0,
             Err(LinkError::Broken(_)) if is_streaming && self.version.is_none() => {
                 self.broken_lists += 1;
                 self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
@@ -330,7 +330,7 @@ impl Watcher {
     }
 
     fn list_timeouts(&self) -> Timeouts {
-        let Timing { patience: head, list_silence: silence, watch, .. } = self.timing;
+        let WatchTimeouts { timeout: head, list_silence: silence, watch, .. } = self.timeouts;
         Timeouts { head, silence, watch }
     }
 
@@ -370,7 +370,7 @@ impl Watcher {
             self.version = version.filter(|_| !is_list).or(self.version);
             if was_list && !is_list {
                 self.broken_lists = 0;
-                response.timeouts.silence = self.timing.watch_silence;
+                response.timeouts.silence = self.timeouts.watch_silence;
                 if is_streaming {
                     self.send_state(State::Watching).await;
                 }
@@ -408,7 +408,7 @@ impl Watcher {
         match &error {
             LinkError::Busy { code, retry_after, .. } => {
                 // Only the `Retry-After` of a 429 is reliable; that of a server error is a guess.
-                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timing.backoff.1 };
+                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timeouts.backoff.1 };
                 pause = retry_after.unwrap_or_default().min(most);
                 if failures > 2 {
                     self.version = None;
@@ -429,7 +429,7 @@ impl Watcher {
     }
 
     fn backoff(&self, failures: u32) -> Duration {
-        let (first, longest) = self.timing.backoff;
+        let (first, longest) = self.timeouts.backoff;
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
         // Random, so that the nodes of a cluster do not send their requests at the same time.
         doubled.mul_f64(0.5 + fastrand::f64())

@@ -81,7 +81,7 @@ metrics! {
         "Time since that was last done; missing before";
 
     SOURCE_SYNCED<1>: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
-        "1 once the source has told all it had at the start, else 0: until then nothing is removed";
+        "1 once the source has sent all it had at the start, else 0: until then nothing is removed";
     SOURCE_PLACES<2>: Sources, Gauge, "nodelb_source_places", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
         "Files and kinds of objects that services are read from, by whether what they say is served";
     SOURCE_PROBLEMS<1>: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
@@ -97,7 +97,7 @@ metrics! {
         [state = "Untried, Healthy, Recovering, NotReady, Failed, Refused"],
         "Known apiserver addresses by how they stand";
     APISERVER_CONNECTED: Apiservers, Gauge, "nodelb_apiserver_connected", [], "1 while an apiserver is in use, else 0";
-    APISERVER_LAST_HEARD: Apiservers, Gauge, "nodelb_apiserver_last_heard_seconds", [],
+    APISERVER_LAST_RESPONSE: Apiservers, Gauge, "nodelb_apiserver_last_response_seconds", [],
         "Time since anything was last heard from an apiserver: how stale the services may be; missing before";
     APISERVER_SWITCHES: Apiservers, Counter, "nodelb_apiserver_switches_total", [],
         "How often another apiserver than before came into use";

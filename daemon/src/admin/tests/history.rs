@@ -35,7 +35,7 @@ fn of(records: impl IntoIterator<Item = (Event, Stamp)>) -> Table {
 }
 
 fn changed() -> (Event, Stamp) {
-    let event = Event::of_port(
+    let event = Event::for_port(
         &key("http"),
         Some(Source::Kubernetes),
         What::Changed,
@@ -74,12 +74,12 @@ fn people_read_the_same() {
 #[test]
 fn what_the_kernel_will_not_take_is_said_in_its_words() {
     let removed = Cause { origin: origin(), is_removed: true };
-    let failed = Event::of_port(&key(""), None, What::Removed, removed);
+    let failed = Event::for_port(&key(""), None, What::Removed, removed);
     let failed = Event { kernel: Kernel::Failed("map slots is full".into()), ..failed };
-    let waits = Event { kernel: Kernel::Deferred, ..Event::of_daemon(What::Synced, "3 services\u{1b}[31m") };
+    let waits = Event { kernel: Kernel::Deferred, ..Event::for_daemon(What::Synced, "3 services\u{1b}[31m") };
     let text = Page::from(of([(failed, Stamp::default()), (waits, Stamp::default())])).to_text();
     assert!(text.contains("map slots is full") && text.contains("EndpointSlice shop/web-x (removed)"), "{text}");
-    assert!(text.contains("waits until every source has told all") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("waits until every source has sent all") && !text.contains('\u{1b}'), "{text}");
     assert!(text.lines().nth(1).unwrap().contains("  TCP/IPv4  "), "{text}");
 }
 

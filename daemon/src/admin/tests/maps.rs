@@ -84,7 +84,7 @@ affinity   5     40     datapath.max-affinity
 
 #[test]
 fn a_service_is_matched_by_its_full_name() {
-    let text = text(&Filter::of_service(&ServiceName::new("shop", "web")));
+    let text = text(&Filter::for_service(&ServiceName::new("shop", "web")));
     assert!(text.contains("10.96.7.7:80/TCP  1"), "{text}");
     for other in ["web-admin", "canary", "10.96.7.8", "10.96.7.9"] {
         assert!(!text.contains(other), "{other} in {text}");

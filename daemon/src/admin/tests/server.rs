@@ -117,12 +117,12 @@ async fn strangers_are_refused() {
 async fn health_and_readiness_say_why_not() {
     let server = served(Bounds::default()).await;
     assert_eq!(status(&server.get("/readyz").await), "200");
-    server.health.send_replace(Arc::new(Health { beat: NOW, checks: Vec::new() }));
+    server.health.send_replace(Arc::new(Health { heartbeat: NOW, checks: Vec::new() }));
     assert_eq!(status(&server.get("/healthz").await), "200");
     let starting = server.get("/readyz").await;
     assert_eq!(status(&starting), "503");
     assert!(starting.contains("the first full reconcile has not been done yet"), "{starting}");
-    server.health.send_replace(Arc::new(Health { beat: Moment(0), checks: vec![Check::failed("links", "link gone")] }));
+    server.health.send_replace(Arc::new(Health { heartbeat: Moment(0), checks: vec![Check::failed("links", "link gone")] }));
     let stuck = server.get("/healthz").await;
     assert_eq!(status(&stuck), "503");
     assert!(stuck.contains("has not gone round for 60 s"), "{stuck}");

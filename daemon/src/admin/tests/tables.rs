@@ -3,7 +3,7 @@ use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
-use nodelb_core::output::shape::{Column, Shape};
+use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::state::status::Status;
 
@@ -95,8 +95,8 @@ Address            Service   Port  State        Weight  Node  Zone  Choice     O
 
 #[test]
 fn fifty_thousand_rows_are_quick() {
-    static FRONTENDS: Shape<[Column; 3]> =
-        Shape { name: "frontends", columns: [Column::text("Address"), Column::list("Backends"), Column::age("Since")] };
+    static FRONTENDS: Schema<[Column; 3]> =
+        Schema { name: "frontends", columns: [Column::text("Address"), Column::list("Backends"), Column::age("Since")] };
     let rows = (0..50_000u32).map(|n| {
         [
             Cell::text(&format!("10.0.{n}.1:80/TCP")),

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-const TIMING: MemoryTiming = MemoryTiming { every: Duration::ZERO, patience: Duration::from_secs(20) };
+const TIMEOUTS: StateFileTimeouts = StateFileTimeouts { every: Duration::ZERO, timeout: Duration::from_secs(20) };
 
 fn unhealthy(lasts: &[u8]) -> Unhealthy {
     let failed = lasts.iter().map(|last| {
@@ -41,8 +41,8 @@ fn a_file_of_no_use_is_put_aside() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(NAME);
         fs::write(&path, content).unwrap();
-        let told = read(directory.path()).unwrap_err();
-        assert!(told.contains("is of no use: ") && told.contains("put aside as "), "{told}");
+        let reported = read(directory.path()).unwrap_err();
+        assert!(reported.contains("is of no use: ") && reported.contains("put aside as "), "{reported}");
         assert_eq!(read(directory.path()), Ok(Unhealthy::new()));
         assert_eq!(fs::read_to_string(state::place_aside(&path)).unwrap(), content);
     }
@@ -59,7 +59,7 @@ fn an_error_is_not_believed_at_any_length() {
 }
 
 async fn written(memory: &mut Memory, now: &Unhealthy) {
-    memory.is_behind();
+    memory.mark_behind();
     while !memory.is_due() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -72,7 +72,7 @@ async fn written(memory: &mut Memory, now: &Unhealthy) {
 #[tokio::test]
 async fn the_file_follows_and_only_when_something_changes() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut memory, before) = Memory::open(directory.path().into(), TIMING).await;
+    let (mut memory, before) = Memory::open(directory.path().into(), TIMEOUTS).await;
     assert_eq!(before, Unhealthy::new());
     assert!(!memory.is_due());
     written(&mut memory, &Unhealthy::new()).await;
@@ -80,7 +80,7 @@ async fn the_file_follows_and_only_when_something_changes() {
     written(&mut memory, &unhealthy(&[1])).await;
     assert_eq!(read(directory.path()), Ok(unhealthy(&[1])));
     memory.end(unhealthy(&[2])).await;
-    assert_eq!(Memory::open(directory.path().into(), TIMING).await.1, unhealthy(&[2]));
+    assert_eq!(Memory::open(directory.path().into(), TIMEOUTS).await.1, unhealthy(&[2]));
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn a_directory_that_cannot_be_written_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     fs::write(&state, "a file where the directory should be").unwrap();
-    let (mut memory, _) = Memory::open(state.clone(), TIMING).await;
+    let (mut memory, _) = Memory::open(state.clone(), TIMEOUTS).await;
     written(&mut memory, &unhealthy(&[1])).await;
     memory.keep(unhealthy(&[1])).await;
     assert!(memory.has_failed);
@@ -102,5 +102,5 @@ async fn a_directory_that_cannot_be_written_is_tried_again() {
 async fn what_is_not_a_file_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     nix::unistd::mkfifo(&directory.path().join(NAME), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert_eq!(Memory::open(directory.path().into(), TIMING).await.1, Unhealthy::new());
+    assert_eq!(Memory::open(directory.path().into(), TIMEOUTS).await.1, Unhealthy::new());
 }

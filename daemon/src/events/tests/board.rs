@@ -24,13 +24,13 @@ fn tell(board: &mut Board, now: u64, seen: &Seen) -> Vec<Due> {
     let due = board.look(at(now), seen);
     for due in &due {
         board.attempted(now);
-        board.told(due, now);
+        board.reported(due, now);
     }
     due
 }
 
 #[test]
-fn a_trouble_is_told_when_it_stays_and_then_every_few_minutes() {
+fn a_problem_is_reported_when_it_lasts_and_then_every_few_minutes() {
     let mut board = board();
     let held = seen(&[("shop/web", Reason::BackendsHeld)], &["shop/web"]);
     assert!(tell(&mut board, 100, &held).is_empty(), "it may be over in a moment");
@@ -56,7 +56,7 @@ fn what_could_not_be_written_is_due_again() {
     board.look(at(0), &refused);
     let due = board.look(at(20), &refused);
     assert_eq!(board.look(at(25), &refused), due, "the same, with the same name");
-    board.told(&due[0], 25);
+    board.reported(&due[0], 25);
     board.forget(&due[0]);
     assert!(board.look(at(30), &refused).is_empty());
     let first = board.look(at(40), &refused);
@@ -77,22 +77,22 @@ fn only_who_had_backends_can_be_without_them() {
 }
 
 #[test]
-fn a_storm_is_told_in_drops() {
+fn a_storm_is_reported_in_small_batches() {
     let mut board = board();
     let names: Vec<String> = (0..500).map(|n| format!("shop/s{n:03}")).collect();
     let troubles: Vec<_> = names.iter().map(|name| (name.as_str(), Reason::AddressRefused)).collect();
     let storm = seen(&troubles, &[]);
     tell(&mut board, 0, &storm);
-    let mut told = 0;
+    let mut reported = 0;
     for now in 10..310 {
-        told += u64::try_from(tell(&mut board, now, &storm).len()).unwrap();
-        assert!(told <= BURST + (now - 10) / ONE_MORE + 1, "{told} at {now}");
+        reported += u64::try_from(tell(&mut board, now, &storm).len()).unwrap();
+        assert!(reported <= BURST + (now - 10) / ONE_MORE + 1, "{reported} at {now}");
     }
-    assert!(told >= BURST + 20, "and they are told: {told}");
+    assert!(reported >= BURST + 20, "and they are reported: {reported}");
 }
 
 #[test]
-fn what_ended_untold_begins_anew() {
+fn what_ended_unreported_starts_again() {
     let mut board = board();
     let refused = seen(&[("shop/web", Reason::AddressRefused)], &[]);
     for now in (0..100).step_by(10) {
@@ -137,7 +137,7 @@ fn attempts_use_up_the_room() {
     let due = board.look(at(10), &storm);
     assert_eq!(due.len() as u64, BURST);
     due.iter().for_each(|_| board.attempted(10));
-    assert!(board.look(at(12), &storm).is_empty(), "none was told, and there is no room left");
+    assert!(board.look(at(12), &storm).is_empty(), "none was reported, and there is no room left");
 }
 
 #[test]

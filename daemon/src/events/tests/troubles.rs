@@ -20,7 +20,7 @@ fn row(service: &str, address: &str, status: Status, backends: &[&str]) -> Front
 }
 
 #[test]
-fn each_trouble_is_told_once_with_its_reason() {
+fn each_problem_is_reported_once_with_its_reason() {
     let rows = [
         row("shop/owner", "10.96.0.1:80/TCP", Status::Done, &["10.1.0.1:80/TCP"]),
         row("shop/late", "10.96.0.1:80/TCP", Status::Error, &[]),
@@ -33,10 +33,10 @@ fn each_trouble_is_told_once_with_its_reason() {
         row("file/refused", "10.96.0.6:80/TCP", Status::Error, &[]),
     ];
     let seen = seen(&rows, |name| &*name.namespace != "file", |row| row.backends.is_empty());
-    let told: Vec<String> =
+    let reported: Vec<String> =
         seen.troubles.iter().map(|((service, reason), message)| format!("{service} {reason}: {message}")).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "shop/empty NoBackends: 10.96.0.4:80/TCP and every other address of the service has no backend any more",
             "shop/held BackendsHeld: 10.96.0.3:80/TCP: no reason is known",

@@ -140,7 +140,7 @@ fn affinity_lasts_three_hours_unless_said_otherwise() {
 }
 
 #[test]
-fn all_problems_of_a_file_are_told_with_service_and_line() {
+fn all_problems_of_a_file_are_reported_with_service_and_line() {
     let text = r#"[[service]]
 name = "shop"
 frontends = ["198.51.100.10:80"]
@@ -218,7 +218,7 @@ backends = ["192.0.2.1:80",
 }
 
 #[test]
-fn ports_must_be_told_apart() {
+fn ports_must_be_distinguishable() {
     let text = r#"[[service]]
 name = "a/b"
 frontends = ["198.51.100.1:1"]
@@ -260,14 +260,14 @@ backends = ["192.0.2.1:80"]
 }
 
 #[test]
-fn syntax_errors_are_told_alone() {
+fn syntax_errors_are_reported_alone() {
     let found = problems("[[service]]\nname = \n\n[[service]]\nfrontends = [\n");
     assert!(!found.is_empty());
     assert!(found.iter().all(|problem| problem.contains("not valid TOML")), "{found:?}");
 }
 
 #[test]
-fn wrong_shapes_are_told() {
+fn wrong_types_are_reported() {
     assert_eq!(problems("service = 1\n"), ["line 1: service: expected an array of tables"]);
     let found = problems("[[service]]\nname = 1\nport = 2\nfrontends = \"x\"\nbackends = {}\n");
     assert_eq!(

@@ -12,7 +12,7 @@ use crate::lb_health::tests::{HERE, ask, free};
 type Wanted = BTreeMap<SocketAddr, &'static str>;
 
 /// Every socket answers with the name of its user.
-async fn want(doors: &mut Doors<&'static str>, wanted: &Wanted) {
+async fn want(doors: &mut Listeners<&'static str>, wanted: &Wanted) {
     let reply = |_: SocketAddr, label: &&'static str| -> Reply {
         let label = *label;
         Arc::new(move |_| Answer::json(true, label.to_owned(), SystemTime::UNIX_EPOCH))
@@ -20,8 +20,8 @@ async fn want(doors: &mut Doors<&'static str>, wanted: &Wanted) {
     doors.want(wanted, reply).await;
 }
 
-fn doors(retry: Duration) -> Doors<&'static str> {
-    Doors::new(Places::new(Bounds::within(1024)), 3, retry)
+fn doors(retry: Duration) -> Listeners<&'static str> {
+    Listeners::new(Places::new(Bounds::within(1024)), 3, retry)
 }
 
 async fn said(at: SocketAddr) -> Option<String> {

@@ -66,7 +66,7 @@ async fn a_connection_stays_as_go_keeps_it() {
 }
 
 #[tokio::test]
-async fn whoever_comes_finds_a_place() {
+async fn a_new_client_gets_a_slot() {
     let (at, _door, _) = open(roomy());
     let mut idlers = Vec::new();
     for _ in 0..40 {

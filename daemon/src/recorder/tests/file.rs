@@ -9,7 +9,7 @@ use super::*;
 fn records(numbers: std::ops::RangeInclusive<u64>) -> Vec<Arc<Record>> {
     let mut history = History::default();
     for number in 1..=*numbers.end() {
-        history.add(Event::of_daemon(What::Started, format!("number {number}")), Stamp { at: number, to_kernel: 0 });
+        history.add(Event::for_daemon(What::Started, format!("number {number}")), Stamp { at: number, to_kernel: 0 });
     }
     history.after(numbers.start() - 1).cloned().collect()
 }
@@ -102,7 +102,7 @@ fn of_a_file_that_is_far_too_large_only_the_end_is_read() {
 }
 
 #[test]
-fn nobody_is_led_elsewhere() {
+fn symbolic_links_are_not_followed() {
     let directory = directory();
     let target = directory.path().join("target");
     symlink(&target, path(directory.path())).unwrap();

@@ -129,7 +129,7 @@ Each line has a message id, by which it can be found whatever its words, and whi
     journalctl -u nodelb SERVICE=shop/web
     journalctl MESSAGE_ID=@HELD@    # every service that was held
 
-Nothing is logged while nothing happens. Of messages with one id and level @BURST@ are told in a minute, of warnings in the
+Nothing is logged while nothing happens. Of messages with one id and level @BURST@ are reported in a minute, of warnings in the
 same words @SAME@; the others are counted, and one line says how many there were. Outside of systemd the lines go to
 standard error, without the id.
 

@@ -8,7 +8,7 @@ use nodelb_kube::api::printable;
 use nodelb_kube::api::request::{path, question, selector};
 use nodelb_kube::api::seen::{Event, Items, Metadata, Node, Pod, Service, Slice};
 use nodelb_kube::apiserver::error::LinkError;
-use nodelb_kube::apiserver::visit::{Visit, ask as ask_once};
+use nodelb_kube::apiserver::one_shot::{Connected, ask as ask_once};
 use serde::de::DeserializeOwned;
 
 use crate::diagnose::facts::{Answer, Cluster, Denial};
@@ -26,13 +26,13 @@ struct Named {
     metadata: Metadata,
 }
 
-pub(super) async fn ask(visit: &Visit, name: &ServiceName, node: &str) -> Cluster {
+pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -> Cluster {
     let core = format!("/api/v1/namespaces/{}", name.namespace);
     let [services, slices] = Kind::SERVED.map(|kind| path(kind, Some(&name.namespace)));
     let [by_name, of_service] = Kind::SERVED.map(|kind| selector(kind, name));
     let about = format!("involvedObject.kind=Service,involvedObject.name={}", name.name);
     let of_node = format!("metadata.name={node}");
-    let asked = Asked { visit };
+    let asked = Asked { connected };
     let events = format!("{core}/events");
     let (service, slices, events, nodes) = tokio::join!(
         asked.list::<Service>("list services", &services, vec![(by_name.0, &by_name.1)]),
@@ -59,10 +59,10 @@ pub(super) async fn ask(visit: &Visit, name: &ServiceName, node: &str) -> Cluste
     };
     let names = if matches!(service, Ok(None)) { asked.names(name).await } else { Vec::new() };
     Cluster {
-        via: format!("{} ({})", visit.address, visit.whence),
-        identity: visit.identity.clone(),
-        is_balanced: visit.is_balanced,
-        failed: visit.failed.iter().map(|(address, why)| format!("{address}: {}", printable::sentence(why))).collect(),
+        via: format!("{} ({})", connected.address, connected.address_source),
+        identity: connected.identity.clone(),
+        is_balanced: connected.is_balanced,
+        failed: connected.failed.iter().map(|(address, why)| format!("{address}: {}", printable::sentence(why))).collect(),
         service,
         names,
         slices,
@@ -74,7 +74,7 @@ pub(super) async fn ask(visit: &Visit, name: &ServiceName, node: &str) -> Cluste
 }
 
 struct Asked<'v> {
-    visit: &'v Visit,
+    connected: &'v Connected,
 }
 
 impl Asked<'_> {
@@ -84,7 +84,7 @@ impl Asked<'_> {
         path: &str,
         parameters: Vec<(&str, &str)>,
     ) -> Answer<Items<T>> {
-        let answer = ask_once(&self.visit.link, &question(path, &parameters)).await;
+        let answer = ask_once(&self.connected.link, &question(path, &parameters)).await;
         answer.map_err(|error| Denial {
             question: question_text,
             is_forbidden: matches!(error, LinkError::Forbidden(_)),

@@ -5,38 +5,38 @@ use std::collections::BTreeSet;
 
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::apiserver::address::{Address, Host};
-use nodelb_kube::apiserver::visit::Tips;
+use nodelb_kube::apiserver::one_shot::AddressHints;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::{self, At};
-use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Witness};
+use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Probe};
 use crate::diagnose::rows;
-use crate::means::Means;
+use crate::endpoints::Endpoints;
 
 /// Maximum number of addresses that are looked up one by one.
 const MOST: usize = 16;
 
-impl Means {
+impl Endpoints {
     /// Queries the daemon about a service and about the apiservers.
-    pub(super) async fn ask_daemon(&self, service: &ServiceName) -> (Witness<Daemon>, Tips) {
+    pub(super) async fn ask_daemon(&self, service: &ServiceName) -> (Probe<Daemon>, AddressHints) {
         match self.reach().await {
             Ok(at) => {
                 let asked = Asked { at };
                 let daemon = asked.about(service).await;
-                let tips = asked.tips(&daemon.apiservers).await;
-                (Witness::Spoke(daemon), tips)
+                let hints = asked.hints(&daemon.apiservers).await;
+                (Probe::Ok(daemon), hints)
             }
-            Err(why) => (Witness::Silent(why), Tips::default()),
+            Err(why) => (Probe::Failed(why), AddressHints::default()),
         }
     }
 
     /// Returns what a running daemon knows about the apiservers; empty if no daemon runs.
-    pub async fn tips(&self) -> Tips {
-        let Ok(at) = self.reach().await else { return Tips::default() };
+    pub async fn hints(&self) -> AddressHints {
+        let Ok(at) = self.reach().await else { return AddressHints::default() };
         let asked = Asked { at };
         let apiservers: Vec<ApiserverRow> = asked.rows("/apiservers?output=json".into(), "apiservers").await;
-        asked.tips(&apiservers).await
+        asked.hints(&apiservers).await
     }
 
     /// Returns the service that a running daemon serves at one of the addresses, if it is not this one.
@@ -148,20 +148,20 @@ impl Asked {
     }
 
     /// Returns the apiserver addresses that work, and those that nodelb balances itself.
-    async fn tips(&self, rows: &[ApiserverRow]) -> Tips {
+    async fn hints(&self, rows: &[ApiserverRow]) -> AddressHints {
         let mut rows: Vec<&ApiserverRow> = rows.iter().take(MOST).collect();
         rows.sort_by_key(|row| !row.in_use);
-        let mut tips = Tips::default();
+        let mut hints = AddressHints::default();
         for row in rows {
             let Ok(address) = row.address.parse::<Address>() else { continue };
             let is_up = row.in_use || matches!(row.state.as_str(), "Healthy" | "Recovering");
             if self.balances(&address).await {
-                tips.balanced.insert(address);
+                hints.balanced.insert(address);
             } else if is_up {
-                tips.direct.push(address);
+                hints.direct.push(address);
             }
         }
-        tips
+        hints
     }
 
     async fn balances(&self, address: &Address) -> bool {

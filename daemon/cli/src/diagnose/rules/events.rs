@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodelb_kube::api::seen::Event;
 
-use super::{Scene, quoted, some};
+use super::{Context, quoted, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
 
@@ -14,13 +14,13 @@ const RECENT: u64 = 3600;
 /// Maximum number of reasons that are shown.
 const MOST: usize = 10;
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    let Some(events) = scene.cluster.and_then(|cluster| cluster.events.as_deref().ok()) else { return Vec::new() };
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    let Some(events) = context.cluster.and_then(|cluster| cluster.events.as_deref().ok()) else { return Vec::new() };
     let (warnings, normal): (Vec<&Event>, Vec<&Event>) = events.iter().partition(|event| event.kind == "Warning");
     let mut found: Vec<Finding> =
-        latest(&warnings).into_iter().take(MOST).map(|event| explained(scene, event)).collect();
+        latest(&warnings).into_iter().take(MOST).map(|event| explained(context, event)).collect();
     if !normal.is_empty() {
-        let reasons = latest(&normal).into_iter().map(|event| catalogue::told(event, scene.facts.now));
+        let reasons = latest(&normal).into_iter().map(|event| catalogue::one_line(event, context.facts.now));
         let what = format!("Kubernetes says of it: {}", some(reasons));
         found.push(Finding::new(Severity::Info, Kind::Event, what));
     }
@@ -41,10 +41,10 @@ fn latest<'e>(events: &[&'e Event]) -> Vec<&'e Event> {
     latest
 }
 
-fn explained(scene: &Scene<'_>, event: &Event) -> Finding {
-    let is_recent = event.at().is_some_and(|at| scene.facts.now.saturating_sub(at) <= RECENT);
+fn explained(context: &Context<'_>, event: &Event) -> Finding {
+    let is_recent = event.at().is_some_and(|at| context.facts.now.saturating_sub(at) <= RECENT);
     let severity = if is_recent { Severity::Warning } else { Severity::Info };
-    let said = catalogue::told(event, scene.facts.now);
+    let said = catalogue::one_line(event, context.facts.now);
     let Some(entry) = catalogue::find(&event.reason) else {
         let what = format!("Kubernetes warns: {said}");
         return Finding::new(severity, Kind::Event, what)

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
 
-use super::{Scene, age, is_last_resort, is_ready, quoted, shown, some};
+use super::{Context, age, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
 /// Time that a change may take to reach the kernel, in seconds.
-const PATIENCE: f64 = 5.0;
+const TIMEOUT: f64 = 5.0;
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    let Some(daemon) = scene.daemon else { return Vec::new() };
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    let Some(daemon) = context.daemon else { return Vec::new() };
     let mut found = Vec::new();
     found.extend(not_served(daemon));
     found.extend(described_twice(daemon));
@@ -22,7 +22,7 @@ pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     found.extend(slow(daemon));
     found.extend(differs(daemon));
     found.extend(unusable(daemon));
-    found.extend(remembers_else(scene, daemon));
+    found.extend(remembers_else(context, daemon));
     found.extend(without_backends(daemon));
     found
 }
@@ -31,7 +31,7 @@ fn of_status<'d>(daemon: &'d Daemon, status: &str) -> Vec<&'d FrontendRow> {
     daemon.frontends.iter().filter(|row| row.status == status).collect()
 }
 
-fn told(row: &FrontendRow) -> String {
+fn one_line(row: &FrontendRow) -> String {
     let why = row.error.as_deref().map_or_else(String::new, |error| format!(": {}", quoted(error)));
     format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), shown(&row.status), lasting(row.since))
 }
@@ -54,7 +54,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         let what = format!("{} of its addresses belongs to another service, {}", lost.len(), shown(&owner.service));
         found.push(
             Finding::new(severity, Kind::AddressConflict, what)
-                .seen(lost.iter().map(|row| told(row)))
+                .seen(lost.iter().map(|row| one_line(row)))
                 .seen([format!(
                     "{} ({}) is {} for {}",
                     shown(&owner.address),
@@ -71,7 +71,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         let what = format!("nodelb does not serve {}", some(refused.iter().map(|row| shown(&row.address))));
         found.push(
             Finding::new(severity, Kind::AddressRefused, what)
-                .seen(refused.iter().map(|row| told(row)))
+                .seen(refused.iter().map(|row| one_line(row)))
                 .remedy("do what the reason says, or take the address out of the service"),
         );
     }
@@ -95,18 +95,18 @@ fn held(daemon: &Daemon) -> Option<Finding> {
     );
     Some(
         Finding::new(Severity::Warning, Kind::Held, what)
-            .seen(rows.iter().map(|row| told(row)))
+            .seen(rows.iter().map(|row| one_line(row)))
             .remedy("it ends by itself when there are backends again; find out who emptied it"),
     )
 }
 
 fn slow(daemon: &Daemon) -> Option<Finding> {
-    let rows: Vec<_> = of_status(daemon, "Pending").into_iter().filter(|row| row.since >= PATIENCE).collect();
+    let rows: Vec<_> = of_status(daemon, "Pending").into_iter().filter(|row| row.since >= TIMEOUT).collect();
     let first = rows.first()?;
     let what = format!("{} is not in the kernel yet", shown(&first.address));
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
-            .seen(rows.iter().map(|row| told(row)))
+            .seen(rows.iter().map(|row| one_line(row)))
             .remedy("it is tried again by itself; journalctl -u nodelb says why it fails"),
     )
 }
@@ -118,15 +118,15 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
     let done = of_status(daemon, "Done").into_iter().chain(of_status(daemon, "Held"));
     let evidence: Vec<String> = done.filter_map(|row| difference(row, maps)).collect();
     let rows = daemon.differences.iter().flatten().filter(|row| rows::is_about_maps(row));
-    let told: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::told(row))).collect();
-    if evidence.is_empty() || told.is_empty() {
+    let reported: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::one_line(row))).collect();
+    if evidence.is_empty() || reported.is_empty() {
         return None;
     }
     let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
             .seen(evidence)
-            .seen(told)
+            .seen(reported)
             .seen(traces(daemon))
             .remedy(format!("the daemon compares and repairs by itself every few minutes; {CHECKS_AT_ONCE}")),
     )
@@ -134,7 +134,7 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
 
 /// Returns what happens to connections according to the daemon.
 fn traces(daemon: &Daemon) -> impl Iterator<Item = String> {
-    daemon.traces.iter().map(|row| format!("/trace: {}", rows::told(row)))
+    daemon.traces.iter().map(|row| format!("/trace: {}", rows::one_line(row)))
 }
 
 fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
@@ -187,11 +187,11 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
 }
 
 /// The cluster's present state differs from what the daemon uses.
-fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
-    scene.slices.filter(|_| scene.is_for_proxies() && !daemon.services.is_empty() && !scene.is_held())?;
+fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
+    context.slices.filter(|_| context.is_for_proxies() && !daemon.services.is_empty() && !context.is_held())?;
     let first = |endpoint: &&nodelb_kube::api::seen::Endpoint| endpoint.addresses.first().cloned();
-    let named: BTreeSet<String> = scene.endpoints().filter_map(|endpoint| first(&endpoint)).collect();
-    let usable = scene.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
+    let named: BTreeSet<String> = context.endpoints().filter_map(|endpoint| first(&endpoint)).collect();
+    let usable = context.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
     let usable: BTreeSet<String> = usable.filter_map(|endpoint| first(&endpoint)).collect();
     let host =
         |row: &BackendRow| row.address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']).to_owned());

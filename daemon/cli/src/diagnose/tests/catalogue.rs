@@ -102,7 +102,7 @@ fn the_messages_of_the_collection_are_understood() {
 }
 
 #[test]
-fn an_event_is_told_in_one_printable_line() {
+fn an_event_fits_one_printable_line() {
     let event = Event {
         reason: "SyncLoadBalancerFailed".into(),
         message: "no\u{1b}[31m\nway ".into(),
@@ -113,5 +113,5 @@ fn an_event_is_told_in_one_printable_line() {
         ..Event::default()
     };
     let expected = "SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: no\u{fffd}[31m\u{fffd}way";
-    assert_eq!(told(&event, 1000), expected);
+    assert_eq!(one_line(&event, 1000), expected);
 }

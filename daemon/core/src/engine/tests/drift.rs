@@ -12,7 +12,7 @@ use crate::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use crate::state::entries::{FrontendEntry, MapOp, MapState, ServiceId};
-use crate::state::kernel_check::{Broken, Content, DriftKind, EntryKey, Fault, differing};
+use crate::state::kernel_check::{Broken, Content, DriftKind, EntryKey, Fault, differing_entries};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
 const FRONTEND: &str = "198.51.100.10:80";
@@ -68,8 +68,8 @@ fn settled() -> (Engine, MemoryDatapath) {
 /// The steps of the check and of the owner task.
 fn check(engine: &mut Engine, maps: &MemoryDatapath) -> usize {
     let content = Content { state: maps.dump().expect("memory can be read"), ..Content::default() };
-    let suspects = differing(&content, &engine.snapshot(Moment(1)).realised);
-    engine.found(&content, &suspects)
+    let suspects = differing_entries(&content, &engine.snapshot(Moment(1)).realised);
+    engine.accept_actual(&content, &suspects)
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn an_entry_that_was_lost_and_is_not_wanted_any_more_leaves_nothing() {
     let id = maps.dump().expect("memory can be read").frontends[&l4(FRONTEND)].service;
     let mut state = maps.dump().expect("memory can be read");
     state.services.remove(&id);
-    assert_eq!(engine.found(&Content { state, ..Content::default() }, &[EntryKey::Service(id)]), 1);
+    assert_eq!(engine.accept_actual(&Content { state, ..Content::default() }, &[EntryKey::Service(id)]), 1);
     engine.change(Change::RemoveService("a/s".parse().expect("valid in a test"), Source::Files));
     let round = engine.reconcile(&mut maps, Moment(1));
     assert_eq!((round.failed, round.repaired.len()), (0, 1));
@@ -120,7 +120,7 @@ fn an_entry_that_was_lost_and_is_not_wanted_any_more_leaves_nothing() {
 #[test]
 fn foreign_frontends_go_and_leave_no_reference() {
     let (mut engine, mut maps) = settled();
-    let (before, holdings) = (maps.dump().expect("memory can be read"), engine.holdings());
+    let (before, sizes) = (maps.dump().expect("memory can be read"), engine.sizes());
     for (n, service) in [(1, ServiceId(1)), (2, ServiceId(20))] {
         let entry = FrontendEntry { service, inside_local: false, outside_local: false };
         maps.apply(&[MapOp::PutFrontend(l4(&format!("198.51.100.9{n}:80")), entry)], Moment(1));
@@ -128,7 +128,7 @@ fn foreign_frontends_go_and_leave_no_reference() {
     check(&mut engine, &maps);
     let round = engine.reconcile(&mut maps, Moment(1));
     assert!(round.repaired.iter().all(|drift| drift.fault == Fault::Foreign));
-    assert_eq!((maps.dump().expect("memory can be read"), engine.holdings()), (before, holdings));
+    assert_eq!((maps.dump().expect("memory can be read"), engine.sizes()), (before, sizes));
 }
 
 /// Memory cannot hold broken entries. A broken entry is overwritten if it is desired and deleted otherwise.
@@ -145,8 +145,8 @@ fn broken_entries_are_written_over_or_deleted() {
         EntryKey::Service(ServiceId(1)),
         EntryKey::Service(ServiceId(30)),
     ];
-    content.broken = Broken { entries: keys.map(|key| (key, String::new())).into(), nameless: Vec::new() };
-    assert_eq!(engine.found(&content, &keys), 4);
+    content.broken = Broken { entries: keys.map(|key| (key, String::new())).into(), with_invalid_key: Vec::new() };
+    assert_eq!(engine.accept_actual(&content, &keys), 4);
     let log = &mut Vec::new();
     let round = {
         struct Log<'a>(&'a mut MemoryDatapath, &'a mut Vec<MapOp>);
@@ -174,7 +174,7 @@ fn broken_entries_are_written_over_or_deleted() {
     assert_eq!(named, ["PutService", "PutFrontend", "DeleteFrontend", "DeleteService"]);
 }
 
-/// Until then, the engine has no basis to judge the content of the maps.
+/// Until then, the engine has no basis to detect the content of the maps.
 #[test]
 fn nothing_is_taken_over_before_every_source_has_told_what_it_has() {
     let (_, mut maps) = settled();

@@ -8,7 +8,7 @@ use crate::model::addr::L4Addr;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
 use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot, backends_of};
-use crate::state::kernel_check::{Content, EntryKey, Fault, judge};
+use crate::state::kernel_check::{Content, EntryKey, Fault, detect};
 use crate::state::status::Status;
 
 /// What an operator can do to avoid waiting for the next check.
@@ -93,7 +93,7 @@ pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: Ne
 
 /// The likely cause of a difference, and nodelb's action.
 fn likely_cause(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
-    if let Some((_, fault)) = judge(held, &snapshot.realised, key) {
+    if let Some((_, fault)) = detect(held, &snapshot.realised, key) {
         let what = match fault {
             Fault::Missing => "the entry was deleted by somebody else than nodelb",
             Fault::Changed => "the entry was overwritten by somebody else than nodelb",

@@ -127,7 +127,7 @@ fn what_somebody_else_did_to_the_maps_is_told_as_such() {
     );
     let mut content = world.content();
     content.broken.entries.insert(EntryKey::Frontend(l4("198.51.100.10:80")), "junk".into());
-    content.broken.nameless.push("a key that is no address".into());
+    content.broken.with_invalid_key.push("a key that is no address".into());
     let rows = differences(&world.engine.snapshot(Moment(0)), &content, NEXT, &Filter::default());
     assert_eq!(rows[0].kernel.as_deref(), Some("junk"));
     assert_eq!(rows.last().map(|row| row.what.as_str()), Some("map frontends"));

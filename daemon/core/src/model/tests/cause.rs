@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Cause, Dirt, Trigger};
+use super::{Cause, DirtyReason, Trigger};
 use crate::model::addr::{Family, Protocol};
 use crate::model::service::{Backend, Origin, PortKey, Service, ServiceName, Slice, SliceName, SlicePort, Source};
 
@@ -49,7 +49,7 @@ fn a_cause_names_the_object_its_version_and_its_writer() {
 #[test]
 fn the_last_slice_is_the_cause_else_the_last_of_anything() {
     let of = |triggers: &[Trigger]| {
-        let mut dirt = Dirt::new(triggers[0].clone());
+        let mut dirt = DirtyReason::new(triggers[0].clone());
         triggers[1..].iter().for_each(|trigger| dirt.add(trigger.clone()));
         dirt.trigger.cause().origin.object
     };
@@ -72,7 +72,7 @@ fn of_several_slices_the_one_that_is_about_the_port_is_the_cause() {
         let service = ServiceName::new("a", "s");
         let key = PortKey { service, port: "".into(), protocol: Protocol::Tcp, family };
         let [first, second] = triggers;
-        let mut dirt = Dirt::new(first);
+        let mut dirt = DirtyReason::new(first);
         dirt.add(second);
         dirt.trigger_of(&key).cause().origin.object
     };

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use crate::output::age;
 use crate::output::cell::Cell;
-use crate::output::shape::{Column, Kind, Shape};
+use crate::output::schema::{Column, Kind, Schema};
 
 /// The number of list elements that are shown unless all are requested. JSON contains all.
 const SHOWN: usize = 5;
@@ -33,19 +33,19 @@ pub struct Style {
 /// Appends the table: the headings, then one line per row. The result writes further rows in the same columns.
 /// `instead` replaces the headings of a table without rows.
 pub(super) fn write(
-    shape: &'static Shape,
+    schema: &'static Schema,
     cells: &[Cell],
     (style, instead): (&Style, Option<&str>),
     out: &mut String,
 ) -> Lines {
-    let texts = Texts::of(cells, shape.columns.len(), style);
-    let lines = Lines { layout: Layout::of(shape, &texts, style), style: *style, shape };
+    let texts = Texts::of(cells, schema.columns.len(), style);
+    let lines = Lines { layout: Layout::of(schema, &texts, style), style: *style, schema };
     if let (true, Some(text)) = (cells.is_empty(), instead) {
         push_printable(out, text);
         out.push('\n');
         return lines;
     }
-    let headings: Vec<&str> = shape.columns.iter().map(|column| column.heading).collect();
+    let headings: Vec<&str> = schema.columns.iter().map(|column| column.heading).collect();
     lines.layout.push_line(&headings, &[], out);
     texts.for_each_row(|row| lines.push(row, out));
     lines
@@ -54,7 +54,7 @@ pub(super) fn write(
 /// Writes lines in the columns of an existing table.
 #[derive(Debug)]
 pub struct Lines {
-    shape: &'static Shape,
+    schema: &'static Schema,
     layout: Layout,
     style: Style,
 }
@@ -67,7 +67,7 @@ impl Lines {
 
     fn push(&self, row: &[&str], out: &mut String) {
         let colours: Vec<Option<&str>> = match self.style.colour {
-            true => self.shape.columns.iter().zip(row).map(|(column, text)| colour(column, text)).collect(),
+            true => self.schema.columns.iter().zip(row).map(|(column, text)| colour(column, text)).collect(),
             false => Vec::new(),
         };
         self.layout.push_line(row, &colours, out);
@@ -127,8 +127,8 @@ enum Last {
 }
 
 impl Layout {
-    fn of(shape: &Shape, cells: &Texts, style: &Style) -> Self {
-        let columns = &shape.columns;
+    fn of(schema: &Schema, cells: &Texts, style: &Style) -> Self {
+        let columns = &schema.columns;
         let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
         cells.for_each_row(|row| {
             for (width, text) in widths.iter_mut().zip(row) {
@@ -265,7 +265,7 @@ fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
         Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
         Cell::Addresses(values) => push_list(out, values.iter(), shown, push_display),
         Cell::Age(millis) => out.push_str(&age::human(*millis)),
-        Cell::Took(micros) => out.push_str(&age::short(*micros)),
+        Cell::Duration(micros) => out.push_str(&age::short(*micros)),
     }
     if out.len() == start {
         out.push_str(NOTHING);

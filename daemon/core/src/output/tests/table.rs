@@ -1,7 +1,7 @@
-use super::{Cell, Column, Page, Shape, Table};
+use super::{Cell, Column, Page, Schema, Table};
 use crate::model::moment::Moment;
 
-static THINGS: Shape<[Column; 5]> = Shape {
+static THINGS: Schema<[Column; 5]> = Schema {
     name: "things",
     columns: [
         Column::text("Name"),
@@ -68,22 +68,22 @@ fn json_has_the_same_columns_and_everything_in_them() {
 
 #[test]
 fn a_page_of_several_tables_has_headings() {
-    static FIRST: Shape<[Column; 1]> = Shape { name: "first", columns: [Column::flag("A")] };
-    static SECOND: Shape<[Column; 1]> = Shape { name: "second", columns: [Column::flag("A")] };
-    let table = |shape| Table::new(shape, [[Cell::Flag(true)]]);
+    static FIRST: Schema<[Column; 1]> = Schema { name: "first", columns: [Column::flag("A")] };
+    static SECOND: Schema<[Column; 1]> = Schema { name: "second", columns: [Column::flag("A")] };
+    let table = |schema| Table::new(schema, [[Cell::Flag(true)]]);
     assert_eq!(Page(vec![table(&FIRST), table(&SECOND)]).to_text(), "first:\nA\nyes\n\nsecond:\nA\nyes\n");
 }
 
 #[test]
 fn control_characters_never_reach_the_terminal() {
-    static T: Shape<[Column; 1]> = Shape { name: "t", columns: [Column::text("A")] };
+    static T: Schema<[Column; 1]> = Schema { name: "t", columns: [Column::text("A")] };
     let table = Table::new(&T, [[Cell::text("x\u{1b}[31m\ny\u{9b}é")]]);
     assert_eq!(Page::from(table).to_text(), "A\nx\\u{1b}[31m\\ny\\u{9b}é\n");
 }
 
 #[test]
 fn an_empty_table_still_shows_its_columns() {
-    static T: Shape<[Column; 2]> = Shape { name: "t", columns: [Column::text("A"), Column::text("B")] };
+    static T: Schema<[Column; 2]> = Schema { name: "t", columns: [Column::text("A"), Column::text("B")] };
     let table = Table::new(&T, std::iter::empty());
     assert!(table.is_empty());
     assert_eq!(Page::from(table.clone()).to_text(), "A  B\n");

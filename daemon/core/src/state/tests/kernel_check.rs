@@ -26,18 +26,18 @@ fn told(work: impl FnOnce(&mut Content)) -> Vec<String> {
     let (left, mut content) = (state(), Content { state: state(), ..Content::default() });
     work(&mut content);
     let tell = |key| {
-        let (kind, fault) = judge(&content, &left, key).expect("what differs can be told");
+        let (kind, fault) = detect(&content, &left, key).expect("what differs can be told");
         Drift { key, kind, fault, owner: None }.to_string()
     };
-    differing(&content, &left).into_iter().map(tell).collect()
+    differing_entries(&content, &left).into_iter().map(tell).collect()
 }
 
 #[test]
 fn what_is_as_it_was_left_does_not_differ() {
     assert_eq!(told(|_| ()), Vec::<String>::new());
     let same = Content { state: state(), ..Content::default() };
-    assert_eq!(judge(&same, &state(), EntryKey::Service(ServiceId(1))), None);
-    assert_eq!(judge(&same, &state(), EntryKey::Service(ServiceId(9))), None);
+    assert_eq!(detect(&same, &state(), EntryKey::Service(ServiceId(1))), None);
+    assert_eq!(detect(&same, &state(), EntryKey::Service(ServiceId(9))), None);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_broken_entry_is_overwritten_or_foreign_never_missing() {
         c.state.frontends.remove(&frontend);
         c.broken.entries.insert(EntryKey::Frontend(frontend), text());
         c.broken.entries.insert(EntryKey::Frontend(l4("198.51.100.9:80")), text());
-        c.broken.nameless.push("a key that is no address".into());
+        c.broken.with_invalid_key.push("a key that is no address".into());
     });
     assert_eq!(told_broken, ["frontend 198.51.100.1:80/TCP overwritten", "frontend 198.51.100.9:80/TCP added"]);
 }

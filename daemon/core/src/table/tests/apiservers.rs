@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Apiservers, MAX_SEEN, leads_to, tells_of_apiservers};
+use super::{Apiservers, MAX_OBSERVED, leads_to, lists_apiservers};
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::node::NodeFacts;
 use crate::model::service::{
@@ -56,14 +56,14 @@ fn what_slices_say_is_bounded_and_checked() {
     let backends: Vec<_> = nonsense.into_iter().chain([port_zero]).collect();
     assert!(apiservers.learn(&slice("default/kubernetes", Source::Kubernetes, &backends)).is_empty());
     let many: Vec<_> = (1..=1_000).map(|port| (at("192.0.2.1:1").0, port)).collect();
-    assert_eq!(apiservers.learn(&slice("default/kubernetes", Source::Kubernetes, &many)).len(), MAX_SEEN);
+    assert_eq!(apiservers.learn(&slice("default/kubernetes", Source::Kubernetes, &many)).len(), MAX_OBSERVED);
     let told = at("192.0.2.9:6443");
     assert_eq!(apiservers.tell([told].into()), BTreeSet::from([told]), "what the pool says always fits");
 }
 
 #[test]
 fn only_kubernetes_own_service_tells_of_apiservers() {
-    let tells = |service: &str, source| tells_of_apiservers(&slice(service, source, &[]));
+    let tells = |service: &str, source| lists_apiservers(&slice(service, source, &[]));
     assert!(tells("default/kubernetes", Source::Kubernetes));
     assert!(!tells("default/kubernetes", Source::Files));
     assert!(!tells("default/kubernetes-intranet", Source::Kubernetes));

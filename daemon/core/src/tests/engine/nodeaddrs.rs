@@ -3,7 +3,7 @@
 use super::*;
 use crate::datapath::MapError;
 use crate::explain::reports;
-use crate::explain::story::{self, Client, End, Near};
+use crate::explain::explanation::{self, Client, ConnectResult, NearMatch};
 use crate::explain::trace;
 
 fn node(own: &[&str]) -> Change {
@@ -20,8 +20,8 @@ fn nodeport(full: &str) -> Service {
     Service { ports: vec![port], ..Service::new(name(full), Source::Files) }
 }
 
-fn end(engine: &Engine, to: &str) -> End {
-    story::story(&engine.snapshot(Moment(0)), l4(to), Client::Host).end
+fn end(engine: &Engine, to: &str) -> ConnectResult {
+    explanation::explain(&engine.snapshot(Moment(0)), l4(to), Client::Host).end
 }
 
 fn error(engine: &Engine) -> Option<String> {
@@ -41,12 +41,12 @@ fn an_address_of_the_node_that_does_not_fit_is_reported_wherever_one_looks() {
     let full = "map node_addrs is full (1 addresses): let node.nodeport-addresses mean fewer of the node's addresses";
     let reported: Vec<(String, &str)> = round.unanswered.iter().map(|(a, error)| (a.to_string(), &**error)).collect();
     assert_eq!(reported, [("203.0.113.2".into(), full), ("203.0.113.3".into(), full)]);
-    assert_eq!(end(&engine, "203.0.113.1:30080"), End::Forwarded(1));
-    assert_eq!(end(&engine, "203.0.113.2:30080"), End::PassedThrough, "the kernel does not have the address");
+    assert_eq!(end(&engine, "203.0.113.1:30080"), ConnectResult::Forwarded(1));
+    assert_eq!(end(&engine, "203.0.113.2:30080"), ConnectResult::PassedThrough, "the kernel does not have the address");
     let snapshot = engine.snapshot(Moment(0));
     assert_eq!(trace::verdict(&snapshot, l4("203.0.113.2:30080")), Verdict::PassedThrough);
-    let near = story::story(&snapshot, l4("203.0.113.2:30080"), Client::Host).near;
-    assert_eq!(near, [Near::NotInKernel(name("shop/web"), Some(MapError::TooManyNodeAddrs { limit: 1 }))]);
+    let near = explanation::explain(&snapshot, l4("203.0.113.2:30080"), Client::Host).near;
+    assert_eq!(near, [NearMatch::NotInKernel(name("shop/web"), Some(MapError::TooManyNodeAddrs { limit: 1 }))]);
     let shown = format!("not answered on 203.0.113.2 and 1 more of the node's addresses: {full}");
     assert_eq!(error(&engine), Some(shown));
 
@@ -62,8 +62,8 @@ fn an_address_of_the_node_that_does_not_fit_is_reported_wherever_one_looks() {
         now = engine.next_round().unwrap_or(now);
     }
     assert_eq!((answered, error(&engine)), (vec![l4("203.0.113.3:1").addr], None));
-    assert_eq!(end(&engine, "203.0.113.3:30080"), End::Forwarded(1));
-    assert_eq!((engine.holdings().failed, engine.next_round()), (0, None));
+    assert_eq!(end(&engine, "203.0.113.3:30080"), ConnectResult::Forwarded(1));
+    assert_eq!((engine.sizes().failed, engine.next_round()), (0, None));
 }
 
 #[test]

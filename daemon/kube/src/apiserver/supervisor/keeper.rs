@@ -11,25 +11,25 @@ use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::authorities::Authorities;
 use crate::apiserver::pool::{Candidate, MOST_LEARNED, Pool, Remembered};
 use crate::apiserver::remember::{self, Memory};
-use crate::apiserver::timing::Timing;
+use crate::apiserver::timeouts::PoolTimeouts;
 
 #[derive(Debug)]
 pub(super) struct Keeper {
     directory: PathBuf,
-    timing: Timing,
+    timeouts: PoolTimeouts,
     /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
     /// The parts of the file that must be written as soon as they change.
-    saved: Option<Essence>,
+    saved: Option<Fingerprint>,
     save_at: Option<Moment>,
 }
 
 /// The certificate authorities, the uid and the servers in the file.
-type Essence = (Vec<String>, Option<String>, BTreeSet<Server>);
+type Fingerprint = (Vec<String>, Option<String>, BTreeSet<Server>);
 
 impl Keeper {
-    pub(super) fn new(directory: PathBuf, timing: Timing) -> Self {
-        Self { directory, timing, cluster: None, saved: None, save_at: None }
+    pub(super) fn new(directory: PathBuf, timeouts: PoolTimeouts) -> Self {
+        Self { directory, timeouts, cluster: None, saved: None, save_at: None }
     }
 
     pub(super) fn directory(&self) -> PathBuf {
@@ -46,7 +46,7 @@ impl Keeper {
             return Vec::new();
         }
         self.cluster.clone_from(&memory.cluster);
-        self.saved = Some(essence(&memory));
+        self.saved = Some(fingerprint(&memory));
         memory.apiservers
     }
 
@@ -78,13 +78,13 @@ impl Keeper {
         }
         apiservers.truncate(2 * MOST_LEARNED);
         let memory = Memory { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
-        let essence = essence(&memory);
-        if self.saved.as_ref() == Some(&essence) && self.save_at.is_none_or(|at| now < at) {
-            self.save_at.get_or_insert(now.plus(self.timing.save_every));
+        let fingerprint = fingerprint(&memory);
+        if self.saved.as_ref() == Some(&fingerprint) && self.save_at.is_none_or(|at| now < at) {
+            self.save_at.get_or_insert(now.plus(self.timeouts.save_every));
             return None;
         }
-        self.saved = Some(essence);
-        self.save_at = Some(now.plus(self.timing.save_every));
+        self.saved = Some(fingerprint);
+        self.save_at = Some(now.plus(self.timeouts.save_every));
         let directory = self.directory.clone();
         Some(move || {
             remember::save(&directory, &memory)
@@ -93,7 +93,7 @@ impl Keeper {
     }
 }
 
-fn essence(memory: &Memory) -> Essence {
+fn fingerprint(memory: &Memory) -> Fingerprint {
     let servers = memory.apiservers.iter().map(|remembered| remembered.server.clone()).collect();
     (memory.authorities.clone(), memory.cluster.clone(), servers)
 }

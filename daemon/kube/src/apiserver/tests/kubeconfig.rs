@@ -148,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn servers_are_what_nodelb_can_dial() {
+fn servers_are_what_nodelb_can_connect_to() {
     let cases = [
         ("https://api.example.com", Ok("api.example.com:443")),
         ("https://api.example.com:6443/", Ok("api.example.com:6443")),

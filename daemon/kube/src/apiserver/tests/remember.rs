@@ -54,8 +54,8 @@ fn a_file_of_no_use_is_put_aside() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(NAME);
         fs::write(&path, content).unwrap();
-        let told = load(directory.path()).unwrap_err();
-        assert!(told.contains("is of no use: ") && told.contains("put aside as "), "{told}");
+        let reported = load(directory.path()).unwrap_err();
+        assert!(reported.contains("is of no use: ") && reported.contains("put aside as "), "{reported}");
         assert!(!path.exists());
         assert_eq!(fs::read_to_string(state::place_aside(&path)).unwrap(), content);
         assert_eq!(load(directory.path()), Ok(None));

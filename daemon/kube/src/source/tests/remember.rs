@@ -120,9 +120,9 @@ fn a_node_that_was_missing_is_missing_still() {
     let mut engine = Engine::new(EngineConfig::default(), nodelb_core::state::entries::Realised::default());
     engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
     let known = Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..NodeObject::default() }));
-    let told = [known, Change::NodeObject(None)];
-    told.iter().cloned().for_each(|change| engine.change(change));
+    let reported = [known, Change::NodeObject(None)];
+    reported.iter().cloned().for_each(|change| engine.change(change));
     write(&path, &[], &engine.snapshot(Moment(0))).expect("written");
-    assert_eq!(read(&path, None, NODE).expect("read").changes, told);
+    assert_eq!(read(&path, None, NODE).expect("read").changes, reported);
     assert_eq!(read(&path, None, "n2").expect("read"), Remembered::default(), "another node's, in a copied image");
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 struct World {
     directory: TempDir,
@@ -24,7 +24,7 @@ fn world() -> World {
         directory: directory.path().to_owned(),
         cluster: None,
         save_every: Duration::ZERO,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     };
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
@@ -65,7 +65,7 @@ async fn what_blocks_is_given_up() {
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
     let opened = path.clone();
     let reading = aside(move || File::open(opened));
-    assert!(timeout(PATIENCE, reading).await.is_err());
+    assert!(timeout(TIMEOUT, reading).await.is_err());
     unblock(&path);
 }
 
@@ -75,20 +75,20 @@ async fn a_write_that_blocks_holds_up_nothing() {
     let path = world.path();
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
     world.saver.write = blocking;
-    world.saver.is_of(&["ca".into()]);
+    world.saver.set_cluster(&["ca".into()]);
     let begun = Instant::now();
-    world.saver.beat();
+    world.saver.tick();
     let first = world.saver.writing.as_ref().expect("being written").begun;
-    world.saver.is_behind();
-    world.saver.beat();
+    world.saver.mark_behind();
+    world.saver.tick();
     assert_eq!(world.saver.writing.as_ref().expect("still").begun, first, "one at a time");
-    assert!(begun.elapsed() < PATIENCE);
-    tokio::time::sleep(PATIENCE).await;
-    world.saver.beat();
-    assert!(world.saver.writing.as_ref().expect("still").was_told, "the journal tells");
+    assert!(begun.elapsed() < TIMEOUT);
+    tokio::time::sleep(TIMEOUT).await;
+    world.saver.tick();
+    assert!(world.saver.writing.as_ref().expect("still").was_reported, "the journal tells");
     let begun = Instant::now();
     world.saver.end().await;
-    assert!(begun.elapsed() < 10 * PATIENCE && world.saver.writing.is_some());
+    assert!(begun.elapsed() < 10 * TIMEOUT && world.saver.writing.is_some());
     world.saver.write = remember::write;
     unblock(&path);
     world.saver.end().await;
@@ -100,7 +100,7 @@ async fn a_write_that_fails_is_tried_again() {
     let mut world = world();
     let new = world.path().with_extension("new");
     fs::create_dir(&new).expect("in the way");
-    world.saver.is_of(&["ca".into()]);
+    world.saver.set_cluster(&["ca".into()]);
     world.saver.end().await;
     assert!(world.saver.save_failed);
     fs::remove_dir(&new).expect("out of the way");
@@ -112,20 +112,20 @@ async fn a_write_that_fails_is_tried_again() {
 async fn the_state_is_of_everyone_who_vouched_for_this_cluster() {
     let mut world = world();
     for authority in ["old", "both", "both"] {
-        world.saver.is_of(&[authority.to_owned()]);
+        world.saver.set_cluster(&[authority.to_owned()]);
     }
     world.saver.end().await;
     assert!(world.written().contains(r#""clusters":["old","both"]"#), "{}", world.written());
-    world.saver.is_another_cluster();
+    world.saver.forget_cluster();
     world.saver.end().await;
     assert!(world.written().contains(r#""clusters":["both"]"#), "{}", world.written());
-    (0..20).for_each(|number| world.saver.is_of(&[number.to_string()]));
+    (0..20).for_each(|number| world.saver.set_cluster(&[number.to_string()]));
     world.saver.end().await;
     assert!(world.written().contains(r#""clusters":["4","5","6","#), "{}", world.written());
     // All names of a bundle are stored, also after another bundle of the same cluster follows.
     let both = ["a".to_owned(), "b".to_owned()];
-    world.saver.is_of(&both);
-    world.saver.is_another_cluster();
+    world.saver.set_cluster(&both);
+    world.saver.forget_cluster();
     world.saver.end().await;
     assert!(world.written().contains(r#""clusters":["a","b"]"#), "{}", world.written());
     assert!(world.directory.path().exists());

@@ -53,7 +53,7 @@ impl Watcher {
     }
 
     pub(super) fn forget_if_away_for_long(&mut self) {
-        if self.received_at.elapsed() > self.timing.resume_within {
+        if self.received_at.elapsed() > self.timeouts.resume_within {
             self.version = None;
         }
     }
@@ -116,7 +116,7 @@ impl Watcher {
             Behind::Perhaps => is_service,
             // If one etcd contains both kinds, a later read of Services never has an older version than this kind. If
             // it does, the kinds have separate histories, and the first read is irrelevant for this kind.
-            Behind::Surely => preflight::ask(&session.link, self.timing.patience).await?.0 >= now.0,
+            Behind::Surely => preflight::ask(&session.link, self.timeouts.timeout).await?.0 >= now.0,
         };
         if is_doubtful {
             debug!("{}: the cluster may have been restored; listing again", self.query.kind.resource());

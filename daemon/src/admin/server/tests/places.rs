@@ -42,7 +42,7 @@ async fn a_place_that_is_given_back_is_free_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_stay_stays() {
+async fn protected_clients_stay_connected() {
     let places = Places::new(2, SHARE);
     let (first, first_leaves) = take(&places).await;
     first.stay();

@@ -15,8 +15,8 @@ use super::rig::{Served, backends, served, service, status, synced};
 use crate::admin::server::Bounds;
 
 /// Longer than any step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than `PATIENCE`: a time limit of this length ends no connection during a test.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than `TIMEOUT`: a time limit of this length ends no connection during a test.
 const NEVER: Duration = Duration::from_secs(3_600);
 
 /// Returns bounds without time limits in effect: only places can help.
@@ -31,8 +31,8 @@ async fn is_alive(server: &mut Served, round: usize) {
     server.apply([service(&name, &address, FrontendKind::ClusterIP), backends(&name, &["10.1.0.1:80"]), synced()]);
     let target = format!("/frontends?service={name}");
     for answer in [
-        timeout(PATIENCE, server.get(&target)).await.expect("an answer over TCP"),
-        timeout(PATIENCE, server.get_unix(&target)).await.expect("an answer over the socket"),
+        timeout(TIMEOUT, server.get(&target)).await.expect("an answer over TCP"),
+        timeout(TIMEOUT, server.get_unix(&target)).await.expect("an answer over the socket"),
     ] {
         assert!(status(&answer) == "200" && answer.contains(&address), "{answer}");
     }
@@ -45,7 +45,7 @@ async fn sent(server: &Served, bytes: &[u8]) -> TcpStream {
 }
 
 #[tokio::test]
-async fn silence_and_half_headers_keep_nobody_out() {
+async fn silence_and_half_headers_do_not_block_other_clients() {
     let mut server = served(Bounds { asking: 4, ..timeless() }).await;
     let mut held = Vec::new();
     for n in 0..40 {
@@ -55,13 +55,13 @@ async fn silence_and_half_headers_keep_nobody_out() {
     is_alive(&mut server, 1).await;
     // The first connections had to end.
     let mut byte = [0];
-    let first = timeout(PATIENCE, held[0].read(&mut byte)).await.expect("an end");
+    let first = timeout(TIMEOUT, held[0].read(&mut byte)).await.expect("an end");
     assert!(!first.is_ok_and(|read| read > 0));
     server.stop().await;
 }
 
 #[tokio::test]
-async fn ten_thousand_connections_keep_nobody_out() {
+async fn ten_thousand_connections_do_not_block_other_clients() {
     let mut server = served(timeless()).await;
     let flood = {
         let address = server.address;
@@ -96,7 +96,7 @@ async fn a_client_that_drips_its_header_is_cut() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, dripping).await.expect("a cut");
+    timeout(TIMEOUT, dripping).await.expect("a cut");
     server.stop().await;
 }
 
@@ -104,7 +104,7 @@ async fn a_client_that_drips_its_header_is_cut() {
 async fn many_clients_at_once_are_all_answered() {
     let server = served(Bounds { asking: 16, answered: 8, ..timeless() }).await;
     let clients = (0..200).map(|_| server.get("/frontends"));
-    let answers = timeout(PATIENCE, futures_util::future::join_all(clients)).await.expect("answers");
+    let answers = timeout(TIMEOUT, futures_util::future::join_all(clients)).await.expect("answers");
     assert!(answers.iter().all(|answer| status(answer) == "200"));
     server.stop().await;
 }
@@ -119,7 +119,7 @@ fn large() -> MapState {
 /// Requests for 4 MB each without reading the answer: neither the places nor the memory for unread answers keep others
 /// out.
 #[tokio::test]
-async fn answers_that_nobody_reads_keep_nobody_out() {
+async fn unread_answers_do_not_block_other_clients() {
     let mut server = served(Bounds { answered: 4, answered_share: Duration::from_millis(100), ..timeless() }).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut held = Vec::new();
@@ -127,7 +127,7 @@ async fn answers_that_nobody_reads_keep_nobody_out() {
         held.push(sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await);
     }
     is_alive(&mut server, 1).await;
-    let narrow = timeout(PATIENCE, server.get("/frontends?address=10.96.0.1")).await.expect("an answer");
+    let narrow = timeout(TIMEOUT, server.get("/frontends?address=10.96.0.1")).await.expect("an answer");
     assert!(narrow.contains("10.96.0.1:80/TCP"), "{narrow}");
     drop(held);
     server.stop().await;
@@ -140,7 +140,7 @@ async fn an_answer_that_is_not_taken_is_cut() {
     let mut stream = sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     tokio::time::sleep(Duration::from_secs(8)).await;
     let mut answer = Vec::new();
-    let ended = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
+    let ended = timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("an end");
     assert!(ended.is_err() || answer.len() < 4_000_000, "{} bytes came", answer.len());
     server.stop().await;
 }
@@ -166,7 +166,7 @@ async fn a_stream_that_is_not_read_is_cut() {
             }
         }
     };
-    timeout(PATIENCE, ends).await.expect("its place is given back");
+    timeout(TIMEOUT, ends).await.expect("its place is given back");
     server.stop().await;
 }
 
@@ -181,9 +181,9 @@ async fn endless_requests_on_one_connection_are_one_request() {
         while writing.write_all(&request).await.is_ok() {}
     });
     let mut answers = Vec::new();
-    let _ = timeout(PATIENCE, reading.read_to_end(&mut answers)).await.expect("an end");
+    let _ = timeout(TIMEOUT, reading.read_to_end(&mut answers)).await.expect("an end");
     drop(reading);
-    timeout(PATIENCE, writer).await.expect("nobody takes more").unwrap();
+    timeout(TIMEOUT, writer).await.expect("nobody takes more").unwrap();
     let answers = String::from_utf8_lossy(&answers);
     assert!(answers.matches("HTTP/1.1 ").count() <= 1, "{answers}");
     is_alive(&mut server, 1).await;
@@ -200,7 +200,7 @@ async fn a_body_is_not_waited_for() {
     ] {
         let mut stream = sent(&server, head.as_bytes()).await;
         let mut start = [0; 12];
-        timeout(PATIENCE, stream.read_exact(&mut start)).await.expect("an answer").unwrap();
+        timeout(TIMEOUT, stream.read_exact(&mut start)).await.expect("an answer").unwrap();
         assert_eq!(&start, b"HTTP/1.1 200");
     }
     is_alive(&mut server, 1).await;
@@ -219,14 +219,14 @@ async fn garbage_and_half_open_connections_are_dropped() {
         let mut stream = sent(&server, garbage).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
+        let _ = timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("an end");
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
     }
     // A client that shuts down its sending side before a request gets the end of the connection.
     let mut silent = server.connect().await;
     silent.shutdown().await.unwrap();
     let mut nothing = Vec::new();
-    let _ = timeout(PATIENCE, silent.read_to_end(&mut nothing)).await.expect("an end");
+    let _ = timeout(TIMEOUT, silent.read_to_end(&mut nothing)).await.expect("an end");
     is_alive(&mut server, 1).await;
     server.stop().await;
 }

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::fixture::untold;
+use crate::admin::fixture::unsynced;
 use crate::admin::server::{Bounds, Listener, serve};
 use crate::admin::{AdminState, Now};
 use crate::status::{Check, Health};
@@ -47,7 +47,7 @@ pub(super) async fn served(bounds: Bounds) -> Served {
     let address = listener.local_addr().unwrap();
     let socket = tempfile::tempdir().unwrap();
     let unix = UnixListener::bind(socket.path().join("nodelb.sock")).unwrap();
-    let healthy = Health { beat: NOW, checks: vec![Check::passed("canary", "refused at once")] };
+    let healthy = Health { heartbeat: NOW, checks: vec![Check::passed("canary", "refused at once")] };
     let (health, health_seen) = watch::channel(Arc::new(healthy));
     let (maps, held) = watch::channel(Ok(MapState::default()));
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100_000, ..EngineConfig::default() };
@@ -60,7 +60,7 @@ pub(super) async fn served(bounds: Bounds) -> Served {
         maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, ..Content::default() })),
         limits: LIMITS,
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
-        ..untold()
+        ..unsynced()
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move {

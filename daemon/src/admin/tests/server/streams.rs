@@ -9,7 +9,7 @@ use super::rig::{Served, backends, served, service, status, synced};
 use crate::admin::server::Bounds;
 
 /// Longer than any step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A reader of a stream, after the header of the answer.
 struct Reader<S>(Lines<BufReader<S>>);
@@ -25,7 +25,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Reader<S> {
 
     /// Returns the next line, without the sizes of chunks.
     async fn line(&mut self) -> String {
-        timeout(PATIENCE, self.0.next_line()).await.expect("a line").unwrap().expect("more")
+        timeout(TIMEOUT, self.0.next_line()).await.expect("a line").unwrap().expect("more")
     }
 
     /// Returns the next line that contains this text.
@@ -156,7 +156,7 @@ async fn a_stream_ends_with_the_daemon_and_not_before() {
     server.apply([gone("shop/web")]);
     assert!(reader.line_with("shop/web").await.starts_with("- "));
     server.stop().await;
-    while timeout(PATIENCE, reader.0.next_line()).await.unwrap().is_ok_and(|line| line.is_some()) {}
+    while timeout(TIMEOUT, reader.0.next_line()).await.unwrap().is_ok_and(|line| line.is_some()) {}
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ fn check(lines: &str) -> HealthCheck {
 }
 
 fn problems(text: &str) -> Vec<String> {
-    let told = super::super::read(text, &"web.toml".into()).unwrap_err();
-    told.iter().map(Problem::to_string).collect()
+    let reported = super::super::read(text, &"web.toml".into()).unwrap_err();
+    reported.iter().map(Problem::to_string).collect()
 }
 
 #[test]

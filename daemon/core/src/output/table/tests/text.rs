@@ -1,8 +1,8 @@
 use super::Style;
-use crate::output::shape::{Column, Shape};
+use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Page, Table};
 
-static THINGS: Shape<[Column; 5]> = Shape {
+static THINGS: Schema<[Column; 5]> = Schema {
     name: "things",
     columns: [
         Column::name("Address"),
@@ -56,8 +56,8 @@ Address                          Backends            Status  Since
 
 #[test]
 fn the_last_words_go_on_beside_their_row_where_there_is_room() {
-    static TRACE: Shape<[Column; 2]> =
-        Shape { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
+    static TRACE: Schema<[Column; 2]> =
+        Schema { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
     let finding = "connect4; nodelb's own sockets are left alone there, and nobody else's";
     let table = Table::new(&TRACE, [[Cell::text("hook"), Cell::text(finding)]]);
     let text = Page::from(table).to_styled_text(&Style { width: Some(50), ..Style::default() });

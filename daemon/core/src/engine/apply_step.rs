@@ -1,0 +1,376 @@
+//! The second half of a round: operations are planned, passed to the datapath, and committed if they succeeded.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::event_recorder::{Context, Draft};
+use super::{Engine, Retry, Round};
+use crate::claims::RowStatus;
+use crate::datapath::MapError;
+use crate::model::addr::{Addr, L4Addr, Protocol};
+use crate::model::cause::Trigger;
+use crate::model::moment::Moment;
+use crate::state::entries::{CANARIES, MapOp, ServiceEntry, ServiceId, is_answered};
+use crate::state::map_ops::Touched;
+use crate::state::owner::IdOwner;
+use crate::state::status::Status;
+
+/// The first and the longest delay before failed operations are retried, in milliseconds.
+const RETRY_MILLIS: (u64, u64) = (100, 5_000);
+
+impl Engine {
+    pub(super) fn begin(&mut self, now: Moment) {
+        self.round = Round::default();
+        self.touched.services.extend(self.batching.take_due(now));
+        if self.retry.is_some_and(|retry| retry.at <= now) {
+            self.touch(self.failures.to_retry(self.realised.node_addrs.len()));
+            let waiting = std::mem::take(&mut self.waiting);
+            self.mark_dirty(waiting, &Trigger::Other);
+        }
+        self.recompile_dirty(now);
+        let is_source_synced = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
+        self.round.held.extend(self.holds.announce(is_source_synced, now));
+        self.replan_changed();
+        if std::mem::take(&mut self.is_prune_due) && self.unsynced().is_empty() {
+            self.prune();
+        }
+        self.touch_waiting_frontends();
+        self.touched.settle();
+    }
+
+    /// Touches the frontends that wait for their service entry, because it could not be written or has no backend yet.
+    /// They must be written together with the entry.
+    fn touch_waiting_frontends(&mut self) {
+        if self.is_pruned && self.failures.services.is_empty() {
+            return;
+        }
+        let is_waiting = |a: &L4Addr| self.desired.frontends.get(a) != self.realised.frontends.get(a);
+        let frontends = self.touched.services.iter().filter_map(|id| self.desired_frontends_of(*id)).flatten();
+        let waiting: Vec<L4Addr> = frontends.filter(is_waiting).collect();
+        self.touched.frontends.extend(waiting);
+    }
+
+    /// Removes the entries that no source asks for, after every source has reported what it can. Entries of sources
+    /// that are incomplete or not configured stay.
+    fn prune(&mut self) {
+        let may_go = self.complete_sources();
+        self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
+        self.is_pruned = may_go.contains(&None);
+        if self.is_pruned {
+            self.at_start.clear();
+            self.backends.forget_unused();
+            self.holds.forget_unheard(|name| self.compiled.contains_key(name));
+        } else {
+            self.at_start.forget_described(&self.desired, &self.realised, &self.ids);
+            let (ids, owners) = (&self.ids, &self.owners);
+            let is_source_synced = |owner: &IdOwner| may_go.contains(&Some(owner.source));
+            self.at_start.inherited.retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_source_synced));
+        }
+        let surplus = Touched::surplus(&self.desired, &self.realised);
+        let goes = |address: &&L4Addr| self.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
+        self.round.pruned = surplus.frontends.iter().filter(goes).count();
+        self.touch(surplus);
+    }
+
+    pub(super) fn is_referenced(&self, id: ServiceId) -> bool {
+        self.references.get(&id).is_some_and(|count| *count > 0)
+    }
+
+    /// Whether the operation is too early: it would remove something that was in the maps at the start, based on a
+    /// source that has not reported everything; or it would refuse connections to an address only because its backends
+    /// have not been reported yet.
+    pub(super) fn is_premature(&self, op: &MapOp) -> bool {
+        match op {
+            MapOp::PutService(id, entry) => {
+                let (is_source_synced, is_inherited) = (self.is_source_synced(*id), self.at_start.inherited.contains(id));
+                let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
+                let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
+                let is_doubtful = || !is_source_synced || is_inherited || is_kept();
+                (!is_source_synced && is_inherited) || (is_emptied() && is_doubtful())
+            }
+            MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
+            MapOp::PutFrontend(address, entry) => {
+                let held = self.realised.frontends.get(address);
+                let is_inherited = held.is_some_and(|held| self.at_start.inherited.contains(&held.service));
+                let is_doubtful = || self.is_emptiness_doubtful(address, entry);
+                let is_emptied = || held.is_some_and(|held| is_answered(&self.realised, held)) && is_doubtful();
+                let is_source_synced = self.is_source_synced(entry.service);
+                let will_answer = is_answered(&self.realised, entry) && is_answered(&self.desired, entry);
+                self.is_reserved(address, entry)
+                    || (!is_source_synced && is_inherited)
+                    || (!will_answer && (!is_source_synced || is_emptied()))
+            }
+            MapOp::DeleteFrontend(address) => {
+                let held = self.realised.frontends.get(address);
+                self.at_start.realised.frontends.contains_key(address)
+                    && self.config.guard.own_port(*address).is_none()
+                    && held.is_some_and(|held| !self.may_go(held.service))
+            }
+            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
+        }
+    }
+
+    /// Whether a frontend from the start still points at the entry only because it is not known yet whether the
+    /// frontend may be removed.
+    fn is_kept_for_another(&self, id: ServiceId) -> bool {
+        let is_wanted = |address| self.desired.frontends.get(address).is_some_and(|entry| entry.service == id);
+        self.at_start.leading_to(id).any(|address| !is_wanted(address))
+    }
+
+    pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
+        for (op, result) in ops.iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    self.note_move(op);
+                    if let MapOp::PutService(id, entry) = op {
+                        self.note_inherited(*id, entry);
+                    }
+                    self.count_references(op);
+                    self.realised.apply(op);
+                    if let MapOp::PutService(id, _) = op {
+                        self.at_start.inherited.remove(id);
+                    }
+                    if let MapOp::PutService(id, _) | MapOp::DeleteService(id) = op {
+                        self.deferred.note_change(*id);
+                    }
+                    self.round.done += 1;
+                }
+                Err(_) => self.round.failed += 1,
+            }
+            let error = result.err();
+            if let MapOp::PutNodeAddr(addr) = op {
+                self.report_node_addr(*addr, error.as_ref());
+            }
+            self.failures.note(op, error);
+        }
+    }
+
+    /// Records a change to a list that was found at the start and that a source changes before it has reported
+    /// everything. The daemon did not run when the backends changed.
+    fn note_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
+        if !self.event_recorder.is_news_of_found(id) {
+            return;
+        }
+        let Some(before) = self.realised.services.get(&id).filter(|before| *before != entry) else { return };
+        let Some(owner) = self.owners.get(&id) else { return };
+        let Some((service, slices)) = self.table.owner(&owner.key.service) else { return };
+        let latest = slices.iter().max_by_key(|slice| slice.origin.written);
+        let trigger =
+            latest.map_or_else(|| Trigger::Service(Arc::clone(service)), |slice| Trigger::Slice(Arc::clone(slice)));
+        let draft = Draft {
+            id,
+            key: Arc::clone(&owner.key),
+            source: owner.source,
+            before: Some(Arc::clone(before)),
+            after: Some(Arc::clone(entry)),
+            trigger,
+        };
+        self.event_recorder.note(|| draft, entry.cluster.is_empty());
+    }
+
+    /// Reports the result for an address on which NodePorts are to be answered, if it differs from the previous result.
+    fn report_node_addr(&mut self, addr: Addr, error: Option<&MapError>) {
+        match (error, self.failures.node_addrs.contains_key(&addr)) {
+            (Some(error), false) => self.round.unanswered.push((addr, error.to_string().into())),
+            (None, true) => self.round.answered.push(addr),
+            (Some(_), true) | (None, false) => {}
+        }
+    }
+
+    /// Records that sockets may have become stale because of this change to the maps.
+    fn note_move(&mut self, op: &MapOp) {
+        match op {
+            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.stale_generation.note(address.protocol),
+            // Only retries count here. Every other change was recorded when its service was compiled.
+            MapOp::PutService(id, _) if self.failures.services.contains_key(id) => {
+                if let Some(owner) = self.owners.get(id) {
+                    self.stale_generation.note(owner.key.protocol);
+                }
+            }
+            MapOp::PutNodeAddr(_) => self.stale_generation.note(Protocol::Udp),
+            MapOp::PutService(..) | MapOp::DeleteService(_) | MapOp::DeleteNodeAddr(_) => {}
+        }
+    }
+
+    /// Updates the reference count. An entry that is not desired may be deleted once no frontend points at it.
+    pub(super) fn count_references(&mut self, op: &MapOp) {
+        let (address, now_at) = match op {
+            MapOp::PutFrontend(address, entry) => (address, Some(entry.service)),
+            MapOp::DeleteFrontend(address) => (address, None),
+            _ => return,
+        };
+        let before = self.realised.frontends.get(address).map(|entry| entry.service);
+        if before == now_at {
+            return;
+        }
+        self.at_start.note_lead(*address, before, now_at);
+        if let Some(id) = before {
+            self.deferred.note_change(id);
+        }
+        if let Some(count) = before.and_then(|id| self.references.get_mut(&id)) {
+            *count -= 1;
+        }
+        if let Some(id) = before.filter(|id| !self.is_referenced(*id) && !self.desired.services.contains_key(id)) {
+            self.touched.services.push(id);
+        }
+        if let Some(id) = now_at {
+            *self.references.entry(id).or_insert(0) += 1;
+        }
+    }
+
+    pub(super) fn finish(&mut self, now: Moment) -> Round {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.settle();
+        if self.is_calm() {
+            for address in std::mem::take(&mut self.unsettled) {
+                self.refresh_status(address, now);
+            }
+        } else {
+            self.settle(&touched);
+            self.refresh_touched(&touched, now);
+        }
+        for id in touched.services {
+            if !self.desired.services.contains_key(&id) {
+                self.forget_service(id, now);
+            }
+        }
+        (self.round.conflicts, self.round.takeovers) = self.conflicts.finish(&self.rows);
+        self.tell_repaired();
+        let context = Context {
+            config: &self.config,
+            table: &self.table,
+            rows: &self.rows,
+            desired: &self.desired,
+            realised: &self.realised,
+            failures: &self.failures,
+            round: &self.round,
+        };
+        self.round.events = self.event_recorder.tell(&context);
+        self.round.triggers = self.event_recorder.tell_triggers();
+        self.schedule_retry(now);
+        self.deferred.end_round(now);
+        self.is_ready |= self.unsynced().is_empty();
+        std::mem::take(&mut self.round)
+    }
+
+    /// Whether there may be entries to delete. Once every desired entry is present, the maps contain nothing else
+    /// exactly if the numbers of entries are equal.
+    pub(super) fn has_surplus(&self) -> bool {
+        let (desired, realised) = (&self.desired, &self.realised);
+        let is_equal = desired.frontends.len() == realised.frontends.len()
+            && desired.services.len() == realised.services.len()
+            && desired.node_addrs.len() == realised.node_addrs.len();
+        !(self.is_calm() && is_equal)
+    }
+
+    /// Whether every planned operation is done. Then all touched frontends are Done, which is the initial status of a
+    /// claim, and only untouched frontends need a check.
+    pub(super) fn is_calm(&self) -> bool {
+        let waits = !(self.deferred.is_empty() && self.batching.is_empty());
+        self.round.failed == 0 && self.failures.is_empty() && self.at_start.inherited.is_empty() && !waits
+    }
+
+    fn refresh_touched(&mut self, touched: &Touched, now: Moment) {
+        for id in &touched.services {
+            for address in self.desired_frontends_of(*id).unwrap_or_default() {
+                if touched.frontends.binary_search(&address).is_err() {
+                    self.refresh_status(address, now);
+                }
+            }
+        }
+        for address in &touched.frontends {
+            self.refresh_status(*address, now);
+        }
+    }
+
+    /// Clears the errors of touched entries that are equal in the desired and the realised state. Inherited entries
+    /// among them now belong to a synced source.
+    fn settle(&mut self, touched: &Touched) {
+        let (desired, realised) = (&self.desired, &self.realised);
+        self.failures.settle(touched, desired, realised);
+        for id in touched.services.iter().filter(|id| desired.services.get(*id) == realised.services.get(*id)) {
+            let is_source_synced = self.owners.get(id).is_some_and(|owner| self.table.is_synced(owner.source));
+            if is_source_synced && self.at_start.inherited.remove(id) {
+                self.deferred.note_change(*id);
+            }
+        }
+    }
+
+    /// Releases the id once the maps have no entry under it and no frontend points at it.
+    fn forget_service(&mut self, id: ServiceId, now: Moment) {
+        if self.realised.services.contains_key(&id) || self.is_referenced(id) {
+            return;
+        }
+        self.references.remove(&id);
+        self.owners.remove(&id);
+        self.ids.release(id, now);
+    }
+
+    fn schedule_retry(&mut self, now: Moment) {
+        let is_wanted = !self.failures.is_empty() || !self.waiting.is_empty();
+        let (first, longest) = RETRY_MILLIS;
+        // Resting slots become available within a second, so a growing retry delay would only add to that time.
+        let is_resting = self.failures.services.values().any(|error| *error == MapError::Resting);
+        self.retry = match self.retry {
+            _ if !is_wanted => None,
+            Some(retry) if retry.at > now => {
+                let latest = if is_resting { now.plus(first) } else { retry.at };
+                Some(Retry { at: retry.at.min(latest), ..retry })
+            }
+            Some(retry) => {
+                let wait = if is_resting { first } else { (retry.wait * 2).min(longest) };
+                Some(Retry { at: now.plus(wait), wait })
+            }
+            None => Some(Retry { at: now.plus(first), wait: first }),
+        };
+    }
+
+    fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 2]>> {
+        if id == ServiceId::CANARY {
+            return Some(CANARIES.into());
+        }
+        let owner = self.owners.get(&id)?;
+        let compiled = self.compiled.get(&owner.key.service)?;
+        compiled.ports.iter().find(|port| port.id == Some(id)).map(|port| port.frontends.clone())
+    }
+
+    fn refresh_status(&mut self, address: L4Addr, now: Moment) {
+        let Some(row) = self.rows.get(&address) else { return };
+        let Some(entry) = row.entry() else { return };
+        let service = entry.service;
+        let error = self.failures.of_frontend(address, service);
+        let is_resting = error == Some(&MapError::Resting);
+        let is_done = self.realised.frontends.get(&address) == Some(&entry)
+            && self.realised.services.get(&service) == self.desired.services.get(&service);
+        let (status, error) = match (error, self.holds.announced(service)) {
+            (Some(_), _) if is_resting => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),
+            (Some(error), _) => (Status::Error, Some(Arc::from(error.to_string()))),
+            (None, Some(port)) if is_done => (Status::Held, Some(Arc::clone(&port.text))),
+            (None, None) if is_done && !self.holds.is_held(service) => (Status::Done, None),
+            _ => (Status::Pending, self.why_pending(address, &entry)),
+        };
+        if status == Status::Done {
+            self.unsettled.remove(&address);
+        } else {
+            self.unsettled.insert(address);
+        }
+        if row.status.status == status && row.status.error == error || is_resting && row.status.status == Status::Error
+        {
+            return;
+        }
+        match (&error, row.status.status) {
+            (Some(error), _) if status == Status::Error => self.round.errors.push((address, Arc::clone(error))),
+            (_, Status::Error) if status != Status::Pending => self.round.healed.push(address),
+            _ => {}
+        }
+        if let Some(row) = self.rows.get_mut(&address) {
+            Arc::make_mut(row).status = RowStatus { status, since: now, error };
+        }
+    }
+}
+
+/// Whether a view that had backends has none any more.
+fn empties(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
+    (wanted.cluster.is_empty() && !held.cluster.is_empty()) || (wanted.local.is_empty() && !held.local.is_empty())
+}

@@ -1,0 +1,240 @@
+//! The first half of a round: from dirty services to the desired state, including the assignment of ids and the claims
+//! to addresses.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Engine;
+use super::compiled::{Compiled, CompiledPort, Subject};
+use super::hold::spare_cluster_ips;
+use super::event_recorder::{Draft, Refusals, refusals};
+use crate::claims::{Claim, Incumbent, RowStatus};
+use crate::compile::guard::Refusal;
+use crate::compile::plan::PortPlan;
+use crate::compile::select::Checks;
+use crate::compile::{CompileContext, compile};
+use crate::holds::Emptied;
+use crate::model::addr::L4Addr;
+use crate::model::cause::{DirtyReason, Trigger};
+use crate::model::moment::Moment;
+use crate::model::service::{PortKey, ServiceName};
+use crate::state::entries::{ServiceEntry, ServiceId, Slot};
+use crate::state::owner::IdOwner;
+use crate::state::owner::OwnerTag;
+
+/// Whether the entries are equal in everything that affects connections.
+fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
+    before.may_be_bound != after.may_be_bound
+        && ServiceEntry { may_be_bound: after.may_be_bound, ..before.clone() } == *after
+}
+
+impl Engine {
+    /// Compiles the dirty services. While the maps contain ids that no service has claimed, the oldest service is
+    /// compiled first, so that the owner of an address that several services claim gets its previous id.
+    pub(super) fn recompile_dirty(&mut self, now: Moment) {
+        let newly_protected = self.table.take_newly_protected();
+        self.mark_dirty(newly_protected, &Trigger::Other);
+        let mut dirty = std::mem::take(&mut self.dirty);
+        if self.ids.has_orphans() {
+            // The order only matters for ids without a tag.
+            let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
+            dirty.sort_by_cached_key(|name, _| (created(name).unwrap_or(0), name.clone()));
+        }
+        self.round.compiled.reserve(dirty.len());
+        for (name, dirt) in dirty {
+            self.recompile(&name, &dirt, now);
+            self.round.by_checks += usize::from(matches!(dirt.trigger, Trigger::Checks(_)));
+            self.round.compiled.push(name);
+        }
+    }
+
+    /// Compiles one service again and records which entries that touches.
+    fn recompile(&mut self, name: &ServiceName, dirt: &DirtyReason, now: Moment) {
+        let old = self.compiled.remove(name).unwrap_or_default();
+        let mut new = Compiled::default();
+        let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
+        let owner = self.table.owner(name).map(|(service, slices)| {
+            let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
+            let (checks, node_addrs) = (Checks::of(service, self.table.quarantine(name)), &self.desired.node_addrs);
+            let plans = compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks });
+            (Arc::clone(service), plans, self.table.is_protected(service, slices))
+        });
+        if dirt.is_deleted {
+            let released = old.ports.iter().filter_map(|port| self.holds.forget_port(&port.key, port.id));
+            self.round.released.extend(released);
+        }
+        let is_described = owner.is_some();
+        if let Some((service, mut plans, is_protected)) = owner {
+            let subject = Subject { service: &service, old: &old, is_protected, dirt, now };
+            // In order of precedence, so that the owner of an address that two ports claim gets its previous id.
+            plans.sort_by(|a, b| a.key.cmp(&b.key));
+            for mut plan in plans {
+                let port = self.adopt_port(&subject, &mut plan);
+                for frontend in &plan.frontends {
+                    let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
+                    claims.push((frontend.address, Some(Claim::new(&port.key, &service, frontend, id))));
+                }
+                new.ports.push(port);
+            }
+        }
+        self.retire_ports(&old, &new, dirt);
+        // A slice may have lost a terminating backend, which had not been in any list of the maps for some time.
+        old.ports.iter().for_each(|port| self.stale_generation.note(port.key.protocol));
+        for port in &old.ports {
+            claims.extend(port.frontends.iter().map(|address| (*address, None)));
+        }
+        claims.sort_by_key(|(address, _)| *address);
+        for claims in claims.chunk_by_mut(|a, b| a.0 == b.0) {
+            let address = claims[0].0;
+            self.claim(name, address, claims.iter_mut().filter_map(|(_, claim)| claim.take()), now);
+        }
+        if is_described {
+            self.compiled.insert(name.clone(), new);
+        }
+    }
+
+    /// Assigns the port its id, old or new, and stores its entry in the desired state.
+    fn adopt_port(&mut self, subject: &Subject<'_>, plan: &mut PortPlan) -> CompiledPort {
+        let Subject { service, old, now, .. } = *subject;
+        if subject.is_protected {
+            spare_cluster_ips(plan);
+        }
+        let frontends: SmallVec<[L4Addr; 2]> = plan.frontends.iter().map(|f| f.address).collect();
+        let before = old.ports.iter().find(|port| *port.key == plan.key);
+        let id = before.and_then(|port| port.id).or_else(|| {
+            let admissible = plan.frontends.iter().filter(|f| f.refusal.is_none());
+            let tag = OwnerTag::new(&plan.key, service.source);
+            self.ids.allocate(tag, &admissible.map(|f| f.address).collect::<SmallVec<[L4Addr; 2]>>(), now)
+        });
+        let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
+        match id {
+            Some(id) => {
+                let owner = IdOwner { key: Arc::clone(&key), source: service.source };
+                let source_before = self.owners.insert(id, owner).map(|before| before.source);
+                if source_before != Some(service.source) {
+                    self.note_other_source(id, source_before.is_some(), service.source);
+                }
+                self.keep_last_known(id, &key, subject, plan);
+                self.want_service(id, &key, plan, subject);
+            }
+            None => {
+                self.waiting.insert(service.name.clone());
+            }
+        }
+        CompiledPort { key, id, frontends }
+    }
+
+    fn want_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, subject: &Subject<'_>) {
+        let entry = ServiceEntry {
+            cluster: self.slots(&plan.cluster),
+            local: self.slots(&plan.local),
+            has_backends: plan.has_backends,
+            affinity_seconds: plan.affinity_seconds,
+            may_be_bound: plan.may_be_bound,
+            tag: Some(OwnerTag::new(key, subject.service.source)),
+        };
+        // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
+        let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
+        let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
+        if let Some(before) = &before {
+            self.backends.release(&before.cluster);
+            self.backends.release(&before.local);
+            if **before == entry {
+                return;
+            }
+            if before.has_backends && !entry.has_backends {
+                let cause = subject.dirt.trigger_of(key).cause();
+                self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
+            }
+        }
+        let entry = Arc::new(entry);
+        let source = subject.service.source;
+        if self.event_recorder.is_recorded(source) && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
+        {
+            let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger_of(key).clone());
+            let empties = before.is_some() && !entry.has_backends;
+            self.event_recorder.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
+        }
+        self.desired.services.insert(id, entry);
+        self.touched.services.push(id);
+    }
+
+    fn slots(&mut self, view: &[(L4Addr, u16)]) -> Arc<[Slot]> {
+        if view.is_empty() {
+            // Shared, because most services have no backend on this node.
+            return Arc::default();
+        }
+        let mut slots = Vec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
+        for &(addr, count) in view {
+            let backend = self.backends.acquire(addr);
+            slots.extend(std::iter::repeat_n(Slot { backend, addr }, usize::from(count)));
+        }
+        slots.into()
+    }
+
+    fn retire_ports(&mut self, old: &Compiled, new: &Compiled, dirt: &DirtyReason) {
+        let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
+        for port in old.ports.iter().filter(|port| !is_kept(port)) {
+            self.round.released.extend(self.holds.forget_port(&port.key, port.id));
+            if let Some(id) = port.id
+                && let Some(entry) = self.desired.services.remove(&id)
+            {
+                self.backends.release(&entry.cluster);
+                self.backends.release(&entry.local);
+                self.touched.services.push(id);
+                self.deferred.note_change(id);
+                let owner = self.owners.get(&id).filter(|owner| self.event_recorder.is_recorded(owner.source));
+                if let Some(IdOwner { source, .. }) = owner.cloned() {
+                    let (key, trigger) = (Arc::clone(&port.key), dirt.trigger_of(&port.key).clone());
+                    let draft = move || Draft { id, key, source, before: Some(entry), after: None, trigger };
+                    self.event_recorder.note(draft, false);
+                }
+            }
+        }
+    }
+
+    /// Replaces the service's claims to the address and makes the resulting owner the desired one.
+    fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
+        let row = Arc::make_mut(self.rows.entry(address).or_default());
+        let was_owned = row.owner().is_some();
+        let refused = refusals(row, name);
+        self.conflicts.note_before(address, row);
+        row.replace(name, claims, Incumbent::of(&address, &self.realised), now);
+        self.conflicts.note_after(address, row);
+        let is_refused = !refused.is_empty() || row.claims().iter().any(|claim| claim.target.is_err());
+        let entry = row.entry();
+        if entry.is_some() && !was_owned {
+            row.status = RowStatus::done(now);
+        }
+        if row.claims().is_empty() {
+            self.rows.remove(&address);
+        }
+        if entry.is_none() {
+            self.unsettled.remove(&address);
+        }
+        let before = match entry {
+            Some(entry) => self.desired.frontends.insert(address, entry),
+            None => self.desired.frontends.remove(&address),
+        };
+        if before != entry {
+            self.touched.frontends.push(address);
+            entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
+        }
+        self.replan_address(address);
+        if entry.is_some_and(|entry| self.holds.is_held(entry.service)) {
+            self.unsettled.insert(address);
+        }
+        if is_refused {
+            self.note_refusals(name, address, refused);
+        }
+    }
+
+    /// Compares the service's refused claims to the address before and after the compilation.
+    fn note_refusals(&mut self, name: &ServiceName, address: L4Addr, before: Refusals) {
+        if self.table.owner(name).is_some_and(|(service, _)| self.event_recorder.is_recorded(service.source)) {
+            let now = self.rows.get(&address).map(|row| refusals(row, name)).unwrap_or_default();
+            self.event_recorder.note_refusals(address, before, &now);
+        }
+    }
+}

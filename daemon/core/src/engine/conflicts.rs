@@ -1,0 +1,101 @@
+//! Addresses that several services claim: which claims lost or took over an address in a round, for the journal.
+//! `claims.rs` decides on the owner. Addresses with a single claim do not appear here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::claims::Row;
+use crate::model::addr::L4Addr;
+use crate::model::service::PortKey;
+
+/// A claim that has to wait since this round, or that waits for a different owner than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressConflict {
+    /// The claimed address.
+    pub address: L4Addr,
+    /// The service port that has to wait.
+    pub claimant: Arc<PortKey>,
+    /// The service port that owns the address.
+    pub owner: Arc<PortKey>,
+    /// The reason, in the words of `/frontends`.
+    pub text: Arc<str>,
+    /// The claimant, with its file if it has one.
+    pub described: String,
+}
+
+/// A claim that waited and owns its address since this round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Takeover {
+    /// The claimed address.
+    pub address: L4Addr,
+    /// The service port that owns the address now.
+    pub owner: Arc<PortKey>,
+    /// The service port that owned the address before.
+    pub before: Arc<PortKey>,
+}
+
+/// The claims to an address before the round, as far as a round can change their order.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    owner: Option<Arc<PortKey>>,
+    waiting: Vec<Arc<PortKey>>,
+}
+
+impl Line {
+    fn of(row: &Row) -> Self {
+        Self {
+            owner: row.owner().map(|(claim, _)| Arc::clone(&claim.key)),
+            waiting: row.waiting().map(|(_, claim)| Arc::clone(&claim.key)).collect(),
+        }
+    }
+
+    fn had(&self, owner: &Arc<PortKey>, waiting: &Arc<PortKey>) -> bool {
+        self.owner.as_ref() == Some(owner) && self.waiting.contains(waiting)
+    }
+}
+
+/// Addresses with several claims that this round has touched, each with its claims before the round.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts(BTreeMap<L4Addr, Line>);
+
+impl Conflicts {
+    /// Records the claims to the address before they change.
+    pub(super) fn note_before(&mut self, address: L4Addr, row: &Row) {
+        if row.claims().len() > 1 {
+            self.0.entry(address).or_insert_with(|| Line::of(row));
+        }
+    }
+
+    /// Records the claims to the address after they changed.
+    pub(super) fn note_after(&mut self, address: L4Addr, row: &Row) {
+        if row.claims().len() > 1 {
+            // At most one claim existed before, so none waited.
+            self.0.entry(address).or_default();
+        }
+    }
+
+    /// Compares the contested addresses with their state before the round. Intermediate states within the round are not
+    /// reported.
+    pub(super) fn finish(&mut self, rows: &OrdMap<L4Addr, Arc<Row>>) -> (Vec<AddressConflict>, Vec<Takeover>) {
+        let (mut outranked, mut takeovers) = (Vec::new(), Vec::new());
+        for (address, before) in std::mem::take(&mut self.0) {
+            let Some(row) = rows.get(&address) else { continue };
+            let Some((owner, _)) = row.owner() else { continue };
+            for (place, claim) in row.waiting().filter(|(_, claim)| !before.had(&owner.key, &claim.key)) {
+                outranked.push(AddressConflict {
+                    address,
+                    claimant: Arc::clone(&claim.key),
+                    owner: Arc::clone(&owner.key),
+                    described: claim.described(),
+                    text: row.status_of(place, address).error.unwrap_or_default(),
+                });
+            }
+            if let Some(before) = before.owner.filter(|_| before.waiting.contains(&owner.key)) {
+                takeovers.push(Takeover { address, owner: Arc::clone(&owner.key), before });
+            }
+        }
+        (outranked, takeovers)
+    }
+}

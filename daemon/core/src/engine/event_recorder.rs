@@ -1,0 +1,294 @@
+//! The events of a round for the flight recorder ([`crate::history`]), as an operator reads them later. This module
+//! decides which changes are worth an event and what it contains. The caller adds the time and stores the event.
+//!
+//! While a source reports what it has at the start, its services are combined into one event. After that, a changed
+//! list is recorded when its service is compiled, because only then the earlier content and the origin of the change
+//! are known. The lists are compared at the end of the round. Unchanged services cost nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use smallvec::SmallVec;
+
+use crate::claims::Row;
+use crate::compile::guard::Refusal;
+use crate::history::{Event, Kernel, What};
+use crate::model::addr::L4Addr;
+use crate::model::cause::{Cause, Trigger};
+use crate::model::service::{PortKey, ServiceName, Source};
+use crate::state::entries::{Realised, ServiceEntry, ServiceId};
+use crate::state::kernel_check::EntryKey;
+
+pub(super) use context::Context;
+pub(super) use draft::Draft;
+use events::{Events, MAX_EVENTS};
+
+mod context;
+mod draft;
+mod events;
+
+/// The maximum number of entries that are tracked until the maps contain them.
+const MAX_OWED: usize = 4_096;
+
+/// The maximum number of slice times accepted in one round, and of services for which the oldest time is kept.
+const MAX_TRIGGERS: usize = 4_096;
+
+/// The state that the engine keeps for its events.
+#[derive(Debug, Default)]
+pub(super) struct EventRecorder {
+    /// The sources that have reported everything once. Their later reports are news.
+    recorded: BTreeSet<Source>,
+    /// The lists found in the maps at the start, until every source has reported everything.
+    found: OrdMap<ServiceId, Arc<ServiceEntry>>,
+    drafts: Vec<Draft>,
+    refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
+    omitted: usize,
+    /// Entries with an event that says that the maps do not contain them yet.
+    owed: BTreeMap<ServiceId, Arc<PortKey>>,
+    /// The times of the changes that slices reported in this round, with the slice's service.
+    triggers: Vec<(ServiceName, u64)>,
+    /// The oldest such time for each service that is not correct in the maps yet.
+    waiting: BTreeMap<ServiceName, u64>,
+}
+
+impl EventRecorder {
+    pub(super) fn new(found: &Realised) -> Self {
+        Self { found: found.services.clone(), ..Self::default() }
+    }
+
+    pub(super) fn is_recorded(&self, source: Source) -> bool {
+        self.recorded.contains(&source)
+    }
+
+    /// Records a list that changes. Lists that become empty matter most, so some room is reserved for them.
+    pub(super) fn note(&mut self, draft: impl FnOnce() -> Draft, empties: bool) {
+        let room = if empties { 2 * MAX_EVENTS } else { MAX_EVENTS };
+        if self.drafts.len() < room {
+            self.drafts.push(draft());
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    /// Whether the list was found at the start and has no recorded change in this round.
+    pub(super) fn is_news_of_found(&self, id: ServiceId) -> bool {
+        self.found.contains_key(&id) && self.drafts.iter().all(|draft| draft.id != id)
+    }
+
+    /// Records the difference between the service's refused claims to the address before and now.
+    pub(super) fn note_refusals(&mut self, address: L4Addr, before: Refusals, now: &Refusals) {
+        if *now == before || self.refusals.len() >= MAX_EVENTS {
+            return;
+        }
+        let ended = before.into_iter().filter(|(key, _)| now.iter().all(|(refused, _)| refused != key));
+        let ended = ended.map(|(key, _)| (address, key, None));
+        self.refusals.extend(ended.chain(now.iter().cloned().map(|(key, why)| (address, key, Some(why)))));
+    }
+
+    /// Records the time of the change that the slice reports, if it is known.
+    pub(super) fn note_trigger(&mut self, trigger: &Trigger) {
+        if let Trigger::Slice(slice) = trigger
+            && let Some(triggered) = slice.origin.triggered
+            && self.is_recorded(slice.source)
+            && self.triggers.len() < MAX_TRIGGERS
+        {
+            self.triggers.push((slice.service.clone(), triggered));
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.drafts.clear();
+        self.refusals.clear();
+        self.omitted = 0;
+    }
+}
+
+/// The service's claims that can never own the address, with the reasons. Almost always empty.
+pub(super) type Refusals = SmallVec<[(Arc<PortKey>, Arc<Refusal>); 1]>;
+
+/// The current [`Refusals`] of the service at this address.
+pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
+    let own = row.claims().iter().filter(|claim| claim.key.service == *name);
+    own.filter_map(|claim| Some((Arc::clone(&claim.key), Arc::clone(claim.target.as_ref().err()?)))).collect()
+}
+
+impl EventRecorder {
+    /// Assembles the events of the round.
+    pub(super) fn tell(&mut self, context: &Context<'_>) -> Vec<Event> {
+        let mut events = Events::default();
+        self.tell_lists(context, &mut events);
+        Self::tell_holds(context, &mut events);
+        self.tell_claims(context, &mut events);
+        self.tell_kernel(context, &mut events);
+        Self::tell_repairs(context, &mut events);
+        self.tell_sources(context, &mut events);
+        let omitted = events.omitted + self.omitted;
+        let mut events = events.events;
+        if omitted > 0 {
+            let detail = format!("{omitted} more changes in the same moment are not recorded one by one");
+            events.push(Event::for_daemon(What::More, detail));
+        }
+        self.clear();
+        events
+    }
+
+    fn tell_lists(&mut self, context: &Context<'_>, events: &mut Events) {
+        let mut drafts = std::mem::take(&mut self.drafts);
+        // The sort is stable. Emptied ports come first, because there may not be room for all events.
+        drafts.sort_by_key(|draft| draft.what() != What::Emptied);
+        for draft in &drafts {
+            let kernel = context.kernel_of(draft.id);
+            let (id, key) = (draft.id, &draft.key);
+            let is_owed = matches!(kernel, Kernel::Failed(_) | Kernel::Deferred);
+            let refused = draft.after.as_ref().map(|_| context.refused_backends(key)).unwrap_or_default();
+            let is_inherited = !self.is_recorded(draft.source);
+            if let Some(event) = events.of(key, || draft.event()) {
+                event.kernel = kernel;
+                event.refused = refused;
+                if is_inherited {
+                    event.detail = Some("changed while nodelb was not there, or had not heard all".into());
+                }
+            }
+            if is_owed && self.owed.len() < MAX_OWED {
+                self.owed.insert(id, Arc::clone(key));
+            } else if !is_owed {
+                self.owed.remove(&id);
+            }
+        }
+    }
+
+    fn tell_holds(context: &Context<'_>, events: &mut Events) {
+        for port in &context.round.held {
+            let new = || Event::for_port(&port.key, context.source_of(&port.key), What::Held, port.cause.clone());
+            if let Some(event) = events.of(&port.key, new) {
+                event.what = What::Held;
+                event.cause = port.cause.clone();
+                event.held = port.backends.iter().copied().collect();
+                event.refused = context.refused_backends(&port.key);
+            }
+        }
+        for release in &context.round.released {
+            let key = &release.port.key;
+            let new = || Event::for_port(key, context.source_of(key), What::Released, release.cause.clone());
+            let Some(event) = events.of(key, new) else { continue };
+            if event.what != What::Removed {
+                event.what = What::Released;
+            }
+            let why = if release.is_deleted { "it was held, and is deleted" } else { "it has backends again" };
+            event.detail = Some(why.into());
+        }
+    }
+
+    fn tell_claims(&mut self, context: &Context<'_>, events: &mut Events) {
+        for (address, key, why) in std::mem::take(&mut self.refusals) {
+            let what = if why.is_some() { What::Refused } else { What::Admitted };
+            let detail = why.map_or_else(|| format!("{address} is served"), |why| format!("{address}: {why}"));
+            events.push(context.about_address(&key, what, address, detail));
+        }
+        for it in &context.round.conflicts {
+            events.push(context.about_address(&it.claimant, What::Conflict, it.address, it.text.to_string()));
+        }
+        for it in &context.round.takeovers {
+            let detail = format!("takes over {} from {}", it.address, it.before);
+            events.push(context.about_address(&it.owner, What::TakenOver, it.address, detail));
+        }
+    }
+
+    /// Adds events about entries that the maps did not accept, and about those that they have accepted since.
+    fn tell_kernel(&mut self, context: &Context<'_>, events: &mut Events) {
+        for (address, error) in &context.round.errors {
+            let Some(key) = context.owner_of(*address) else { continue };
+            let new = || Event::for_port(key, context.source_of(key), What::Failed, context.cause_of(key));
+            if let Some(event) = events.of(key, new) {
+                event.frontends.push(*address);
+                event.kernel = Kernel::Failed(Arc::clone(error));
+            }
+        }
+        if context.round.done > 0 {
+            let owed = std::mem::take(&mut self.owed);
+            let (done, owed): (Vec<_>, Vec<_>) = owed.into_iter().partition(|(id, _)| context.is_realised(*id));
+            self.owed.extend(owed);
+            for (_, key) in done {
+                events.of(&key, || context.healed(&key));
+            }
+        }
+        for address in &context.round.healed {
+            let Some(key) = context.owner_of(*address) else { continue };
+            if let Some(event) = events.of(key, || context.healed(key)) {
+                event.frontends.push(*address);
+            }
+        }
+    }
+
+    /// Adds events about changes to the maps that another program made.
+    fn tell_repairs(context: &Context<'_>, events: &mut Events) {
+        for drift in &context.round.repaired {
+            let frontend = match drift.key {
+                EntryKey::Frontend(address) => Some(address),
+                EntryKey::Service(_) | EntryKey::NodeAddress(_) => None,
+            };
+            let owner = drift.owner.as_ref().or_else(|| context.owner_of(frontend?));
+            let event = match owner {
+                Some(key) => Event::for_port(key, context.source_of(key), What::Repaired, Cause::default()),
+                None => Event::for_daemon(What::Repaired, ""),
+            };
+            let detail = Some(format!("{drift}: somebody else did that").into());
+            events.push(Event { frontends: frontend.into_iter().collect(), kernel: Kernel::Done, detail, ..event });
+        }
+    }
+
+    fn tell_sources(&mut self, context: &Context<'_>, events: &mut Events) {
+        for source in context.config.sources.iter().copied() {
+            if !context.table.is_synced(source) || self.is_recorded(source) {
+                continue;
+            }
+            self.recorded.insert(source);
+            let (services, slices) =
+                (context.table.services_of(source).count(), context.table.slices_of(source).count());
+            let incomplete = context.table.incomplete(source).map(|what| format!("; not read: {what}"));
+            let detail =
+                format!("{services} services and {slices} slices at the start{}", incomplete.unwrap_or_default());
+            let kernel = if context.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
+            events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
+        }
+        if !self.found.is_empty() && context.config.sources.iter().all(|source| context.table.is_synced(*source)) {
+            self.found = OrdMap::new();
+        }
+        if context.round.pruned > 0 {
+            let detail = format!("{} frontends that no source asks for any more", context.round.pruned);
+            events.push(Event::for_daemon(What::Pruned, detail));
+        }
+    }
+
+    /// The times of the slice changes that the maps contain now.
+    pub(super) fn tell_triggers(&mut self) -> Vec<u64> {
+        let EventRecorder { owed, triggers, waiting, .. } = self;
+        let mut done = Vec::new();
+        if triggers.is_empty() && waiting.is_empty() {
+            return done;
+        }
+        let owed: BTreeSet<&ServiceName> = owed.values().map(|key| &key.service).collect();
+        waiting.retain(|name, triggered| {
+            let is_owed = owed.contains(name);
+            if !is_owed {
+                done.push(*triggered);
+            }
+            is_owed
+        });
+        for (name, triggered) in triggers.drain(..) {
+            if !owed.contains(&name) {
+                done.push(triggered);
+            } else if let Some(oldest) = waiting.get_mut(&name) {
+                *oldest = triggered.min(*oldest);
+            } else if waiting.len() < MAX_TRIGGERS {
+                waiting.insert(name, triggered);
+            }
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/event_recorder.rs"]
+mod tests;

@@ -1,0 +1,84 @@
+//! The information from which events are assembled: the engine at the end of a round.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::claims::Row;
+use crate::config::EngineConfig;
+use crate::datapath::MapError;
+use crate::engine::Round;
+use crate::engine::failures::Failures;
+use crate::history::{Addresses, Event, Kernel, What};
+use crate::model::addr::L4Addr;
+use crate::model::cause::{Cause, Trigger};
+use crate::model::service::{PortKey, Service, Source};
+use crate::state::entries::{Desired, Realised, ServiceId};
+use crate::table::Table;
+
+/// The engine at the end of a round.
+pub(in crate::engine) struct Context<'a> {
+    pub(in crate::engine) config: &'a EngineConfig,
+    pub(in crate::engine) table: &'a Table,
+    pub(in crate::engine) rows: &'a OrdMap<L4Addr, Arc<Row>>,
+    pub(in crate::engine) desired: &'a Desired,
+    pub(in crate::engine) realised: &'a Realised,
+    pub(in crate::engine) failures: &'a Failures,
+    pub(in crate::engine) round: &'a Round,
+}
+
+impl Context<'_> {
+    /// Whether the maps contain the desired content of the entry.
+    pub(super) fn kernel_of(&self, id: ServiceId) -> Kernel {
+        match self.failures.services.get(&id) {
+            Some(MapError::Resting) => Kernel::Deferred,
+            Some(error) => Kernel::Failed(error.to_string().into()),
+            None if self.is_realised(id) => Kernel::Done,
+            None => Kernel::Deferred,
+        }
+    }
+
+    pub(super) fn is_realised(&self, id: ServiceId) -> bool {
+        self.realised.services.get(&id) == self.desired.services.get(&id)
+    }
+
+    /// The backends in the port's slices to which no connection may be sent.
+    pub(super) fn refused_backends(&self, key: &PortKey) -> Addresses {
+        let Some((service, slices)) = self.table.owner(&key.service) else { return Addresses::default() };
+        let is_of_port = |name: &str, protocol| *name == *key.port && protocol == key.protocol;
+        let ports = slices.iter().flat_map(|slice| &slice.ports).filter(|port| is_of_port(&port.name, port.protocol));
+        let backends = ports.flat_map(|port| &port.backends).filter(|backend| backend.addr.family() == key.family);
+        let addresses = backends.map(|backend| L4Addr::new(backend.addr, backend.port, key.protocol));
+        let admits = |at: &L4Addr| self.config.guard.admits_backend(*at, service.source, self.table.apiservers());
+        let refused: BTreeSet<L4Addr> = addresses.filter(|at| at.port > 0 && !admits(at)).collect();
+        refused.into_iter().collect()
+    }
+
+    pub(super) fn healed(&self, key: &Arc<PortKey>) -> Event {
+        let event = Event::for_port(key, self.source_of(key), What::Healed, self.cause_of(key));
+        Event { kernel: Kernel::Done, ..event }
+    }
+
+    pub(super) fn about_address(&self, key: &Arc<PortKey>, what: What, address: L4Addr, detail: String) -> Event {
+        let event = Event::for_port(key, self.source_of(key), what, self.cause_of(key));
+        Event { frontends: [address].into_iter().collect(), detail: Some(detail.into()), ..event }
+    }
+
+    pub(super) fn owner_of(&self, address: L4Addr) -> Option<&Arc<PortKey>> {
+        self.rows.get(&address)?.owner().map(|(claim, _)| &claim.key)
+    }
+
+    pub(super) fn described(&self, key: &PortKey) -> Option<&Arc<Service>> {
+        self.table.owner(&key.service).map(|(service, _)| service)
+    }
+
+    pub(super) fn source_of(&self, key: &PortKey) -> Option<Source> {
+        self.described(key).map(|service| service.source)
+    }
+
+    /// The object that describes the service and its addresses.
+    pub(super) fn cause_of(&self, key: &PortKey) -> Cause {
+        self.described(key).map(|service| Trigger::Service(Arc::clone(service)).cause()).unwrap_or_default()
+    }
+}

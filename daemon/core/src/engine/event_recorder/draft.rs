@@ -1,0 +1,77 @@
+//! A changed list before the end of the round, and the event that follows from comparing the lists before and after.
+
+use std::sync::Arc;
+
+use crate::history::{Addresses, Event, What};
+use crate::model::cause::Trigger;
+use crate::model::service::{PortKey, Source};
+use crate::state::entries::{ServiceEntry, ServiceId, Slot, backends_of};
+
+/// A list that the round changes.
+#[derive(Debug)]
+pub(in crate::engine) struct Draft {
+    pub(in crate::engine) id: ServiceId,
+    pub(in crate::engine) key: Arc<PortKey>,
+    pub(in crate::engine) source: Source,
+    /// The entry before the round; `None` for a new port.
+    pub(in crate::engine) before: Option<Arc<ServiceEntry>>,
+    /// The entry after the round; `None` for a removed port.
+    pub(in crate::engine) after: Option<Arc<ServiceEntry>>,
+    pub(in crate::engine) trigger: Trigger,
+}
+
+impl Draft {
+    pub(super) fn what(&self) -> What {
+        let has_backends = |entry: &Arc<ServiceEntry>| entry.has_backends;
+        match (&self.before, &self.after) {
+            (_, None) => What::Removed,
+            (None, Some(_)) => What::Added,
+            (Some(before), Some(after)) if has_backends(before) && !has_backends(after) => What::Emptied,
+            (Some(_), Some(_)) => What::Changed,
+        }
+    }
+
+    pub(super) fn event(&self) -> Event {
+        let slots = |entry: &Option<Arc<ServiceEntry>>| entry.as_ref().map(|entry| Arc::clone(&entry.cluster));
+        let (before, after) = (slots(&self.before).unwrap_or_default(), slots(&self.after).unwrap_or_default());
+        let (added, removed) = differences(&before, &after);
+        let mut event = Event::for_port(&self.key, Some(self.source), self.what(), self.trigger.cause());
+        if let (Some(before), Some(after)) = (&self.before, &self.after) {
+            event.detail = detail(before, after, added.is_empty() && removed.is_empty());
+        }
+        Event { added, removed, ..event }
+    }
+}
+
+/// A description of the differences other than the set of backends.
+fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) -> Option<Arc<str>> {
+    if before.affinity_seconds != after.affinity_seconds {
+        return Some(match after.affinity_seconds {
+            0 => "clients do not keep their backend any more".into(),
+            seconds => format!("clients keep their backend for {seconds} s").into(),
+        });
+    }
+    if !has_same_backends {
+        None
+    } else if before.cluster == after.cluster {
+        Some("another choice of backends on this node".into())
+    } else {
+        Some("other weights".into())
+    }
+}
+
+/// The backends that only the new list has, and those that only the old one had. Both lists are in address order.
+fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
+    let (mut added, mut removed) = (Addresses::default(), Addresses::default());
+    let mut before = backends_of(before).map(|(addr, _)| addr).peekable();
+    for (addr, _) in backends_of(after) {
+        while let Some(gone) = before.next_if(|old| *old < addr) {
+            removed.push(gone);
+        }
+        if before.next_if_eq(&addr).is_none() {
+            added.push(addr);
+        }
+    }
+    before.for_each(|gone| removed.push(gone));
+    (added, removed)
+}

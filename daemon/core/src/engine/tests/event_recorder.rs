@@ -1,0 +1,287 @@
+use std::collections::BTreeSet;
+
+use crate::change::Change;
+use crate::compile::guard::Guard;
+use crate::config::EngineConfig;
+use crate::datapath::{Datapath, Limits};
+use crate::engine::{Engine, Round};
+use crate::history::{Event, Kernel, MAX_SHOWN, What};
+use crate::memory::MemoryDatapath;
+use crate::model::addr::{L4Addr, Protocol};
+use crate::model::moment::Moment;
+use crate::model::node::NodeFacts;
+use crate::model::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
+};
+use crate::state::entries::MapOp;
+use crate::state::kernel_check::{Content, EntryKey};
+
+const LIMITS: Limits = Limits { frontends: 4_096, services: 4_096, slots: 65_536, affinity: 16 };
+
+/// The address on which nodelb listens in these tests.
+const ADMIN: &str = "127.0.0.1:9890";
+
+struct Host {
+    engine: Engine,
+    datapath: MemoryDatapath,
+    now: Moment,
+}
+
+impl Host {
+    fn new(datapath: MemoryDatapath) -> Self {
+        let admin = L4Addr { port: 9890, ..l4(ADMIN) };
+        let guard = Guard { admin: [(admin.addr, admin.port)].into(), ..Guard::default() };
+        let sources = BTreeSet::from([Source::Files]);
+        let config = EngineConfig { guard, sources, max_services: LIMITS.services, ..EngineConfig::default() };
+        let engine = Engine::new(config, datapath.dump().expect("memory can be read"));
+        Self { engine, datapath, now: Moment(0) }
+    }
+
+    /// A synced engine with `shop/web` at 198.51.100.1:80 and these backends.
+    fn with_web(backends: &[&str]) -> Self {
+        let mut host = Self::new(MemoryDatapath::new(LIMITS));
+        let events = host.tell([upsert(web()), slice(backends), synced()]).events;
+        assert_eq!(whats(&events), [What::Synced]);
+        host
+    }
+
+    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) -> Round {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.now = self.now.plus(10_000);
+        self.engine.reconcile(&mut self.datapath, self.now)
+    }
+}
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().expect("valid in a test")
+}
+
+fn service(full: &str, frontend: &str) -> Service {
+    let address = l4(frontend);
+    let spec = FrontendSpec { addr: address.addr, port: address.port, kind: FrontendKind::Static };
+    let port = ServicePort { name: "http".into(), protocol: address.protocol, frontends: vec![spec] };
+    let origin = Origin { object: format!("{full}.toml").into(), ..Origin::default() };
+    let name = full.parse().expect("valid in a test");
+    Service { ports: vec![port], origin, ..Service::new(name, Source::Files) }
+}
+
+fn web() -> Service {
+    service("shop/web", "198.51.100.1:80")
+}
+
+fn upsert(service: Service) -> Change {
+    Change::UpsertService(service)
+}
+
+fn slice_of(full: &str, backends: impl IntoIterator<Item = L4Addr>) -> Slice {
+    let service: ServiceName = full.parse().expect("valid in a test");
+    let backends = backends.into_iter().map(|at| Backend::new(at.addr, at.port)).collect();
+    Slice {
+        name: SliceName::new(&service.namespace, &service.name),
+        service,
+        source: Source::Files,
+        origin: Origin { object: "a.toml".into(), writer: "somebody".into(), ..Origin::default() },
+        ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+    }
+}
+
+fn slice(backends: &[&str]) -> Change {
+    Change::UpsertSlice(slice_of("shop/web", backends.iter().map(|text| l4(text))))
+}
+
+fn synced() -> Change {
+    Change::Synced { source: Source::Files, incomplete: None }
+}
+
+fn whats(events: &[Event]) -> Vec<What> {
+    events.iter().map(|event| event.what).collect()
+}
+
+fn only(round: Round) -> Event {
+    assert_eq!(round.events.len(), 1, "{:#?}", round.events);
+    round.events.into_iter().next().expect("there is one")
+}
+
+#[test]
+fn a_start_is_one_event_however_many_services_there_are() {
+    let mut host = Host::new(MemoryDatapath::new(LIMITS));
+    let services =
+        (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:80", n / 250, n % 250 + 1)));
+    assert_eq!(host.tell(services.map(upsert).collect::<Vec<_>>()).events, []);
+    let event = only(host.tell([synced()]));
+    assert_eq!((event.what, event.source, event.port), (What::Synced, Some(Source::Files), None));
+    assert_eq!(event.detail.as_deref(), Some("2000 services and 0 slices at the start"));
+}
+
+#[test]
+fn a_changed_list_says_who_came_and_went_and_by_whose_hand() {
+    let mut host = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
+    let event = only(host.tell([slice(&["192.0.2.2:80", "192.0.2.3:80", ADMIN])]));
+    assert_eq!((event.what, &event.kernel), (What::Changed, &Kernel::Done));
+    assert_eq!((event.added.shown, event.removed.shown), (vec![l4("192.0.2.3:80")], vec![l4("192.0.2.1:80")]));
+    assert_eq!(event.refused.shown, [l4(ADMIN)]);
+    assert_eq!((&*event.cause.origin.object, &*event.cause.origin.writer), ("a.toml", "somebody"));
+    let event = only(host.tell([slice(&[])]));
+    assert_eq!((event.what, event.removed.shown.len()), (What::Emptied, 2));
+}
+
+#[test]
+fn what_changes_nothing_is_no_event() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let annotated = Service { origin: Origin { resource_version: "7".into(), ..Origin::default() }, ..web() };
+    assert_eq!(host.tell([upsert(annotated)]).events, []);
+    assert_eq!(host.tell([slice(&["192.0.2.1:80"])]).events, []);
+    assert_eq!(host.tell([slice(&["192.0.2.2:80"]), slice(&["192.0.2.1:80"])]).events, [], "it comes to the same");
+}
+
+#[test]
+fn a_port_comes_and_goes() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let other = Change::UpsertSlice(slice_of("shop/other", [l4("192.0.2.9:80")]));
+    let event = only(host.tell([upsert(service("shop/other", "198.51.100.2:80")), other]));
+    assert_eq!((event.what, event.added.shown), (What::Added, vec![l4("192.0.2.9:80")]));
+    let event = only(host.tell([Change::RemoveService("shop/other".parse().expect("valid"), Source::Files)]));
+    assert_eq!((event.what, event.removed.shown), (What::Removed, vec![l4("192.0.2.9:80")]));
+    assert_eq!((event.kernel, event.cause.is_removed), (Kernel::Done, true));
+}
+
+#[test]
+fn another_choice_among_the_same_backends_is_said_in_words() {
+    let mut host = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
+    let mut heavier = slice_of("shop/web", ["192.0.2.1:80", "192.0.2.2:80"].map(l4));
+    heavier.ports[0].backends[0].weight = 3;
+    let event = only(host.tell([Change::UpsertSlice(heavier)]));
+    assert_eq!((event.detail.as_deref(), event.added.is_empty()), (Some("other weights"), true));
+    let event = only(host.tell([upsert(Service { affinity_seconds: Some(60), ..web() })]));
+    assert_eq!(event.detail.as_deref(), Some("clients keep their backend for 60 s"));
+}
+
+#[test]
+fn what_the_kernel_will_not_take_is_told_once_and_so_is_that_it_does() {
+    let fails = |op: &MapOp| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2);
+    let mut host = Host::new(MemoryDatapath::new(LIMITS).with_fault(Box::new(fails)));
+    host.tell([upsert(web()), slice(&["192.0.2.1:80"]), synced()]);
+    let event = only(host.tell([slice(&["192.0.2.1:80", "192.0.2.2:80"])]));
+    assert!(matches!(&event.kernel, Kernel::Failed(error) if error.contains("injected")), "{event:?}");
+    assert_eq!((event.what, event.frontends.shown), (What::Changed, vec![l4("198.51.100.1:80")]));
+    assert_eq!(host.tell([]).events, [], "it fails again");
+    host.datapath.clear_fault();
+    let event = only(host.tell([]));
+    assert_eq!((event.what, event.kernel), (What::Healed, Kernel::Done));
+    assert_eq!(event.frontends.shown, [l4("198.51.100.1:80")]);
+    assert_eq!(host.tell([]).events, []);
+}
+
+#[test]
+fn a_change_that_comes_before_the_retry_is_told_as_itself() {
+    let fails = |op: &MapOp| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2);
+    let mut host = Host::new(MemoryDatapath::new(LIMITS).with_fault(Box::new(fails)));
+    host.tell([upsert(web()), slice(&["192.0.2.1:80"]), synced()]);
+    host.tell([slice(&["192.0.2.1:80", "192.0.2.2:80"])]);
+    let event = only(host.tell([slice(&["192.0.2.3:80"])]));
+    assert_eq!((event.what, event.kernel), (What::Changed, Kernel::Done));
+    assert_eq!(host.tell([]).events, []);
+}
+
+#[test]
+fn who_waits_for_whom_and_who_takes_over() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    // Older, so that it takes the address from its owner.
+    let older = Service { created: Some(0), ..service("shop/a", "198.51.100.1:80") };
+    let web = Service { created: Some(9), ..web() };
+    host.tell([upsert(web)]);
+    let events = host.tell([upsert(older)]).events;
+    assert_eq!(whats(&events), [What::Added, What::Conflict]);
+    let conflict = &events[1];
+    assert_eq!(conflict.port.as_ref().map(|port| port.service.to_string()), Some("shop/web".into()));
+    assert!(conflict.detail.as_ref().is_some_and(|text| text.contains("owned by shop/a")), "{conflict:?}");
+    assert_eq!(conflict.frontends.shown, [l4("198.51.100.1:80")]);
+    let events = host.tell([Change::RemoveService("shop/a".parse().expect("valid"), Source::Files)]).events;
+    assert_eq!(whats(&events), [What::Removed, What::TakenOver]);
+    assert!(events[1].detail.as_ref().is_some_and(|text| text.contains("from shop/a")), "{:?}", events[1]);
+}
+
+#[test]
+fn an_address_that_nodelb_will_not_serve_is_told_when_that_changes() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let node = |own: &[&str]| {
+        let addresses = own.iter().map(|text| text.parse().expect("valid in a test")).collect();
+        Change::Node(NodeFacts { addresses, ..NodeFacts::default() })
+    };
+    let event = only(host.tell([node(&["198.51.100.1"])]));
+    assert_eq!((event.what, event.frontends.shown), (What::Refused, vec![l4("198.51.100.1:80")]));
+    assert_eq!(host.tell([node(&["198.51.100.1", "203.0.113.1"])]).events, []);
+    let event = only(host.tell([node(&["203.0.113.1"])]));
+    assert_eq!((event.what, event.frontends.shown), (What::Admitted, vec![l4("198.51.100.1:80")]));
+}
+
+/// The daemon was stopped. Changes since then are recorded; unchanged lists are not.
+#[test]
+fn a_list_that_changed_while_nobody_was_there_is_told_after_the_restart() {
+    let before = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
+    let mut host = Host::new(before.datapath);
+    assert_eq!(host.tell([upsert(web()), slice(&["192.0.2.2:80", "192.0.2.3:80"])]).events, []);
+    let events = host.tell([synced()]).events;
+    assert_eq!(whats(&events), [What::Changed, What::Synced]);
+    let event = events[0].clone();
+    assert_eq!((event.what, &*event.cause.origin.object), (What::Changed, "a.toml"));
+    assert_eq!((event.added.shown, event.removed.shown), (vec![l4("192.0.2.3:80")], vec![l4("192.0.2.1:80")]));
+    assert!(event.detail.is_some_and(|text| text.contains("while nodelb was not there")));
+    let mut again = Host::new(host.datapath);
+    let told = again.tell([upsert(web()), slice(&["192.0.2.2:80", "192.0.2.3:80"]), synced()]);
+    assert_eq!(whats(&told.events), [What::Synced]);
+}
+
+/// A thousand new endpoints result in one event with a bounded list, and many services in a bounded number of events.
+#[test]
+fn large_changes_are_bounded() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let many = (0..10_000_u16).map(|n| L4Addr { port: n + 1, ..l4("192.0.2.7:1") });
+    let event = only(host.tell([Change::UpsertSlice(slice_of("shop/web", many))]));
+    assert_eq!((event.added.shown.len(), event.added.more), (MAX_SHOWN, 10_000 - MAX_SHOWN));
+    let services =
+        (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:81", n / 250, n % 250 + 1)));
+    let mut changes: Vec<Change> = services.map(upsert).collect();
+    changes.push(slice(&[]));
+    let events = host.tell(changes).events;
+    assert_eq!(events.len(), super::MAX_EVENTS + 1);
+    assert_eq!(whats(&events[..2]), [What::Emptied, What::Added], "who lost everything comes first");
+    let more = events.last().and_then(|event| event.detail.clone()).expect("the rest is counted");
+    assert_eq!(&*more, "1489 more changes in the same moment are not recorded one by one");
+}
+
+#[test]
+fn times_of_slices_come_out_when_the_kernel_has_what_they_say() {
+    let fails = |op: &MapOp| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2);
+    let mut host = Host::new(MemoryDatapath::new(LIMITS).with_fault(Box::new(fails)));
+    let triggered = |at, backends: &[&str]| {
+        let mut slice = slice_of("shop/web", backends.iter().map(|text| l4(text)));
+        slice.origin.triggered = Some(at);
+        Change::UpsertSlice(slice)
+    };
+    let round = host.tell([upsert(web()), triggered(5, &["192.0.2.1:80"]), synced()]);
+    assert_eq!(round.triggers, [0_u64; 0], "what was told at the start says how old it is, not how long it took");
+    assert_eq!(host.tell([triggered(17, &["192.0.2.2:80"])]).triggers, [17]);
+    assert_eq!(host.tell([triggered(18, &["192.0.2.2:80"])]).triggers, [0_u64; 0], "it says the same as before");
+    assert_eq!(host.tell([triggered(19, &["192.0.2.2:80", "192.0.2.3:80"])]).triggers, [0_u64; 0]);
+    assert_eq!(
+        host.tell([triggered(20, &["192.0.2.2:80", "192.0.2.4:80"])]).triggers,
+        [0_u64; 0],
+        "the oldest waits for both"
+    );
+    host.datapath.clear_fault();
+    assert_eq!(host.tell([]).triggers, [19], "the kernel has it now");
+}
+
+#[test]
+fn what_somebody_else_did_to_the_maps_is_told_with_whose_it_was() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let at = l4("198.51.100.1:80");
+    let keys = [EntryKey::Frontend(at)];
+    host.datapath.apply(&[MapOp::DeleteFrontend(at)], host.now);
+    let state = host.datapath.dump().expect("memory can be read");
+    assert_eq!(host.engine.accept_actual(&Content { state, ..Content::default() }, &keys), 1);
+    let event = only(host.tell([]));
+    assert_eq!((event.what, &event.kernel, &event.frontends.shown[..]), (What::Repaired, &Kernel::Done, &[at][..]));
+    assert_eq!(event.port.map(|port| port.service.to_string()), Some("shop/web".into()));
+}
