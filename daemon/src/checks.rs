@@ -28,4 +28,4 @@ mod schedule;
 mod state;
 
 pub use report::{CheckReport, Condition, Outcome};
-pub use run::{Checker, CheckTimeouts, room_for_sockets, run};
+pub use run::{CheckTimeouts, Checker, room_for_sockets, run};

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{Engine, AddressConflict, Round, Takeover};
+use nodelb_core::engine::{AddressConflict, Engine, Round, Takeover};
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;

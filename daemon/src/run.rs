@@ -39,10 +39,10 @@ use crate::connections::Connections;
 use crate::drift::{Checker, ReadMaps, Reports};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LbHealth, View};
-use crate::stale_sockets::{Handles, StaleSockets};
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::rounds::Rounds;
+use crate::stale_sockets::{Handles, StaleSockets};
 use crate::status::Health;
 use crate::{log, node, recorder};
 
@@ -135,7 +135,18 @@ fn run_kernel(setup: Setup) -> Result<(), Failure> {
             setup,
             datapath,
             |_| maps,
-            DatapathHandles { probe, register, admin_sockets, handles, links, drift, connections, clients, slots, kernel },
+            DatapathHandles {
+                probe,
+                register,
+                admin_sockets,
+                handles,
+                links,
+                drift,
+                connections,
+                clients,
+                slots,
+                kernel,
+            },
         )
     })
 }
@@ -323,7 +334,12 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
     let started = Event::for_daemon(What::Started, detail);
-    recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::RecorderTimeouts::default())
+    recorder::start(
+        config.state.directory.clone(),
+        Latencies::default(),
+        started,
+        recorder::RecorderTimeouts::default(),
+    )
 }
 
 /// Starts the task that watches other uses of the node's ports, and the one that answers load balancers. Without the

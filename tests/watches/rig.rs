@@ -269,7 +269,13 @@ impl Node {
     }
 
     /// The same with this kubeconfig and these time constants of the source.
-    fn start_with(cluster: &Cluster, at: SocketAddr, state: &Path, text: Option<&str>, timeouts: WatchTimeouts) -> Self {
+    fn start_with(
+        cluster: &Cluster,
+        at: SocketAddr,
+        state: &Path,
+        text: Option<&str>,
+        timeouts: WatchTimeouts,
+    ) -> Self {
         let journal = Journal::default();
         let written = journal.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -7,10 +7,10 @@ pub mod catalogue;
 pub mod facts;
 pub mod finding;
 mod gather;
-mod suggest;
 mod rows;
 pub mod rules;
 mod show;
+mod suggest;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,8 +21,8 @@ use nodelb_kube::clock;
 
 use self::finding::Severity;
 use crate::client;
-use crate::exit::Failure;
 use crate::endpoints::{Endpoints, ReadConfiguration};
+use crate::exit::Failure;
 use crate::{DiagnoseOptions, Output};
 
 /// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2

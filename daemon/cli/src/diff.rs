@@ -7,7 +7,7 @@ use nodelb_core::output::diff::{self, COMPARED, DIFFERENCES, agreement};
 use nodelb_core::output::table::{Cell, Page, Table};
 use serde::Deserialize;
 
-use super::ask::{Output, DaemonAddresses};
+use super::ask::{DaemonAddresses, Output};
 use super::print::print;
 use crate::exit::{Code, Failure};
 

@@ -15,26 +15,26 @@ pub mod client;
 mod completions;
 pub mod diagnose;
 mod diff;
-pub mod exit;
-mod query_options;
 pub mod endpoints;
+pub mod exit;
 mod observe;
 mod options;
 mod print;
+mod query_options;
 mod trace;
 
 pub use ask::Output;
-use ask::{Asking, Frontends, History, DaemonAddresses, Rows};
+use ask::{Asking, DaemonAddresses, Frontends, History, Rows};
 use completions::Completions;
 pub use diff::probe::ReadPeer;
-pub use query_options::{DiagnoseOptions, WatchOptions, ConnectionOptions};
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
 use print::print_output;
 pub(crate) use print::unwritten;
+pub use query_options::{ConnectionOptions, DiagnoseOptions, WatchOptions};
 use trace::Trace;
 
-use crate::exit::{Code, Failure};
 use crate::endpoints::ReadConfiguration;
+use crate::exit::{Code, Failure};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -181,8 +181,12 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
-        Command::Diagnose(options) => return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out)),
-        Command::Watch(options) => return query_options::print_stream(|out| observe::watch(options, actions.configured, out)),
+        Command::Diagnose(options) => {
+            return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out));
+        }
+        Command::Watch(options) => {
+            return query_options::print_stream(|out| observe::watch(options, actions.configured, out));
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -30,8 +30,8 @@ use tokio::time::{Instant, sleep};
 use self::follow::Follower;
 use self::line::Line;
 use crate::client;
-use crate::exit::{Code, Failure};
 use crate::endpoints::{Endpoints, ReadConfiguration};
+use crate::exit::{Code, Failure};
 use crate::{Output, WatchOptions, unwritten};
 
 /// Pause between two attempts to reach an apiserver.
@@ -51,11 +51,7 @@ const QUEUE: usize = 256;
 /// # Errors
 /// When Kubernetes is not configured, the configuration or the credentials have a problem, or the output cannot be
 /// written. [`Code::Permission`] when the user may not list or watch, also at the second attempt.
-pub(crate) fn watch(
-    options: &WatchOptions,
-    configured: ReadConfiguration,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
+pub(crate) fn watch(options: &WatchOptions, configured: ReadConfiguration, out: &mut dyn Write) -> Result<(), Failure> {
     let endpoints = Endpoints::of(&options.connection, configured)?;
     if endpoints.settings.is_none() {
         let message = "no Kubernetes is configured: set [kubernetes] in the configuration, or name a kubeconfig with \
@@ -138,7 +134,8 @@ async fn connected(endpoints: &Endpoints) -> Result<Connected, Trouble> {
     // Query the daemon before each connected: it learns new addresses, and it may have started or ended.
     let hints = endpoints.hints().await;
     let settings = endpoints.settings.clone().unwrap_or_default();
-    let client = OneShotClient::new(settings, hints).map_err(|error| Trouble::Fatal(Failure::new(Code::Config, error)))?;
+    let client =
+        OneShotClient::new(settings, hints).map_err(|error| Trouble::Fatal(Failure::new(Code::Config, error)))?;
     client.open().await.map_err(|error| match error {
         ConnectError::Credentials(why) => Trouble::Fatal(Failure::message(Code::Config, why)),
         silent @ ConnectError::Unreachable(_) => Trouble::Passing(silent.to_string()),

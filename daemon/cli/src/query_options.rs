@@ -58,7 +58,9 @@ pub struct WatchOptions {
 }
 
 /// Prints the output of a command, and returns its exit code.
-pub(super) fn print_result(action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
+pub(super) fn print_result(
+    action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>,
+) -> Result<ExitCode, Failure> {
     let mut out = Vec::new();
     let code = action(&mut out)?;
     print(&out)?;

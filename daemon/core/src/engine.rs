@@ -30,29 +30,29 @@ use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, S
 use crate::state::ids::{BackendIds, ServiceIds};
 use crate::state::kernel_check::{Drift, EntryKey};
 use crate::state::map_ops::{self, Touched};
-use crate::state::stale_generation::StaleGeneration;
 use crate::state::owner::IdOwner;
+use crate::state::stale_generation::StaleGeneration;
 use crate::table::{Effect, Table};
 use at_start::AtStart;
+use batching::Batching;
 use compiled::Compiled;
 use conflicts::Conflicts;
 use deferred::Deferred;
-use failures::Failures;
-use batching::Batching;
 use event_recorder::EventRecorder;
+use failures::Failures;
 
 mod absent;
+mod apply_step;
 mod at_start;
+mod batching;
+mod compile_step;
 mod compiled;
 mod conflicts;
 mod deferred;
-mod compile_step;
 mod drift;
-mod failures;
-mod batching;
-mod hold;
-mod apply_step;
 mod event_recorder;
+mod failures;
+mod hold;
 
 pub use absent::{Kept, KeptBecause};
 pub use conflicts::{AddressConflict, Takeover};

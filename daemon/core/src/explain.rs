@@ -2,8 +2,8 @@
 //! source, memory and kernel.
 
 pub mod differences;
+pub mod explanation;
 pub mod rendezvous;
 pub mod reports;
 pub mod rows;
-pub mod explanation;
 pub mod trace;

@@ -18,9 +18,9 @@ use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
 use crate::state::entries::{CANARIES, Desired, Realised, ServiceId};
-use crate::state::stale_generation::StaleGeneration;
 use crate::state::owner::IdOwner;
 use crate::state::remembered::Remembered;
+use crate::state::stale_generation::StaleGeneration;
 use crate::table::{Facts, key_of};
 
 /// An immutable view of the whole state of the owner task. It is cheap to take and to keep.
@@ -138,7 +138,8 @@ impl Snapshot {
 
     /// Whether every source has reported everything. Until then, a missing object does not count as removed.
     pub fn is_complete(&self) -> bool {
-        let is_source_synced = |source: &Source| self.facts.is_synced(*source) && self.facts.incomplete(*source).is_none();
+        let is_source_synced =
+            |source: &Source| self.facts.is_synced(*source) && self.facts.incomplete(*source).is_none();
         self.config.sources.iter().all(is_source_synced)
     }
 

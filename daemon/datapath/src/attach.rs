@@ -14,8 +14,8 @@ use libbpf_rs::Program;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter};
 use libbpf_sys::bpf_attach_type;
 
-use crate::foreign_links;
 use crate::error::{OpenError, failed};
+use crate::foreign_links;
 use crate::pins::{Pins, remove_file};
 use crate::probe;
 use crate::sys;

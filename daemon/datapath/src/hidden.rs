@@ -12,8 +12,8 @@ use std::path::Path;
 use libbpf_rs::query::{LinkInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 
 use crate::attach;
-use crate::foreign_links;
 use crate::error::OpenError;
+use crate::foreign_links;
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
 use crate::probe;

@@ -15,18 +15,18 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use crate::attach::{Attachment, Held, LinkFault, LinkState, Links};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
-use crate::foreign_links;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
-use crate::open_maps::Kept;
+use crate::foreign_links;
 use crate::load;
+use crate::open_maps::Kept;
 use crate::own_sockets::{self, OwnSockets};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
-use crate::versions::{self, PinSetup, Lock};
+use crate::versions::{self, Lock, PinSetup};
 use crate::write::Writer;
 
 /// The options of the kernel side.

@@ -9,22 +9,22 @@
 //! All pins survive the end of the process at any time; [`CrashPoint`] lets tests end it after any operation.
 
 mod attach;
-mod migrate;
 mod cleanup;
 mod counters;
 mod crash;
-mod foreign_links;
 mod error;
 pub mod features;
 mod flows;
+mod foreign_links;
 mod grace;
 mod hidden;
-mod open_maps;
 mod kernel;
 mod layout;
 mod load;
 mod maps;
+mod migrate;
 pub mod mounts;
+mod open_maps;
 mod own_sockets;
 mod pins;
 mod privilege;
@@ -45,6 +45,6 @@ pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};
 pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, Repair, StartReport};
 pub use own_sockets::OwnSockets;
-pub use privilege::{RemainingPrivileges, PrivilegeError, drop_privileges, drop_thread_privileges};
+pub use privilege::{PrivilegeError, RemainingPrivileges, drop_privileges, drop_thread_privileges};
 pub use read::KernelReader;
 pub use versions::LAYOUT;

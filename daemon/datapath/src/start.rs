@@ -13,12 +13,12 @@ use nodelb_core::state::kernel_check::Content;
 use nodelb_core::state::runs::Runs;
 
 use crate::attach::{Attachment, HOOKS, Held, LinkState};
-use crate::migrate::{self, MigratedContent};
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
-use crate::load::{PERSISTENT, Loaded, Prepared};
+use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
+use crate::migrate::{self, MigratedContent};
 use crate::own_sockets::OwnSockets;
 use crate::pins::Pins;
 use crate::read;

@@ -10,9 +10,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::migrate::{self, Reader};
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
+use crate::migrate::{self, Reader};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 
 /// The version of the layouts in `bpf/shared.h`.

@@ -246,7 +246,8 @@ impl Writer {
             self.maps.set_policy(id.0, policy);
             self.crash.pass();
         }
-        for (which, run, list) in [(ViewKind::Cluster, cluster, &entry.cluster), (ViewKind::Local, local, &entry.local)] {
+        for (which, run, list) in [(ViewKind::Cluster, cluster, &entry.cluster), (ViewKind::Local, local, &entry.local)]
+        {
             if let Some(run) = run {
                 if run != self.placed.get(id, which) {
                     self.write(run, list);

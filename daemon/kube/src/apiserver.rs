@@ -10,9 +10,9 @@
 
 pub mod address;
 pub mod authorities;
+pub mod connect;
 pub mod credentials;
 pub mod credstore;
-pub mod connect;
 pub mod error;
 mod exec;
 mod files;
@@ -21,6 +21,7 @@ mod kubeconfig;
 pub mod learn;
 pub mod link;
 pub mod login;
+pub mod one_shot;
 pub mod pool;
 pub mod preflight;
 pub mod proxy;
@@ -32,6 +33,5 @@ pub mod supervisor;
 pub mod timeouts;
 mod tls;
 pub mod url;
-pub mod one_shot;
 
 pub use supervisor::{Parts, start};

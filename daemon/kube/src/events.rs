@@ -12,8 +12,8 @@ use crate::api::request::question;
 use crate::api::seen::{Items, Metadata};
 use crate::apiserver::error::LinkError;
 use crate::apiserver::link::RequestBody;
-use crate::apiserver::session::Session;
 use crate::apiserver::one_shot::ask;
+use crate::apiserver::session::Session;
 
 /// The timeout for the response to a write.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use super::follow::{self, ChangeStream, OutputFormat};
 use super::guard;
 use super::query::{Output, Problem, Query, internal};
 use super::response::{Caller, UNREAD_KIB, content_type, problem_response, with_room};
-use super::routes::{Content, Form, ROUTES, Route, Admission};
+use super::routes::{Admission, Content, Form, ROUTES, Route};
 use super::state::AdminState;
 
 /// Time limit for rendering an answer, including the wait for its turn.
@@ -89,7 +89,8 @@ async fn respond(
     let output = query.output.unwrap_or(accepted);
     if let (Form::Followed(_, feed), true) = (&route.form, query.watch) {
         let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-        let output_format = OutputFormat { output, style: query.style, resumed, clock: Arc::clone(&shared.state.clock) };
+        let output_format =
+            OutputFormat { output, style: query.style, resumed, clock: Arc::clone(&shared.state.clock) };
         return match followed(route, &shared, caller, (feed(&shared.state, &query), output_format)) {
             Ok(response) => response,
             Err(problem) => problem_response(&problem, output),

@@ -45,7 +45,12 @@ pub(super) struct Limits {
 }
 
 /// Returns the body of an answer that continues until the reader leaves or `stop` becomes true.
-pub(super) fn body(mut feed: ChangeStream, output_format: OutputFormat, limits: Limits, stop: watch::Receiver<bool>) -> Body {
+pub(super) fn body(
+    mut feed: ChangeStream,
+    output_format: OutputFormat,
+    limits: Limits,
+    stop: watch::Receiver<bool>,
+) -> Body {
     let lines = match output_format.resumed {
         Some(last) if feed.resume(last) => Some(feed.nothing().write_lines(&output_format.style, &mut String::new())),
         _ => None,

@@ -92,7 +92,9 @@ impl Route {
             _ if query.live => Some(Admission::Live),
             Cost::Little => Some(Admission::Narrow),
             Cost::ByService if query.filter.service.is_some() => Some(Admission::Narrow),
-            Cost::ByPlace if query.filter.service.is_some() || query.filter.address.is_some() => Some(Admission::Narrow),
+            Cost::ByPlace if query.filter.service.is_some() || query.filter.address.is_some() => {
+                Some(Admission::Narrow)
+            }
             Cost::ByService | Cost::ByPlace | Cost::Whole => Some(Admission::Whole),
         }
     }

@@ -17,8 +17,8 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::drift::{DriftReport, ReadMaps};
 use crate::latency::Latencies;
-use crate::stale_sockets::StaleSocketsReport;
 use crate::rounds::Rounds;
+use crate::stale_sockets::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
 
 /// Returns the problem of each hook's link, usually none. May block.

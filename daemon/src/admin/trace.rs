@@ -14,7 +14,7 @@ use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
 
-use super::query::{TraceFrom, Problem, Query};
+use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
 
 mod text;
@@ -87,7 +87,8 @@ pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page
 }
 
 fn page(explanation: &Explanation, now: Moment) -> Page {
-    let steps = text::steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
+    let steps =
+        text::steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
     Page(vec![verdict(explanation), Table::new(&TRACE, steps), backends(explanation)])
 }
 

@@ -123,7 +123,8 @@ impl Servers {
                 "{} more services cannot answer load balancers: see `nodelb services`", lines - SHOWN
             );
         }
-        let healed: Vec<ServiceName> = self.reported.keys().filter(|name| !errors.contains_key(*name)).cloned().collect();
+        let healed: Vec<ServiceName> =
+            self.reported.keys().filter(|name| !errors.contains_key(*name)).cloned().collect();
         for name in healed {
             self.reported.remove(&name);
             let is_wanted = self.plan.doors.values().any(|owner| *owner == name);

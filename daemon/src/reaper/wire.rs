@@ -159,7 +159,9 @@ impl Order {
         let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
         match header[0] {
             SOCKETS => entries().collect::<io::Result<_>>().map(Self::Sockets),
-            CONNECTED_TO => entries().map(|entry| entry.map(|(_, to)| to)).collect::<io::Result<_>>().map(Self::ConnectedTo),
+            CONNECTED_TO => {
+                entries().map(|entry| entry.map(|(_, to)| to)).collect::<io::Result<_>>().map(Self::ConnectedTo)
+            }
             WITHIN => {
                 let path = Path::new(OsStr::from_bytes(body));
                 if path.is_absolute() { Ok(Self::Within(path.to_owned())) } else { Err(refused()) }

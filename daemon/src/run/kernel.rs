@@ -22,9 +22,9 @@ use crate::canary::{self, CanaryError, Probe};
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
 use crate::drift::{self, Reports};
-use crate::stale_sockets::{Handles, ReadFlows, STUCK};
 use crate::reaper::Reaper;
 use crate::sock_diag;
+use crate::stale_sockets::{Handles, ReadFlows, STUCK};
 use crate::status::Check;
 
 /// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:

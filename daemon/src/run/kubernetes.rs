@@ -13,8 +13,8 @@ use nodelb_core::messages;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::connect::{self, Register};
+use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::pool::PoolReport;
 use nodelb_kube::apiserver::session::Settings;
 use nodelb_kube::apiserver::timeouts::PoolTimeouts;
@@ -91,7 +91,8 @@ pub(super) async fn start(
     let Some(settings) = settings else { return Ok(None) };
     let Connections { changes, snapshot, register, clock, node, expected, events } = connections;
     // If the credentials cannot be read yet, the supervisor logs the reason.
-    let credentials = Credentials::new(&settings, credentials::CredentialTimeouts::default()).map_err(config_failure)?;
+    let credentials =
+        Credentials::new(&settings, credentials::CredentialTimeouts::default()).map_err(config_failure)?;
     let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(settings.state_directory.clone()));
     let cluster = cluster.ok();
     let directory = settings.state_directory.clone();

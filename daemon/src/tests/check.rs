@@ -26,7 +26,10 @@ fn unusable_credentials_are_reported() {
     let failure = checked("kubeconfig = \"SCRATCH/kubeconfig\"").unwrap_err();
     assert_eq!(failure.code, Code::Config);
     let reported = failure.to_string();
-    assert!(reported.contains("/kubeconfig: current-context is not set; set it to the context nodelb is to use"), "{reported}");
+    assert!(
+        reported.contains("/kubeconfig: current-context is not set; set it to the context nodelb is to use"),
+        "{reported}"
+    );
     let reported = checked("kubeconfig = \"SCRATCH/missing\"").unwrap_err().to_string();
     assert!(reported.contains("/missing"), "{reported}");
 }

@@ -9,8 +9,11 @@ use tempfile::TempDir;
 use super::*;
 
 /// Short intervals for writes, and long limits for waiting.
-const TIMEOUTS: RecorderTimeouts =
-    RecorderTimeouts { every: Duration::from_millis(1), retry: Duration::from_millis(1), timeout: Duration::from_secs(60) };
+const TIMEOUTS: RecorderTimeouts = RecorderTimeouts {
+    every: Duration::from_millis(1),
+    retry: Duration::from_millis(1),
+    timeout: Duration::from_secs(60),
+};
 
 struct Daemon {
     started: Started,

@@ -2,8 +2,8 @@
 //! limits of each request; draws no conclusions.
 
 mod cluster;
-mod daemon;
 mod connect;
+mod daemon;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +33,8 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
             Err(error) => Probe::Failed(format!("{error:#}")),
         },
     };
-    let mut facts = Facts { service, now, node: endpoints.node.clone(), daemon, cluster, connect_tests: Vec::new(), dns: None };
+    let mut facts =
+        Facts { service, now, node: endpoints.node.clone(), daemon, cluster, connect_tests: Vec::new(), dns: None };
     if !options.no_connect {
         facts.connect_tests = connect::all(&connect::targets(&facts)).await;
         facts.dns = dns(&facts, endpoints).await;

@@ -3,12 +3,12 @@
 
 mod endpoints;
 mod events;
+mod facts;
 mod kernel;
 mod policy;
 mod proof;
 mod service;
 mod slices;
-mod facts;
 
 use nodelb_core::output::age;
 use nodelb_kube::api::printable;

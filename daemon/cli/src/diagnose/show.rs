@@ -34,7 +34,12 @@ impl Report {
             0 => "no connections".into(),
             number => format!("{number} connections"),
         };
-        Self { service: facts.service.to_string(), severity, witnesses: vec![daemon.into(), cluster, connect_tests], findings }
+        Self {
+            service: facts.service.to_string(),
+            severity,
+            witnesses: vec![daemon.into(), cluster, connect_tests],
+            findings,
+        }
     }
 
     pub(super) fn severity(&self) -> Severity {

@@ -141,7 +141,11 @@ async fn send(lines: &mpsc::Sender<Line>, line: Line) {
 }
 
 /// Follows both kinds until the connection fails, and returns the reason.
-pub(super) async fn over(connected: &Connected, followers: &mut [Follower; 2], lines: &mpsc::Sender<Line>) -> LinkError {
+pub(super) async fn over(
+    connected: &Connected,
+    followers: &mut [Follower; 2],
+    lines: &mpsc::Sender<Line>,
+) -> LinkError {
     let [services, slices] = followers;
     tokio::select! {
         error = connected.link.ended() => error,

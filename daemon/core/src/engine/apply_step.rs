@@ -65,7 +65,9 @@ impl Engine {
             self.at_start.forget_described(&self.desired, &self.realised, &self.ids);
             let (ids, owners) = (&self.ids, &self.owners);
             let is_source_synced = |owner: &IdOwner| may_go.contains(&Some(owner.source));
-            self.at_start.inherited.retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_source_synced));
+            self.at_start
+                .inherited
+                .retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_source_synced));
         }
         let surplus = Touched::surplus(&self.desired, &self.realised);
         let goes = |address: &&L4Addr| self.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
@@ -83,7 +85,8 @@ impl Engine {
     pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
             MapOp::PutService(id, entry) => {
-                let (is_source_synced, is_inherited) = (self.is_source_synced(*id), self.at_start.inherited.contains(id));
+                let (is_source_synced, is_inherited) =
+                    (self.is_source_synced(*id), self.at_start.inherited.contains(id));
                 let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
                 let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
                 let is_doubtful = || !is_source_synced || is_inherited || is_kept();
@@ -181,7 +184,9 @@ impl Engine {
     /// Records that sockets may have become stale because of this change to the maps.
     fn note_move(&mut self, op: &MapOp) {
         match op {
-            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => self.stale_generation.note(address.protocol),
+            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
+                self.stale_generation.note(address.protocol)
+            }
             // Only retries count here. Every other change was recorded when its service was compiled.
             MapOp::PutService(id, _) if self.failures.services.contains_key(id) => {
                 if let Some(owner) = self.owners.get(id) {

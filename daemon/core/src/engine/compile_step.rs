@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::compiled::{Compiled, CompiledPort, Subject};
-use super::hold::spare_cluster_ips;
 use super::event_recorder::{Draft, Refusals, refusals};
+use super::hold::spare_cluster_ips;
 use crate::claims::{Claim, Incumbent, RowStatus};
 use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
@@ -150,7 +150,8 @@ impl Engine {
         }
         let entry = Arc::new(entry);
         let source = subject.service.source;
-        if self.event_recorder.is_recorded(source) && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
+        if self.event_recorder.is_recorded(source)
+            && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
         {
             let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;

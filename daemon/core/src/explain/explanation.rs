@@ -203,7 +203,10 @@ pub fn explain_from(snapshot: &Snapshot, to: L4Addr, addr: Addr) -> Explanation 
     let service = owner.filter(|row| row.kind == FrontendKind::LoadBalancer).map(|row| &row.service);
     let ranges = service.and_then(|name| snapshot.facts.owner(name)?.0.source_ranges.as_ref());
     let is_in_source_ranges = ranges.map(|nets| nets.iter().any(|net| net.contains(&addr.ip())));
-    Explanation { client_address: Some(ClientAddress { addr, is_known: known.is_some(), is_in_source_ranges }), ..explanation }
+    Explanation {
+        client_address: Some(ClientAddress { addr, is_known: known.is_some(), is_in_source_ranges }),
+        ..explanation
+    }
 }
 
 /// The account of a connection from this kind of client to the address.
@@ -325,7 +328,9 @@ fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearM
         Some(service) if !is_answered_on => {
             snapshot.facts.node().addresses.contains(&to.addr).then_some(NearMatch::NotAnsweredOn(service))
         }
-        None if is_answered_on && snapshot.config.guard.nodeport_range.contains(&to.port) => Some(NearMatch::NoSuchNodePort),
+        None if is_answered_on && snapshot.config.guard.nodeport_range.contains(&to.port) => {
+            Some(NearMatch::NoSuchNodePort)
+        }
         _ => None,
     }
 }

@@ -22,7 +22,10 @@ pub struct Table {
 
 impl Table {
     /// A table of the rows in the given order.
-    pub fn new<const N: usize>(schema: &'static Schema<[Column; N]>, rows: impl IntoIterator<Item = [Cell; N]>) -> Self {
+    pub fn new<const N: usize>(
+        schema: &'static Schema<[Column; N]>,
+        rows: impl IntoIterator<Item = [Cell; N]>,
+    ) -> Self {
         const { assert!(N > 0, "a table has columns") };
         let cells = rows.into_iter().flatten().collect();
         Self { schema, cells, instead: None, is_for_programs: false }

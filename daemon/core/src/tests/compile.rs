@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Guard, PortPlan, CompileContext, compile};
+use super::{CompileContext, Guard, PortPlan, compile};
 use crate::compile::guard::Refusal;
 use crate::compile::select::Checks;
 use crate::model::addr::{L4Addr, Protocol};

@@ -73,7 +73,10 @@ pub struct Connector {
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").field("timeouts", &self.timeouts).field("proxy", &self.proxy).finish_non_exhaustive()
+        f.debug_struct("Connector")
+            .field("timeouts", &self.timeouts)
+            .field("proxy", &self.proxy)
+            .finish_non_exhaustive()
     }
 }
 

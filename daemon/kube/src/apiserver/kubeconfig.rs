@@ -251,7 +251,8 @@ impl Reader<'_> {
             return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nobody is there to ask")));
         }
         // Like in kubectl, a command with a slash is relative to the kubeconfig; any other command is searched in PATH.
-        let command = if exec.command.contains('/') { self.relative(&exec.command) } else { exec.command.clone().into() };
+        let command =
+            if exec.command.contains('/') { self.relative(&exec.command) } else { exec.command.clone().into() };
         let env =
             exec.env.iter().map(|variable| (variable.name.clone(), Secret(variable.value.clone().into()))).collect();
         let cluster = exec.provide_cluster_info.then(|| ClusterInfo {

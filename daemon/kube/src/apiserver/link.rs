@@ -100,7 +100,12 @@ impl Link {
     /// # Errors
     /// [`LinkError::Unreachable`], [`LinkError::Certificate`], [`LinkError::TimedOut`] or [`LinkError::Broken`].
     /// Rejected credentials only show in the response to the first request.
-    pub async fn open(connector: &Connector, at: SocketAddr, server: &Server, login: &Arc<Login>) -> Result<Self, LinkError> {
+    pub async fn open(
+        connector: &Connector,
+        at: SocketAddr,
+        server: &Server,
+        login: &Arc<Login>,
+    ) -> Result<Self, LinkError> {
         let name = tls::server_name(server)?;
         let target = Target { connector: connector.clone(), at, name, address: server.address.clone() };
         let sockets = Arc::new(Sockets::default());

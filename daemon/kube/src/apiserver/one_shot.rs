@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 
 use super::address::{Address, Server};
 use super::authorities::Authorities;
-use super::credentials::{self, Credentials};
 use super::connect::{self, Connector};
+use super::credentials::{self, Credentials};
 use super::error::LinkError;
 use super::link::Link;
 use super::login::Login;
@@ -123,7 +123,8 @@ impl OneShotClient {
     /// # Errors
     /// The settings contain no credentials, or an invalid proxy.
     pub fn new(settings: Settings, hints: AddressHints) -> anyhow::Result<Self> {
-        let connector = Connector::new(Arc::new(|_| Ok(())), connect::ConnectTimeouts::default(), settings.proxy.as_deref())?;
+        let connector =
+            Connector::new(Arc::new(|_| Ok(())), connect::ConnectTimeouts::default(), settings.proxy.as_deref())?;
         let credentials = Arc::new(Credentials::new(&settings, credentials::CredentialTimeouts::default())?);
         Ok(Self { settings, hints, connector, credentials })
     }
@@ -165,8 +166,10 @@ impl OneShotClient {
         let remembered = remembered(self.settings.state_directory.clone(), &login.authority).await;
         let configured = self.settings.servers.iter().cloned().map(|server| (server, AddressSource::Configured));
         let named = self.credentials.server().map(|server| (server, AddressSource::Kubeconfig));
-        let known: Vec<_> =
-            configured.chain(named).chain(remembered.into_iter().map(|server| (server, AddressSource::Remembered))).collect();
+        let known: Vec<_> = configured
+            .chain(named)
+            .chain(remembered.into_iter().map(|server| (server, AddressSource::Remembered)))
+            .collect();
         in_order(known, &self.hints)
     }
 }

@@ -310,7 +310,8 @@ impl Pool {
     pub fn fail_session(&mut self, now: Moment, error: String) {
         let Some(in_use) = &mut self.in_use else { return };
         let is_new = !std::mem::replace(&mut in_use.has_failed_session, true);
-        let (timeouts, address, lasted) = (self.timeouts, in_use.address.clone(), now.0.saturating_sub(in_use.opened.0));
+        let (timeouts, address, lasted) =
+            (self.timeouts, in_use.address.clone(), now.0.saturating_sub(in_use.opened.0));
         if let Some(candidate) = self.find_mut(&address).filter(|_| is_new) {
             candidate.relapsed(lasted, &timeouts);
         }

@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::address::{Address, Host, Server};
-use super::credentials::Credentials;
 use super::connect::Connector;
+use super::credentials::Credentials;
 use super::error::LinkError;
 use super::link::Link;
 use super::login::Login;

@@ -2,10 +2,10 @@
 //! [`Tasks`] runs everything that has to wait. The supervisor never waits for a server, the resolver, a disk or the
 //! owner task.
 
-mod tasks;
 mod events;
 mod journal;
 mod keeper;
+mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,12 +20,12 @@ use nodelb_core::model::moment::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-use self::tasks::{Done, Task, Tasks};
 use self::journal::Journal;
 use self::keeper::Keeper;
+use self::tasks::{Done, Task, Tasks};
 use super::address::{Address, Host, Server};
-use super::credentials::{self, Credentials};
 use super::connect::{self, Connector, Register};
+use super::credentials::{self, Credentials};
 use super::error::LinkError;
 use super::learn;
 use super::login::Login;

@@ -122,7 +122,9 @@ async fn health_and_readiness_say_why_not() {
     let starting = server.get("/readyz").await;
     assert_eq!(status(&starting), "503");
     assert!(starting.contains("the first full reconcile has not been done yet"), "{starting}");
-    server.health.send_replace(Arc::new(Health { heartbeat: Moment(0), checks: vec![Check::failed("links", "link gone")] }));
+    server
+        .health
+        .send_replace(Arc::new(Health { heartbeat: Moment(0), checks: vec![Check::failed("links", "link gone")] }));
     let stuck = server.get("/healthz").await;
     assert_eq!(status(&stuck), "503");
     assert!(stuck.contains("has not gone round for 60 s"), "{stuck}");

@@ -95,8 +95,10 @@ Address            Service   Port  State        Weight  Node  Zone  Choice     O
 
 #[test]
 fn fifty_thousand_rows_are_quick() {
-    static FRONTENDS: Schema<[Column; 3]> =
-        Schema { name: "frontends", columns: [Column::text("Address"), Column::list("Backends"), Column::age("Since")] };
+    static FRONTENDS: Schema<[Column; 3]> = Schema {
+        name: "frontends",
+        columns: [Column::text("Address"), Column::list("Backends"), Column::age("Since")],
+    };
     let rows = (0..50_000u32).map(|n| {
         [
             Cell::text(&format!("10.0.{n}.1:80/TCP")),

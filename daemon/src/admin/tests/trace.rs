@@ -120,7 +120,9 @@ fn reported_of(to: &str, from: &str) -> String {
 /// Such a request was refused with 400, and the operator had to add what the address alone does not show.
 #[test]
 fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
-    assert!(reported_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the node's own network namespace"));
+    assert!(
+        reported_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the node's own network namespace")
+    );
     let text = reported_of("10.96.7.7:80", "203.0.113.9");
     assert!(text.contains("203.0.113.9, a host elsewhere, whose packets come in over a device, connects to"), "{text}");
     assert!(text.contains("(if it is a pod of this node: from=pod)"), "{text}");

@@ -1,7 +1,9 @@
 //! The sentences of `/trace`.
 
+use nodelb_core::explain::explanation::{
+    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewKind, ViewReason,
+};
 use nodelb_core::explain::rows::FrontendReport;
-use nodelb_core::explain::explanation::{ClientAddress, Candidate, Client, ConnectResult, MatchedFrontend, NearMatch, Explanation, ViewKind, ViewReason};
 use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
@@ -80,7 +82,9 @@ fn hook(explanation: &Explanation) -> String {
     if explanation.hooks.is_empty() {
         return match explanation.from {
             Client::Outside => "none: packets from outside are not handled by nodelb yet".into(),
-            Client::Host | Client::Pod => format!("none: {} has no hook that could translate it", explanation.to.protocol),
+            Client::Host | Client::Pod => {
+                format!("none: {} has no hook that could translate it", explanation.to.protocol)
+            }
         };
     }
     format!("{}; nodelb's own sockets are left alone there, and nobody else's", explanation.hooks.join(" or "))
@@ -92,7 +96,10 @@ fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &Frontend
     if found.at == explanation.to {
         return format!("{} is a {whose}", found.at);
     }
-    format!("{} is answered on {}, one of the node's addresses for it: a {whose}", owner.address.port, explanation.to.addr)
+    format!(
+        "{} is answered on {}, one of the node's addresses for it: a {whose}",
+        owner.address.port, explanation.to.addr
+    )
 }
 
 /// Claims that have no effect, each with its reason.

@@ -128,7 +128,8 @@ fn failures_are_reported_and_cleared() {
         "healthy until an answer is bad"
     );
     let turns = stage.answers("web", 1, Err(REFUSED), 1);
-    let turn = Transition { service: name("web"), backend: "192.0.2.1:80".parse().unwrap(), failure: Some(REFUSED.into()) };
+    let turn =
+        Transition { service: name("web"), backend: "192.0.2.1:80".parse().unwrap(), failure: Some(REFUSED.into()) };
     assert_eq!(turns, [turn]);
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 connection refused"]);
     assert_eq!(stage.answers("web", 2, Ok(()), 5), [], "it was healthy all along");

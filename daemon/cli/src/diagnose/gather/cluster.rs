@@ -62,7 +62,11 @@ pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -
         via: format!("{} ({})", connected.address, connected.address_source),
         identity: connected.identity.clone(),
         is_balanced: connected.is_balanced,
-        failed: connected.failed.iter().map(|(address, why)| format!("{address}: {}", printable::sentence(why))).collect(),
+        failed: connected
+            .failed
+            .iter()
+            .map(|(address, why)| format!("{address}: {}", printable::sentence(why)))
+            .collect(),
         service,
         names,
         slices,

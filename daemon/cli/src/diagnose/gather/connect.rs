@@ -12,7 +12,7 @@ use nodelb_kube::api::seen::Service;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::diagnose::facts::{Daemon, ConnectTest, Facts, Outcome};
+use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome};
 
 /// Time limit of one connection.
 const TIMEOUT: Duration = Duration::from_secs(2);

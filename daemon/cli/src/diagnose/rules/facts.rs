@@ -6,7 +6,7 @@ use nodelb_core::output::diff::ATTACHED_AGAIN;
 use serde_json::Value;
 
 use super::{Context, age, quoted, shown};
-use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, SourceRow, Probe};
+use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, Probe, SourceRow};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
@@ -105,7 +105,11 @@ fn of_absent(context: &Context<'_>, daemon: &Daemon, source: &str, row: &Value) 
             "see `nodelb sources`, and `journalctl -u nodelb` for what it waits for".into(),
         )
     };
-    Some(Finding::new(severity, Kind::SourceAbsent, what).seen([format!("/diff: {}", rows::one_line(row))]).remedy(remedy))
+    Some(
+        Finding::new(severity, Kind::SourceAbsent, what)
+            .seen([format!("/diff: {}", rows::one_line(row))])
+            .remedy(remedy),
+    )
 }
 
 fn is_away(daemon: &Daemon) -> bool {
@@ -150,7 +154,8 @@ fn sources(daemon: &Daemon) -> Vec<Finding> {
     let is_reported = |row: &&SourceRow| row.state != "Ok" && !row.state.is_empty();
     // The consequences of an apiserver that cannot be reached are reported once.
     let is_elsewhere = |row: &SourceRow| is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY);
-    let rows = daemon.sources.iter().filter(is_reported).filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
+    let rows =
+        daemon.sources.iter().filter(is_reported).filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
     rows.map(|row| {
         let what = format!(
             "{} ({}) has problems: {}",

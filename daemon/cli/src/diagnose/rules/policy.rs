@@ -33,7 +33,8 @@ fn elsewhere(context: &Context<'_>) -> Option<Vec<String>> {
     let mut nodes: Vec<String> = nodes.collect();
     nodes.sort();
     nodes.dedup();
-    let mut evidence = vec![format!("this node is {}; the backends are on {}", shown(&context.facts.node), some(nodes))];
+    let mut evidence =
+        vec![format!("this node is {}; the backends are on {}", shown(&context.facts.node), some(nodes))];
     if context.cluster.is_some_and(|cluster| cluster.has_node == Ok(false)) {
         evidence.push("Kubernetes has no Node of this node's name: node.name may be wrong".into());
     }
@@ -101,7 +102,8 @@ fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
     };
     let events = context.cluster.and_then(|cluster| cluster.events.as_deref().ok()).into_iter().flatten();
     let balancing = events.filter(|event| event.reason.contains("LoadBalancer") || event.reason == "IPNotAllocated");
-    let reported = balancing.filter(|event| event.kind == "Warning").map(|event| catalogue::one_line(event, context.facts.now));
+    let reported =
+        balancing.filter(|event| event.kind == "Warning").map(|event| catalogue::one_line(event, context.facts.now));
     let reported: Vec<String> = reported.take(3).collect();
     let remedy = if reported.is_empty() {
         "does anything make load balancers here (a cloud-controller-manager, MetalLB)? See its log; rate limits, quotas and \

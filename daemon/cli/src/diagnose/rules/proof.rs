@@ -8,7 +8,8 @@ use crate::diagnose::finding::{Finding, Kind, Severity};
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let connect_tests = &context.facts.connect_tests;
-    let found = [unreachable(connect_tests), fails(context), accepted(connect_tests), unprovable(connect_tests), name(context)];
+    let found =
+        [unreachable(connect_tests), fails(context), accepted(connect_tests), unprovable(connect_tests), name(context)];
     found.into_iter().flatten().collect()
 }
 
@@ -28,7 +29,8 @@ fn millis(time: Duration) -> String {
 }
 
 fn unreachable(connect_tests: &[ConnectTest]) -> Option<Finding> {
-    let tried = connect_tests.iter().filter(|connect| connect.is_backend && connect.outcome != Outcome::Unprovable).count();
+    let tried =
+        connect_tests.iter().filter(|connect| connect.is_backend && connect.outcome != Outcome::Unprovable).count();
     let failed: Vec<_> = connect_tests.iter().filter(|connect| connect.is_backend).filter_map(failure).collect();
     if failed.is_empty() {
         return None;
@@ -42,18 +44,24 @@ fn unreachable(connect_tests: &[ConnectTest]) -> Option<Finding> {
     } else {
         "no answer: look at the way there (routes, the network plugin, network policies, a firewall) and at its node"
     };
-    Some(Finding::new(severity, Kind::BackendUnreachable, what).seen(failed.iter().take(10).map(one_line)).remedy(remedy))
+    Some(
+        Finding::new(severity, Kind::BackendUnreachable, what)
+            .seen(failed.iter().take(10).map(one_line))
+            .remedy(remedy),
+    )
 }
 
 /// Whether the failure is explained by a backend that fails in the same way, while another one answers.
 fn is_by_chance(context: &Context<'_>, connect: &ConnectTest, why: &str) -> bool {
     // A connection to a NodePort goes to an address of the node.
     let end = |text: &str| text.rsplit_once(':').map(|(host, end)| (host.starts_with('['), end.to_owned()));
-    let is_meant =
-        |row: &&FrontendRow| row.address == connect.to || (row.kind == "NodePort" && end(&row.address) == end(&connect.to));
+    let is_meant = |row: &&FrontendRow| {
+        row.address == connect.to || (row.kind == "NodePort" && end(&row.address) == end(&connect.to))
+    };
     let row = context.daemon.and_then(|daemon| daemon.frontends.iter().find(is_meant));
     let backends = row.map(|row| row.backends.as_slice()).unwrap_or_default();
-    let mut connect_tests = context.facts.connect_tests.iter().filter(|connect| connect.is_backend && backends.contains(&connect.to));
+    let mut connect_tests =
+        context.facts.connect_tests.iter().filter(|connect| connect.is_backend && backends.contains(&connect.to));
     let fails_so = |connect: &ConnectTest| failure(connect).is_some_and(|(_, reason, _)| reason == why);
     connect_tests.clone().any(|connect| matches!(connect.outcome, Outcome::Accepted(_))) && connect_tests.any(fails_so)
 }
@@ -67,7 +75,8 @@ fn fails(context: &Context<'_>) -> Option<Finding> {
     let severity = if is_by_chance { Severity::Warning } else { Severity::Critical };
     let chance = is_by_chance.then_some("a backend of it fails in the same way: connections to the others succeed");
     let what = format!("a connection from here to {} fails: {}", shown(&first.0.to), first.1);
-    let does_a_backend = connect_tests.iter().any(|connect| connect.is_backend && matches!(connect.outcome, Outcome::Accepted(_)));
+    let does_a_backend =
+        connect_tests.iter().any(|connect| connect.is_backend && matches!(connect.outcome, Outcome::Accepted(_)));
     let backends = does_a_backend.then_some("a backend of it can be connected to directly");
     Some(
         Finding::new(severity, Kind::FrontendFails, what)

@@ -72,7 +72,8 @@ fn is_emptied(service: &Service, slices: &[Slice], context: &Context<'_>, disagr
 fn emptied(context: &Context<'_>, slices: &[Slice]) -> Finding {
     let severity = if context.is_held() { Severity::Warning } else { Severity::Critical };
     let names = some(slices.iter().map(|slice| shown(&slice.metadata.name)));
-    let cannot_tell = context.pods.is_none() && context.service.is_some_and(|service| !service.spec.selector.is_empty());
+    let cannot_tell =
+        context.pods.is_none() && context.service.is_some_and(|service| !service.spec.selector.is_empty());
     let what = match slices.len() {
         _ if cannot_tell => format!(
             "its EndpointSlice {names} names no endpoint: somebody emptied it, or no ready pod has the labels its selector \

@@ -6,7 +6,7 @@ use nodelb_core::model::service::ServiceName;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::diagnose::facts::{Denial, ConnectTest, Maps, Outcome, Probe};
+use crate::diagnose::facts::{ConnectTest, Denial, Maps, Outcome, Probe};
 
 const NOW: u64 = 1_800_000_000;
 
@@ -93,8 +93,11 @@ fn sound() -> Facts {
         events: Ok(Vec::new()),
         has_node: Ok(true),
     };
-    let accepted =
-        |to: &str, is_backend| ConnectTest { to: to.into(), is_backend, outcome: Outcome::Accepted(Duration::from_millis(1)) };
+    let accepted = |to: &str, is_backend| ConnectTest {
+        to: to.into(),
+        is_backend,
+        outcome: Outcome::Accepted(Duration::from_millis(1)),
+    };
     Facts {
         service: ServiceName::new("shop", "web"),
         now: NOW,
@@ -578,7 +581,11 @@ fn skipped_questions_are_reported_with_a_remedy_and_are_no_failure() {
     let found = findings(&facts);
     let reported = found.iter().find(|finding| finding.kind == Kind::Unanswered).unwrap();
     assert_eq!(reported.severity, Severity::Info);
-    assert!(text(reported).contains("--resource=pods,events") && text(reported).contains("--kubeconfig"), "{}", text(reported));
+    assert!(
+        text(reported).contains("--resource=pods,events") && text(reported).contains("--kubeconfig"),
+        "{}",
+        text(reported)
+    );
     assert!(found.iter().all(|finding| finding.severity <= Severity::Info));
 }
 
@@ -607,7 +614,8 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
         event("EnsuredLoadBalancer", "Normal", "Ensured load balancer", 30),
     ]);
     let found: Vec<Finding> = findings(&facts).into_iter().filter(|finding| finding.kind == Kind::Event).collect();
-    let reported: Vec<(Severity, &str)> = found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
+    let reported: Vec<(Severity, &str)> =
+        found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
     assert_eq!(reported[0].1, "Kubernetes warns: Nobody\u{fffd}Knows, last 10s ago: odd\u{fffd}thing");
     assert!(reported[1].1.contains("two writers changed it at once"), "{}", reported[1].1);
     assert_eq!([reported[0].0, reported[1].0], [Severity::Warning; 2]);
@@ -624,13 +632,18 @@ fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
     let mut facts = sound();
     let failed = |why: &str| Outcome::Failed(why.into(), Duration::from_millis(1));
     daemon(&mut facts).frontends[0].backends.push("10.1.0.2:8080/TCP".into());
-    facts.connect_tests.push(ConnectTest { to: "10.1.0.2:8080/TCP".into(), is_backend: true, outcome: failed("ECONNREFUSED") });
+    facts.connect_tests.push(ConnectTest {
+        to: "10.1.0.2:8080/TCP".into(),
+        is_backend: true,
+        outcome: failed("ECONNREFUSED"),
+    });
     facts.connect_tests[1].outcome = failed("ECONNREFUSED");
     let graded = |facts: &Facts| findings(facts).iter().map(|found| (found.severity, found.kind)).collect::<Vec<_>>();
     let warned = [(Severity::Warning, Kind::BackendUnreachable), (Severity::Warning, Kind::FrontendFails)];
     assert_eq!(graded(&facts)[..2], warned);
     // The address that a connection to a NodePort uses.
-    (daemon(&mut facts).frontends[0].kind, facts.connect_tests[1].to) = ("NodePort".into(), "192.0.2.1:30080/TCP".into());
+    (daemon(&mut facts).frontends[0].kind, facts.connect_tests[1].to) =
+        ("NodePort".into(), "192.0.2.1:30080/TCP".into());
     daemon(&mut facts).frontends[0].address = "0.0.0.0:30080/TCP".into();
     assert_eq!(graded(&facts)[..2], warned);
     facts.connect_tests[1].outcome = failed("ENETUNREACH");

@@ -3,7 +3,7 @@ use crate::compile::select::Choice;
 use crate::config::EngineConfig;
 use crate::datapath::Limits;
 use crate::engine::Engine;
-use crate::explain::explanation::{self, Client, ConnectResult, NearMatch, Explanation, ViewKind, ViewReason};
+use crate::explain::explanation::{self, Client, ConnectResult, Explanation, NearMatch, ViewKind, ViewReason};
 use crate::explain::trace::Errno;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
@@ -115,7 +115,11 @@ fn a_node_port_is_answered_on_the_right_addresses_only() {
     assert_eq!(other.end, ConnectResult::PassedThrough);
     assert_eq!(explanation(&snapshot, "192.0.2.1:30081", Client::Host).near, [NearMatch::NoSuchNodePort]);
     let any = explanation(&snapshot, "0.0.0.0:30080", Client::Host);
-    assert_eq!((any.to, any.end), (l4("0.0.0.0:30080"), ConnectResult::PassedThrough), "loopback, which does not answer it");
+    assert_eq!(
+        (any.to, any.end),
+        (l4("0.0.0.0:30080"), ConnectResult::PassedThrough),
+        "loopback, which does not answer it"
+    );
     assert_eq!(any.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
     assert_eq!(any.claims.len(), 1, "the row under this address is shown");
 }

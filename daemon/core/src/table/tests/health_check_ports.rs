@@ -176,7 +176,8 @@ fn a_node_is_leaving_when_kubernetes_says_so() {
 #[test]
 fn what_is_not_answered_is_shown_with_its_service() {
     let web = service("shop/web", &["198.51.100.1"], 31_000, 1);
-    let error = |of: Option<&str>, error: Option<&str>| Change::HealthCheckPortError(of.map(name), error.map(Arc::from));
+    let error =
+        |of: Option<&str>, error: Option<&str>| Change::HealthCheckPortError(of.map(name), error.map(Arc::from));
     let upsert = Change::UpsertService(web);
     let snapshot_of = |changes: Vec<Change>| snapshot(std::iter::once(upsert.clone()).chain(changes));
     let shown = |changes: Vec<Change>| {
@@ -187,5 +188,8 @@ fn what_is_not_answered_is_shown_with_its_service() {
     assert_eq!(shown(vec![error(None, Some("in use"))]), None);
     let snapshot = snapshot_of(vec![error(None, Some("in use")), error(Some("shop/web"), Some("too"))]);
     let facts = snapshot.facts();
-    assert_eq!((facts.health_check_port_error(None).map(|error| &**error), facts.health_check_port_errors()), (Some("in use"), 1));
+    assert_eq!(
+        (facts.health_check_port_error(None).map(|error| &**error), facts.health_check_port_errors()),
+        (Some("in use"), 1)
+    );
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::datapath::MapError;
-use crate::explain::reports;
 use crate::explain::explanation::{self, Client, ConnectResult, NearMatch};
+use crate::explain::reports;
 use crate::explain::trace;
 
 fn node(own: &[&str]) -> Change {

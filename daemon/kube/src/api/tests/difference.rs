@@ -24,7 +24,10 @@ fn the_missed_step_is_shown() {
     let mut null = slice(&Value::Null);
     null["ports"] = Value::Null;
     null["metadata"]["resourceVersion"] = "2".into();
-    assert_eq!(reported(&full, &null), ["backends -169.254.128.7 (ready)", "endpoints: null", "ports -https=60002/TCP"]);
+    assert_eq!(
+        reported(&full, &null),
+        ["backends -169.254.128.7 (ready)", "endpoints: null", "ports -https=60002/TCP"]
+    );
     assert_eq!(reported(&null, &full), ["backends +169.254.128.7 (ready)", "ports +https=60002/TCP"]);
     assert_eq!(reported(&full, &slice(&json!([]))), ["backends -169.254.128.7 (ready)", "endpoints: []"]);
     assert_eq!(reported(&Value::Null, &null), ["addressType +IPv4", "endpoints: null"]);

@@ -75,7 +75,8 @@ impl Printed {
         let now = SystemTime::now();
         let ends_within = |time: Duration| want.ends.is_some_and(|ends| ends <= now + time);
         self.is_refused |= want.is_rejected;
-        let is_due = self.is_refused || self.last_good.is_none() || self.failure.is_some() || ends_within(timeouts.early);
+        let is_due =
+            self.is_refused || self.last_good.is_none() || self.failure.is_some() || ends_within(timeouts.early);
         let is_rested = self.started.is_none_or(|at| at.elapsed() >= timeouts.plugin_pause);
         if self.running.is_none() && is_due && is_rested {
             let (plugin, authority, timeout) = (self.plugin.clone(), authority.to_vec(), timeouts.plugin);

@@ -166,7 +166,9 @@ impl Pool {
                 let until = self.returns_at(candidate, now).unwrap_or(now).0.saturating_sub(now.0);
                 format!("preferred; returned to in {} if it keeps working", lasting(until))
             }
-            (_, ServerStatus::Healthy | ServerStatus::Recovering) => format!("works, but {address} is in use and works too"),
+            (_, ServerStatus::Healthy | ServerStatus::Recovering) => {
+                format!("works, but {address} is in use and works too")
+            }
             (_, ServerStatus::Untried) => "not needed so far".into(),
             (_, ServerStatus::NotReady | ServerStatus::Failed | ServerStatus::Refused) => {
                 format!("probed again in {}", lasting(candidate.probe_at.0.saturating_sub(now.0)))

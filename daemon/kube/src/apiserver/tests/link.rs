@@ -345,7 +345,10 @@ async fn certificates_that_do_not_fit_say_what_to_do() {
     };
     let at_other = Serving::start(&other, &["h2"], |_| whole(200, ""));
     let reported = refused(&at_other, None).await;
-    assert!(reported.contains(&at_other.at.to_string()) && reported.contains("another cluster's apiserver"), "{reported}");
+    assert!(
+        reported.contains(&at_other.at.to_string()) && reported.contains("another cluster's apiserver"),
+        "{reported}"
+    );
 
     let elsewhere = Authority::params(&["kubernetes.default.svc", "10.96.0.1"]);
     let named = Serving::with(authority.server(&elsewhere, &["h2"]), |_| Served::Answer(whole(200, "")));

@@ -105,7 +105,10 @@ impl World {
             seed: 7,
             timeouts: TIMEOUTS,
             connect,
-            credentials: credentials::CredentialTimeouts { plugin_pause: Duration::from_millis(100), ..Default::default() },
+            credentials: credentials::CredentialTimeouts {
+                plugin_pause: Duration::from_millis(100),
+                ..Default::default()
+            },
         };
         (parts, changes)
     }
@@ -223,7 +226,9 @@ async fn a_server_that_says_it_is_not_ready_is_left_for_one_that_is_and_kept_wit
     running.until("NotReady", |report, now| status(report, 1, now) == ServerStatus::NotReady).await;
     let error = running.row(1).error.unwrap().1;
     assert_eq!(error, "503: [-]etcd failed: reason withheld");
-    running.until("both NotReady", |report, now| (1..3).all(|n| status(report, n, now) == ServerStatus::NotReady)).await;
+    running
+        .until("both NotReady", |report, now| (1..3).all(|n| status(report, n, now) == ServerStatus::NotReady))
+        .await;
     let number = running.apiservers.session.borrow().as_ref().unwrap().number;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, number, "no better one, no switch");

@@ -20,12 +20,8 @@ struct World {
 
 fn world() -> World {
     let directory = tempfile::tempdir().expect("a directory");
-    let memory = Memory {
-        directory: directory.path().to_owned(),
-        cluster: None,
-        save_every: Duration::ZERO,
-        timeout: TIMEOUT,
-    };
+    let memory =
+        Memory { directory: directory.path().to_owned(), cluster: None, save_every: Duration::ZERO, timeout: TIMEOUT };
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
     let (snapshots, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));

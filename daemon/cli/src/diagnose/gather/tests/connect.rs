@@ -25,7 +25,10 @@ async fn a_connection_is_made_or_fails_with_its_errno() {
     let targets = [open, closed].map(|at| target(&format!("{at}/TCP"), true, None));
     let connect_tests = all(&targets).await;
     assert!(matches!(connect_tests[0].outcome, Outcome::Accepted(_)), "{connect_tests:?}");
-    assert!(matches!(&connect_tests[1].outcome, Outcome::Failed(why, _) if why.contains("ECONNREFUSED")), "{connect_tests:?}");
+    assert!(
+        matches!(&connect_tests[1].outcome, Outcome::Failed(why, _) if why.contains("ECONNREFUSED")),
+        "{connect_tests:?}"
+    );
     let udp = all(&[target("127.0.0.1:53/UDP", false, None)]).await;
     assert_eq!(udp[0].outcome, Outcome::Unprovable);
 }
