@@ -31,7 +31,7 @@ use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::{self, connect};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::WatchTimeouts;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -218,7 +218,10 @@ impl Rig {
         let mut seen = Vec::new();
         self.node.wait("the next connection", |_| {
             seen.extend(self.replica.faults().take_requests());
-            let asked = |path: &str| seen.iter().any(|line| line.starts_with(&format!("GET {path}?labelSelector")));
+            let asked = |path: &str| {
+                let start = format!("GET {path}?");
+                seen.iter().any(|line| line.starts_with(&start) && line.contains("labelSelector"))
+            };
             let is_asked = asked(Kind::Service.path()) && asked(Kind::EndpointSlice.path());
             if is_asked { Ok(()) } else { Err(format!("{seen:?}")) }
         });
@@ -330,7 +333,7 @@ impl Node {
             changes: changes_in,
             reports,
             snapshot,
-            memory: Memory {
+            state: StateSettings {
                 directory: settings.state_directory,
                 cluster: Some(cluster),
                 save_every: Duration::from_millis(50),
@@ -530,4 +533,9 @@ fn difference(actual: &Objects, wanted: &Objects) -> String {
     let extra = actual.slices.keys().find(|name| !wanted.slices.contains_key(*name));
     let extra = extra.or_else(|| actual.services.keys().find(|name| !wanted.services.contains_key(*name)));
     format!("missing: {services:?} {slices:?}; unexpected: {extra:?}")
+}
+
+/// Whether a request continues a watch at a known version.
+pub(crate) fn is_resumed(line: &str) -> bool {
+    line.contains("&resourceVersion=") && !line.contains("sendInitialEvents")
 }

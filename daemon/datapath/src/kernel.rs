@@ -20,7 +20,7 @@ use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
 use crate::foreign_links;
 use crate::load;
-use crate::open_maps::Kept;
+use crate::open_maps::OpenMaps;
 use crate::own_sockets::{self, OwnSockets};
 use crate::pins::{self, Pins};
 use crate::probe;

@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod authorities;
+pub mod client;
 pub mod connect;
 pub mod credentials;
 pub mod credstore;
@@ -26,9 +27,9 @@ pub mod pool;
 pub mod preflight;
 pub mod proxy;
 mod refusal;
-pub mod remember;
 pub mod resolve;
 pub mod session;
+pub mod state_file;
 pub mod supervisor;
 pub mod timeouts;
 mod tls;

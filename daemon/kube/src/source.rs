@@ -3,12 +3,11 @@
 
 mod cidrs;
 pub mod live;
-pub mod remember;
 mod run;
-mod save;
+pub mod state_file;
 mod status;
 pub mod store;
 pub mod watch;
 
 pub use run::{KubernetesSource, run};
-pub use save::Memory;
+pub use state_file::StateSettings;

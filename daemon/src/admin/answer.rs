@@ -125,7 +125,7 @@ fn followed(
     let limits =
         follow::Limits { turn: Arc::clone(&shared.following), unread: Arc::clone(&shared.unread), _place: place };
     let body = follow::body(feed, output_format, limits, shared.stop.clone());
-    (caller.follow)();
+    caller.connection.detach();
     let form = match output {
         Output::Text => "text/plain; charset=utf-8",
         Output::Json => "application/jsonl",

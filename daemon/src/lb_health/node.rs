@@ -14,16 +14,16 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Listeners;
-use super::listen::{Places, Reply};
+use super::doors::{Listeners, Reply};
 use super::{LbHealth, LoopStatus, View};
+use crate::http::Slots;
 
 /// Listens and answers forever.
-pub(super) async fn run(entry: LbHealth, places: Places) {
+pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut doors = Listeners::new(places, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
+    let mut doors = Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
     let mut reported = None;
     loop {
         doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;

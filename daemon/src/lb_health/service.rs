@@ -16,19 +16,19 @@ use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Listeners;
-use super::listen::{Places, Reply};
+use super::doors::{Listeners, Reply};
 use super::{LbHealth, View};
+use crate::http::Slots;
 
 /// The maximum number of services that get a separate journal line at a time.
 const SHOWN: usize = 8;
 
 /// Follows the owner's snapshots until the owner has ended.
-pub(super) async fn run(entry: LbHealth, places: Places) {
+pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        doors: Listeners::new(places, entry.bounds.doors, entry.retry).registered_by(&entry.register),
+        doors: Listeners::new(slots, entry.bounds.doors, entry.retry).registered_by(&entry.register),
         seen: None,
         plan: Plan::default(),
         reported: BTreeMap::new(),

@@ -33,7 +33,7 @@ async fn heard_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: 
     let (probe, clock) = (Box::new(|_: &mut D| Vec::new()), Clock::start());
     let started = Event::for_daemon(What::Started, "");
     let state = directory.path().join("state");
-    let recorder = recorder::start(state, Latencies::default(), started, recorder::RecorderTimeouts::default());
+    let recorder = recorder::start(state, Latencies::default(), started, recorder::LIMITS);
     let reporter = recorder.reporter;
     let drift = Findings { suspects: mpsc::channel(1).1, reports: watch::channel(Arc::default()).0 };
     let owner = Owner {

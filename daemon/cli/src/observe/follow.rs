@@ -24,7 +24,7 @@ const SILENCE: Duration = Duration::from_secs(90);
 const WATCH: Duration = Duration::from_secs(300);
 
 /// Number of objects per page.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
 
 /// Pause after each list and watch.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -221,8 +221,8 @@ pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation 
         _ => Vec::new(),
     };
     let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
-    let end = end(snapshot, to, from, found.is_some());
-    Explanation { to: named, from, client_address: None, hooks: hooks(to, from), found, claims, near, backends, end }
+    let result = result(snapshot, to, from, found.is_some());
+    Explanation { to: named, from, client_address: None, hooks: hooks(to, from), found, claims, near, backends, result }
 }
 
 fn claims_to(snapshot: &Snapshot, at: L4Addr) -> Vec<FrontendReport> {
@@ -288,7 +288,7 @@ fn candidates(
     rows.into_iter().map(candidate).collect()
 }
 
-fn end(snapshot: &Snapshot, to: L4Addr, from: Client, is_found: bool) -> ConnectResult {
+fn result(snapshot: &Snapshot, to: L4Addr, from: Client, is_found: bool) -> ConnectResult {
     if from == Client::Outside || !is_found {
         return ConnectResult::PassedThrough;
     }

@@ -22,7 +22,7 @@ pub enum From {
     /// All objects, and nothing after them.
     List {
         /// The number of objects in a page; 0 for the whole list in one page.
-        page: usize,
+        page: u32,
     },
     /// All objects and then all changes (KEP-3157).
     StreamingList,
@@ -57,13 +57,13 @@ pub struct ListWatch<'l> {
 
 /// The response, as far as it has arrived.
 enum Response {
-    Page { size: usize, splitter: Splitter, metadata: Option<Result<ListMetadata, LinkError>> },
+    Page { size: u32, splitter: Splitter, metadata: Option<Result<ListMetadata, LinkError>> },
     Stream { lines: Lines, is_list: bool },
     Done,
 }
 
 impl Response {
-    fn page(size: usize) -> Self {
+    fn page(size: u32) -> Self {
         Self::Page { size, splitter: Splitter::default(), metadata: None }
     }
 }
@@ -75,13 +75,14 @@ impl<'l> ListWatch<'l> {
     /// Those of [`Link::get`].
     pub async fn open(link: &'l Link, query: Query, from: From, timeouts: Timeouts) -> Result<Self, LinkError> {
         let (path, response) = match from {
-            From::List { page } => (query.page("", page), Response::page(page)),
+            From::List { page } => (query.page("", page)?, Response::page(page)),
             From::StreamingList => {
-                (query.stream(timeouts.watch), Response::Stream { lines: Lines::default(), is_list: true })
+                (query.stream(timeouts.watch)?, Response::Stream { lines: Lines::default(), is_list: true })
             }
-            From::Version(version) => {
-                (query.watch(version, timeouts.watch), Response::Stream { lines: Lines::default(), is_list: false })
-            }
+            From::Version(version) => (
+                query.watch(&version.0.to_string(), timeouts.watch)?,
+                Response::Stream { lines: Lines::default(), is_list: false },
+            ),
         };
         let body = link.get(&path, timeouts.head).await?.into_body();
         Ok(Self { link, query, timeouts, body, response, error: None, has_lost_events: false })
@@ -169,7 +170,7 @@ impl<'l> ListWatch<'l> {
             self.response = Response::Done;
             return Ok(Some(vec![ListWatchEvent::ListDone(Version::of(&metadata.resource_version))]));
         }
-        let path = self.query.page(&metadata.next, size);
+        let path = self.query.page(&metadata.next, size)?;
         self.body = self.link.get(&path, self.timeouts.head).await?.into_body();
         self.response = Response::page(size);
         Ok(Some(Vec::new()))

@@ -49,7 +49,7 @@ impl Default for LiveTimeouts {
 }
 
 /// The number of objects in a page.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
 
 /// The maximum number of reported objects.
 const MAX_REPORTED: usize = 1_000;

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::cidrs;
-use super::save::{Memory, Saver};
+use super::state_file::{Saver, StateSettings};
 use super::status::KindStatus;
 use super::store::{Store, Verdict};
 use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
@@ -58,7 +58,7 @@ pub struct KubernetesSource {
     /// The latest snapshot of the owner task, which is the state to remember.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The settings of the state file.
-    pub memory: Memory,
+    pub state: StateSettings,
     /// The name of this node.
     pub node: String,
     /// The number of service ports in the maps at start.
@@ -90,7 +90,7 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
         () = running.receive(messages, node) => {}
     }
     watchers.shutdown().await;
-    running.saver.end().await;
+    running.saver.close().await;
 }
 
 /// The owner task has ended.
@@ -123,7 +123,7 @@ impl Running {
     fn new(source: KubernetesSource) -> Self {
         Self {
             store: Store::new(source.expected),
-            saver: Saver::new(source.memory.clone(), source.snapshot.clone()),
+            saver: Saver::new(&source.state, source.snapshot.clone()),
             source,
             kinds: Kind::ALL.into_iter().map(|kind| (kind, KindStatus::new(kind))).collect(),
             restores: Restores::default(),
@@ -165,13 +165,13 @@ impl Running {
         self.leaving = None;
         self.is_reported = false;
         *watch = self.watch_node();
-        self.saver.mark_behind();
+        self.saver.mark_outdated();
         self.send(vec![Change::NodeObjectUnknown]).await
     }
 
     /// Sends the remembered state to the owner task.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let changes = self.source.memory.recall(&self.source.node).await;
+        let changes = self.source.state.load(&self.source.node).await;
         self.log_node(&changes);
         for change in &changes {
             match change {
@@ -257,7 +257,7 @@ impl Running {
         self.is_reported = false;
         if !changes.is_empty() {
             self.vouch();
-            self.saver.mark_behind();
+            self.saver.mark_outdated();
             self.send(changes).await?;
         }
         if let Some(uid) = cluster {
@@ -308,7 +308,7 @@ impl Running {
     async fn identify(&mut self, uid: String) {
         if self.cluster.as_ref().is_some_and(|known| *known != uid) {
             self.vouch();
-            self.saver.forget_cluster();
+            self.saver.forget_previous_cluster();
         }
         self.cluster = Some(uid.clone());
         _ = self.source.apiservers.reports.send(Report::Cluster(uid)).await;
@@ -317,7 +317,7 @@ impl Running {
     /// Passes the certificate authorities of the session in use to the saver.
     fn vouch(&mut self) {
         if let Some(session) = &*self.source.apiservers.session.borrow() {
-            self.saver.set_cluster(&session.link.login().authority.names());
+            self.saver.set_authorities(&session.link.login().authority.names());
         }
     }
 
@@ -337,7 +337,7 @@ impl Running {
         self.vouch();
         let is_connected = self.source.apiservers.session.borrow().is_some();
         self.kinds.values_mut().for_each(|status| status.log_failures(is_connected));
-        self.saver.tick();
+        self.saver.save_if_outdated();
         self.report();
     }
 

@@ -34,7 +34,7 @@ pub(super) struct KindStatus {
     /// The time at which the state began. Consecutive failures keep the time of the first one.
     since: SystemTime,
     /// The time at which the apiserver last sent an event of this kind.
-    received: Option<SystemTime>,
+    last_received: Option<SystemTime>,
     failures: Failures,
     /// Makes the watcher list again.
     pub(super) list_again: Arc<Notify>,
@@ -46,7 +46,7 @@ impl KindStatus {
             kind,
             state: State::Waiting,
             since: SystemTime::now(),
-            received: None,
+            last_received: None,
             failures: Failures::default(),
             list_again: Arc::default(),
         }
@@ -54,7 +54,7 @@ impl KindStatus {
 
     /// Records that the apiserver has sent events.
     pub(super) fn record_events(&mut self) {
-        self.received = Some(SystemTime::now());
+        self.last_received = Some(SystemTime::now());
     }
 
     /// Records a new state, and logs whether the permission to watch is missing. Returns whether the row changes.
@@ -129,7 +129,7 @@ impl KindStatus {
             notices,
             problems,
             since: unix_seconds(self.since),
-            heard: self.received.map(unix_seconds),
+            last_received: self.last_received.map(unix_seconds),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::lb_health::tests::{HERE, World, ask, free, raw, service, slice, until
 use crate::status::Health;
 
 fn serve(world: &World) -> JoinHandle<()> {
-    tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)))
+    tokio::spawn(run(world.entry.clone(), Slots::new(world.entry.bounds.limits())))
 }
 
 fn upsert(name: &str, number: u8, port: u16) -> Change {

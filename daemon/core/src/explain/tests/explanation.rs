@@ -86,7 +86,7 @@ fn a_cluster_ip_leads_to_every_selected_backend() {
     assert_eq!((found.at, found.view), (l4("10.96.7.7:80"), ViewKind::Cluster));
     assert_eq!(found.why, ViewReason::InternalPolicy(TrafficPolicy::Cluster));
     assert!(found.is_in_kernel);
-    assert_eq!(told.end, ConnectResult::Forwarded(2));
+    assert_eq!(told.result, ConnectResult::Forwarded(2));
     assert_eq!(told.hooks, ["connect4"]);
     assert_eq!(told.claims[0].status, Status::Done);
     let rows: Vec<_> = told.backends.iter().map(|it| (it.row.choice, it.share, it.is_elsewhere)).collect();
@@ -98,7 +98,7 @@ fn a_cluster_ip_leads_to_every_selected_backend() {
 fn a_local_policy_leaves_what_is_here() {
     let told = explanation(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
     assert_eq!(told.found.as_ref().map(|found| found.view), Some(ViewKind::Local));
-    assert_eq!(told.end, ConnectResult::Forwarded(1));
+    assert_eq!(told.result, ConnectResult::Forwarded(1));
     let shares: Vec<_> = told.backends.iter().map(|it| (it.share, it.is_elsewhere)).collect();
     assert_eq!(shares, [((1, 1), false), ((0, 1), true), ((0, 1), false)]);
 }
@@ -109,14 +109,14 @@ fn a_node_port_is_answered_on_the_right_addresses_only() {
     let told = explanation(&snapshot, "192.0.2.1:30080", Client::Host);
     let found = told.found.clone().unwrap();
     assert_eq!((found.at, found.view, found.why), (l4("0.0.0.0:30080"), ViewKind::Cluster, ViewReason::ShortCut));
-    assert_eq!(told.end, ConnectResult::Forwarded(2));
+    assert_eq!(told.result, ConnectResult::Forwarded(2));
     let other = explanation(&snapshot, "192.0.2.9:30080", Client::Host);
     assert_eq!(other.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
-    assert_eq!(other.end, ConnectResult::PassedThrough);
+    assert_eq!(other.result, ConnectResult::PassedThrough);
     assert_eq!(explanation(&snapshot, "192.0.2.1:30081", Client::Host).near, [NearMatch::NoSuchNodePort]);
     let any = explanation(&snapshot, "0.0.0.0:30080", Client::Host);
     assert_eq!(
-        (any.to, any.end),
+        (any.to, any.result),
         (l4("0.0.0.0:30080"), ConnectResult::PassedThrough),
         "loopback, which does not answer it"
     );
@@ -127,7 +127,7 @@ fn a_node_port_is_answered_on_the_right_addresses_only() {
 #[test]
 fn outside_is_told_what_it_would_get_and_passes() {
     let told = explanation(&shop(TrafficPolicy::Cluster), "192.0.2.1:30080", Client::Outside);
-    assert_eq!((told.end, told.hooks.len()), (ConnectResult::PassedThrough, 0));
+    assert_eq!((told.result, told.hooks.len()), (ConnectResult::PassedThrough, 0));
     assert_eq!(told.found.map(|found| found.why), Some(ViewReason::ExternalPolicy(TrafficPolicy::Cluster)));
 }
 
@@ -135,12 +135,15 @@ fn outside_is_told_what_it_would_get_and_passes() {
 fn refusals_have_their_errno() {
     let web = service("shop/web", &[("10.96.7.7:80", FrontendKind::ClusterIP)]);
     let empty = snapshot_of([Change::UpsertService(web.clone())]);
-    assert_eq!(explanation(&empty, "10.96.7.7:80", Client::Host).end, ConnectResult::Refused(Errno::ConnectionRefused));
+    assert_eq!(
+        explanation(&empty, "10.96.7.7:80", Client::Host).result,
+        ConnectResult::Refused(Errno::ConnectionRefused)
+    );
     let local = Service { internal_policy: TrafficPolicy::Local, ..web };
     let elsewhere =
         snapshot_of([Change::UpsertService(local), slice("shop/web", vec![backend("10.1.0.2:8080", "there")])]);
     let told = explanation(&elsewhere, "10.96.7.7:80", Client::Host);
-    assert_eq!(told.end, ConnectResult::Refused(Errno::HostUnreachable));
+    assert_eq!(told.result, ConnectResult::Refused(Errno::HostUnreachable));
     assert!(told.backends[0].is_elsewhere);
 }
 
@@ -159,7 +162,7 @@ fn near_misses_are_named() {
     assert_eq!(explanation(&snapshot, "198.51.100.1:80", Client::Host).near, []);
     assert_eq!(explanation(&snapshot, "10.96.7.7:80/SCTP", Client::Host).near, [NearMatch::Sctp]);
     let refused = explanation(&snapshot, "192.0.2.1:80", Client::Host);
-    assert_eq!((refused.end, refused.claims[0].status), (ConnectResult::PassedThrough, Status::Error));
+    assert_eq!((refused.result, refused.claims[0].status), (ConnectResult::PassedThrough, Status::Error));
 }
 
 #[test]

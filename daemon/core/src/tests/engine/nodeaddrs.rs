@@ -21,7 +21,7 @@ fn nodeport(full: &str) -> Service {
 }
 
 fn end(engine: &Engine, to: &str) -> ConnectResult {
-    explanation::explain(&engine.snapshot(Moment(0)), l4(to), Client::Host).end
+    explanation::explain(&engine.snapshot(Moment(0)), l4(to), Client::Host).result
 }
 
 fn error(engine: &Engine) -> Option<String> {
