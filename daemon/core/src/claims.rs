@@ -218,11 +218,11 @@ impl Row {
                 let precedence = Precedence::of((owner.source, owner.created), (claim.source, claim.created));
                 let why = match precedence {
                     _ if owner.key.service == claim.key.service => "another port of this service",
-                    Precedence::LocalFile => "which comes from a local file and so goes before Kubernetes",
+                    Precedence::LocalFile => "which a local file describes: files take precedence over Kubernetes",
                     Precedence::Older => "which is older",
-                    Precedence::Equal => "which has it already",
+                    Precedence::Equal => "which already has it",
                 };
-                format!("{address} is owned by {}, {why}; takes over when that goes", owner.described())
+                format!("{address} is owned by {}, {why}; takes over when that service gives it up", owner.described())
             }
             _ => return self.status.clone(),
         };

@@ -200,14 +200,14 @@ impl Holds {
     /// The holds that the journal must report now, because their source has reported everything. Before that, an empty
     /// port may only be one with backends that have not been reported yet.
     pub(crate) fn announce(&mut self, is_source_synced: impl Fn(ServiceId) -> bool, now: Moment) -> Vec<Arc<HeldPort>> {
-        let told: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_source_synced(*id)).collect();
+        let synced: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_source_synced(*id)).collect();
         let announce = |id: ServiceId| {
             self.unannounced.remove(&id);
             let port = self.held.get_mut(&id)?;
             Arc::make_mut(port).since = now;
             Some(Arc::clone(port))
         };
-        told.into_iter().filter_map(announce).collect()
+        synced.into_iter().filter_map(announce).collect()
     }
 }
 

@@ -273,7 +273,7 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
         Some((_, attach_type)) if attach_type == hook.attach_type => {
             return Some("its link is attached to another cgroup, or to one that is gone".into());
         }
-        _ => return Some(format!("{} is none of its links", pin.display())),
+        _ => return Some(format!("{} is not one of its links", pin.display())),
     }
     let runs = LinkInfo::from_fd(link.as_fd()).map(|info| info.prog_id);
     let ours = Program::id_from_fd(program);
@@ -281,7 +281,7 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
         (Ok(runs), Ok(ours)) if runs == ours => None,
         (Err(error), _) => Some(format!("its link cannot be read: {error}")),
         (_, Err(error)) => Some(format!("its program cannot be read: {error}")),
-        _ => Some("it runs another program".into()),
+        _ => Some("it runs a different program".into()),
     }
 }
 

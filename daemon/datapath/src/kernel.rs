@@ -3,7 +3,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libbpf_rs::OpenObject;
@@ -19,13 +20,14 @@ use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
 use crate::foreign_links;
-use crate::load;
-use crate::open_maps::OpenMaps;
+use crate::load::{self, PERSISTENT};
+use crate::maps::NAMES;
 use crate::own_sockets::{self, OwnSockets};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
+use crate::sys;
 use crate::versions::{self, Lock, PinSetup};
 use crate::write::Writer;
 
@@ -250,4 +252,66 @@ impl Datapath for KernelDatapath {
     fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
         read::read(&self.writer.maps, keys)
     }
+}
+
+/// The pinned maps, held open, so that pins which disappear while the daemon runs are restored without any loss. Pins
+/// disappear when another program removes them or mounts another bpffs over them. [`crate::attach`] does the same for
+/// links.
+#[derive(Debug)]
+struct OpenMaps {
+    generation: u32,
+    persistent: Vec<(&'static str, OwnedFd)>,
+    /// The maps of the generation.
+    maps: Vec<(&'static str, OwnedFd)>,
+}
+
+impl OpenMaps {
+    /// Opens all pinned maps.
+    fn open(pins: &Pins, generation: u32) -> Result<Self, OpenError> {
+        let directory = pins.generation(generation);
+        let persistent =
+            PERSISTENT.iter().map(|&name| open_pinned(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
+        let maps = NAMES.iter().map(|&name| open_pinned(name, &directory.join(name))).collect::<Result<_, _>>()?;
+        Ok(Self { generation, persistent, maps })
+    }
+
+    /// The maps without a pin.
+    fn missing(&self, pins: &Pins) -> Vec<&'static str> {
+        let directory = pins.generation(self.generation);
+        let persistent = self.persistent.iter().map(|(name, _)| (*name, pins.persistent(name)));
+        let maps = self.maps.iter().map(|(name, _)| (*name, directory.join(name)));
+        persistent.chain(maps).filter(|(_, path)| !path.exists()).map(|(name, _)| name).collect()
+    }
+
+    /// Restores missing pins and their directories. The generation appears in one step, as at a start.
+    fn restore(&self, pins: &Pins) -> Result<(), OpenError> {
+        pins.make()?;
+        for (name, map) in &self.persistent {
+            pin(map, &pins.persistent(name), pins)?;
+        }
+        let directory = pins.generation(self.generation);
+        if directory.exists() {
+            return self.pin_maps(&directory, pins);
+        }
+        let directory = pins.begin(self.generation)?;
+        self.pin_maps(&directory, pins)?;
+        pins.commit(self.generation)
+    }
+
+    fn pin_maps(&self, directory: &Path, pins: &Pins) -> Result<(), OpenError> {
+        self.maps.iter().try_for_each(|(name, map)| pin(map, &directory.join(name), pins))
+    }
+}
+
+fn open_pinned(name: &'static str, path: &Path) -> Result<(&'static str, OwnedFd), OpenError> {
+    Ok((name, sys::open_pinned(path).map_err(failed("opening", path))?))
+}
+
+/// Pins the map unless a pin exists there.
+fn pin(map: &OwnedFd, path: &Path, pins: &Pins) -> Result<(), OpenError> {
+    if !path.exists() {
+        sys::pin(map.as_fd(), path).map_err(failed("pinning", path))?;
+        pins.crash().pass();
+    }
+    Ok(())
 }

@@ -131,7 +131,7 @@ fn check_cgroup(path: &Path) -> Result<(), OpenError> {
     if found.filesystem_type() == CGROUP2_SUPER_MAGIC && path.is_dir() {
         Ok(())
     } else {
-        Err(bad("it lies on another file system".into()))
+        Err(bad("it is on another file system".into()))
     }
 }
 

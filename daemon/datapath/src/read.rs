@@ -68,7 +68,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
         match layout::parse_frontend_key(&key) {
             Some(addr) => add_frontend(addr, &value, &mut content),
             None => {
-                let text = format!("frontend with the key {key:02x?}: it is not of nodelb's making");
+                let text = format!("frontend with the key {key:02x?}: nodelb did not write it");
                 content.broken.with_invalid_key.push(text);
             }
         }
@@ -119,7 +119,7 @@ fn add_frontend(addr: L4Addr, value: &layout::FrontendBytes, content: &mut Conte
             content.state.frontends.insert(addr, entry);
         }
         None => {
-            let text = format!("frontend {addr}: its value {value:02x?} is not of nodelb's making");
+            let text = format!("frontend {addr}: its value {value:02x?} was not written by nodelb");
             content.broken.entries.insert(EntryKey::Frontend(addr), text);
         }
     }
@@ -193,7 +193,7 @@ pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     shared.dedup();
     for id in shared {
         content.state.services.remove(&id);
-        add_broken_service(id, &"its slots are another's too", content);
+        add_broken_service(id, &"another service uses the same slots", content);
     }
     runs
 }
@@ -206,8 +206,8 @@ enum Wrong {
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, Run { first, len }) = match self {
-            Self::Outside(run) => ("leaves the slots map", run),
-            Self::Slot(run) => ("has a slot that holds no backend", run),
+            Self::Outside(run) => ("exceeds the slots map", run),
+            Self::Slot(run) => ("has a slot without a backend", run),
         };
         write!(f, "its list of {len} slots from {first} on {what}")
     }

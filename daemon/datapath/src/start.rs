@@ -18,12 +18,11 @@ use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
-use crate::migrate::{self, MigratedContent};
 use crate::own_sockets::OwnSockets;
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
-use crate::versions::Predecessor;
+use crate::versions::{self, MigratedContent, Predecessor};
 use crate::write::{Placed, Writer};
 
 /// The current generation when nodelb starts.
@@ -37,13 +36,14 @@ struct Old {
 impl Old {
     fn open(pins: &Pins, number: u32, wanted: &[Spec; NAMES.len()]) -> Result<Self, OpenError> {
         let directory = pins.generation(number);
-        let handles = Handles::open(&directory)
-            .map_err(|(name, error)| failed("opening (nodelb cleanup starts afresh)", &directory.join(name))(error))?;
+        let handles = Handles::open(&directory).map_err(|(name, error)| {
+            failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error)
+        })?;
         let mut fits = true;
         for (map, wanted) in handles.0.iter().zip(wanted) {
             let found = Spec::of(map).map_err(failed("reading", &directory))?;
             if !found.same_kind(*wanted) {
-                return Err(failed("using", &directory)(migrate::FOREIGN));
+                return Err(failed("using", &directory)(versions::FOREIGN));
             }
             fits &= found == *wanted;
         }
@@ -61,7 +61,7 @@ fn pinned_lasting(
     let [tcp, udp, overflow, epoch] = [0, 1, 2, 3].map(|i| {
         let (ours, wanted) = (pins.persistent(PERSISTENT[i]), prepared.lasting_specs[i]);
         if let Some((map, found)) = open_map(&ours)? {
-            let kind = failed("using", &ours)("it is a map of another kind; nodelb cleanup starts afresh");
+            let kind = failed("using", &ours)("it is a map of a different type; nodelb cleanup removes it");
             return if found.same_kind(wanted) { Ok(Some(map)) } else { Err(kind) };
         }
         let Some(theirs) = theirs else { return Ok(None) };
@@ -183,7 +183,7 @@ impl<'p> Start<'p> {
 
     /// Creates maps of the configured sizes and copies the content of the old maps into them, except corrupt entries.
     fn resize(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
-        let carried = migrate::current(&self.pins.generation(old.number))?;
+        let carried = versions::current(&self.pins.generation(old.number))?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
         self.rebuild(prepared, Next { generation: old.number + 1, origin, carried: Some(carried) })
@@ -261,7 +261,7 @@ fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenEr
         if state.services.contains_key(&entry.service) {
             ops.push(MapOp::PutFrontend(*addr, *entry));
         } else {
-            corrupt.push(format!("frontend {addr}: there is no service {}", entry.service));
+            corrupt.push(format!("frontend {addr}: service {} does not exist", entry.service));
         }
     }
     let new = Path::new("the new maps");

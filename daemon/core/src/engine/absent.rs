@@ -45,12 +45,12 @@ impl Engine {
     /// The sources that have reported everything, as entries record them: an entry of such a source may be removed if
     /// no source describes it. `None` stands for entries without a source and is included only if all sources are.
     pub(super) fn complete_sources(&self) -> BTreeSet<Option<Source>> {
-        let mut told: BTreeSet<Option<Source>> =
+        let mut complete: BTreeSet<Option<Source>> =
             Source::ALL.into_iter().filter(|it| self.is_source_complete(*it)).map(Some).collect();
-        if told.len() == Source::ALL.len() {
-            told.insert(None);
+        if complete.len() == Source::ALL.len() {
+            complete.insert(None);
         }
-        told
+        complete
     }
 
     fn is_source_complete(&self, source: Source) -> bool {
@@ -142,20 +142,22 @@ impl Engine {
         if self.is_reserved(&address, entry) {
             let held = self.realised.frontends.get(&address)?;
             let source = self.ids.orphan(held.service)??;
-            let text =
-                format!("{address} stays with the service that had it before the start: {}", self.why_kept(source));
+            let text = format!(
+                "{address} stays with the service that had it before nodelb started: {}",
+                self.why_kept(source)
+            );
             return Some(text.into());
         }
         let source = self.owners.get(&entry.service)?.source;
         let what = self.table.incomplete(source)?;
-        Some(format!("the backends from before the start stay in use: {source} cannot be read whole: {what}").into())
+        Some(format!("the earlier backends stay in use: {source} cannot be read completely: {what}").into())
     }
 
     fn why_kept(&self, source: Source) -> String {
         match (self.absent.contains(&source), self.table.incomplete(source)) {
-            (true, _) => format!("{source} described it and is not configured"),
-            (false, Some(what)) => format!("{source} described it and cannot be read whole: {what}"),
-            (false, None) => format!("{source} described it and has not told everything yet"),
+            (true, _) => format!("{source} described it and is no longer configured"),
+            (false, Some(what)) => format!("{source} described it and cannot be read completely: {what}"),
+            (false, None) => format!("{source} described it and has not reported everything yet"),
         }
     }
 

@@ -126,7 +126,7 @@ impl EventRecorder {
         let omitted = events.omitted + self.omitted;
         let mut events = events.events;
         if omitted > 0 {
-            let detail = format!("{omitted} more changes in the same moment are not recorded one by one");
+            let detail = format!("{omitted} more changes at the same time are not recorded individually");
             events.push(Event::for_daemon(What::More, detail));
         }
         self.clear();
@@ -147,7 +147,7 @@ impl EventRecorder {
                 event.kernel = kernel;
                 event.refused = refused;
                 if is_inherited {
-                    event.detail = Some("changed while nodelb was not there, or had not heard all".into());
+                    event.detail = Some("changed while nodelb was not running or not synced".into());
                 }
             }
             if is_owed && self.owed.len() < MAX_OWED {
@@ -175,7 +175,7 @@ impl EventRecorder {
             if event.what != What::Removed {
                 event.what = What::Released;
             }
-            let why = if release.is_deleted { "it was held, and is deleted" } else { "it has backends again" };
+            let why = if release.is_deleted { "it was held and was deleted" } else { "it has backends again" };
             event.detail = Some(why.into());
         }
     }
@@ -233,7 +233,7 @@ impl EventRecorder {
                 Some(key) => Event::for_port(key, context.source_of(key), What::Repaired, Cause::default()),
                 None => Event::for_daemon(What::Repaired, ""),
             };
-            let detail = Some(format!("{drift}: somebody else did that").into());
+            let detail = Some(format!("{drift}: changed by another process").into());
             events.push(Event { frontends: frontend.into_iter().collect(), kernel: Kernel::Done, detail, ..event });
         }
     }
@@ -256,7 +256,7 @@ impl EventRecorder {
             self.found = OrdMap::new();
         }
         if context.round.pruned > 0 {
-            let detail = format!("{} frontends that no source asks for any more", context.round.pruned);
+            let detail = format!("{} frontends that no source describes", context.round.pruned);
             events.push(Event::for_daemon(What::Pruned, detail));
         }
     }

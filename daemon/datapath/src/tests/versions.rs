@@ -32,3 +32,11 @@ fn what_was_made_again_is_locked_again() {
     assert!(matches!(Lock::take(&directory), Err(OpenError::Busy { .. })));
     fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn every_layout_has_one_reader_and_todays_is_the_last() {
+    let layouts: Vec<u32> = READERS.iter().map(|reader| reader.layout).collect();
+    assert!(layouts.is_sorted_by(|a, b| a < b), "{layouts:?}");
+    assert_eq!(layouts.last(), Some(&LAYOUT));
+    assert!(reader(LAYOUT + 1).is_none());
+}

@@ -12,7 +12,7 @@ use crate::state::kernel_check::{Content, EntryKey, Fault, detect};
 use crate::state::status::Status;
 
 /// What an operator can do to avoid waiting for the next check.
-pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks at once";
+pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks immediately";
 
 /// The time of the next drift check, which determines the text of the rows about drift.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub struct NextCheck {
 impl fmt::Display for NextCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.seconds {
-            Some(seconds) => write!(f, "put right at the next check, in {seconds} s")?,
-            None => f.write_str("put right at the next check")?,
+            Some(seconds) => write!(f, "repaired at the next check, in {seconds} s")?,
+            None => f.write_str("repaired at the next check")?,
         }
         write!(f, "; {CHECKS_AT_ONCE}")
     }
@@ -95,27 +95,27 @@ pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: Ne
 fn likely_cause(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
     if let Some((_, fault)) = detect(held, &snapshot.realised, key) {
         let what = match fault {
-            Fault::Missing => "the entry was deleted by somebody else than nodelb",
-            Fault::Changed => "the entry was overwritten by somebody else than nodelb",
-            Fault::Foreign => "the entry was added by somebody else than nodelb",
+            Fault::Missing => "another process deleted the entry",
+            Fault::Changed => "another process overwrote the entry",
+            Fault::Foreign => "another process added the entry",
         };
-        let action = if snapshot.is_ready { next.to_string() } else { "put right once every source is synced".into() };
+        let action = if snapshot.is_ready { next.to_string() } else { "repaired once every source is synced".into() };
         return (format!("{what}: bpftool, or another program with access to the maps"), action);
     }
     if let Some(error) = error_at(snapshot, key) {
-        return (error, "tried again at least every 5 s until it succeeds".into());
+        return (error, "retried at least every 5 s until it succeeds".into());
     }
     let absent: Vec<String> = snapshot.absent.iter().map(Source::to_string).collect();
     if !absent.is_empty() && unfinished(snapshot).next().is_none() {
-        let cause = format!("{} is not configured and was a source before", absent.join(", "));
-        return (cause, "stays until that source is configured or switched off".into());
+        let cause = format!("{} was a source before and is not configured", absent.join(", "));
+        return (cause, "stays until that source is configured or disabled".into());
     }
     let waiting: Vec<String> = unfinished(snapshot).map(|source| source.to_string()).collect();
     if waiting.is_empty() {
-        return ("the change is under way".into(), "done with the next round".into());
+        return ("the change is in progress".into(), "done with the next round".into());
     }
     let waiting = waiting.join(", ");
-    (format!("{waiting} has not told all it has yet"), "waits for that: nothing is taken away before".into())
+    (format!("{waiting} has not reported everything yet"), "waits for that: nothing is removed before".into())
 }
 
 /// The sources that prevent removals because they have not reported everything.

@@ -121,7 +121,7 @@ struct Layout {
 #[derive(Clone, Copy, Debug)]
 enum Last {
     /// In its row, from this position, in lines of this number of characters.
-    Beside(usize, usize),
+    InRow(usize, usize),
     /// Below its row, with this heading, in lines of this number of characters.
     Below(&'static str, usize),
 }
@@ -145,7 +145,7 @@ impl Layout {
             layout.widths.pop();
             let start = layout.widths.iter().sum::<usize>() + GAP.len() * layout.widths.len();
             let room = width.saturating_sub(start);
-            layout.last = Some(if room < ENOUGH { Last::Below(heading, width) } else { Last::Beside(start, room) });
+            layout.last = Some(if room < ENOUGH { Last::Below(heading, width) } else { Last::InRow(start, room) });
         }
         layout.narrow(columns, width);
         layout
@@ -191,11 +191,11 @@ impl Layout {
             if position + 1 < self.widths.len() {
                 out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
             }
-            if let (true, Some(Last::Beside(..))) = (position + 1 == self.widths.len(), self.last) {
+            if let (true, Some(Last::InRow(..))) = (position + 1 == self.widths.len(), self.last) {
                 out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
             }
         }
-        if let (Some(Last::Beside(start, room)), Some(text)) = (self.last, row.last()) {
+        if let (Some(Last::InRow(start, room)), Some(text)) = (self.last, row.last()) {
             out.push_str(GAP);
             push_words(out, text, (0, room), start);
         }
