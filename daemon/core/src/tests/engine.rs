@@ -561,7 +561,7 @@ fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
     let row = rows.iter().find(|row| row.address == l4("0.0.0.0:30990")).unwrap();
     assert_eq!(row.status, Status::Error);
     assert!(
-        row.error.as_ref().unwrap().contains("nodelb itself listens on port 30990, which admin.listen says"),
+        row.error.as_ref().unwrap().contains("nodelb itself listens on port 30990, as admin.listen specifies"),
         "{row:?}"
     );
 }

@@ -226,7 +226,7 @@ fn a_list_that_changed_while_the_daemon_was_down_is_reported_after_the_restart()
     let event = events[0].clone();
     assert_eq!((event.what, &*event.cause.origin.object), (What::Changed, "a.toml"));
     assert_eq!((event.added.shown, event.removed.shown), (vec![l4("192.0.2.3:80")], vec![l4("192.0.2.1:80")]));
-    assert!(event.detail.is_some_and(|text| text.contains("while nodelb was not there")));
+    assert!(event.detail.is_some_and(|text| text.contains("while nodelb was not running")));
     let mut again = Host::new(host.datapath);
     let round = again.send([upsert(web()), slice(&["192.0.2.2:80", "192.0.2.3:80"]), synced()]);
     assert_eq!(whats(&round.events), [What::Synced]);

@@ -183,7 +183,7 @@ fn a_full_map_is_reported_with_its_remedy() {
     assert_eq!(
         world.texts(),
         [format!(
-            "198.51.100.23:80/TCP | - | leads to shop/more-3:http/TCP/IPv4 | absent | {full} | tried again at least \
+            "198.51.100.23:80/TCP | - | leads to shop/more-3:http/TCP/IPv4 | absent | {full} | retried at least \
              every 5 s until it succeeds"
         )]
     );
