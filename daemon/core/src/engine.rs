@@ -186,7 +186,7 @@ impl Engine {
             stale_generation: StaleGeneration::default(),
             round: Round::default(),
         };
-        engine.want_canary();
+        engine.desire_canary();
         // No source can ask for these, and one of nodelb's own listeners waits for their removal.
         let (realised, guard) = (&engine.realised, &engine.config.guard);
         let taken = realised.frontends.keys().filter(|address| guard.own_port(**address).is_some()).copied();
@@ -194,7 +194,7 @@ impl Engine {
         engine
     }
 
-    fn want_canary(&mut self) {
+    fn desire_canary(&mut self) {
         self.desired.services.insert(ServiceId::CANARY, Arc::new(ServiceEntry::default()));
         self.touched.services.push(ServiceId::CANARY);
         for address in CANARIES {
@@ -211,14 +211,14 @@ impl Engine {
             Effect::Services(names, trigger) => self.mark_dirty(names, &trigger),
             Effect::Deleted(name, trigger) => {
                 self.mark_dirty([name.clone()], &trigger);
-                if let Some(dirt) = self.dirty.get_mut(&name) {
-                    dirt.is_deleted = true;
+                if let Some(reason) = self.dirty.get_mut(&name) {
+                    reason.is_deleted = true;
                 }
             }
             Effect::AllServices => {
                 let names: Vec<ServiceName> = self.table.names().cloned().collect();
                 self.mark_dirty(names, &Trigger::Other);
-                self.want_node_addresses();
+                self.desire_node_addresses();
             }
             Effect::Remember(records) => {
                 let names = self.holds.remember(records);
@@ -229,7 +229,7 @@ impl Engine {
                 self.mark_dirty(names, &Trigger::Other);
                 let names = self.nodeport_services(|name| self.has_endpoint_at(name, &changed));
                 self.mark_dirty(names, &Trigger::Other);
-                self.want_node_addresses();
+                self.desire_node_addresses();
             }
             Effect::Synced => {
                 self.stale_generation.note(Protocol::Udp);
@@ -262,9 +262,9 @@ impl Engine {
     }
 
     /// The services that claim a NodePort and satisfy the condition.
-    fn nodeport_services(&self, is_meant: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
+    fn nodeport_services(&self, accepts: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
         let mut names = self.claimants(&[Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into());
-        names.retain(is_meant);
+        names.retain(accepts);
         names
     }
 
@@ -276,7 +276,7 @@ impl Engine {
         backends.any(|backend| addresses.contains(&backend.addr))
     }
 
-    fn want_node_addresses(&mut self) {
+    fn desire_node_addresses(&mut self) {
         let is_primary_meant = self.table.node().nodeport_addresses.contains(&NodePortAddress::Primary);
         if self.table.is_node_object_known() || !is_primary_meant {
             self.at_start.node_addrs.clear();
@@ -305,17 +305,17 @@ impl Engine {
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
         self.begin(now);
         for ops in map_ops::puts(&self.desired, &self.realised, &self.touched) {
-            self.carry_out(ops, datapath, now);
+            self.apply_ops(ops, datapath, now);
         }
         if self.has_surplus() {
             let ops = map_ops::delete_frontends(&self.desired, &self.realised, &self.touched);
-            self.carry_out(ops, datapath, now);
+            self.apply_ops(ops, datapath, now);
             self.touched.settle();
             let is_referenced = |id| self.is_referenced(id);
             let ops = map_ops::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
-            self.carry_out(ops, datapath, now);
+            self.apply_ops(ops, datapath, now);
         }
-        self.give_up_lost(datapath, now);
+        self.free_deleted(datapath, now);
         self.finish(now)
     }
 
@@ -326,8 +326,8 @@ impl Engine {
     }
 
     /// Passes on the operations that are still valid, given the results of the previous operations.
-    fn carry_out(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
-        if !self.is_calm() {
+    fn apply_ops(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
+        if !self.is_settled() {
             ops.retain(|op| match op {
                 MapOp::PutFrontend(_, entry) => self.realised.services.contains_key(&entry.service),
                 _ => true,

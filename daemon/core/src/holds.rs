@@ -12,7 +12,7 @@ use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::{Desired, ServiceId};
 use crate::state::owner::IdOwner;
-use crate::state::remembered::{Known, MAX_REMEMBERED, Remembered};
+use crate::state::remembered::{MAX_REMEMBERED, Remembered, Views};
 
 /// A service port with held backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct HeldPort {
 }
 
 impl HeldPort {
-    pub(crate) fn new(key: &Arc<PortKey>, known: &Known, cause: Cause, since: Moment) -> Self {
+    pub(crate) fn new(key: &Arc<PortKey>, known: &Views, cause: Cause, since: Moment) -> Self {
         const SHOWN: usize = 5;
         let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
         let mut list = backends.iter().take(SHOWN).map(L4Addr::to_string).collect::<Vec<_>>().join(", ");
@@ -177,7 +177,7 @@ impl Holds {
         if self.unannounced.remove(&id).is_some() {
             return None;
         }
-        let cause = has_backends.map(|dirt| dirt.trigger_of(&port.key).cause()).unwrap_or_default();
+        let cause = has_backends.map(|reason| reason.trigger_of(&port.key).cause()).unwrap_or_default();
         Some(Release { port, cause, is_deleted: has_backends.is_none() })
     }
 

@@ -13,7 +13,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapOp, Realised};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
-use crate::attach::{Attachment, Held, LinkFault, LinkState, Links};
+use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
@@ -115,9 +115,9 @@ pub struct KernelDatapath {
     writer: Writer,
     attachment: Arc<Attachment>,
     /// The open links, which keeps them attached when their pins disappear.
-    held: Held,
+    open_links: OpenLinks,
     /// The open maps, for the same reason.
-    kept: OpenMaps,
+    open_maps: OpenMaps,
     own: OwnSockets,
     flows: Option<FlowReader>,
     pins: Pins,
@@ -151,10 +151,10 @@ impl KernelDatapath {
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
-        let kept = OpenMaps::open(&pins, opened.generation)?;
-        let Opened { writer, attachment, held, own, .. } = opened;
+        let open_maps = OpenMaps::open(&pins, opened.generation)?;
+        let Opened { writer, attachment, open_links, own, .. } = opened;
         let attachment = Arc::new(attachment);
-        Ok((Self { writer, attachment, held, kept, own, flows: flows.ok(), pins, lock }, report))
+        Ok((Self { writer, attachment, open_links, open_maps, own, flows: flows.ok(), pins, lock }, report))
     }
 
     /// A reader of the maps, for other threads.
@@ -192,7 +192,7 @@ impl KernelDatapath {
     /// # Errors
     /// If a hook cannot be attached, or something cannot be pinned; the rest is left unchanged.
     pub fn ensure_attached(&mut self) -> Result<Vec<Repair>, OpenError> {
-        let (faults, maps) = (self.verify_links(), self.kept.missing(&self.pins));
+        let (faults, maps) = (self.verify_links(), self.open_maps.missing(&self.pins));
         if faults.is_empty() && maps.is_empty() {
             return Ok(Vec::new());
         }
@@ -202,7 +202,7 @@ impl KernelDatapath {
             return Err(busy);
         }
         // Also if nothing can be pinned: links are created and held open.
-        let links = self.attachment.attach(&self.pins, &mut self.held);
+        let links = self.attachment.attach(&self.pins, &mut self.open_links);
         restored?;
         let links = links?;
         let lasted = |hook| links.iter().any(|(name, state)| *name == hook && *state == LinkState::Pinned);
@@ -217,7 +217,7 @@ impl KernelDatapath {
         pins::make_directory(&pin_directory, self.pins.crash()).map_err(failed("making", &pin_directory))?;
         // Before anything is written: the directory may belong to a second daemon now.
         self.lock.extend(&pin_directory)?;
-        self.kept.restore(&self.pins)?;
+        self.open_maps.restore(&self.pins)?;
         self.lock.extend(&pin_directory)
     }
 

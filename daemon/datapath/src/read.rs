@@ -44,7 +44,7 @@ impl KernelReader {
     /// The number of slots that are in use or rest before they are used again. Makes no system call. `now` is on the
     /// writer's clock.
     pub fn slots_taken(&self, now: Moment) -> usize {
-        self.maps.room.taken(now) as usize
+        self.maps.slot_usage.taken(now) as usize
     }
 
     /// The number of clients in `affinity`. Reads all of them and keeps none in memory.
@@ -147,7 +147,7 @@ fn add_broken_service(id: ServiceId, wrong: &dyn fmt::Display, content: &mut Con
 
 /// Reads a list. The list is valid if its view is unchanged after the read: then it was published during the whole
 /// read.
-fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, Wrong> {
+fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, ListError> {
     loop {
         let view = maps.view(service, which);
         let inside = |run: Run| run.first.checked_add(run.len).is_some_and(|end| end <= maps.limits.slots);
@@ -161,8 +161,8 @@ fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, Wrong
         }
         return match list {
             Some(Some(list)) => Ok(list),
-            Some(None) => Err(Wrong::Slot(view.run)),
-            None => Err(Wrong::Outside(view.run)),
+            Some(None) => Err(ListError::Slot(view.run)),
+            None => Err(ListError::Outside(view.run)),
         };
     }
 }
@@ -198,12 +198,12 @@ pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     runs
 }
 
-enum Wrong {
+enum ListError {
     Outside(Run),
     Slot(Run),
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, Run { first, len }) = match self {
             Self::Outside(run) => ("exceeds the slots map", run),

@@ -30,7 +30,7 @@ pub const LAYOUT: u32 = 1;
 /// The exclusive lock on the pin directory and its content. It is released when this is dropped or the process ends.
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
-    held: Vec<File>,
+    files: Vec<File>,
 }
 
 impl Lock {
@@ -62,7 +62,7 @@ impl Lock {
     fn holds(&self, directory: &Path) -> bool {
         let identity = |found: fs::Metadata| (found.dev(), found.ino());
         let there = fs::metadata(directory).ok().map(identity);
-        there.is_some() && self.held.iter().any(|file| file.metadata().ok().map(identity) == there)
+        there.is_some() && self.files.iter().any(|file| file.metadata().ok().map(identity) == there)
     }
 
     /// Locks the directory; returns whether it exists.
@@ -82,7 +82,7 @@ impl Lock {
             let locked = file.metadata().map_err(failed("reading", directory))?;
             // Otherwise the directory was removed, and perhaps created again, between the two calls above.
             if fs::metadata(directory).is_ok_and(|there| there.ino() == locked.ino()) {
-                self.held.push(file);
+                self.files.push(file);
                 return Ok(true);
             }
         }
@@ -119,7 +119,7 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     };
     // Once more, now that no other process changes the directory.
     let predecessor = predecessor(pin_directory, layout, crash)?;
-    let is_new = !Pins::of(pin_directory, layout, crash).root().exists();
+    let is_new = !Pins::new(pin_directory, layout, crash).root().exists();
     let pins = Pins::create(pin_directory, layout, crash)?;
     if is_new {
         lock.add(pins.root(), pin_directory)?;
@@ -149,7 +149,7 @@ fn predecessor(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<
         return Err(OpenError::NewerLayout { found, known: layout, directory: pin_directory });
     }
     match reader(found) {
-        Some(reader) => Ok(Some(Predecessor { pins: Pins::of(&pin_directory, found, crash), generation, reader })),
+        Some(reader) => Ok(Some(Predecessor { pins: Pins::new(&pin_directory, found, crash), generation, reader })),
         None => Err(OpenError::UnknownLayout { found, known: layout, directory: pin_directory }),
     }
 }
@@ -224,7 +224,7 @@ pub(crate) fn current(directory: &Path) -> Result<MigratedContent, OpenError> {
     let handles = Handles::open(directory)
         .map_err(|(name, error)| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error))?;
     for (map, kind) in handles.0.iter().zip(kinds()) {
-        if !Spec::of(map).map_err(failed("reading", directory))?.same_kind(kind) {
+        if !Spec::read(map).map_err(failed("reading", directory))?.same_kind(kind) {
             return Err(failed("using", directory)(FOREIGN));
         }
     }

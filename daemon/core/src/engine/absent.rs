@@ -91,11 +91,11 @@ impl Engine {
     /// Whether the address still leads to a service that no source has described since the start, and that may take
     /// precedence over the service that would get the address now.
     pub(super) fn is_reserved(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
-        let Some(held) = self.realised.frontends.get(address).filter(|held| held.service != entry.service) else {
+        let Some(actual) = self.realised.frontends.get(address).filter(|actual| actual.service != entry.service) else {
             return false;
         };
-        let Some(source) = self.ids.orphan_tag(held.service).map(|tag| tag.source) else { return false };
-        if self.is_earlier_port(address, held) {
+        let Some(source) = self.ids.orphan_tag(actual.service).map(|tag| tag.source) else { return false };
+        if self.is_earlier_port(address, actual) {
             return false;
         }
         let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| (claim.source, claim.created));
@@ -105,33 +105,33 @@ impl Engine {
 
     /// Whether the entry in the maps belongs to a port that no source describes now, of the same service that owns the
     /// address now. A source reports a service with all its ports, so no missing report can describe this port.
-    fn is_earlier_port(&self, address: &L4Addr, held: &FrontendEntry) -> bool {
+    fn is_earlier_port(&self, address: &L4Addr, actual: &FrontendEntry) -> bool {
         let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| claim);
         let since = claim.map(|claim| OwnerTag::new(&claim.key, claim.source));
-        let before = self.ids.orphan_tag(held.service);
-        before.zip(since).is_some_and(|(before, since)| before.is_of_service(since))
+        let before = self.ids.orphan_tag(actual.service);
+        before.zip(since).is_some_and(|(before, since)| before.is_same_service(since))
     }
 
     /// Whether an address that leads to a backend must not start to refuse connections yet, because its backends may be
     /// among what has not been reported.
     pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
-        let Some(held) = self.realised.frontends.get(address) else { return false };
+        let Some(actual) = self.realised.frontends.get(address) else { return false };
         let source = self.owners.get(&entry.service).map(|owner| owner.source);
         let is_incomplete = source.is_some_and(|source| self.table.incomplete(source).is_some());
         if !self.unsynced().is_empty() {
             return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
         }
-        if is_incomplete && self.desired.services.contains_key(&held.service) {
+        if is_incomplete && self.desired.services.contains_key(&actual.service) {
             // The service that the address leads to is still described, and the new owner's backends may be in what its
             // source could not read.
             return true;
         }
-        if is_incomplete && self.ids.orphan(held.service).is_some() {
+        if is_incomplete && self.ids.orphan(actual.service).is_some() {
             return true;
         }
-        let is_own = held.service == entry.service && self.at_start.inherited.contains(&held.service);
+        let is_own = actual.service == entry.service && self.at_start.inherited.contains(&actual.service);
         // An entry of an earlier nodelb, which does not record its source.
-        is_own || self.ids.orphan(held.service) == Some(None) && !self.may_go(held.service)
+        is_own || self.ids.orphan(actual.service) == Some(None) && !self.may_go(actual.service)
     }
 
     /// Why the maps deliberately do not contain yet what the owner of the address asks for.
@@ -140,8 +140,8 @@ impl Engine {
             return None;
         }
         if self.is_reserved(&address, entry) {
-            let held = self.realised.frontends.get(&address)?;
-            let source = self.ids.orphan(held.service)??;
+            let actual = self.realised.frontends.get(&address)?;
+            let source = self.ids.orphan(actual.service)??;
             let text = format!(
                 "{address} stays with the service that had it before nodelb started: {}",
                 self.why_kept(source)

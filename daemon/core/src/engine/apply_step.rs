@@ -87,17 +87,17 @@ impl Engine {
             MapOp::PutService(id, entry) => {
                 let (is_source_synced, is_inherited) =
                     (self.is_source_synced(*id), self.at_start.inherited.contains(id));
-                let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
+                let is_emptied = || self.realised.services.get(id).is_some_and(|actual| empties(actual, entry));
                 let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
                 let is_doubtful = || !is_source_synced || is_inherited || is_kept();
                 (!is_source_synced && is_inherited) || (is_emptied() && is_doubtful())
             }
             MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {
-                let held = self.realised.frontends.get(address);
-                let is_inherited = held.is_some_and(|held| self.at_start.inherited.contains(&held.service));
+                let actual = self.realised.frontends.get(address);
+                let is_inherited = actual.is_some_and(|actual| self.at_start.inherited.contains(&actual.service));
                 let is_doubtful = || self.is_emptiness_doubtful(address, entry);
-                let is_emptied = || held.is_some_and(|held| is_answered(&self.realised, held)) && is_doubtful();
+                let is_emptied = || actual.is_some_and(|actual| is_answered(&self.realised, actual)) && is_doubtful();
                 let is_source_synced = self.is_source_synced(entry.service);
                 let will_answer = is_answered(&self.realised, entry) && is_answered(&self.desired, entry);
                 self.is_reserved(address, entry)
@@ -105,10 +105,10 @@ impl Engine {
                     || (!will_answer && (!is_source_synced || is_emptied()))
             }
             MapOp::DeleteFrontend(address) => {
-                let held = self.realised.frontends.get(address);
+                let actual = self.realised.frontends.get(address);
                 self.at_start.realised.frontends.contains_key(address)
                     && self.config.guard.own_port(*address).is_none()
-                    && held.is_some_and(|held| !self.may_go(held.service))
+                    && actual.is_some_and(|actual| !self.may_go(actual.service))
             }
             MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
         }
@@ -227,7 +227,7 @@ impl Engine {
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
-        if self.is_calm() {
+        if self.is_settled() {
             for address in std::mem::take(&mut self.unsettled) {
                 self.refresh_status(address, now);
             }
@@ -241,7 +241,7 @@ impl Engine {
             }
         }
         (self.round.conflicts, self.round.takeovers) = self.conflicts.finish(&self.rows);
-        self.tell_repaired();
+        self.report_repaired();
         let context = Context {
             config: &self.config,
             table: &self.table,
@@ -251,8 +251,8 @@ impl Engine {
             failures: &self.failures,
             round: &self.round,
         };
-        self.round.events = self.event_recorder.tell(&context);
-        self.round.triggers = self.event_recorder.tell_triggers();
+        self.round.events = self.event_recorder.finish_round(&context);
+        self.round.triggers = self.event_recorder.take_triggers();
         self.schedule_retry(now);
         self.deferred.end_round(now);
         self.is_ready |= self.unsynced().is_empty();
@@ -266,12 +266,12 @@ impl Engine {
         let is_equal = desired.frontends.len() == realised.frontends.len()
             && desired.services.len() == realised.services.len()
             && desired.node_addrs.len() == realised.node_addrs.len();
-        !(self.is_calm() && is_equal)
+        !(self.is_settled() && is_equal)
     }
 
     /// Whether every planned operation is done. Then all touched frontends are Done, which is the initial status of a
     /// claim, and only untouched frontends need a check.
-    pub(super) fn is_calm(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let waits = !(self.deferred.is_empty() && self.batching.is_empty());
         self.round.failed == 0 && self.failures.is_empty() && self.at_start.inherited.is_empty() && !waits
     }
@@ -376,6 +376,6 @@ impl Engine {
 }
 
 /// Whether a view that had backends has none any more.
-fn empties(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
-    (wanted.cluster.is_empty() && !held.cluster.is_empty()) || (wanted.local.is_empty() && !held.local.is_empty())
+fn empties(actual: &ServiceEntry, wanted: &ServiceEntry) -> bool {
+    (wanted.cluster.is_empty() && !actual.cluster.is_empty()) || (wanted.local.is_empty() && !actual.local.is_empty())
 }

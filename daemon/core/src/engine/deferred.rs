@@ -93,7 +93,7 @@ impl Engine {
     }
 
     fn led_from(&self, address: L4Addr) -> (Option<ServiceId>, L4Addr) {
-        (self.realised.frontends.get(&address).map(|held| held.service), address)
+        (self.realised.frontends.get(&address).map(|actual| actual.service), address)
     }
 
     /// Removes the operations that must wait for further reports.

@@ -26,9 +26,9 @@ impl Engine {
             };
             self.drift.entry(key).or_insert(Drift { key, kind, fault, owner });
             let is_broken = content.broken.entries.contains_key(&key);
-            let truth = self.truth(content, key, is_broken);
-            self.count_references(&truth);
-            self.realised.apply(&truth);
+            let actual_op = self.actual_op(content, key, is_broken);
+            self.count_references(&actual_op);
+            self.realised.apply(&actual_op);
             match key {
                 EntryKey::Service(id) => {
                     self.touched.services.push(id);
@@ -43,31 +43,31 @@ impl Engine {
 
     /// The operation that would have led to the content of the maps. A broken entry counts as absent if it will be
     /// overwritten, and as present if it must be deleted.
-    fn truth(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
-        let held = &content.state;
+    fn actual_op(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
+        let actual = &content.state;
         match key {
-            EntryKey::Frontend(address) => match held.frontends.get(&address) {
+            EntryKey::Frontend(address) => match actual.frontends.get(&address) {
                 Some(entry) => MapOp::PutFrontend(address, *entry),
                 None if is_broken && !self.desired.frontends.contains_key(&address) => {
                     MapOp::PutFrontend(address, UNWANTED_FRONTEND)
                 }
                 None => MapOp::DeleteFrontend(address),
             },
-            EntryKey::Service(id) => match held.services.get(&id) {
+            EntryKey::Service(id) => match actual.services.get(&id) {
                 Some(entry) => MapOp::PutService(id, entry.clone()),
                 None if is_broken && !self.desired.services.contains_key(&id) => {
                     MapOp::PutService(id, ServiceEntry::default().into())
                 }
                 None => MapOp::DeleteService(id),
             },
-            EntryKey::NodeAddress(addr) if held.node_addrs.contains(&addr) => MapOp::PutNodeAddr(addr),
+            EntryKey::NodeAddress(addr) if actual.node_addrs.contains(&addr) => MapOp::PutNodeAddr(addr),
             EntryKey::NodeAddress(addr) => MapOp::DeleteNodeAddr(addr),
         }
     }
 
     /// Handles service entries that another program deleted and that are not desired any more: the datapath frees what
     /// it keeps for them, such as the slots of their lists, before their ids are assigned to other services.
-    pub(super) fn give_up_lost(&mut self, datapath: &mut impl Datapath, now: Moment) {
+    pub(super) fn free_deleted(&mut self, datapath: &mut impl Datapath, now: Moment) {
         let is_lost = |id: &ServiceId| {
             let is_anywhere = self.desired.services.contains_key(id) || self.realised.services.contains_key(id);
             !is_anywhere && !self.is_referenced(*id)
@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// Reports the entries that are correct again.
-    pub(super) fn tell_repaired(&mut self) {
+    pub(super) fn report_repaired(&mut self) {
         if self.drift.is_empty() {
             return;
         }
@@ -93,7 +93,7 @@ impl Engine {
         let is_left = |id: &ServiceId| references.get(id).is_none_or(|count| *count == 0);
         let is_right = |key: &EntryKey| match key {
             EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
-            // An entry that is not desired is not complete while a frontend points at it: see `give_up_lost`.
+            // An entry that is not desired is not complete while a frontend points at it: see `free_deleted`.
             EntryKey::Service(id) => {
                 let wanted = desired.services.get(id);
                 wanted == realised.services.get(id) && (wanted.is_some() || is_left(id))

@@ -22,20 +22,20 @@ pub const NOT_CONFIGURED: &str = "not configured";
 
 /// Every difference between source and memory, then every difference between memory and the current content of the
 /// maps, by address and name.
-pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter: &Filter) -> Vec<Difference> {
+pub fn differences(snapshot: &Snapshot, actual: &Content, next: NextCheck, filter: &Filter) -> Vec<Difference> {
     let mut rows = Vec::new();
     add_sources(snapshot, filter, &mut rows);
     add_descriptions(snapshot, filter, &mut rows);
     add_held_ports(snapshot, filter, &mut rows);
     add_frontends(snapshot, filter, &mut rows);
     add_backends(snapshot, filter, &mut rows);
-    for key in differing_entries(held, &snapshot.desired) {
-        if shows(snapshot, held, key, filter) {
-            rows.push(entry(snapshot, held, key, next));
+    for key in differing_entries(actual, &snapshot.desired) {
+        if shows(snapshot, actual, key, filter) {
+            rows.push(entry(snapshot, actual, key, next));
         }
     }
     let is_wanted = *filter == Filter::default();
-    for broken in held.broken.with_invalid_key.iter().filter(|_| is_wanted) {
+    for broken in actual.broken.with_invalid_key.iter().filter(|_| is_wanted) {
         rows.push(Difference {
             between: Between::MemoryKernel,
             what: "map frontends".into(),

@@ -42,7 +42,7 @@ pub(crate) mod work {
     }
 
     /// The number of comparisons that the closure makes, and its result.
-    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> (u64, T) {
         let before = COMPARISONS.get();
         let result = work();
         (COMPARISONS.get() - before, result)

@@ -13,8 +13,8 @@ fn what_is_absent_is_not_locked() {
     let directory = scratch("absent");
     assert!(Lock::take(&directory).unwrap().is_none());
     fs::create_dir(&directory).unwrap();
-    let held = Lock::take(&directory).unwrap();
-    assert!(held.is_some());
+    let lock = Lock::take(&directory).unwrap();
+    assert!(lock.is_some());
     assert!(matches!(Lock::take(&directory), Err(OpenError::Busy { .. })));
     fs::remove_dir_all(&directory).unwrap();
 }

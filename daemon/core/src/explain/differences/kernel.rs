@@ -34,11 +34,11 @@ impl fmt::Display for NextCheck {
 pub(super) const ABSENT: &str = "absent";
 
 /// Whether the filter accepts the entry.
-pub(super) fn shows(snapshot: &Snapshot, held: &Content, key: EntryKey, filter: &Filter) -> bool {
+pub(super) fn shows(snapshot: &Snapshot, actual: &Content, key: EntryKey, filter: &Filter) -> bool {
     let is_named = |id: ServiceId| {
         filter.service.as_ref().is_none_or(|name| snapshot.owners.get(&id).is_some_and(|o| o.key.service == *name))
     };
-    let both = [&snapshot.desired, &held.state];
+    let both = [&snapshot.desired, &actual.state];
     match key {
         EntryKey::Frontend(address) => {
             let ids = both.iter().filter_map(|state| state.frontends.get(&address)).map(|entry| entry.service);
@@ -61,28 +61,28 @@ pub(super) fn shows(snapshot: &Snapshot, held: &Content, key: EntryKey, filter: 
 }
 
 /// The row of an entry that differs in the maps from the desired state.
-pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> Difference {
-    let broken = held.broken.entries.get(&key).cloned();
+pub(super) fn entry(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: NextCheck) -> Difference {
+    let broken = actual.broken.entries.get(&key).cloned();
     let (what, memory, kernel) = match key {
         EntryKey::Frontend(address) => {
             let text = |state: &MapState| state.frontends.get(&address).map(|entry| frontend_text(snapshot, *entry));
-            (address.to_string(), text(&snapshot.desired), text(&held.state))
+            (address.to_string(), text(&snapshot.desired), text(&actual.state))
         }
         EntryKey::Service(id) => {
             let text = |state: &MapState| state.services.get(&id).map(|entry| service_text(entry));
-            (name_of(snapshot, id), text(&snapshot.desired), text(&held.state))
+            (name_of(snapshot, id), text(&snapshot.desired), text(&actual.state))
         }
         EntryKey::NodeAddress(addr) => {
             let text = |state: &MapState| state.node_addrs.contains(&addr).then(|| "answers NodePorts".to_owned());
-            (addr.to_string(), text(&snapshot.desired), text(&held.state))
+            (addr.to_string(), text(&snapshot.desired), text(&actual.state))
         }
     };
-    let (cause, action) = likely_cause(snapshot, held, key, next);
+    let (cause, action) = likely_cause(snapshot, actual, key, next);
     let or_absent = |text: Option<String>| Some(text.unwrap_or_else(|| ABSENT.into()));
     Difference {
         between: Between::MemoryKernel,
         what,
-        service: service_at(snapshot, held, key),
+        service: service_at(snapshot, actual, key),
         source: None,
         memory: or_absent(memory),
         kernel: or_absent(broken.or(kernel)),
@@ -92,8 +92,8 @@ pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: Ne
 }
 
 /// The likely cause of a difference, and nodelb's action.
-fn likely_cause(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
-    if let Some((_, fault)) = detect(held, &snapshot.realised, key) {
+fn likely_cause(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
+    if let Some((_, fault)) = detect(actual, &snapshot.realised, key) {
         let what = match fault {
             Fault::Missing => "another process deleted the entry",
             Fault::Changed => "another process overwrote the entry",
@@ -142,8 +142,8 @@ fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
     }
 }
 
-fn service_at(snapshot: &Snapshot, held: &Content, key: EntryKey) -> Option<ServiceName> {
-    let at = |address| [&snapshot.desired, &held.state].into_iter().find_map(|state| state.frontends.get(&address));
+fn service_at(snapshot: &Snapshot, actual: &Content, key: EntryKey) -> Option<ServiceName> {
+    let at = |address| [&snapshot.desired, &actual.state].into_iter().find_map(|state| state.frontends.get(&address));
     let id = match key {
         EntryKey::Service(id) => id,
         EntryKey::Frontend(address) => at(address)?.service,

@@ -38,8 +38,8 @@ pub(super) fn write(
     (style, instead): (&Style, Option<&str>),
     out: &mut String,
 ) -> Lines {
-    let texts = Texts::of(cells, schema.columns.len(), style);
-    let lines = Lines { layout: Layout::of(schema, &texts, style), style: *style, schema };
+    let texts = Texts::new(cells, schema.columns.len(), style);
+    let lines = Lines { layout: Layout::new(schema, &texts, style), style: *style, schema };
     if let (true, Some(text)) = (cells.is_empty(), instead) {
         push_printable(out, text);
         out.push('\n');
@@ -62,7 +62,7 @@ pub struct Lines {
 impl Lines {
     /// Appends one row.
     pub fn push_row(&self, row: &[Cell], out: &mut String) {
-        Texts::of(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
+        Texts::new(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
     }
 
     fn push(&self, row: &[&str], out: &mut String) {
@@ -83,7 +83,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn of(cells: &[Cell], columns: usize, style: &Style) -> Self {
+    fn new(cells: &[Cell], columns: usize, style: &Style) -> Self {
         let mut texts = Self { plain: String::new(), ends: Vec::with_capacity(cells.len()), columns };
         for cell in cells {
             push_cell(&mut texts.plain, cell, if style.wide { usize::MAX } else { SHOWN });
@@ -127,7 +127,7 @@ enum Last {
 }
 
 impl Layout {
-    fn of(schema: &Schema, cells: &Texts, style: &Style) -> Self {
+    fn new(schema: &Schema, cells: &Texts, style: &Style) -> Self {
         let columns = &schema.columns;
         let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
         cells.for_each_row(|row| {

@@ -23,7 +23,7 @@ fn listed(index: usize, backends: &[&str]) -> Change {
 
 /// The cost of a round, including the changes before it.
 fn cost(engine: &mut Engine, datapath: &mut MemoryDatapath, changes: impl IntoIterator<Item = Change>, at: u64) -> u64 {
-    let (cost, _) = work::of(|| {
+    let (cost, _) = work::measure(|| {
         changes.into_iter().for_each(|change| engine.change(change));
         engine.reconcile(datapath, Moment(at))
     });
