@@ -116,7 +116,7 @@ fn what_cannot_be_read_is_left_as_it_is() {
         drop(kernel);
         for (refused, words) in [
             (options(env), ["layout 2 from a newer nodelb", "supports layout 1 and changes nothing"]),
-            (much_newer, ["layout 2, which an older nodelb made", "has layout 7, cannot read those"]),
+            (much_newer, ["layout 2 from an older nodelb", "uses layout 7, cannot read them"]),
         ] {
             let error = KernelDatapath::open(&refused).unwrap_err();
             let text = error.to_string();

@@ -33,12 +33,27 @@ pub enum KeptBecause {
     Incomplete(Arc<str>),
 }
 
-/// The sources that were used before, according to the entries in the maps or other information, and that are neither
-/// configured nor disabled by the operator.
-pub(super) fn absent(config: &EngineConfig, realised: &Realised) -> BTreeSet<Source> {
-    let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
-    let before = in_kernel.chain(config.previous_sources.iter().copied());
-    before.filter(|source| !config.sources.contains(source) && !config.disabled_sources.contains(source)).collect()
+/// How far the sources have reported, and what follows for the entries that were in the maps at the start.
+#[derive(Debug)]
+pub(super) struct SyncState {
+    /// Sources that existed before, but are neither configured nor disabled by the operator.
+    pub(super) absent: BTreeSet<Source>,
+    /// Whether a source has reported that it is synced, or changed that report, since the last prune.
+    pub(super) is_prune_due: bool,
+    /// Whether every entry was removed that no source describes.
+    pub(super) is_pruned: bool,
+    /// Whether every source is synced and the first full reconcile after that is complete.
+    pub(super) is_ready: bool,
+}
+
+impl SyncState {
+    /// Creates the state for maps with this content. The entries in the maps show which sources were used before.
+    pub(super) fn new(config: &EngineConfig, realised: &Realised) -> Self {
+        let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
+        let before = in_kernel.chain(config.previous_sources.iter().copied());
+        let is_absent = |source: &Source| !config.sources.contains(source) && !config.disabled_sources.contains(source);
+        Self { absent: before.filter(is_absent).collect(), is_prune_due: true, is_pruned: false, is_ready: false }
+    }
 }
 
 impl Engine {
@@ -57,7 +72,7 @@ impl Engine {
         if self.config.sources.contains(&source) {
             return self.table.is_synced(source) && self.table.incomplete(source).is_none();
         }
-        !self.absent.contains(&source)
+        !self.sync.absent.contains(&source)
     }
 
     /// Records that the entry now belongs to this source. `was_owned` says whether it belonged to another source
@@ -66,7 +81,7 @@ impl Engine {
         self.deferred.note_change(id);
         if self.unsynced().is_empty() && self.is_source_complete(source) {
             self.at_start.inherited.remove(&id);
-        } else if was_owned && !self.is_pruned {
+        } else if was_owned && !self.sync.is_pruned {
             self.at_start.inherited.insert(id);
         }
     }
@@ -136,7 +151,7 @@ impl Engine {
 
     /// Why the maps deliberately do not contain yet what the owner of the address asks for.
     pub(super) fn why_pending(&self, address: L4Addr, entry: &FrontendEntry) -> Option<Arc<str>> {
-        if self.is_pruned {
+        if self.sync.is_pruned {
             return None;
         }
         if self.is_reserved(&address, entry) {
@@ -154,7 +169,7 @@ impl Engine {
     }
 
     fn why_kept(&self, source: Source) -> String {
-        match (self.absent.contains(&source), self.table.incomplete(source)) {
+        match (self.sync.absent.contains(&source), self.table.incomplete(source)) {
             (true, _) => format!("{source} described it and is no longer configured"),
             (false, Some(what)) => format!("{source} described it and cannot be read completely: {what}"),
             (false, None) => format!("{source} described it and has not reported everything yet"),
@@ -163,23 +178,23 @@ impl Engine {
 
     /// The service ports that are kept although every configured source is synced, by source.
     pub fn kept(&self) -> Vec<Kept> {
-        if self.is_pruned || !self.unsynced().is_empty() {
+        if self.sync.is_pruned || !self.unsynced().is_empty() {
             return Vec::new();
         }
         let is_in_doubt = |source: &Source| !self.is_source_complete(*source);
         let doubted: Vec<Source> = Source::ALL.into_iter().filter(is_in_doubt).collect();
         let mut ports: BTreeMap<Source, usize> = doubted.iter().map(|source| (*source, 0)).collect();
         // An entry without a source is counted with the source that most likely owns it.
-        let likeliest = doubted.iter().copied().max_by_key(|source| self.absent.contains(source));
+        let likeliest = doubted.iter().copied().max_by_key(|source| self.sync.absent.contains(source));
         for source in self.ids.orphans().filter_map(|(_, source)| source.or(likeliest)) {
             *ports.entry(source).or_default() += 1;
         }
-        for owner in self.owners.values().filter(|owner| self.absent.contains(&owner.source)) {
+        for owner in self.owners.values().filter(|owner| self.sync.absent.contains(&owner.source)) {
             *ports.entry(owner.source).or_default() += 1;
         }
         let kept = |source: Source| {
             let because = match self.table.incomplete(source) {
-                _ if self.absent.contains(&source) => KeptBecause::NotConfigured,
+                _ if self.sync.absent.contains(&source) => KeptBecause::NotConfigured,
                 what => KeptBecause::Incomplete(what.cloned().unwrap_or_default()),
             };
             Kept { source, ports: ports.get(&source).copied().unwrap_or(0), because }

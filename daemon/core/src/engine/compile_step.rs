@@ -35,7 +35,7 @@ impl Engine {
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let newly_protected = self.table.take_newly_protected();
         self.mark_dirty(newly_protected, &Trigger::Other);
-        let mut dirty = std::mem::take(&mut self.dirty);
+        let mut dirty = self.dirty.take();
         if self.ids.has_orphans() {
             // The order only matters for ids without a tag.
             let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
@@ -119,7 +119,7 @@ impl Engine {
                 self.desire_service(id, &key, plan, subject);
             }
             None => {
-                self.waiting.insert(service.name.clone());
+                self.dirty.wait_for_id(service.name.clone());
             }
         }
         CompiledPort { key, id, frontends }
@@ -222,7 +222,9 @@ impl Engine {
             self.touched.frontends.push(address);
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
-        self.replan_address(address);
+        if self.deferred.remove_address(address, &self.realised) {
+            self.touched.frontends.push(address);
+        }
         if entry.is_some_and(|entry| self.holds.is_held(entry.service)) {
             self.unsettled.insert(address);
         }

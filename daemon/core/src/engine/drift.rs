@@ -1,11 +1,47 @@
 //! Entries of the maps that another program deleted, overwrote or added. This module updates the engine's record of the
 //! maps; the next round then repairs the entries as ordinary differences.
 
+use std::collections::BTreeMap;
+
 use super::Engine;
+use super::apply_step::References;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
-use crate::state::entries::{MapOp, ServiceEntry, ServiceId};
+use crate::state::entries::{Desired, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, detect};
+
+/// Changes to the maps by other programs that are not repaired yet.
+#[derive(Debug, Default)]
+pub(super) struct UnrepairedDrift(BTreeMap<EntryKey, Drift>);
+
+impl UnrepairedDrift {
+    /// Removes and returns the entries that are correct again.
+    pub(super) fn take_repaired(
+        &mut self,
+        desired: &Desired,
+        realised: &Realised,
+        references: &References,
+    ) -> Vec<Drift> {
+        let is_right = |key: &EntryKey| match key {
+            EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
+            // An entry that is not desired is not complete while a frontend points at it: see `free_deleted`.
+            EntryKey::Service(id) => {
+                let wanted = desired.services.get(id);
+                wanted == realised.services.get(id) && (wanted.is_some() || !references.contains(*id))
+            }
+            EntryKey::NodeAddress(addr) => desired.node_addrs.contains(addr) == realised.node_addrs.contains(addr),
+        };
+        let mut repaired = Vec::new();
+        self.0.retain(|key, drift| {
+            let is_right = is_right(key);
+            if is_right {
+                repaired.push(drift.clone());
+            }
+            !is_right
+        });
+        repaired
+    }
+}
 
 impl Engine {
     /// Accepts the actual content of the maps under these keys as realised, so that the next round repairs the
@@ -13,7 +49,7 @@ impl Engine {
     /// progress. Returns the number of entries that another program changed. Before every source has reported
     /// everything, nothing is accepted and the result is 0.
     pub fn accept_actual(&mut self, content: &Content, keys: &[EntryKey]) -> usize {
-        if !self.is_ready {
+        if !self.sync.is_ready {
             return 0;
         }
         let mut count = 0;
@@ -24,7 +60,7 @@ impl Engine {
                 EntryKey::Service(id) => self.owners.get(&id).map(|owner| owner.key.clone()),
                 EntryKey::Frontend(_) | EntryKey::NodeAddress(_) => None,
             };
-            self.drift.entry(key).or_insert(Drift { key, kind, fault, owner });
+            self.drift.0.entry(key).or_insert(Drift { key, kind, fault, owner });
             let is_broken = content.broken.entries.contains_key(&key);
             let actual_op = self.actual_op(content, key, is_broken);
             self.count_references(&actual_op);
@@ -70,9 +106,9 @@ impl Engine {
     pub(super) fn free_deleted(&mut self, datapath: &mut impl Datapath, now: Moment) {
         let is_lost = |id: &ServiceId| {
             let is_anywhere = self.desired.services.contains_key(id) || self.realised.services.contains_key(id);
-            !is_anywhere && !self.is_referenced(*id)
+            !is_anywhere && !self.references.contains(*id)
         };
-        let ours = self.drift.values().filter(|drift| drift.fault != Fault::Foreign);
+        let ours = self.drift.0.values().filter(|drift| drift.fault != Fault::Foreign);
         let lost = ours.filter_map(|drift| match drift.key {
             EntryKey::Service(id) if is_lost(&id) => Some(MapOp::DeleteService(id)),
             _ => None,
@@ -82,32 +118,6 @@ impl Engine {
             let results = datapath.apply(&ops, now);
             self.commit(&ops, results);
         }
-    }
-
-    /// Reports the entries that are correct again.
-    pub(super) fn report_repaired(&mut self) {
-        if self.drift.is_empty() {
-            return;
-        }
-        let (desired, realised, references) = (&self.desired, &self.realised, &self.references);
-        let is_left = |id: &ServiceId| references.get(id).is_none_or(|count| *count == 0);
-        let is_right = |key: &EntryKey| match key {
-            EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
-            // An entry that is not desired is not complete while a frontend points at it: see `free_deleted`.
-            EntryKey::Service(id) => {
-                let wanted = desired.services.get(id);
-                wanted == realised.services.get(id) && (wanted.is_some() || is_left(id))
-            }
-            EntryKey::NodeAddress(addr) => desired.node_addrs.contains(addr) == realised.node_addrs.contains(addr),
-        };
-        let repaired = &mut self.round.repaired;
-        self.drift.retain(|key, drift| {
-            let is_right = is_right(key);
-            if is_right {
-                repaired.push(drift.clone());
-            }
-            !is_right
-        });
     }
 }
 
