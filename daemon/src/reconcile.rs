@@ -283,7 +283,7 @@ fn report(round: &Round) {
     if round.pruned > 0 {
         info!(
             message_id = %messages::PRUNED,
-            "{} frontends that no source asks for any more are removed", round.pruned
+            "{} frontends that no source describes are removed", round.pruned
         );
     }
     // The checker reports backends with a changed health.

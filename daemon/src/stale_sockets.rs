@@ -56,7 +56,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const CALL_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// The consequence when sockets cannot be ended, for the journal.
-pub const STUCK: &str = "UDP sockets stay connected to backends that are gone until they are closed";
+pub const STUCK: &str = "UDP sockets stay connected to removed backends until their programs close them";
 
 /// How long the owner may take to publish its current state.
 const PICTURE_WITHIN: Duration = Duration::from_secs(5);
