@@ -14,7 +14,7 @@ use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
@@ -278,7 +278,7 @@ fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
 }
 
 fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {
-    let since = age::human(now.0.saturating_sub(owner.since.0));
+    let since = durations::human(now.0.saturating_sub(owner.since.0));
     let kernel = match found.is_in_kernel {
         true => "the kernel has taken it (compare with what it holds now: /diff)",
         false => "the kernel has not taken it yet: this is what will happen, not what does",

@@ -5,7 +5,7 @@ use nodelb_core::explain::differences::NOT_CONFIGURED;
 use nodelb_core::output::diff::ATTACHED_AGAIN;
 use serde_json::Value;
 
-use super::{Context, age, quoted, shown};
+use super::{Context, durations, quoted, shown};
 use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, Probe, SourceRow};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
@@ -265,5 +265,5 @@ fn silent_cluster(context: &Context<'_>, why: &str) -> Option<Finding> {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
 fn lasting(seconds: f64) -> String {
-    age::human((seconds.max(0.0) * 1000.0) as u64)
+    durations::human((seconds.max(0.0) * 1000.0) as u64)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
 
-use super::{Context, age, is_last_resort, is_ready, quoted, shown, some};
+use super::{Context, durations, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
@@ -189,7 +189,7 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
 /// The cluster's present state differs from what the daemon uses.
 fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     context.slices.filter(|_| context.is_for_proxies() && !daemon.services.is_empty() && !context.is_held())?;
-    let first = |endpoint: &&nodelb_kube::api::seen::Endpoint| endpoint.addresses.first().cloned();
+    let first = |endpoint: &&k8s_openapi::api::discovery::v1::Endpoint| endpoint.addresses.first().cloned();
     let named: BTreeSet<String> = context.endpoints().filter_map(|endpoint| first(&endpoint)).collect();
     let usable = context.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
     let usable: BTreeSet<String> = usable.filter_map(|endpoint| first(&endpoint)).collect();
@@ -236,5 +236,5 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
 fn lasting(seconds: f64) -> String {
-    age::human((seconds.max(0.0) * 1000.0) as u64)
+    durations::human((seconds.max(0.0) * 1000.0) as u64)
 }

@@ -617,10 +617,10 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
     let reported: Vec<(Severity, &str)> =
         found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
     assert_eq!(reported[0].1, "Kubernetes warns: Nobody\u{fffd}Knows, last 10s ago: odd\u{fffd}thing");
-    assert!(reported[1].1.contains("two writers changed it at once"), "{}", reported[1].1);
+    assert!(reported[1].1.contains("two writers changed it at the same time"), "{}", reported[1].1);
     assert_eq!([reported[0].0, reported[1].0], [Severity::Warning; 2]);
     assert!(
-        reported[2].0 == Severity::Info && reported[2].1.contains("does not accept the controller's credentials"),
+        reported[2].0 == Severity::Info && reported[2].1.contains("rejects the credentials of the controller"),
         "{reported:?}"
     );
     assert!(reported[3].1.contains("EnsuredLoadBalancer"), "{reported:?}");
